@@ -25,7 +25,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.node import node
 from tailrace_server.publishing import cutting, joining, publisher, stages
 from tailrace_server.stream import partition_stream
-from tailrace_server.upkeep import flusher
+from tailrace_server.upkeep import flushed_segment
 
 from . import machine
 from .batches import VALUE_PREFIX, Share
@@ -66,7 +66,7 @@ def small_sizes(*, in_parts):
         mock.patch.object(publisher, "STEP_S", 0.0 if in_parts else publisher.STEP_S),
         mock.patch.object(cutting, "READ_BYTES", READ_BYTES),
         mock.patch.object(joining, "JOINED_BYTES_MAX", JOINED_BYTES),
-        mock.patch.object(flusher, "SEGMENT_BYTES_MAX", SEGMENT_BYTES),
+        mock.patch.object(flushed_segment, "SEGMENT_BYTES_MAX", SEGMENT_BYTES),
         mock.patch.object(partition_stream, "SNAPSHOT_BYTES_MAX", SNAPSHOT_BYTES),
         mock.patch.object(stages, "IDLE_S_MAX", IDLE_SECONDS),
         mock.patch.object(node, "_EXPIRE_SECONDS", EXPIRE_SECONDS),

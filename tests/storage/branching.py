@@ -23,8 +23,8 @@ from tailrace_server.node.start import recover
 from tailrace_server.partition.replica_apply import apply_block, apply_producers, follow_log
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.producers import ProducerTable
-from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.rollback import roll_back
+from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
 DATA = "/data"
 FEED_ID = b"f" * 16
@@ -224,7 +224,7 @@ class Follower:
         await self.node.storage.flusher.flush_all(partition)
         newest = {leader.rows[seq - 1].key: seq for seq in range(partition.high_seq + 1, last_seq + 1)}
         seqs = sorted(newest.values())
-        filling = Filling(self.node.storage, partition, partition.high_seq, last_seq, 0)
+        filling = SnapshotSegment(self.node.storage, partition, partition.high_seq, last_seq, 0)
         for begin in range(0, len(seqs), 3):
             part = seqs[begin : begin + 3]
             filling.add(leader.block(part[0], part[-1], part))
@@ -251,7 +251,7 @@ class Follower:
 
     async def fold(self):
         info = self.node.feeds.of_id(FEED_ID).info
-        await self.node.storage.compactor.fold(self.partition, info)
+        await self.node.storage.compactor.compact(self.partition, info)
 
     async def trim(self):
         await self.node.storage.flusher._trimmer.trim()

@@ -191,7 +191,7 @@ class Engine:
         self._tick()
         self.ledger.allow(partition, info, self.clock.monotonic())
         self.node.storage.compactor.look_ahead(partition, info)
-        return await self.node.storage.compactor.fold(partition, info)
+        return await self.node.storage.compactor.compact(partition, info)
 
     async def trim_history(self, name, number=0):
         """Drops what the feed does not keep any more."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tests.memory_disk import MemoryDisk
 
 from tailrace.model import Level
-from tailrace_server.upkeep.holding import HELD_SECONDS
+from tailrace_server.upkeep.held_writer import HELD_SECONDS
 
 from .checks import check_running
 from .crashes import POWER_CUTS, Recorder, crash_everywhere, tear

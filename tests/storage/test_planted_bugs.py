@@ -23,7 +23,7 @@ from tailrace_server.segment.writer import SegmentWriter
 from tailrace_server.state.ahead import Ahead
 from tailrace_server.upkeep import flusher
 from tailrace_server.upkeep.committer import Committer
-from tailrace_server.upkeep.holding import HeldKeeper
+from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.installer import Installer
 
 from .life import LOUD, QUIET, live
@@ -60,7 +60,7 @@ original_finish = SegmentWriter.finish
 original_flush = flusher.Flusher.flush
 original_identity_of = worker.identity_of
 original_decide = feed_recovery.decide_block
-original_fold = Installer.fold
+original_fold = Installer.install_compacted
 original_install = Installer._install
 
 
@@ -146,8 +146,13 @@ BUGS = {
     ),
     "a write is answered before its fsync": ("writes", Committer, "when_durable", answer_before_fsync),
     "deletions are purged in silence": ("fold_and_purge", worker, "identity_of", purge_in_silence),
-    "segments are removed before the manifest": ("fold_all", Installer, "fold", remove_before_the_manifest),
-    "what is not durable is flushed": ("flush", flusher, "_blocks_through", flush_what_is_not_durable),
+    "segments are removed before the manifest": (
+        "fold_all",
+        Installer,
+        "install_compacted",
+        remove_before_the_manifest,
+    ),
+    "what is not durable is flushed": ("flush", flusher, "blocks_through", flush_what_is_not_durable),
     "a start ignores the flushed seq": ("recovery", feed_recovery, "decide_block", decide_without_flushed_seq),
     "a start believes that the stop was clean": ("recovery", start, "why_unclean", believe_every_mark),
     "a journal file is named before its fsync": ("recovery", journal_recovery, "publish_file", publish_without_fsync),
@@ -158,7 +163,7 @@ BUGS = {
         lambda error: False,
     ),
     "what is stamped ahead of the clock is old at once": ("clocks", Ahead, "old_seq", old_at_once),
-    "what is not durable is noted as held": ("keep", HeldKeeper, "_store", tell_before_the_fsync),
+    "what is not durable is noted as held": ("keep", HeldWriter, "_store", tell_before_the_fsync),
     "the chain changes before the manifest": ("lives", Installer, "_install", install_before_the_manifest),
 }
 

@@ -222,7 +222,7 @@ async def test_too_slow(node, consume, feed):
         await node.storage.flusher.flush(partition)
     slow = await consume(paused=True, window_bytes=1)
     await until(lambda: slow.state)
-    while await node.storage.compactor.fold(partition, node.feeds.of_id(partition.feed_id).info):
+    while await node.storage.compactor.compact(partition, node.feeds.of_id(partition.feed_id).info):
         pass
     assert node.storage.pins.retired_bytes
     node.storage.space.on_low()

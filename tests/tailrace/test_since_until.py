@@ -74,7 +74,7 @@ async def flush(node, fold=False):
         await node.storage.flusher.flush(partition)
         if fold:
             info = node.feeds.of_id(partition.feed_id).info
-            while await node.storage.compactor.fold(partition, info):
+            while await node.storage.compactor.compact(partition, info):
                 pass
 
 

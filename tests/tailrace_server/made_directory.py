@@ -15,7 +15,7 @@ from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
 from tailrace_server.node.start import recover
 from tailrace_server.partition.writing import write_block
 from tailrace_server.runtime.host import Host
-from tailrace_server.upkeep.holding import HELD_SECONDS
+from tailrace_server.upkeep.held_writer import HELD_SECONDS
 
 DATA = "/data"
 PRODUCER = 77
@@ -126,7 +126,7 @@ class MadeDirectory:
 
         async def run():
             for partition in feed.partitions:
-                while await self.node.storage.compactor.fold(partition, feed.info):
+                while await self.node.storage.compactor.compact(partition, feed.info):
                     pass
             await self.node.storage.flusher._trimmer.trim()
 

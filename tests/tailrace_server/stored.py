@@ -15,7 +15,7 @@ from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import Segment
-from tailrace_server.upkeep.flusher import identity_of, write_segment
+from tailrace_server.upkeep.flushed_segment import identity_of, write_segment
 
 FEED_ID = b"f" * 16
 # A few rows, so that small segments have several blocks.

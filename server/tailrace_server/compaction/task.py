@@ -9,7 +9,7 @@ from tailrace.model.hashing import HASH_MAX
 from tailrace_server.blocks.builder import TARGET_BYTES_MAX
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.segment import SegmentIdentity
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.identity import INCLUDED_IDS_MAX, SEGMENT_ID_BYTES
 
 VERSION = 1
@@ -150,7 +150,7 @@ class CompactionResult(NamedTuple):
         try:
             identity = SegmentIdentity.decode(json.dumps(members["identity"]).encode())
             foreign = tuple(Foreign(**{**one, "key": bytes.fromhex(one["key"])}) for one in members["foreign"])
-        except (FormatError, TypeError, ValueError, KeyError) as error:
+        except (SegmentFormatError, TypeError, ValueError, KeyError) as error:
             raise BadTask(f"the result of a compaction can't be read: {error}") from None
         return cls(**{**members, "identity": identity, "foreign": foreign})
 

@@ -65,11 +65,11 @@ class RecordKind(enum.IntEnum):
 KINDS = frozenset(int(kind) for kind in RecordKind)
 
 
-class FormatError(ValueError):
+class JournalFormatError(ValueError):
     """Bytes that are not what they should be; the message says in which way."""
 
 
-class FileHeader(NamedTuple):
+class JournalHeader(NamedTuple):
     """The first 64 bytes of a file; durable, like all below ``synced``, before the file has its name.
 
     ``key`` is the random number that all its records repeat, never 0. ``previous_end`` is how long the file before this
@@ -90,24 +90,26 @@ class FileHeader(NamedTuple):
         return body + _SUM.pack(xxhash.xxh3_64_intdigest(body))
 
     @classmethod
-    def unpack(cls, data: bytes) -> FileHeader:
-        """What ``pack`` gave. FormatError otherwise, and for another version, which it names."""
+    def unpack(cls, data: bytes) -> JournalHeader:
+        """What ``pack`` gave. JournalFormatError otherwise, and for another version, which it names."""
         if len(data) < FILE_HEADER_BYTES:
-            raise FormatError(f"the file's header has {len(data)} of {FILE_HEADER_BYTES} bytes")
+            raise JournalFormatError(f"the file's header has {len(data)} of {FILE_HEADER_BYTES} bytes")
         magic, version, header_bytes, number, previous_end, key, synced, told = _FILE.unpack_from(data)
         if magic != FILE_MAGIC:
-            raise FormatError(f"the file begins with {magic!r}, a journal with {FILE_MAGIC!r}")
+            raise JournalFormatError(f"the file begins with {magic!r}, a journal with {FILE_MAGIC!r}")
         if version != VERSION:
-            raise FormatError(f"the file has version {version} of the journal; this Tailrace knows version {VERSION}")
+            raise JournalFormatError(
+                f"the file has version {version} of the journal; this Tailrace knows version {VERSION}"
+            )
         found = xxhash.xxh3_64_intdigest(data[:_FILE_SUM_OFFSET])
         if told != found:
-            raise FormatError(f"the file header's checksum is {told:016x}, its bytes have {found:016x}")
+            raise JournalFormatError(f"the file header's checksum is {told:016x}, its bytes have {found:016x}")
         header = cls(number, key, previous_end, synced)
         if header_bytes != FILE_HEADER_BYTES or header.pack() != data[:FILE_HEADER_BYTES]:
-            raise FormatError("the file's header has something in a reserved field")
+            raise JournalFormatError("the file's header has something in a reserved field")
         least_end = 0 if number == 1 else FILE_HEADER_BYTES
         if synced < FILE_HEADER_BYTES or previous_end < least_end or (number == 1 and previous_end):
-            raise FormatError(f"the header of file {number} has ends that can't be: {previous_end} and {synced}")
+            raise JournalFormatError(f"the header of file {number} has ends that can't be: {previous_end} and {synced}")
         return header
 
 
@@ -185,32 +187,36 @@ def pack_record(
     return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields + covered))
 
 
-def unpack_record(data: bytes, file: FileHeader, offset: int) -> RecordHeader:
+def unpack_record(data: bytes, file: JournalHeader, offset: int) -> RecordHeader:
     """The header that stands at ``offset`` of ``file``, bounds checked, before its checksum can be (``check_sum``).
 
-    FormatError where these bytes can't be a record of this file and place.
+    JournalFormatError where these bytes can't be a record of this file and place.
     """
     if len(data) < RECORD_HEADER_BYTES:
-        raise FormatError(f"the file ends inside a record's header, after {len(data)} of {RECORD_HEADER_BYTES} bytes")
+        raise JournalFormatError(
+            f"the file ends inside a record's header, after {len(data)} of {RECORD_HEADER_BYTES} bytes"
+        )
     fields = _RECORD.unpack_from(data)
     key, number, own_offset, synced, length, covered, kind, reserved, partition, more_reserved, *rest = fields
     if key != file.key or number != file.number or own_offset != offset:
-        raise FormatError("no record of this file begins here")
+        raise JournalFormatError("no record of this file begins here")
     if reserved or more_reserved:
-        raise FormatError("the record has something in a reserved field")
+        raise JournalFormatError("the record has something in a reserved field")
     if not FILE_HEADER_BYTES <= synced <= offset:
-        raise FormatError(f"the record says that the file was synced up to {synced}, and stands at {offset}")
+        raise JournalFormatError(f"the record says that the file was synced up to {synced}, and stands at {offset}")
     if not covered <= length <= PAYLOAD_BYTES_MAX:
-        raise FormatError(f"a payload of {length} bytes with {covered} covered is out of bounds ({PAYLOAD_BYTES_MAX})")
+        raise JournalFormatError(
+            f"a payload of {length} bytes with {covered} covered is out of bounds ({PAYLOAD_BYTES_MAX})"
+        )
     return RecordHeader(key, number, own_offset, synced, length, covered, kind, partition, *rest)
 
 
 def check_sum(data: bytes, covered: bytes) -> None:
-    """FormatError unless the header ``data`` (96 bytes) has the checksum of itself and of ``covered``."""
+    """JournalFormatError unless the header ``data`` (96 bytes) has the checksum of itself and of ``covered``."""
     (told,) = _SUM.unpack_from(data, _RECORD_SUM_OFFSET)
     found = xxhash.xxh3_64_intdigest(data[:_RECORD_SUM_OFFSET] + covered)
     if told != found:
-        raise FormatError(f"the record's checksum is {told:016x}, its bytes have {found:016x}")
+        raise JournalFormatError(f"the record's checksum is {told:016x}, its bytes have {found:016x}")
 
 
 def file_name(number: int) -> str:

@@ -11,8 +11,8 @@ from tailrace_server.journal.errors import JournalDamaged
 from tailrace_server.journal.file_case import STOPS, FileCase, FileFacts, decide
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
-    FileHeader,
-    FormatError,
+    JournalFormatError,
+    JournalHeader,
     RecordKind,
     file_name,
     file_number,
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
 
-class Found(NamedTuple):
+class InspectedFile(NamedTuple):
     """A file of the journal that can be gone on with."""
 
     path: str
-    header: FileHeader
+    header: JournalHeader
     facts: FileFacts
     case: FileCase
 
 
-def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[Found]:
+def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[InspectedFile]:
     """Read all files of the journal, and change nothing. JournalDamaged at the first one that stops the start."""
     numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
     if not numbers:
@@ -56,7 +56,7 @@ def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monoton
     for path, header, successor in zip(paths, headers, [*headers[1:], None], strict=True):
         successor_says = None if successor is None else successor.previous_end
         facts = inspect(disk, path, header, successor_says, progress)
-        found.append(Found(path, header, facts, _go_on(path, facts, successor_says)))
+        found.append(InspectedFile(path, header, facts, _go_on(path, facts, successor_says)))
     return found
 
 
@@ -75,7 +75,7 @@ def _go_on(path: str, facts: FileFacts | None, successor_says: int | None) -> Fi
     raise JournalDamaged(path, facts.end, why)
 
 
-def _header(disk: Disk, path: str, number: int) -> FileHeader:
+def _header(disk: Disk, path: str, number: int) -> JournalHeader:
     """The header of the file of this number. JournalDamaged where it or the file is not there."""
     if not disk.exists(path):
         _go_on(path, None, 0)
@@ -84,8 +84,8 @@ def _header(disk: Disk, path: str, number: int) -> FileHeader:
         try:
             header = read_file_header(window)
             if header.number != number:
-                raise FormatError(f"the file says that it is number {header.number} of the journal")
-        except FormatError as error:
+                raise JournalFormatError(f"the file says that it is number {header.number} of the journal")
+        except JournalFormatError as error:
             _go_on(path, FileFacts(window.size, bad=str(error)), 0)
             raise AssertionError("a bad header stops the start") from error
     return header
@@ -97,7 +97,7 @@ def _size(disk: Disk, path: str) -> int:
 
 
 def inspect(
-    disk: Disk, path: str, header: FileHeader, successor_says: int | None, progress: Progress | None = None
+    disk: Disk, path: str, header: JournalHeader, successor_says: int | None, progress: Progress | None = None
 ) -> FileFacts:
     """Read a file's records up to where its successor says that it ends, or all of the newest one."""
     with contextlib.closing(disk.open(path)) as file:
@@ -127,7 +127,7 @@ def inspect(
         return FileFacts(window.size, end, bad, newer, tail_bytes, synced, witness, rolled_back, records, surplus)
 
 
-def _inspect_tail(window: Window, header: FileHeader, end: int) -> tuple[int, int]:
+def _inspect_tail(window: Window, header: JournalHeader, end: int) -> tuple[int, int]:
     """``tail_bytes`` and ``witness`` of the newest file, whose last good record ends at ``end``."""
     last, witness = end, 0
     for offset in range(end, window.size, WINDOW_BYTES):
@@ -151,10 +151,10 @@ def _candidates(data: bytes, key: int) -> list[int]:
     return places
 
 
-def _synced_at(window: Window, header: FileHeader, offset: int) -> int:
+def _synced_at(window: Window, header: JournalHeader, offset: int) -> int:
     """What a valid record at ``offset`` says to have been durable; 0 where there is none. Its body does not matter."""
     try:
         record, _ = read_head(window, header, offset)
-    except FormatError:
+    except JournalFormatError:
         return 0
     return record.synced

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.host.disk import TEMPORARY, is_out_of_descriptors
 from tailrace_server.host.open_files import SpareFiles
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name
+from tailrace_server.journal.format import FILE_HEADER_BYTES, JournalHeader, file_name
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
@@ -33,7 +33,7 @@ class UnnamedFile(NamedTuple):
     allocated: int
 
 
-def create_file(disk: Disk, path: str, header: FileHeader) -> File:
+def create_file(disk: Disk, path: str, header: JournalHeader) -> File:
     """Creates a journal file with nothing but its header, under a temporary name. OSError: a part may be left."""
     file = disk.create(path + TEMPORARY)
     try:
@@ -77,7 +77,7 @@ class NextFile:
         with self._lock:
             self._created = UnnamedFile(file, path, nbytes)
 
-    def begin(self, header: FileHeader) -> UnnamedFile:
+    def begin(self, header: JournalHeader) -> UnnamedFile:
         """Returns the next file, with ``header`` written to it. OSError: the next call creates another file."""
         with self._lock:
             created, self._created = self._created, None
@@ -92,7 +92,7 @@ class NextFile:
         self._spares.keep(created.path)
         return created
 
-    def _create(self, header: FileHeader) -> UnnamedFile:
+    def _create(self, header: JournalHeader) -> UnnamedFile:
         path = os.path.join(self._directory, file_name(header.number))
         try:
             file = create_file(self._disk, path, header)

@@ -15,8 +15,8 @@ from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     KINDS,
     RECORD_HEADER_BYTES,
-    FileHeader,
-    FormatError,
+    JournalFormatError,
+    JournalHeader,
     RecordHeader,
     RecordKind,
     check_sum,
@@ -99,27 +99,27 @@ class RawRecord(NamedTuple):
         return () if self.block is None else (self.block,)
 
 
-def read_file_header(window: Window) -> FileHeader:
-    """The file's header; FormatError where it is none."""
-    return FileHeader.unpack(window.take(0, FILE_HEADER_BYTES))
+def read_file_header(window: Window) -> JournalHeader:
+    """The file's header; JournalFormatError where it is none."""
+    return JournalHeader.unpack(window.take(0, FILE_HEADER_BYTES))
 
 
-def read_head(window: Window, file: FileHeader, offset: int) -> tuple[RecordHeader, bytes]:
-    """The header at ``offset`` and the bytes of the payload that its checksum covers, checked. FormatError."""
+def read_head(window: Window, file: JournalHeader, offset: int) -> tuple[RecordHeader, bytes]:
+    """The header at ``offset`` and the bytes of the payload that its checksum covers, checked. JournalFormatError."""
     data = window.take(offset, RECORD_HEADER_BYTES)
     header = unpack_record(data, file, offset)
     covered = window.take(offset + RECORD_HEADER_BYTES, header.covered)
     if len(covered) < header.covered:
-        raise FormatError("the file ends inside a record")
+        raise JournalFormatError("the file ends inside a record")
     check_sum(data, covered)
     return header, covered
 
 
-def read_record(window: Window, file: FileHeader, offset: int, end: int) -> RawRecord:
+def read_record(window: Window, file: JournalHeader, offset: int, end: int) -> RawRecord:
     """The whole record at ``offset``, which has to end at or before ``end``. BadRecord."""
     try:
         header, _ = read_head(window, file, offset)
-    except FormatError as error:
+    except JournalFormatError as error:
         raise BadRecord(offset, str(error)) from None
     if header.kind not in KINDS:
         raise BadRecord(offset, f"a record of kind {header.kind}, written by a newer Tailrace", newer=True)
@@ -137,7 +137,7 @@ def read_record(window: Window, file: FileHeader, offset: int, end: int) -> RawR
         raise BadRecord(offset, f"the block in the record: {error}") from None
 
 
-def read_records(window: Window, file: FileHeader, begin: int, end: int) -> Iterator[RawRecord]:
+def read_records(window: Window, file: JournalHeader, begin: int, end: int) -> Iterator[RawRecord]:
     """All records from ``begin`` to ``end``, which is where the last one has to end. BadRecord."""
     offset = begin
     while offset < end:

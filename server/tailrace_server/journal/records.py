@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tailrace_server.journal.errors import JournalDamaged
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, RecordKind, lsn
+from tailrace_server.journal.format import FILE_HEADER_BYTES, JournalHeader, RecordKind, lsn
 from tailrace_server.journal.progress import Progress
 from tailrace_server.journal.reader import BadRecord, Record, Window, read_record, read_records, record_of
 from tailrace_server.journal.stretch import Stretch, read_stretch
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
 
-class Extent(NamedTuple):
+class FileExtent(NamedTuple):
     """A file of the journal and how much of it counts: from its header to ``end``."""
 
     path: str
-    header: FileHeader
+    header: JournalHeader
     end: int
 
 
@@ -36,7 +36,9 @@ class Records:
     Raises JournalDamaged where a file has changed since recovery read it.
     """
 
-    def __init__(self, disk: Disk, extents: tuple[Extent, ...], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, disk: Disk, extents: tuple[FileExtent, ...], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self.extents = extents
@@ -52,7 +54,7 @@ class Records:
         for extent in self.extents:
             yield from self._parts(extent, progress)
 
-    def _parts(self, extent: Extent, progress: Progress) -> Iterator[Stretch | Record]:
+    def _parts(self, extent: FileExtent, progress: Progress) -> Iterator[Stretch | Record]:
         offset = FILE_HEADER_BYTES
         with contextlib.closing(self._disk.open(extent.path)) as file:
             window = Window(file, extent.path)
@@ -83,7 +85,7 @@ class Records:
         for extent in self.extents:
             yield from self._read(extent)
 
-    def _read(self, extent: Extent) -> Iterator[Record]:
+    def _read(self, extent: FileExtent) -> Iterator[Record]:
         with contextlib.closing(self._disk.open(extent.path)) as file:
             try:
                 for raw in read_records(Window(file, extent.path), extent.header, FILE_HEADER_BYTES, extent.end):

@@ -18,13 +18,13 @@ from tailrace_server.directory.identity import Incomplete
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
 from tailrace_server.journal.errors import JournalDamaged, JournalFailed
 from tailrace_server.journal.file_case import FileCase
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, pack_record, padded
+from tailrace_server.journal.format import FILE_HEADER_BYTES, JournalHeader, file_name, pack_record, padded
 from tailrace_server.journal.held import HELD_NAME
-from tailrace_server.journal.inspection import Found, survey
+from tailrace_server.journal.inspection import InspectedFile, survey
 from tailrace_server.journal.next_file import create_file
 from tailrace_server.journal.older_files import OlderFile
 from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_record
-from tailrace_server.journal.records import Extent, Records
+from tailrace_server.journal.records import FileExtent, Records
 from tailrace_server.journal.replay_cost import surplus_ns, surplus_ns_of
 from tailrace_server.journal.rotation import publish_file
 from tailrace_server.journal.stretch import moved, read_stretch
@@ -86,7 +86,7 @@ def open_journal(
         raise_if_no_space(error, f"to recover the journal in {directory}")
         raise JournalFailed(f"the journal in {directory} can't be recovered: {error}") from error
     older = [found for found in files if found.path != extent.path]
-    extents = [Extent(found.path, found.header, _counts(found, extent)) for found in older]
+    extents = [FileExtent(found.path, found.header, _counts(found, extent)) for found in older]
     counts = [(found.facts.records, found.facts.surplus_ns) for found in older]
     if older and older[-1] is files[-1]:
         facts = older[-1].facts
@@ -138,16 +138,16 @@ class Copied(NamedTuple):
     surplus_ns: int = 0
 
 
-def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tuple[Extent, File, Copied]:
+def _continue(disk: Disk, directory: str, newest: InspectedFile | None, key: int) -> tuple[FileExtent, File, Copied]:
     """Make the file that the journal goes on with: its extent, itself, and what was copied to it."""
     if newest is None:
-        header, begin, end = FileHeader(1, key, 0, FILE_HEADER_BYTES), 0, 0
+        header, begin, end = JournalHeader(1, key, 0, FILE_HEADER_BYTES), 0, 0
     else:
         number, previous_end = newest.header.number, newest.header.previous_end
         begin, end = copy_from(newest.facts.synced), newest.facts.end
         if begin > FILE_HEADER_BYTES:
             number, previous_end = number + 1, begin
-        header = FileHeader(number, key, previous_end, FILE_HEADER_BYTES + end - begin)
+        header = JournalHeader(number, key, previous_end, FILE_HEADER_BYTES + end - begin)
     path = os.path.join(directory, file_name(header.number))
     file = create_file(disk, path, header)
     copied = Copied()
@@ -158,10 +158,10 @@ def _continue(disk: Disk, directory: str, newest: Found | None, key: int) -> tup
     except BaseException:
         file.close()
         raise
-    return Extent(path, header, header.synced), file, copied
+    return FileExtent(path, header, header.synced), file, copied
 
 
-def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeader) -> Copied:
+def _copy(disk: Disk, source: InspectedFile, begin: int, target: File, header: JournalHeader) -> Copied:
     """Write the records of ``source`` from ``begin`` on to ``target``, behind its header."""
     offset, place, records, surplus = FILE_HEADER_BYTES, begin, 0, 0
     end = source.facts.end
@@ -186,7 +186,7 @@ def _copy(disk: Disk, source: Found, begin: int, target: File, header: FileHeade
     return Copied(end - begin, records, surplus)
 
 
-def _write_copy(target: File, file: FileHeader, offset: int, record: RawRecord) -> int:
+def _write_copy(target: File, file: JournalHeader, offset: int, record: RawRecord) -> int:
     """Write a record to its new place; its size there, which is what it was."""
     payload, old = record.payload, record.header
     header = pack_record(
@@ -207,12 +207,12 @@ def _write_copy(target: File, file: FileHeader, offset: int, record: RawRecord) 
     return size
 
 
-def _counts(found: Found, newest: Extent) -> int:
+def _counts(found: InspectedFile, newest: FileExtent) -> int:
     """Where an older file ends now: at what its successor says."""
     return newest.header.previous_end if found.header.number + 1 == newest.header.number else found.facts.end
 
 
-def _cut_leftovers(disk: Disk, files: list[Found], newest: Extent) -> None:
+def _cut_leftovers(disk: Disk, files: list[InspectedFile], newest: FileExtent) -> None:
     """Cut every older file where it ends. Only for tidiness: what lies behind that does not count any more."""
     for found in files:
         end = _counts(found, newest)

@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from tailrace_server.host.disk import TEMPORARY
-from tailrace_server.journal.format import FILE_BYTES_MAX, FileHeader, lsn, pack_record
+from tailrace_server.journal.format import FILE_BYTES_MAX, JournalHeader, lsn, pack_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Rotation:
     Only the loop's thread calls ``copy``; the other methods are for the thread that syncs.
     """
 
-    def __init__(self, file: File, header: FileHeader, end: int, successor_path: str) -> None:
+    def __init__(self, file: File, header: JournalHeader, end: int, successor_path: str) -> None:
         """``file`` ends at the offset ``end``; its successor has the temporary name ``successor_path``."""
         self.is_named = False  # the successor has its name durably
         self.base = lsn(header.number, 0)

@@ -41,7 +41,7 @@ from tailrace_server.journal.format import (
     KINDS,
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
-    FileHeader,
+    JournalHeader,
     RecordHeader,
     RecordKind,
     lsn,
@@ -119,7 +119,7 @@ class Stretch:
 
     def __init__(
         self,
-        file: FileHeader,
+        file: JournalHeader,
         data: bytes,
         begin: int,
         starts: Indices,
@@ -181,7 +181,7 @@ class Stretch:
         return record_of(RawRecord(header, payload, block))
 
 
-def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stretch | None:
+def read_stretch(window: Window, file: JournalHeader, begin: int, end: int) -> Stretch | None:
     """The good records from ``begin`` on, as many as one read of the file gives, up to ``end`` at most.
 
     None if there is none: the record at ``begin`` is bad, or too large for one read, which ``read_record`` tells.
@@ -222,7 +222,7 @@ def read_stretch(window: Window, file: FileHeader, begin: int, end: int) -> Stre
     return Stretch(file, data, begin, starts[:count] * _WORD, *columns)
 
 
-def moved(stretch: Stretch, file: FileHeader, offset: int) -> bytearray:
+def moved(stretch: Stretch, file: JournalHeader, offset: int) -> bytearray:
     """All records as they stand in another file, ``file``, from ``offset`` on: with its key, and new sums.
 
     They say of the file that nothing of it but its header is known to be durable.

@@ -32,7 +32,7 @@ from tailrace_server.journal.format import (
     NO_BRANCH,
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
-    FileHeader,
+    JournalHeader,
     RecordKind,
     file_name,
     lsn,
@@ -100,7 +100,7 @@ class Journal:
         directory: str,
         open_directory: Directory,
         file: File,
-        header: FileHeader,
+        header: JournalHeader,
         offset: int,
         *,
         older: Iterable[OlderFile],
@@ -136,7 +136,9 @@ class Journal:
         self._next.keep_descriptors(self._path(header.number))
         self.synced = self.written
 
-    def _use(self, file: File, header: FileHeader, offset: int, allocated: int, records: int, surplus_ns: int) -> None:
+    def _use(
+        self, file: File, header: JournalHeader, offset: int, allocated: int, records: int, surplus_ns: int
+    ) -> None:
         self._file = file
         self._header = header
         self._rotate_at = self._file_bytes_max  # 0: before the next record
@@ -398,7 +400,7 @@ class Journal:
     def _rotate(self) -> None:
         """Begins the next file. NoSpace, Overloaded: the next call tries again. JournalFailed."""
         self._end_rotation()
-        header = FileHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
+        header = JournalHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
         try:
             created = self._next.begin(header)
         except OSError as error:

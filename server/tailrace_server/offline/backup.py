@@ -43,7 +43,7 @@ from tailrace_server.directory.watcher import Unwatched, Watcher
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.journal.errors import JournalDamaged
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, FormatError, file_name
+from tailrace_server.journal.format import FILE_HEADER_BYTES, JournalFormatError, JournalHeader, file_name
 from tailrace_server.journal.reader import RawRecord, Window
 from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_name
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
@@ -84,7 +84,7 @@ class _OpenFile(NamedTuple):
     """An open file of the journal, with its header."""
 
     file: File
-    header: FileHeader
+    header: JournalHeader
 
 
 def backup(
@@ -211,8 +211,8 @@ class _Backup:
                     raise _Moved
                 continue
             try:
-                header = FileHeader.unpack(file.read_at(0, FILE_HEADER_BYTES))
-            except FormatError as error:
+                header = JournalHeader.unpack(file.read_at(0, FILE_HEADER_BYTES))
+            except JournalFormatError as error:
                 file.close()
                 raise _damaged(os.path.join(directory, file_name(number)), 0, str(error)) from None
             self._held[number] = _OpenFile(file, header)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace_server.directory.lost import Lost
 from tailrace_server.journal import Journal
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader, file_name, file_number
+from tailrace_server.journal.format import FILE_HEADER_BYTES, JournalHeader, file_name, file_number
 from tailrace_server.journal.next_file import create_file
 from tailrace_server.journal.rotation import publish_file
 from tailrace_server.journal.writer import FILE_BYTES_DEFAULT, file_key
@@ -31,7 +31,7 @@ def begin_journal(disk: Disk, data: str, randomness: Randomness, clock: Callable
     for name in disk.names(staging):  # left when this repair was interrupted
         disk.remove(os.path.join(staging, name))
     first = max([1, *numbers_in(disk, os.path.join(data, JOURNAL_NAME))]) + 1
-    header = FileHeader(first, file_key(randomness.token), FILE_HEADER_BYTES, FILE_HEADER_BYTES)
+    header = JournalHeader(first, file_key(randomness.token), FILE_HEADER_BYTES, FILE_HEADER_BYTES)
     path = os.path.join(staging, file_name(first))
     file = create_file(disk, path, header)
     publish_file(disk, path, file)

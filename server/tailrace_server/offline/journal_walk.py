@@ -17,8 +17,8 @@ from tailrace_server.journal.file_case import FileCase, FileFacts, decide
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    FileHeader,
-    FormatError,
+    JournalFormatError,
+    JournalHeader,
     RecordHeader,
     RecordKind,
     file_name,
@@ -97,7 +97,7 @@ class JournalFile:
         self.path = path
         self.number = number
         self.nbytes = 0
-        self.header: FileHeader | None = None
+        self.header: JournalHeader | None = None
         self.bad_header = ""
         self.is_missing = not disk.exists(path)
         self.unread: set[int] = set()
@@ -127,25 +127,25 @@ class JournalFile:
             limit = self.nbytes if self._successor_says is None else min(self.nbytes, self._successor_says)
             yield from self._walk(window, header, limit)
 
-    def _read_header(self, window: Window) -> FileHeader | None:
+    def _read_header(self, window: Window) -> JournalHeader | None:
         """Returns the header, or one with the key of the first record if the header is damaged; None without either."""
         try:
             header = read_file_header(window)
             if header.number != self.number:
-                raise FormatError(f"the file says that it is number {header.number} of the journal")
+                raise JournalFormatError(f"the file says that it is number {header.number} of the journal")
             self.header = header
             return header
-        except FormatError as error:
+        except JournalFormatError as error:
             self.bad_header = str(error)
         key = int.from_bytes(window.take(FILE_HEADER_BYTES, 8), "little")
-        header = FileHeader(self.number, key, FILE_HEADER_BYTES, FILE_HEADER_BYTES)
+        header = JournalHeader(self.number, key, FILE_HEADER_BYTES, FILE_HEADER_BYTES)
         try:
             read_head(window, header, FILE_HEADER_BYTES)
-        except FormatError:
+        except JournalFormatError:
             return None
         return header
 
-    def _walk(self, window: Window, header: FileHeader, limit: int) -> Iterator[Item]:
+    def _walk(self, window: Window, header: JournalHeader, limit: int) -> Iterator[Item]:
         first_bad: Bad | None = None
         synced, witness, rolled_back, records, surplus = header.synced, 0, False, 0, 0
         for item in walk(window, header, FILE_HEADER_BYTES, limit):
@@ -203,12 +203,12 @@ def previous_end_in(disk: Disk, path: str) -> int | None:
         return None
     with contextlib.closing(disk.open(path)) as file:
         try:
-            return FileHeader.unpack(TolerantFile(file).read_at(0, FILE_HEADER_BYTES)).previous_end
-        except FormatError:
+            return JournalHeader.unpack(TolerantFile(file).read_at(0, FILE_HEADER_BYTES)).previous_end
+        except JournalFormatError:
             return None
 
 
-def walk(window: Window, header: FileHeader, begin: int, limit: int) -> Iterator[Item]:
+def walk(window: Window, header: JournalHeader, begin: int, limit: int) -> Iterator[Item]:
     """Yields records and bad stretches from ``begin``, the offset of a record, to ``limit``."""
     offset = begin
     while offset < limit:
@@ -223,16 +223,16 @@ def walk(window: Window, header: FileHeader, begin: int, limit: int) -> Iterator
             offset = record.header.end
 
 
-def _bad(window: Window, header: FileHeader, offset: int, limit: int, error: BadRecord) -> Bad:
+def _bad(window: Window, header: JournalHeader, offset: int, limit: int, error: BadRecord) -> Bad:
     try:
         head, _ = read_head(window, header, offset)
-    except FormatError:
+    except JournalFormatError:
         return Bad(offset, _next_record(window, header, offset + 8, limit), str(error))
     payload = window.take(offset + RECORD_HEADER_BYTES, min(head.length, limit - offset - RECORD_HEADER_BYTES))
     return Bad(offset, min(head.end, limit), str(error), head, payload, error.newer)
 
 
-def _next_record(window: Window, header: FileHeader, begin: int, limit: int) -> int:
+def _next_record(window: Window, header: JournalHeader, begin: int, limit: int) -> int:
     """Returns the offset of the next record's header, or ``limit`` if no record follows."""
     needle = header.key.to_bytes(8, "little")
     for chunk in range(begin, limit, SCAN_BYTES):
@@ -241,7 +241,7 @@ def _next_record(window: Window, header: FileHeader, begin: int, limit: int) -> 
         place = data.find(needle)
         while place >= 0:
             if place % 8 == 0:
-                with contextlib.suppress(FormatError):
+                with contextlib.suppress(JournalFormatError):
                     read_head(window, header, chunk + place)
                     return chunk + place
             place = data.find(needle, place + 1)

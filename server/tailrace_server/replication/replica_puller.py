@@ -43,8 +43,8 @@ from tailrace_server.partition.replica_apply import (
 )
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.peers import host_of
-from tailrace_server.upkeep.filling import Filling
 from tailrace_server.upkeep.rollback import roll_back
+from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
@@ -101,7 +101,7 @@ class ReplicaPuller:
         self._stream: ReplicaStream | None = None
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
-        self._fillings: dict[int, Filling] = {}
+        self._fillings: dict[int, SnapshotSegment] = {}
         self._published: dict[int, list[Block]] = {}  # what has come of publishes, by partition
 
     @property
@@ -373,7 +373,7 @@ class ReplicaPuller:
         with trio.CancelScope(shield=True):
             await self._node.storage.flusher.flush_all(partition)
         if not self._stopped:
-            self._fillings[partition.id] = Filling(
+            self._fillings[partition.id] = SnapshotSegment(
                 self._node.storage, partition, partition.high_seq, event.last_seq, event.purge_seq
             )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, HEADER_BYTES, ROWS_MAX, Block
 from tailrace_server.blocks.arrays import I64, U32, U64, Bools
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.identity import SegmentIdentity
 
 ENTRY_BYTES = 8 + 8 + 8 + 4 + 4
@@ -52,7 +52,7 @@ class BlockIndex(NamedTuple):
         )
 
     def check(self, begin: int, identity: SegmentIdentity) -> None:
-        """FormatError unless the blocks lie back to back from ``begin`` on, seqs rise, and all fits ``identity``."""
+        """Raises SegmentFormatError unless blocks lie back to back from ``begin``, seqs rise, and ``identity`` fits."""
         ends = self.offsets + self.nbytes
         firsts = np.concatenate((np.array([begin], np.uint64), ends[:-1])) if len(ends) else ends
         self._check_all(self.offsets == firsts, "does not begin where the one before it ends")
@@ -67,15 +67,15 @@ class BlockIndex(NamedTuple):
         self._check_all(self.last_seqs <= identity.last_seq, "ends above the segment's last seq")
         rows = int(self.rows.sum(dtype=np.uint64))
         if rows != identity.rows:
-            raise FormatError(f"the blocks have {rows} rows, the identity says {identity.rows}")
+            raise SegmentFormatError(f"the blocks have {rows} rows, the identity says {identity.rows}")
 
     def check_block(self, number: int, block: Block, partition: int) -> None:
-        """FormatError unless ``block`` is the one that entry ``number`` describes."""
+        """SegmentFormatError unless ``block`` is the one that entry ``number`` describes."""
         header = block.header
         found = (header.first_seq, header.last_seq, block.nbytes, header.rows, header.partition)
         entry = (*(int(column[number]) for column in self[1:]), partition)
         if found != entry:
-            raise FormatError(
+            raise SegmentFormatError(
                 f"seqs, bytes, rows and partition of this block are {found}, the index says {entry} of block {number}"
             )
 
@@ -93,4 +93,4 @@ class BlockIndex(NamedTuple):
     def _check_all(self, is_good: Bools, what: str) -> None:
         if not is_good.all():
             block = int(np.argmin(is_good))
-            raise FormatError(f"block {block} of {len(is_good)} in the block index {what}")
+            raise SegmentFormatError(f"block {block} of {len(is_good)} in the block index {what}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.errors import TailraceError
 
 
-class FormatError(ValueError):
+class SegmentFormatError(ValueError):
     """Bytes that are not what they should be; the message says in which way."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailrace_server.segment.block_index import ENTRY_BYTES, BlockIndex
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.file import SegmentFile
-from tailrace_server.segment.format import HEADER_BYTES, TRAILER_BYTES, FileHeader, Trailer, check_footer_sum
+from tailrace_server.segment.format import HEADER_BYTES, TRAILER_BYTES, SegmentHeader, Trailer, check_footer_sum
 from tailrace_server.segment.identity import SegmentIdentity
 from tailrace_server.segment.page import pages_of, table_begin
 
@@ -27,28 +27,30 @@ class Footer(NamedTuple):
             raise file.damaged(0, f"the file has {file.nbytes} bytes, a segment at least {least}")
         offset = 0
         try:
-            header = FileHeader.unpack(file.read(0, HEADER_BYTES))
+            header = SegmentHeader.unpack(file.read(0, HEADER_BYTES))
             offset = file.nbytes - TRAILER_BYTES
             trailer = Trailer.unpack(file.read(offset, TRAILER_BYTES), file.nbytes)
             offset = trailer.index_offset
             data = file.read(offset, file.nbytes - offset)
             check_footer_sum(data)
             return cls._parse(header, trailer, data)
-        except FormatError as error:
+        except SegmentFormatError as error:
             raise file.damaged(offset, error) from None
 
     @classmethod
-    def _parse(cls, header: FileHeader, trailer: Trailer, data: bytes) -> Footer:
-        """The footer that ``data`` is, whose checksum holds. FormatError where its parts contradict each other."""
+    def _parse(cls, header: SegmentHeader, trailer: Trailer, data: bytes) -> Footer:
+        """Parses a footer whose checksum holds. Raises SegmentFormatError if its parts contradict each other."""
         index_bytes = trailer.blocks * ENTRY_BYTES
         index = BlockIndex.unpack(data[:index_bytes])
         identity = SegmentIdentity.decode(data[index_bytes : index_bytes + trailer.identity_bytes])
         if header != (identity.feed_id, identity.partition, identity.segment_id):
-            raise FormatError("the header and the identity name different segments")
+            raise SegmentFormatError("the header and the identity name different segments")
         index.check(HEADER_BYTES, identity)
         if trailer.pages != pages_of(identity.rows):
-            raise FormatError(f"the key table has {trailer.pages} pages, which is wrong for {identity.rows} rows")
+            raise SegmentFormatError(
+                f"the key table has {trailer.pages} pages, which is wrong for {identity.rows} rows"
+            )
         end = int(index.places(HEADER_BYTES)[-1])
         if trailer.table_offset != table_begin(end):
-            raise FormatError(f"the blocks end at {end}, the key table can't begin at {trailer.table_offset}")
+            raise SegmentFormatError(f"the blocks end at {end}, the key table can't begin at {trailer.table_offset}")
         return cls(trailer, index, identity)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace_server.segment.block_index import ENTRY_BYTES
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.identity import IDENTITY_BYTES_MAX
 from tailrace_server.segment.page import table_begin, table_bytes
 
@@ -44,7 +44,7 @@ assert _HEADER.size + _SUM.size == HEADER_BYTES
 assert _END_OFFSET + _END.size == TRAILER_BYTES
 
 
-class FileHeader(NamedTuple):
+class SegmentHeader(NamedTuple):
     """The first 64 bytes: whose file this is, ids of 16 bytes."""
 
     feed_id: bytes
@@ -57,15 +57,15 @@ class FileHeader(NamedTuple):
         return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields))
 
     @classmethod
-    def unpack(cls, data: bytes) -> FileHeader:
-        """What ``pack`` gave. FormatError otherwise, and for another version, which it names."""
+    def unpack(cls, data: bytes) -> SegmentHeader:
+        """What ``pack`` gave. SegmentFormatError otherwise, and for another version, which it names."""
         magic, version, _, partition, feed_id, segment_id = _HEADER.unpack_from(data)
         if magic != MAGIC:
-            raise FormatError(f"the file begins with {magic!r}, a segment with {MAGIC!r}")
+            raise SegmentFormatError(f"the file begins with {magic!r}, a segment with {MAGIC!r}")
         _check_version(version)
         header = cls(feed_id, partition, segment_id)
         if header.pack() != data:
-            raise FormatError("the file's header has a wrong checksum, or something in a reserved field")
+            raise SegmentFormatError("the file's header has a wrong checksum, or something in a reserved field")
         return header
 
 
@@ -97,26 +97,30 @@ class Trailer(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, file_bytes: int) -> Trailer:
-        """The trailer of a file of ``file_bytes`` bytes, its parts back to back. FormatError; sums are not checked."""
+        """Parses the trailer of a file of ``file_bytes`` bytes; checks no sums. Raises SegmentFormatError."""
         version, trailer_bytes, magic = _END.unpack_from(data, _END_OFFSET)
         if magic != MAGIC:
-            raise FormatError(f"the file ends with {magic!r}, a segment with {MAGIC!r}: it was cut, or never finished")
+            raise SegmentFormatError(
+                f"the file ends with {magic!r}, a segment with {MAGIC!r}: it was cut, or never finished"
+            )
         _check_version(version)
         if trailer_bytes != TRAILER_BYTES:
-            raise FormatError(
+            raise SegmentFormatError(
                 f"the trailer says that it has {trailer_bytes} bytes, version {version} has {TRAILER_BYTES}"
             )
         numbers = _FIELDS.unpack_from(data)
         trailer = cls(*numbers[:7], *numbers[8:])
         if trailer.file_bytes != file_bytes:
-            raise FormatError(f"the trailer says that the file has {trailer.file_bytes} bytes, it has {file_bytes}")
+            raise SegmentFormatError(
+                f"the trailer says that the file has {trailer.file_bytes} bytes, it has {file_bytes}"
+            )
         if numbers[7]:
-            raise FormatError(f"the trailer's reserved field is {numbers[7]}, it must be zero")
+            raise SegmentFormatError(f"the trailer's reserved field is {numbers[7]}, it must be zero")
         trailer._check_places()
         return trailer
 
     def _check_places(self) -> None:
-        """FormatError unless the parts lie back to back, in their order and within their bounds."""
+        """SegmentFormatError unless the parts lie back to back, in their order and within their bounds."""
         parts = (
             ("key table", self.table_offset, table_bytes(self.pages), self.index_offset),
             ("block index", self.index_offset, self.blocks * ENTRY_BYTES, self.identity_offset),
@@ -124,22 +128,24 @@ class Trailer(NamedTuple):
         )
         for what, offset, nbytes, end in parts:
             if offset + nbytes != end:
-                raise FormatError(f"the {what} has {nbytes} bytes from {offset} on, what follows it begins at {end}")
+                raise SegmentFormatError(
+                    f"the {what} has {nbytes} bytes from {offset} on, what follows it begins at {end}"
+                )
         if self.table_offset < HEADER_BYTES or self.table_offset != table_begin(self.table_offset):
-            raise FormatError(f"the key table can't begin at {self.table_offset}")
+            raise SegmentFormatError(f"the key table can't begin at {self.table_offset}")
         if self.identity_bytes > IDENTITY_BYTES_MAX:
-            raise FormatError(
+            raise SegmentFormatError(
                 f"the identity has {self.identity_bytes} bytes, at most {IDENTITY_BYTES_MAX} are permitted"
             )
 
 
 def check_footer_sum(footer: bytes | memoryview) -> None:
-    """FormatError unless block index, identity and trailer, which ``footer`` is, have the first checksum."""
+    """SegmentFormatError unless block index, identity and trailer, which ``footer`` is, have the first checksum."""
     place = len(footer) - TRAILER_BYTES + FOOTER_SUM_OFFSET
     (told,) = _SUM.unpack_from(footer, place)
     found = xxhash.xxh3_64_intdigest(footer[:place])
     if told != found:
-        raise FormatError(f"the checksum of index, identity and trailer is {told:016x}, they have {found:016x}")
+        raise SegmentFormatError(f"the checksum of index, identity and trailer is {told:016x}, they have {found:016x}")
 
 
 def end_of(file_sum: int) -> bytes:
@@ -154,4 +160,6 @@ def file_sum_in(end: bytes) -> int:
 
 def _check_version(version: int) -> None:
     if version != VERSION:
-        raise FormatError(f"the file has version {version} of the segment; this Tailrace knows version {VERSION}")
+        raise SegmentFormatError(
+            f"the file has version {version} of the segment; this Tailrace knows version {VERSION}"
+        )

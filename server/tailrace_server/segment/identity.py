@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tailrace.block.header import PARTITION_MAX, SEQ_MAX, TIMESTAMP_MAX
 from tailrace.model import BRANCH_BYTES, FEED_ID_BYTES
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 
 SEGMENT_ID_BYTES = 16
 NO_BASE = bytes(SEGMENT_ID_BYTES)
@@ -66,49 +66,53 @@ class SegmentIdentity(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> SegmentIdentity:
-        """What ``encode`` made. FormatError, which says what is wrong, for anything else."""
+        """What ``encode`` made. SegmentFormatError, which says what is wrong, for anything else."""
         try:
             members = json.loads(data)
         except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
-            raise FormatError(f"the identity is no JSON: {error}") from None
+            raise SegmentFormatError(f"the identity is no JSON: {error}") from None
         if not isinstance(members, dict) or members.keys() != set(cls._fields):
-            raise FormatError(f"the identity must be an object of exactly the members {', '.join(cls._fields)}")
+            raise SegmentFormatError(f"the identity must be an object of exactly the members {', '.join(cls._fields)}")
         for name, nbytes in _IDS.items():
             members[name] = _id_of(members[name], nbytes, name)
         included = members["included_ids"]
         if not isinstance(included, list):
-            raise FormatError("the identity's included_ids must be a list")
+            raise SegmentFormatError("the identity's included_ids must be a list")
         members["included_ids"] = tuple(_id_of(id_, SEGMENT_ID_BYTES, "included_ids") for id_ in included)
         for name in _FLAGS:
             if not isinstance(members[name], bool):
-                raise FormatError(f"the identity's {name} must be true or false")
+                raise SegmentFormatError(f"the identity's {name} must be true or false")
         identity = cls(**members)
         identity.check()
         return identity
 
     def check(self) -> None:
-        """FormatError, a ValueError, where a member is out of bounds or contradicts another."""
+        """SegmentFormatError, a ValueError, where a member is out of bounds or contradicts another."""
         for name, nbytes in _IDS.items():
             if len(getattr(self, name)) != nbytes:
-                raise FormatError(f"the identity's {name} must have {nbytes} bytes")
+                raise SegmentFormatError(f"the identity's {name} must have {nbytes} bytes")
         if len(self.included_ids) > INCLUDED_IDS_MAX:
-            raise FormatError(f"{len(self.included_ids)} included segments; at most {INCLUDED_IDS_MAX} are permitted")
+            raise SegmentFormatError(
+                f"{len(self.included_ids)} included segments; at most {INCLUDED_IDS_MAX} are permitted"
+            )
         if any(len(id_) != SEGMENT_ID_BYTES for id_ in self.included_ids):
-            raise FormatError(f"an included segment's id must have {SEGMENT_ID_BYTES} bytes")
+            raise SegmentFormatError(f"an included segment's id must have {SEGMENT_ID_BYTES} bytes")
         for name, greatest in _NUMBERS.items():
             number = getattr(self, name)
             if type(number) is not int or not 0 <= number <= greatest:
-                raise FormatError(f"the identity's {name} is {number!r}, it must be a number from 0 to {greatest}")
+                raise SegmentFormatError(
+                    f"the identity's {name} is {number!r}, it must be a number from 0 to {greatest}"
+                )
         if self.after_seq >= self.last_seq:
-            raise FormatError(f"the run ({self.after_seq}, {self.last_seq}] is empty")
+            raise SegmentFormatError(f"the run ({self.after_seq}, {self.last_seq}] is empty")
         if self.purge_seq > self.last_seq:
-            raise FormatError(f"the purge seq {self.purge_seq} is above the last seq, {self.last_seq}")
+            raise SegmentFormatError(f"the purge seq {self.purge_seq} is above the last seq, {self.last_seq}")
         if self.rows > self.last_seq - self.after_seq:
-            raise FormatError(f"{self.rows} rows do not fit into the run ({self.after_seq}, {self.last_seq}]")
+            raise SegmentFormatError(f"{self.rows} rows do not fit into the run ({self.after_seq}, {self.last_seq}]")
         if self.tombstones > self.rows:
-            raise FormatError(f"{self.tombstones} tombstones among {self.rows} rows")
+            raise SegmentFormatError(f"{self.tombstones} tombstones among {self.rows} rows")
         if self.oldest_timestamp > self.newest_timestamp:
-            raise FormatError(f"the oldest timestamp, {self.oldest_timestamp}, is above {self.newest_timestamp}")
+            raise SegmentFormatError(f"the oldest timestamp, {self.oldest_timestamp}, is above {self.newest_timestamp}")
 
 
 _IDS = {
@@ -135,4 +139,6 @@ def _id_of(text: Any, nbytes: int, name: str) -> bytes:
     """The bytes that ``text`` tells in lower-case hexadecimal."""
     if isinstance(text, str) and len(text) == 2 * nbytes and not set(text) - set("0123456789abcdef"):
         return bytes.fromhex(text)
-    raise FormatError(f"the identity's {name} must be {2 * nbytes} hexadecimal digits, it is {str(text)[:100]!r}")
+    raise SegmentFormatError(
+        f"the identity's {name} must be {2 * nbytes} hexadecimal digits, it is {str(text)[:100]!r}"
+    )

@@ -17,7 +17,7 @@ import numpy as np
 
 from tailrace_server.blocks.arrays import U64
 from tailrace_server.segment import page as pages
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.file import Read, SegmentFile
 from tailrace_server.segment.page import Page
 
@@ -123,5 +123,5 @@ class KeyTable:
         data = read(self._file, offset, pages.PAGE_BYTES)
         try:
             return Page(data, number, pages.entries_in(number, self._rows))
-        except FormatError as error:
+        except SegmentFormatError as error:
             raise self._file.damaged(offset, error) from None

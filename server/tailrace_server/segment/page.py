@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from tailrace_server.blocks.arrays import U8, U32, U64
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 
 PAGE_BYTES = 4_096  # what a file system reads at once
 PAGE_ENTRIES = 340  # as many as fit
@@ -76,15 +76,17 @@ class Page:
     __slots__ = ("hashes", "number", "rows")
 
     def __init__(self, data: bytes | memoryview, number: int, entries: int) -> None:
-        """Page ``number``, which has to have ``entries`` entries, read from its PAGE_BYTES bytes. FormatError."""
+        """Parses page ``number`` with ``entries`` entries from its PAGE_BYTES bytes. Raises SegmentFormatError."""
         count, told_number, told = _TAIL.unpack_from(data, 12 * PAGE_ENTRIES)
         found = xxhash.xxh3_64_intdigest(memoryview(data)[:-8])
         if told != found:
-            raise FormatError(f"the checksum of page {number} of the key table is {told:016x}, it has {found:016x}")
+            raise SegmentFormatError(
+                f"the checksum of page {number} of the key table is {told:016x}, it has {found:016x}"
+            )
         if told_number != number:
-            raise FormatError(f"page {number} of the key table says that it is page {told_number}")
+            raise SegmentFormatError(f"page {number} of the key table says that it is page {told_number}")
         if count != entries:
-            raise FormatError(f"page {number} of the key table has {count} entries, there have to be {entries}")
+            raise SegmentFormatError(f"page {number} of the key table has {count} entries, there have to be {entries}")
         self.number = number
         self.hashes: U64 = np.frombuffer(data, "<u8", entries)
         self.rows: U32 = np.frombuffer(data, "<u4", entries, 8 * PAGE_ENTRIES)

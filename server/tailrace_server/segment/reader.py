@@ -20,7 +20,7 @@ from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace_server.blocks import FoundRow, row_of_key
 from tailrace_server.blocks.arrays import U64
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.file import NotCached, Read, SegmentFile
 from tailrace_server.segment.footer import Footer
 from tailrace_server.segment.format import HEADER_BYTES
@@ -150,7 +150,7 @@ class Segment:
         try:
             block = Block.parse_at(data, offset)
             self._index.check_block(number, block, self.identity.partition)
-        except (BadBlock, FormatError) as error:
+        except (BadBlock, SegmentFormatError) as error:
             raise self._damaged(number, error) from None
         return block
 

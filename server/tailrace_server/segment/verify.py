@@ -15,7 +15,7 @@ import xxhash
 from tailrace.block import Block
 from tailrace.errors import BadBlock
 from tailrace_server.segment import page as pages
-from tailrace_server.segment.errors import FormatError, SegmentDamaged
+from tailrace_server.segment.errors import SegmentDamaged, SegmentFormatError
 from tailrace_server.segment.file import SegmentFile
 from tailrace_server.segment.footer import Footer
 from tailrace_server.segment.format import FILE_SUM_OFFSET, HEADER_BYTES, file_sum_in
@@ -101,7 +101,7 @@ class _Verification:
                 block = Block.parse(data)
                 index.check_block(number, block, partition)
                 columns = block.open_columns()
-            except (BadBlock, FormatError) as error:
+            except (BadBlock, SegmentFormatError) as error:
                 if data:
                     self._add(offset, f"block {number}: {error}")
             else:
@@ -122,23 +122,25 @@ class _Verification:
             try:
                 page = Page(data, number, pages.entries_in(number, rows))
                 self._check_entries(page, before)
-            except FormatError as error:
+            except SegmentFormatError as error:
                 self._add(offset, error)
             else:
                 before = int(page.hashes[-1]), int(page.rows[-1])
 
     def _check_entries(self, page: Page, before: tuple[int, int]) -> None:
-        """FormatError where the entries of a page don't rise, from the one ``before`` on, or name other rows."""
+        """SegmentFormatError where the entries of a page don't rise, from the one ``before`` on, or name other rows."""
         hashes, rows = page.hashes, page.rows
         falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (rows[1:] <= rows[:-1]))
         if falls.any() or (int(hashes[0]), int(rows[0])) <= before:
-            raise FormatError(f"the entries of page {page.number} of the key table do not rise")
+            raise SegmentFormatError(f"the entries of page {page.number} of the key table do not rise")
         if int(rows.max()) >= len(self._hashes):
-            raise FormatError(f"page {page.number} of the key table names row {rows.max()} of {len(self._hashes)}")
+            raise SegmentFormatError(
+                f"page {page.number} of the key table names row {rows.max()} of {len(self._hashes)}"
+            )
         wrong = (self._hashes[rows] != hashes) & self._is_known[rows]
         if wrong.any():
             row = int(rows[np.argmax(wrong)])
-            raise FormatError(f"page {page.number} of the key table gives row {row} a hash that it has not")
+            raise SegmentFormatError(f"page {page.number} of the key table gives row {row} a hash that it has not")
 
     def _check_totals(self) -> None:
         """What identity and trailer say of the rows, where all rows are known."""

@@ -25,7 +25,7 @@ from tailrace_server.blocks.arrays import U64
 from tailrace_server.host.disk import TEMPORARY, Buffer, Disk, File, raise_if_no_space
 from tailrace_server.segment import key_table
 from tailrace_server.segment.block_index import BlockIndex
-from tailrace_server.segment.format import TRAILER_BYTES, FileHeader, Trailer, end_of
+from tailrace_server.segment.format import TRAILER_BYTES, SegmentHeader, Trailer, end_of
 from tailrace_server.segment.identity import ROWS_MAX, SegmentIdentity
 from tailrace_server.segment.page import pages_of, table_begin
 from tailrace_server.segment.totals import RowTotals
@@ -72,7 +72,7 @@ class SegmentWriter:
         self._file: File | None = None
         with self._leaving_nothing():
             self._file = disk.create(path + TEMPORARY)
-        self._put(FileHeader(identity.feed_id, identity.partition, identity.segment_id).pack())
+        self._put(SegmentHeader(identity.feed_id, identity.partition, identity.segment_id).pack())
 
     def add(self, block: Block) -> None:
         """Write a block behind the others.

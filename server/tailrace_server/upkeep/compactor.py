@@ -159,7 +159,7 @@ class Compactor:
             info = self._catalog.of_id(partition.feed_id).info
             self.look_ahead(partition, info)
             await self.trim(partition, info)
-            while await self.fold(partition, info):
+            while await self.compact(partition, info):
                 pass
         except SegmentDamaged as error:
             self._damaged.add(error.path)
@@ -220,7 +220,7 @@ class Compactor:
         if found is not None:
             await self._installer.drop_oldest(partition, found.segments, rollbacks)
 
-    async def fold(self, partition: Partition, info: FeedInfo) -> bool:
+    async def compact(self, partition: Partition, info: FeedInfo) -> bool:
         """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
         retention = PartitionRetention.of(info)
         stable_seq = partition.stable_seq
@@ -268,7 +268,7 @@ class Compactor:
         try:
             made = await self._host.workers.in_thread(lambda: Segment.open(self._store.segment_files, output))
             try:
-                await self._installer.fold(partition, folded, made, rollbacks)
+                await self._installer.install_compacted(partition, folded, made, rollbacks)
             except BaseException:
                 made.close()
                 raise

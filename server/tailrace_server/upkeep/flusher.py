@@ -17,18 +17,17 @@ from typing import NamedTuple
 
 import trio
 
-from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
 from tailrace.link.backoff import backoff_seconds
-from tailrace_server.host.disk import Disk, is_out_of_descriptors
-from tailrace_server.host.open_files import Opener
+from tailrace_server.host.disk import is_out_of_descriptors
 from tailrace_server.host.randomness import fraction
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
-from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
+from tailrace_server.segment import Segment
 from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.upkeep.flushed_segment import blocks_through, identity_of, write_segment
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.pace import Pace
 from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, Queue, choose
@@ -52,8 +51,6 @@ TOGETHER_FROM = 64
 FLUSHED_TOGETHER = 4
 # Partitions that are looked at in one turn of the loop: a millisecond or two.
 LOOKS_AT_ONCE = 512
-# What goes into one segment at most: bounds what a flush keeps in memory beside the queue, and how long it takes.
-SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 
 
 class FlushStatistics(NamedTuple):
@@ -329,7 +326,7 @@ class Flusher:
         held = [partition for partition in self._dirty if partition.tree.block_count]
         if not self._account.is_full or not held or any(p.state == "leader" for p in held):
             return ""
-        if any(_blocks_through(partition, self._limit(partition)) for partition in held):
+        if any(blocks_through(partition, self._limit(partition)) for partition in held):
             return ""
         return "nobody has said yet what of this the leader has on its disk"
 
@@ -379,11 +376,11 @@ class Flusher:
 
     async def _flush_alone(self, partition: Partition, seq: int) -> Segment | None:
         rollbacks = partition.rollbacks
-        blocks = _blocks_through(partition, seq)
+        blocks = blocks_through(partition, seq)
         if blocks and not partition.has_manifest:  # it makes the directory, and comes before the first segment
             await self._installer.write(partition)
             rollbacks = partition.rollbacks
-            blocks = _blocks_through(partition, seq)  # none where the feed was dropped meanwhile
+            blocks = blocks_through(partition, seq)  # none where the feed was dropped meanwhile
         if not blocks:
             return None
         identity = identity_of(partition, blocks, self._host.randomness.token(16))
@@ -460,51 +457,3 @@ class Flusher:
     def _stable_bytes(self, partition: Partition) -> int:
         """About how much of the write queue can be flushed: all of it, but for the little that is not stable yet."""
         return partition.tree.memory_bytes if self._limit(partition) > partition.flushed_seq else 0
-
-
-def _blocks_through(partition: Partition, seq: int) -> list[Block]:
-    """The oldest blocks of the write queue up to ``seq``, as many as one segment takes; a run goes as a whole."""
-    blocks: list[Block] = []
-    size = whole = 0
-    for block in partition.tree.blocks_after(partition.flushed_seq):
-        size += block.nbytes
-        if block.header.last_seq > seq or (whole and size > SEGMENT_BYTES_MAX):
-            break
-        blocks.append(block)
-        if partition.published.around(block.header.last_seq) is None:
-            whole = len(blocks)
-    return blocks[:whole]
-
-
-def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes) -> SegmentIdentity:
-    """Of the segment that ``blocks``, the oldest of the write queue, become: based on the newest one that there is."""
-    segments = partition.chain.segments
-    last_seq = blocks[-1].header.last_seq
-    return SegmentIdentity(
-        feed_id=partition.feed_id,
-        partition=partition.id,
-        branch=partition.log.branch_at(last_seq),
-        segment_id=segment_id,
-        base_id=segments[-1].identity.segment_id if segments else NO_BASE,
-        included_ids=(),
-        is_major=not segments,
-        deduplicated=False,
-        after_seq=partition.flushed_seq,
-        last_seq=last_seq,
-        purge_seq=0,
-    )
-
-
-def write_segment(disk: Disk, files: Opener, path: str, identity: SegmentIdentity, blocks: Sequence[Block]) -> Segment:
-    """Makes a segment of ``blocks`` and opens it by ``files``; durable, and named by nobody yet.
-
-    NoSpace, OSError: there is none.
-    """
-    writer = SegmentWriter(disk, path, identity)
-    try:
-        for block in blocks:
-            writer.add(block)
-        writer.finish()
-    finally:
-        writer.abandon()
-    return Segment.open(files, path)

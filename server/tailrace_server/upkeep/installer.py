@@ -51,7 +51,7 @@ class Installer:
             _check_history(partition, rollbacks)
             await self._install(partition, partition.chain.with_flushed(segment))
 
-    async def fill(
+    async def install_snapshot(
         self, partition: Partition, segment: Segment, log: FailoverLog, *, purge_seq: int, trim_seq: int
     ) -> None:
         """Puts a run that was never in the tree behind the others; the failover log is ``log`` from then on."""
@@ -59,7 +59,7 @@ class Installer:
             chain = partition.chain.with_flushed(segment)
             await self._install(partition, chain, purge_seq=purge_seq, trim_seq=trim_seq, log=log)
 
-    async def fold(
+    async def install_compacted(
         self, partition: Partition, folded: Sequence[Segment], result: Segment, rollbacks: int | None = None
     ) -> None:
         """Puts what a compaction made in the place of its input. OSError, NoSpace: nothing has changed."""

@@ -28,7 +28,7 @@ from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
-from tailrace_server.upkeep.holding import HeldKeeper
+from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
 from tailrace_server.upkeep.space import Space
@@ -68,7 +68,7 @@ class Storage:
         self.on_progress: Callable[[], None] = _nothing
         self.on_turn_ended: Callable[[], None] = _nothing
         self.installer = Installer(host, store, identity.placement_id, self.pins)
-        self.held = HeldKeeper(host, data, journal, catalog, self.installer)
+        self.held = HeldWriter(host, data, journal, catalog, self.installer)
         trimmer = Trimmer(host, journal, store, self.installer, catalog, self.pins, self.held)
         self.space = Space(host, data, Reserve(host.disk, data, limits.reserve_bytes), limits.free_bytes_min)
         flush_limits = FlushLimits(

@@ -15,7 +15,7 @@ from tailrace_server.manifest.store import ManifestStore
 from tailrace_server.partition.chain import Pins
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
-from tailrace_server.upkeep.holding import HeldKeeper
+from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.installer import Installer
 
 # Partitions that are looked at in one turn of the loop: about a millisecond.
@@ -33,7 +33,7 @@ class Trimmer:
         installer: Installer,
         catalog: Catalog,
         pins: Pins,
-        held: HeldKeeper,
+        held: HeldWriter,
     ) -> None:
         self._host = host
         self._journal = journal

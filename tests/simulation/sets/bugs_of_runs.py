@@ -6,7 +6,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.membership import Membership
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep import rollback
-from tailrace_server.upkeep.filling import Filling
+from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
 _take = ReplicaPuller._take
 
@@ -21,7 +21,9 @@ async def _keep_what_came(puller, event):
     last_seq, filling.last_seq = filling.last_seq, filling._seq
     await filling.finish(puller._logs[number])
     puller._follow_log(partition)
-    puller._fillings[number] = Filling(node.storage, partition, partition.high_seq, last_seq, filling._purge_seq)
+    puller._fillings[number] = SnapshotSegment(
+        node.storage, partition, partition.high_seq, last_seq, filling._purge_seq
+    )
     puller._acknowledge(partition)
 
 

@@ -17,7 +17,7 @@ from tests.tiers import examples
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace
 from tailrace_server.journal import JournalDamaged, JournalFailed, RecordKind, open_journal, recovery
-from tailrace_server.journal.format import FILE_HEADER_BYTES, FileHeader
+from tailrace_server.journal.format import FILE_HEADER_BYTES, JournalHeader
 from tailrace_server.journal.rotation import Rotation
 
 FEED = b"F" * 16
@@ -401,7 +401,7 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
     file = disk.open(newest.path, writable=True)
     file.truncate(newest.facts.end)
     file.sync()
-    return recovery.Extent(newest.path, newest.header, newest.facts.end), file, recovery.Copied()
+    return recovery.FileExtent(newest.path, newest.header, newest.facts.end), file, recovery.Copied()
 
 
 @pytest.mark.slow
@@ -454,5 +454,5 @@ def test_the_header_of_a_file_says_what_was_durable_at_its_birth(memory_disk):
     journal.append(RecordKind.FLUSHED, FEED, 0, b"x" * 8)
     disk.kill()
     open_journal(disk, "/journal")
-    header = FileHeader.unpack(bytes(disk.content("/journal/00000001.log")[:FILE_HEADER_BYTES]))
+    header = JournalHeader.unpack(bytes(disk.content("/journal/00000001.log")[:FILE_HEADER_BYTES]))
     assert header.synced == FILE_HEADER_BYTES + 96 + 8

@@ -9,8 +9,8 @@ from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
-    FileHeader,
-    FormatError,
+    JournalFormatError,
+    JournalHeader,
     RecordKind,
     check_sum,
     file_name,
@@ -22,7 +22,7 @@ from tailrace_server.journal.format import (
     unpack_record,
 )
 
-FILE = FileHeader(number=3, key=0x1122334455667788, previous_end=4096, synced=64)
+FILE = JournalHeader(number=3, key=0x1122334455667788, previous_end=4096, synced=64)
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 
@@ -47,7 +47,7 @@ def check_whole(header, payload):
 def test_a_file_header_comes_back():
     data = FILE.pack()
     assert len(data) == FILE_HEADER_BYTES
-    assert FileHeader.unpack(data) == FILE
+    assert JournalHeader.unpack(data) == FILE
 
 
 def test_every_flipped_bit_of_a_file_header_is_refused():
@@ -55,15 +55,15 @@ def test_every_flipped_bit_of_a_file_header_is_refused():
     for bit in range(8 * len(data)):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(FormatError):
-            FileHeader.unpack(bytes(changed))
+        with pytest.raises(JournalFormatError):
+            JournalHeader.unpack(bytes(changed))
 
 
 def test_another_version_is_named():
     data = bytearray(FILE.pack())
     data[4] = 9
-    with pytest.raises(FormatError, match="has version 9 of the journal; this Tailrace knows version 1"):
-        FileHeader.unpack(bytes(data))
+    with pytest.raises(JournalFormatError, match="has version 9 of the journal; this Tailrace knows version 1"):
+        JournalHeader.unpack(bytes(data))
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_another_version_is_named():
     ],
 )
 def test_impossible_ends_in_a_file_header_are_refused(header):
-    with pytest.raises(FormatError, match="ends that can't be"):
-        FileHeader.unpack(header.pack())
+    with pytest.raises(JournalFormatError, match="ends that can't be"):
+        JournalHeader.unpack(header.pack())
 
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_file_header_or_a_format_error(data):
-    with pytest.raises(FormatError):
-        FileHeader.unpack(data)
+    with pytest.raises(JournalFormatError):
+        JournalHeader.unpack(data)
 
 
 @given(
@@ -123,7 +123,7 @@ def test_every_flipped_bit_of_a_record_is_refused():
     for bit in range(8 * len(data)):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(FormatError):
+        with pytest.raises(JournalFormatError):
             check_whole(bytes(changed[:96]), bytes(changed[96:]))
 
 
@@ -142,7 +142,7 @@ def test_every_flipped_bit_of_a_record_is_refused():
     ],
 )
 def test_a_header_that_cannot_be_is_refused(data, why):
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(JournalFormatError, match=why):
         unpack_record(data, FILE, 128)
 
 
@@ -150,15 +150,15 @@ def test_a_header_that_cannot_be_is_refused(data, why):
 def test_reserved_fields_of_a_file_header_are_zero(offset):
     data = bytearray(FILE.pack()[:56])
     data[offset] ^= 1
-    with pytest.raises(FormatError, match="reserved"):
-        FileHeader.unpack(bytes(data) + xxhash.xxh3_64_intdigest(bytes(data)).to_bytes(8, "little"))
+    with pytest.raises(JournalFormatError, match="reserved"):
+        JournalHeader.unpack(bytes(data) + xxhash.xxh3_64_intdigest(bytes(data)).to_bytes(8, "little"))
 
 
 def test_reserved_fields_of_a_record_are_zero():
     for offset in (30, 36):
         data = bytearray(record())
         data[offset] = 1
-        with pytest.raises(FormatError, match="reserved"):
+        with pytest.raises(JournalFormatError, match="reserved"):
             unpack_record(bytes(data), FILE, 128)
 
 

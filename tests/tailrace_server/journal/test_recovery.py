@@ -11,7 +11,7 @@ from tailrace_server.journal.file_case import STOPS, FileCase, FileFacts, decide
 from tailrace_server.journal.format import (
     FILE_HEADER_BYTES,
     NO_BRANCH,
-    FileHeader,
+    JournalHeader,
     pack_record,
 )
 from tailrace_server.journal.recovery import copy_from
@@ -289,7 +289,7 @@ def test_newer(disk):
     """A record that is valid is never cut, even in the newest file."""
     write(disk, 1, synced=[1])
     content = disk.content(path(1))
-    header = FileHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
+    header = JournalHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
     record = pack_record(header.key, 1, END, END, 4, 99, 0, FEED, NO_BRANCH, (0, 0), b"new!") + b"new!" + bytes(4)
     content[END : END + len(record)] = record
     assert_damaged(disk, path(1), END, "a record of kind 99, written by a newer Tailrace")
@@ -302,7 +302,7 @@ def test_every_stop_is_tested_and_named():
 def test_a_forged_record_in_a_value_is_not_taken_for_one(disk):
     """Its writer can guess everything but the key of the file."""
     write(disk, 1, synced=[1])
-    header = FileHeader.unpack(bytes(disk.content(path(1))[:FILE_HEADER_BYTES]))
+    header = JournalHeader.unpack(bytes(disk.content(path(1))[:FILE_HEADER_BYTES]))
     inner = END + 96
     forged = pack_record(header.key ^ 1, 1, inner, inner, 0, 5, 0, FEED, NO_BRANCH, (0, 0), b"")
     journal, _ = open_journal(disk, "/journal", token=lambda size: header.key.to_bytes(8, "little"))

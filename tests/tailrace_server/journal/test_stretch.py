@@ -14,7 +14,7 @@ from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace_server.journal import RecordKind, open_journal, reader
-from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, padded
+from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, JournalHeader, padded
 from tailrace_server.journal.inspection import inspect
 from tailrace_server.journal.published_record import decode_published, encode_published
 from tailrace_server.journal.reader import BadRecord, Window, read_record, record_of
@@ -182,7 +182,7 @@ def test_both_ways_find_the_same_records_and_the_same_end(specs, how, more, wind
     if len(content) < FILE_HEADER_BYTES:
         return
     try:
-        file = FileHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
+        file = JournalHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
     except ValueError:
         return
     limit = min(data.draw(st.sampled_from([end, end + 1, *places])), len(content))
@@ -204,7 +204,7 @@ def test_each_field_is_checked_by_columns_as_it_is_one_at_a_time(fields, base):
         for value in (0, 1, 2, 95, 96, 97, 10**6, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1):
             disk, places, end = written(specs)
             forge(disk.content(PATH), places[place], fields, base, field, value)
-            file = FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
+            file = JournalHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
             with contextlib.closing(disk.open(PATH)) as opened:
                 expected, why = one_at_a_time(Window(opened, PATH), file, end)
                 found = by_columns(Window(opened, PATH), file, end)
@@ -240,7 +240,7 @@ def test_each_field_of_a_publish_is_checked_by_columns_as_it_is_one_at_a_time(si
     journal.append_published(FEEDS[0], 2, BRANCH, covered, bodies)
     journal.append(RecordKind.FLUSHED, FEEDS[0], 2, b"behind")
     journal.sync()
-    end, file = journal.end[1], FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
+    end, file = journal.end[1], JournalHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
     given = bytes(disk.content(PATH))
     for at in range(0, len(covered), 4):
         (before,) = struct.unpack_from("<I", covered, at)
@@ -256,7 +256,7 @@ def test_each_field_of_a_publish_is_checked_by_columns_as_it_is_one_at_a_time(si
 def test_publishes_are_checked_without_an_object_for_each(monkeypatch):
     disk, places, end = written([("published", 1 + number % 3) for number in range(300)])
     monkeypatch.setattr("tailrace_server.journal.stretch.read_record", None)
-    file = FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
+    file = JournalHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
     assert inspect(disk, PATH, file, end).end == end
     with contextlib.closing(disk.open(PATH)) as opened:
         stretch = read_stretch(Window(opened, PATH), file, FILE_HEADER_BYTES, end)
@@ -288,7 +288,7 @@ def test_small_records_are_checked_without_an_object_for_each(monkeypatch):
     disk, _, end = written([("block", 1, b"v", False)] * 1_000)
     monkeypatch.setattr("tailrace_server.journal.stretch.read_record", None)
     monkeypatch.setattr("tailrace_server.journal.inspection.read_record", None)
-    file = FileHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
+    file = JournalHeader.unpack(bytes(disk.content(PATH)[:FILE_HEADER_BYTES]))
     assert inspect(disk, PATH, file, end).end == end
 
 

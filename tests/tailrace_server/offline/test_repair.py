@@ -32,7 +32,7 @@ from tailrace_server.directory.watcher import Unwatched
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import read_file
 from tailrace_server.journal import DirectoryInUse, RecordKind
-from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, pack_record
+from tailrace_server.journal.format import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, JournalHeader, pack_record
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.offline.journal_survey import NewerJournal
 from tailrace_server.offline.journal_walk import journal_files
@@ -352,7 +352,7 @@ def test_a_journal_of_a_newer_version_is_left_to_it(stopped):
     content = disk.content(journal_of(disk)[-1])
     [*_, newest] = journal_files(disk, f"{DATA}/journal")
     assert all(isinstance(item, RawRecord) for item in newest.items())
-    end, header = newest.facts.end, FileHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
+    end, header = newest.facts.end, JournalHeader.unpack(bytes(content[:FILE_HEADER_BYTES]))
     record = pack_record(header.key, newest.number, end, end, 8, 99, 0, b"f" * 16, bytes(16), (0, 0), b"is newer")
     content[end:] = record + b"is newer"
     before = contents_of(disk)

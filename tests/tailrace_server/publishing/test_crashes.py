@@ -21,7 +21,7 @@ from tailrace_server.node.start import recover
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing import joining, stages
 from tailrace_server.runtime.host import Host
-from tailrace_server.upkeep import flusher
+from tailrace_server.upkeep import flushed_segment
 
 DATA = "/data"
 PARTITIONS = 2
@@ -318,7 +318,7 @@ async def test_a_sealed_stage_survives_every_crash(monkeypatch):
 
 async def test_a_flush_takes_a_publish_as_a_whole(monkeypatch):
     """However little goes into a segment."""
-    monkeypatch.setattr(flusher, "SEGMENT_BYTES_MAX", 1)
+    monkeypatch.setattr(flushed_segment, "SEGMENT_BYTES_MAX", 1)
     world = World(MemoryDisk())
     await world.create()
     await world.run_batch(0, parts=2)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.segment.block_index import ENTRY_BYTES, BlockIndex
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 
 # offset, first seq, last seq, bytes, rows
 GOOD = [(64, 1, 5, 200, 5), (264, 6, 9, 150, 2), (414, 12, 12, 120, 1)]
@@ -54,14 +54,14 @@ def test_a_good_index(identity_of):
 def test_what_cannot_be_is_refused(identity_of, block, entry, why):
     entries = list(GOOD)
     entries[block] = entry
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(SegmentFormatError, match=why):
         check(entries, identity_of)
 
 
 def test_it_has_to_fit_the_identity(identity_of):
-    with pytest.raises(FormatError, match="block 0 of 3 in the block index begins at a seq that is not above"):
+    with pytest.raises(SegmentFormatError, match="block 0 of 3 in the block index begins at a seq that is not above"):
         check(GOOD, identity_of, after_seq=1)
-    with pytest.raises(FormatError, match="the blocks have 8 rows, the identity says 7"):
+    with pytest.raises(SegmentFormatError, match="the blocks have 8 rows, the identity says 7"):
         check(GOOD, identity_of, rows=7)
 
 
@@ -69,7 +69,7 @@ def test_a_block_has_to_be_the_one_of_its_entry(block_of):
     block = block_of([(b"a", b"1", 6, 10), (b"b", b"2", 9, 10)])
     index = BlockIndex.of([GOOD[0], (264, 6, 9, block.nbytes, 2)])
     index.check_block(1, block, 3)
-    with pytest.raises(FormatError, match=r"says .* of block 0"):
+    with pytest.raises(SegmentFormatError, match=r"says .* of block 0"):
         index.check_block(0, block, 3)
-    with pytest.raises(FormatError, match="partition of this block"):
+    with pytest.raises(SegmentFormatError, match="partition of this block"):
         index.check_block(1, block, 4)

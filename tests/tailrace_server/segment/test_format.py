@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.segment.block_index import ENTRY_BYTES
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.format import (
     HEADER_BYTES,
     TRAILER_BYTES,
-    FileHeader,
+    SegmentHeader,
     Trailer,
     check_footer_sum,
     end_of,
@@ -22,7 +22,7 @@ from tailrace_server.segment.page import PAGE_BYTES
 
 U64 = st.integers(0, 2**64 - 1)
 ids = st.binary(min_size=16, max_size=16)
-HEADER = FileHeader(b"F" * 16, 3, b"S" * 16)
+HEADER = SegmentHeader(b"F" * 16, 3, b"S" * 16)
 
 
 def trailer_of(pages=2, blocks=3, identity_bytes=400, table_offset=PAGE_BYTES, least=1, greatest=9):
@@ -40,25 +40,25 @@ def packed(trailer, index=b"", identity=b"", sum_=7):
 
 @given(ids, st.integers(0, 2**31 - 1), ids)
 def test_a_header_is_read_as_it_was_packed(feed_id, partition, segment_id):
-    header = FileHeader(feed_id, partition, segment_id)
+    header = SegmentHeader(feed_id, partition, segment_id)
     assert len(header.pack()) == HEADER_BYTES
-    assert FileHeader.unpack(header.pack()) == header
+    assert SegmentHeader.unpack(header.pack()) == header
 
 
 def test_a_header_of_something_else_or_another_version_is_named():
     data = HEADER.pack()
-    with pytest.raises(FormatError, match=r"the file begins with b'TRJL', a segment with b'TRSG'"):
-        FileHeader.unpack(b"TRJL" + data[4:])
-    with pytest.raises(FormatError, match="version 2 of the segment; this Tailrace knows version 1"):
-        FileHeader.unpack(data[:4] + b"\2" + data[5:])
+    with pytest.raises(SegmentFormatError, match=r"the file begins with b'TRJL', a segment with b'TRSG'"):
+        SegmentHeader.unpack(b"TRJL" + data[4:])
+    with pytest.raises(SegmentFormatError, match="version 2 of the segment; this Tailrace knows version 1"):
+        SegmentHeader.unpack(data[:4] + b"\2" + data[5:])
 
 
 @pytest.mark.parametrize("bit", range(HEADER_BYTES * 8))
 def test_a_bit_of_the_header_that_flipped_is_found(bit):
     data = bytearray(HEADER.pack())
     data[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(FormatError):
-        FileHeader.unpack(bytes(data))
+    with pytest.raises(SegmentFormatError):
+        SegmentHeader.unpack(bytes(data))
 
 
 @given(
@@ -81,7 +81,7 @@ def test_the_sums_are_kept(index, identity, sum_):
     data = packed(trailer_of(), index, identity, sum_)
     check_footer_sum(index + identity + data)
     assert file_sum_in(end_of(sum_)) == sum_
-    with pytest.raises(FormatError, match="the checksum of index, identity and trailer"):
+    with pytest.raises(SegmentFormatError, match="the checksum of index, identity and trailer"):
         check_footer_sum(index + b"!" + identity + data)
 
 
@@ -102,7 +102,7 @@ def test_a_trailer_that_cannot_be_is_refused(offset, new, why):
     trailer = trailer_of()
     data = bytearray(packed(trailer))
     data[offset : offset + len(new)] = new
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(SegmentFormatError, match=why):
         Trailer.unpack(data, trailer.file_bytes)
 
 
@@ -115,5 +115,5 @@ def test_a_trailer_that_cannot_be_is_refused(offset, new, why):
     ],
 )
 def test_parts_out_of_bounds_are_refused(trailer, why):
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(SegmentFormatError, match=why):
         Trailer.unpack(packed(trailer), trailer.file_bytes)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.segment import SegmentIdentity
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.identity import IDENTITY_BYTES_MAX, INCLUDED_IDS_MAX, NO_BASE, ROWS_MAX
 
 SEQ_MAX = 2**63 - 1
@@ -88,7 +88,7 @@ def test_the_longest_identity_is_within_the_bound():
 )
 def test_what_cannot_be_is_refused(identity_of, members, why):
     identity = identity_of(9)._replace(**members)
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(SegmentFormatError, match=why):
         identity.check()
 
 
@@ -107,11 +107,11 @@ def test_what_cannot_be_is_refused(identity_of, members, why):
 )
 def test_other_json_is_refused(identity_of, change, why):
     members = json.loads(identity_of(9).encode()) | change
-    with pytest.raises(FormatError, match=why):
+    with pytest.raises(SegmentFormatError, match=why):
         SegmentIdentity.decode(json.dumps(members).encode())
 
 
 @given(st.binary(max_size=50) | st.sampled_from([b"[]", b"1", b"null", b"{}", b'{"feed_id":', b"\xff" * 9]))
 def test_other_bytes_are_refused(data):
-    with pytest.raises(FormatError, match="the identity"):
+    with pytest.raises(SegmentFormatError, match="the identity"):
         SegmentIdentity.decode(data)

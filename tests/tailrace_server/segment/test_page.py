@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.segment.errors import FormatError
+from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.page import PAGE_BYTES, PAGE_ENTRIES, Page, entries_in, pack_pages, pages_of, table_begin
 
 entries = st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=1_000)
@@ -41,9 +41,9 @@ def test_pages_are_full_but_the_last_and_begin_at_multiples():
 def test_a_page_of_another_place_or_length_is_refused():
     data = packed([(5, 1), (6, 0)], first=8)
     Page(data, 8, 2)
-    with pytest.raises(FormatError, match="page 7 of the key table says that it is page 8"):
+    with pytest.raises(SegmentFormatError, match="page 7 of the key table says that it is page 8"):
         Page(data, 7, 2)
-    with pytest.raises(FormatError, match="has 2 entries, there have to be 3"):
+    with pytest.raises(SegmentFormatError, match="has 2 entries, there have to be 3"):
         Page(data, 8, 3)
 
 
@@ -51,5 +51,5 @@ def test_a_page_of_another_place_or_length_is_refused():
 def test_a_bit_that_flipped_is_found(bit):
     data = bytearray(packed([(5, 1), (6, 0)]))
     data[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(FormatError, match="checksum of page 0"):
+    with pytest.raises(SegmentFormatError, match="checksum of page 0"):
         Page(bytes(data), 0, 2)

@@ -36,7 +36,7 @@ async def test_a_fold_behind_a_damaged_segment_purges_nothing_and_is_no_major(en
     await flushed(engine, partition, 8)
     engine.node.storage.compactor._damaged.add(partition.chain.segments[0].path)
     info = engine.node.feeds.of_id(partition.feed_id).info
-    while await engine.node.storage.compactor.fold(partition, info):
+    while await engine.node.storage.compactor.compact(partition, info):
         pass
     first, second, *_ = partition.chain.segments
     assert (first.identity.last_seq, second.identity.after_seq) == (1, 1)
@@ -55,9 +55,9 @@ async def test_tombstones_behind_a_damaged_segment_are_not_folded_for_ever(engin
     tick_uptime(compactor.uptime, engine.clock)
     info = engine.node.feeds.of_id(partition.feed_id).info
     compactor._damaged.add(partition.chain.segments[0].path)
-    assert not await compactor.fold(partition, info)
+    assert not await compactor.compact(partition, info)
     compactor._damaged.clear()
-    while await compactor.fold(partition, info):
+    while await compactor.compact(partition, info):
         pass
     assert [segment.identity.rows for segment in partition.chain.segments] == [0]
     engine.check_rows(partition)
@@ -184,7 +184,7 @@ async def test_a_process_is_begun_for_what_is_worth_it(engine, compacted, rows, 
         engine.put(partition, *[(b"%d-%d" % (number, row), bytes(value_bytes)) for row in range(rows)])
         await engine.flusher.flush(partition)
     info = engine.node.feeds.of_id(partition.feed_id).info
-    assert await engine.node.storage.compactor.fold(partition, info)
+    assert await engine.node.storage.compactor.compact(partition, info)
     assert compacted[0] == way
     engine.check_rows(partition)
 

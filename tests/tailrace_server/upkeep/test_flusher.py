@@ -6,7 +6,7 @@ import itertools
 import pytest
 import trio
 
-from tailrace_server.upkeep import flusher as module
+from tailrace_server.journal.format import file_name
 
 ROW = (b"k", bytes(900))
 
@@ -86,7 +86,7 @@ async def test_the_journal_is_trimmed_behind_a_flush(engine):
 async def test_one_partition_that_is_not_flushed_keeps_the_journal(engine):
     first, second = engine.create("first"), engine.create("second")
     engine.put(second, (b"a", bytes(900)), sync=False)
-    needed = engine.journal_files[-1]
+    needed = file_name(engine.node.storage.journal.end[0])
     for _ in range(3):
         engine.put(first, ROW)
     await engine.flusher.flush(first)
@@ -97,7 +97,7 @@ async def test_one_partition_that_is_not_flushed_keeps_the_journal(engine):
 
 
 async def test_a_large_queue_becomes_several_segments(engine, monkeypatch):
-    monkeypatch.setattr(module, "SEGMENT_BYTES_MAX", 2_500)
+    monkeypatch.setattr("tailrace_server.upkeep.flushed_segment.SEGMENT_BYTES_MAX", 2_500)
     partition = engine.create()
     for _ in range(5):
         engine.put(partition, ROW)

@@ -161,7 +161,7 @@ async def test_a_deduplicated_segment_goes_whole(engine):
     for number in range(12):
         engine.put(partition, (b"a", b"%d" % number), (b"b", b""))
         await engine.flusher.flush(partition)
-    assert await engine.node.storage.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
+    assert await engine.node.storage.compactor.compact(partition, engine.node.feeds.of_id(partition.feed_id).info)
     segment = next(segment for segment in partition.chain.segments if segment.identity.deduplicated)
     after_seq = segment.identity.after_seq
     assert (
@@ -179,7 +179,7 @@ async def test_what_goes_below_the_point_that_was_asked_for_is_told_before_it_is
     for number in range(12):
         engine.put(partition, (b"a", b"%d" % number), (b"b", b""))
         await engine.flusher.flush(partition)
-    assert await engine.node.storage.compactor.fold(partition, engine.node.feeds.of_id(partition.feed_id).info)
+    assert await engine.node.storage.compactor.compact(partition, engine.node.feeds.of_id(partition.feed_id).info)
     engine.put(partition, (b"a", b"last"))
     told = []
     engine.node.leaderships.system.on_shortfall = lambda *what: told.append((*what, partition.high_seq))

@@ -21,7 +21,7 @@ async def flushed(engine, partition, count):
 
 async def fold(engine, partition):
     info = engine.node.feeds.of_id(partition.feed_id).info
-    while await engine.node.storage.compactor.fold(partition, info):
+    while await engine.node.storage.compactor.compact(partition, info):
         pass
 
 

@@ -29,7 +29,7 @@ async def folded(engine, name="orders"):
         await engine.flusher.flush(partition)
     replaced = engine.segments(partition)
     info = engine.node.feeds.of_id(partition.feed_id).info
-    assert await engine.node.storage.compactor.fold(partition, info)
+    assert await engine.node.storage.compactor.compact(partition, info)
     return partition, replaced
 
 

@@ -26,7 +26,7 @@ GATHERED_BYTES_MAX = 8 * 1024 * 1024
 _NO_BRANCH = bytes(16)
 
 
-class Filling:
+class SnapshotSegment:
     """One run of one partition: (``after_seq``, ``last_seq``].
 
     It is begun after ``flusher.flush_all``, so that the partition has nothing that is not flushed.
@@ -116,7 +116,7 @@ class Filling:
             raise UnknownFeed(f"feed {partition.feed_id.hex()} was dropped")
         if partition.rollbacks != self._rollbacks or partition.high_seq != self.after_seq:
             raise TailraceError(f"partition {partition.id} has moved to seq {partition.high_seq} while it was filled")
-        await self._storage.installer.fill(
+        await self._storage.installer.install_snapshot(
             partition,
             segment,
             held,

@@ -27,7 +27,7 @@ OTHERS_MAX = 64
 LOOKS_AT_ONCE = 1_024
 
 
-class HeldKeeper:
+class HeldWriter:
     """Writes HELD. ``keep`` is called about once a second, by one task."""
 
     def __init__(self, host: Host, data: str, journal: Journal, catalog: Catalog, installer: Installer) -> None:

@@ -1,0 +1,62 @@
+"""The segment that a flush writes: the blocks that go into it, its identity, and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.block import Block
+from tailrace_server.host.disk import Disk
+from tailrace_server.host.open_files import Opener
+from tailrace_server.partition.partition import Partition
+from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWriter
+
+# The bound of one segment's blocks. It also bounds the memory of a flush beside the queue, and how long a flush takes.
+SEGMENT_BYTES_MAX = 64 * 1024 * 1024
+
+
+def blocks_through(partition: Partition, seq: int) -> list[Block]:
+    """Returns the oldest blocks of the write queue up to ``seq``, for one segment. A published run is not divided."""
+    blocks: list[Block] = []
+    size = whole = 0
+    for block in partition.tree.blocks_after(partition.flushed_seq):
+        size += block.nbytes
+        if block.header.last_seq > seq or (whole and size > SEGMENT_BYTES_MAX):
+            break
+        blocks.append(block)
+        if partition.published.around(block.header.last_seq) is None:
+            whole = len(blocks)
+    return blocks[:whole]
+
+
+def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes) -> SegmentIdentity:
+    """Returns the identity of the segment of ``blocks``, the oldest of the write queue, based on the newest segment."""
+    segments = partition.chain.segments
+    last_seq = blocks[-1].header.last_seq
+    return SegmentIdentity(
+        feed_id=partition.feed_id,
+        partition=partition.id,
+        branch=partition.log.branch_at(last_seq),
+        segment_id=segment_id,
+        base_id=segments[-1].identity.segment_id if segments else NO_BASE,
+        included_ids=(),
+        is_major=not segments,
+        deduplicated=False,
+        after_seq=partition.flushed_seq,
+        last_seq=last_seq,
+        purge_seq=0,
+    )
+
+
+def write_segment(disk: Disk, files: Opener, path: str, identity: SegmentIdentity, blocks: Sequence[Block]) -> Segment:
+    """Writes a segment of ``blocks`` and opens it by ``files``. It is durable; no manifest names it yet.
+
+    NoSpace, OSError: there is no segment.
+    """
+    writer = SegmentWriter(disk, path, identity)
+    try:
+        for block in blocks:
+            writer.add(block)
+        writer.finish()
+    finally:
+        writer.abandon()
+    return Segment.open(files, path)
