@@ -1,1 +1,1 @@
-"""What a node needs of the machine that it runs on, as objects that a test can replace."""
+"""The machine that a node runs on, as objects that a test can replace."""

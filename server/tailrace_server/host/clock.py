@@ -7,14 +7,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks that must never be mixed: one to stamp with, one to measure with."""
+    """Two clocks that must never be mixed: one for timestamps, one for durations."""
 
     def wall_us(self) -> int:
-        """Microseconds since 1970 UTC. May jump; decides nothing about data."""
+        """Returns microseconds since 1970 UTC. May jump; no decision about data depends on it."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Returns seconds since some moment; never goes back."""
         ...
 
 

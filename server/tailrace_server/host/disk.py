@@ -1,7 +1,7 @@
 """The file system as the server sees it: every file of a node is read and written through a ``Disk``.
 
-Nothing here is buffered, and nothing becomes durable by itself: the content of a file does by ``File.sync``, a name by
-``Disk.sync_directory`` of the directory that holds it. So a disk made for tests can lose whatever was not synced.
+Nothing here is buffered, and nothing becomes durable by itself. ``File.sync`` makes the content of a file durable, and
+``Disk.sync_directory`` the names in a directory. So a disk made for tests can lose all that was not synced.
 
 All calls are synchronous, and all failures are ``OSError`` with the errno of the system.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# How the name of a file ends that is being written. After a crash it is nobody's, and may be removed.
+# The end of the name of a file that is being written. After a crash the file is of no use, and may be removed.
 TEMPORARY = ".new"
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
@@ -31,29 +31,29 @@ _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 # Linux since 4.14. Elsewhere such a read waits.
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 
-# Directories are synced so many at a time: the disk then flushes its cache once for several. Measured on ext4 with
+# The number of directories that are synced at a time: the disk then flushes its cache once for several. On ext4 with
 # 1,024 directories that have no news: 0.23 to 0.37 s in turn, 0.06 to 0.11 s by 16 threads, no less by 32.
 _SYNC_THREADS = 16
 
-# Disk full, or the quota of the user who runs the node; both end when somebody frees space.
+# The disk is full, or the quota of the node's user. Both end when space is freed.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
-# This process, or the whole system, has as many files open as it may have. Nothing was done, and others close theirs.
+# This process, or the whole system, has as many files open as it may have. The call did nothing; descriptors get free.
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def is_no_space(error: OSError) -> bool:
-    """True where ``error`` says that the disk, or the quota on it, is full."""
+    """Returns True if ``error`` means that the disk, or the quota on it, is full."""
     return error.errno in _NO_SPACE
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """True if ``error`` says that no more files can be opened for now."""
+    """Returns True if ``error`` means that no more files can be opened for now."""
     return error.errno in _NO_DESCRIPTOR
 
 
 def raise_if_no_space(error: OSError, what: str) -> None:
-    """NoSpace, which says ``what`` there is no space for or where, if that is what ``error`` says."""
+    """Raises NoSpace if ``error`` means a full disk. ``what`` completes the sentence "no space is left"."""
     if is_no_space(error):
         raise NoSpace(f"no space is left {what} ({error.strerror}); free some") from error
 
@@ -62,44 +62,44 @@ class Lock(Protocol):
     """An exclusive lock that is held until ``close``, or until the process ends, however it ends."""
 
     def close(self) -> None:
-        """Give the lock up. May be called again."""
+        """Releases the lock. May be called again."""
 
 
 class File(Protocol):
     """An open file. Offsets and sizes are in bytes; there is no current position."""
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
-        """``nbytes`` bytes from ``offset`` on; fewer only where the file ends."""
+        """Returns ``nbytes`` bytes from ``offset`` on; fewer only if the file ends."""
 
     def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
-        """As ``read_at``, without waiting for the disk: None where the bytes are not all in memory.
+        """Reads as ``read_at``, without waiting for the disk. Returns None if not all bytes are in memory.
 
-        Where the system cannot tell they are read all the same.
+        If the system cannot tell, the bytes are read all the same.
         """
 
     def write_at(self, offset: int, buffers: Sequence[Buffer], nbytes: int) -> None:
-        """Write ``buffers``, which together hold ``nbytes``, one after the other at ``offset``, without joining them.
+        """Writes ``buffers``, which together hold ``nbytes``, one after the other at ``offset``, without joining them.
 
         All of it, or OSError: then any part of the region may hold anything.
         """
 
     def allocate(self, offset: int, nbytes: int) -> bool:
-        """Reserve space for the region, so that writes into it change no metadata; new bytes of the file are zeros.
+        """Reserves space for the region, so that writes into it change no metadata; new bytes of the file are zeros.
 
-        False, and no OSError, where there is no space or the file system can't do it.
+        Returns False, and raises no OSError, if there is no space or the file system can't do it.
         """
 
     def truncate(self, size: int) -> None:
-        """Make the file ``size`` bytes long."""
+        """Makes the file ``size`` bytes long."""
 
     def sync(self) -> None:
-        """Make the content durable, and the size. After an OSError nobody knows what is: don't try again."""
+        """Makes the content and the size durable. After an OSError either may be lost; a second call proves nothing."""
 
     def size(self) -> int:
-        """The file's size."""
+        """Returns the file's size in bytes."""
 
     def identity(self) -> tuple[int, int]:
-        """Device and inode: a copy of a file has another one, a renamed file keeps it."""
+        """Returns device and inode: a copy of a file has another inode, a renamed file keeps its own."""
 
     def close(self) -> None:
         """Close. May be called again."""
@@ -116,70 +116,71 @@ class Directory(Protocol):
 
 
 class Disk(Protocol):
-    """What the server needs of a file system. Paths are strings, with the system's separator."""
+    """The file system, as the server uses it. Paths are strings, with the system's separator."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; one that is there is fine. Durable when this returns."""
+        """Makes a directory and its parents, unless they exist. They are durable when this returns."""
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Returns the names in a directory, sorted."""
 
     def exists(self, path: str) -> bool:
-        """True where there is a file or a directory of this name."""
+        """Returns True if there is a file or a directory of this name."""
 
     def create(self, path: str) -> File:
-        """A new empty file, for reading and writing; one that is there is emptied."""
+        """Creates an empty file, for reading and writing. An existing file is emptied."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        """A file that is there; FileNotFoundError otherwise."""
+        """Opens an existing file; FileNotFoundError otherwise."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, atomically; what had that name is gone."""
+        """Gives a file another name, atomically; the file that had that name is gone."""
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name; FileExistsError where there is something of that name.
+        """Gives a file a second name; FileExistsError if the name is taken.
 
-        PermissionError or another OSError where the file system has no links, or the two are not on the same one.
+        PermissionError or another OSError if the file system has no links, or if the two are on different ones.
         """
 
     def remove(self, path: str) -> None:
-        """Remove a file's name; FileNotFoundError where there is none. Its space is free once nobody has it open."""
+        """Removes a file's name; FileNotFoundError if there is no such file. An open file keeps its space."""
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory; OSError (ENOTEMPTY) where it is not, FileNotFoundError where there is none."""
+        """Removes an empty directory; OSError (ENOTEMPTY) if it is not empty, FileNotFoundError if it is missing."""
 
     def sync_directory(self, path: str) -> None:
-        """Make durable which names the directory holds."""
+        """Makes durable which names the directory holds."""
 
     def open_directory(self, path: str) -> Directory:
         """Opens a directory that is there, for ``Directory.sync``."""
 
     def sync_directories(self, paths: Sequence[str]) -> None:
-        """As ``sync_directory`` of each, at the same time as far as that goes; the first OSError, after all ended."""
+        """Calls ``sync_directory`` for each path, several at a time. Raises the first OSError, after all have ended."""
 
     def free_bytes(self, path: str) -> int:
-        """How much this process may still write to the file system that ``path`` is on."""
+        """Returns the bytes that this process may still write to the file system of ``path``."""
 
     def lock(self, path: str) -> Lock:
-        """Lock a file, made where it is missing, against all other processes and calls; BlockingIOError if it is.
+        """Locks a file, created if missing, against all other processes and calls; BlockingIOError if it is locked.
 
         Child processes don't inherit the lock. The file holds the process id in decimal, for people.
         """
 
     def machine_id(self) -> str:
-        """A string that is the same at each start on this host, and hardly ever on another one."""
+        """Returns a string that is the same at each start on this host, and hardly ever on another one."""
 
     def real_path(self, path: str) -> str:
-        """The absolute path, with no symbolic link in it."""
+        """Returns the absolute path, without symbolic links."""
 
     def changed_ns(self, path: str) -> int:
-        """When the system last changed a file (ctime, ns since 1970), 0 where there is none. No copy has it."""
+        """Returns when the system last changed a file (ctime, ns since 1970), or 0. A copy has another time."""
 
 
 def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
-    """Replace the file by one that holds ``data``: after a crash there is the old one or the new one, whole.
+    """Replaces the file by one that holds ``data``: after a crash either the old or the new file is there, whole.
 
-    Durable when this returns. OSError: the old one is still there, or (if the directory's sync failed) either.
+    The new file is durable when this returns. OSError: the old file is still there, or (if the directory's sync failed)
+    either one.
     """
     temporary = path + TEMPORARY
     file = disk.create(temporary)
@@ -187,7 +188,7 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
         file.write_at(0, (data,), len(data))
         file.sync()
     except OSError:
-        with contextlib.suppress(OSError):  # a disk that is full should not be so because of this
+        with contextlib.suppress(OSError):  # a full disk should not keep the rest
             disk.remove(temporary)
         raise
     finally:
@@ -197,7 +198,7 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """The whole content of a (small) file; FileNotFoundError where there is none."""
+    """Returns the whole content of a (small) file; FileNotFoundError if there is no such file."""
     with contextlib.closing(disk.open(path)) as file:
         return file.read_at(0, file.size())
 
@@ -234,7 +235,7 @@ class RealFile:
             self._write_rest(offset + written, memoryview(b"".join(buffers))[written:])
 
     def _write_rest(self, offset: int, rest: memoryview) -> None:
-        """After a short write, which a disk that fills up ends with: the next try gets the error, or goes through."""
+        """Writes the rest after a short write, as on a disk that fills up: the next call raises, or succeeds."""
         while rest:
             written = os.pwrite(self._fd, rest, offset)
             offset += written
@@ -286,8 +287,8 @@ class RealDirectory:
 class RealLock:
     """An flock on an open file.
 
-    flock and not fcntl's record lock: that one is dropped as soon as anything in this process closes the same file, and
-    doesn't keep two nodes in one process apart. A forked child shares an flock, so it closes its copy at once.
+    A record lock of fcntl would be dropped as soon as anything in this process closes the same file, and would not keep
+    two nodes in one process apart. A forked child shares an flock, so it closes its copy at once.
     """
 
     __slots__ = ("__weakref__", "_fd")
@@ -330,14 +331,14 @@ class RealDisk:
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
-        # The last one that is there may be of a process that was killed before it was durable. (Where its parent cannot
-        # be read, no process of this user has made it.) Where nothing is pending, that costs next to nothing.
+        # A process that was killed may have made the last existing directory, so that it is not durable. (If its parent
+        # cannot be read, no process of this user has made it.) If nothing is pending, the fsync costs next to nothing.
         with contextlib.suppress(PermissionError):
             self.sync_directory(os.path.dirname(path))
         for directory in reversed(missing):
             try:
                 os.mkdir(directory)
-            except FileExistsError:  # another thread has been faster; it is durable for both when either returns
+            except FileExistsError:  # another thread was faster; the directory is durable for both when either returns
                 if not os.path.isdir(directory):
                     raise
             self.sync_directory(os.path.dirname(directory))
@@ -390,7 +391,7 @@ class RealDisk:
         return RealLock(path)
 
     def machine_id(self) -> str:
-        """systemd's or D-Bus's machine id; where there is neither (a bare container), the host's name."""
+        """Returns systemd's or D-Bus's machine id; without either (a bare container), the host's name."""
         for path in _MACHINE_ID_FILES:
             with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
                 machine_id = file.read().strip()

@@ -14,23 +14,23 @@ class Listener(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, the real one where port 0 was asked for."""
+        """Host and port, the real one if port 0 was asked for."""
         ...
 
     async def serve(self, handler: Callable[[Transport], Awaitable[None]]) -> None:
-        """Runs ``handler`` in a task of its own for each connection, for ever."""
+        """Runs ``handler`` in a task of its own for each connection, until cancelled."""
         ...
 
     async def aclose(self) -> None:
-        """Gives the address back."""
+        """Stops listening, and gives the address back."""
         ...
 
 
 class Network(Protocol):
-    """Where a node listens, and how it reaches others."""
+    """Listens for a node, and connects it to others."""
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Listens at ``host``:``port``. Raises OSError where the address cannot be had."""
+        """Listens at ``host``:``port``. Raises OSError if the address cannot be used."""
         ...
 
     async def connect(self, address: Address) -> Transport:

@@ -7,8 +7,8 @@ A node has many more segments than a process may have files open: one feed of 4,
 any is compacted. So a descriptor belongs to its file only while a read is under way. An idle one is closed when there
 are more than ``open_max``, or when the system has none left for something else.
 
-A file keeps its path while it is pooled: whoever removes it closes it first. A file that was put in its place meanwhile
-is told by its size and its first bytes.
+A file keeps its path while it is pooled: before a file is removed it is closed. If another file was put in its place
+meanwhile, its size and its first bytes tell.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tailrace_server.host.disk import is_out_of_descriptors
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
 
-# Of a file's beginning so much tells it from another one of its size: more than the header of a segment has.
+# The first bytes that tell a file from another one of its size: more than the header of a segment has.
 _HEAD_BYTES = 64
 
 
 class ReadableFile(Protocol):
-    """What `tailrace_server.host.disk.File` and `PooledFile` have in common."""
+    """The methods that `tailrace_server.host.disk.File` and `PooledFile` share."""
 
     def read_at(self, offset: int, nbytes: int) -> bytes: ...
 
@@ -199,7 +199,7 @@ class PooledFile:
 
 
 class SpareFiles:
-    """Descriptors that are kept open for nothing, to be given up when there are no others."""
+    """Descriptors that are kept open unused, to be closed when no others are free."""
 
     def __init__(self, disk: Disk, count: int) -> None:
         self._disk = disk
@@ -207,9 +207,9 @@ class SpareFiles:
         self._files: list[File] = []
 
     def keep(self, path: str) -> None:
-        """Hold ``count`` descriptors of the file at ``path``, and no longer any of another one.
+        """Holds ``count`` descriptors of the file at ``path``, and none of another file any more.
 
-        Fewer if there are not so many; the next call tries again.
+        Holds fewer if no more are free; the next call tries again.
         """
         self.release()
         with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ class SpareFiles:
                 self._files.append(self._disk.open(path))
 
     def release(self) -> bool:
-        """Close them; True if there were any."""
+        """Closes them; returns True if there were any."""
         files, self._files = self._files, []
         for file in files:
             file.close()

@@ -7,15 +7,15 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """Where ids come from."""
+    """The source of ids."""
 
     def token(self, size: int) -> bytes:
-        """``size`` random bytes, unique for ever where size is 16."""
+        """Returns ``size`` random bytes, unique for ever if size is 16."""
         ...
 
 
 def fraction(randomness: Randomness) -> float:
-    """A number from 0 to 1, 1 excluded: to spread what would happen at once."""
+    """Returns a number from 0 to 1, 1 excluded: to spread events that would happen at once."""
     return int.from_bytes(randomness.token(4), "little") / 2**32
 
 

@@ -6,7 +6,7 @@ from tailrace_server.host.clock import Clock
 
 
 class Turn:
-    """A monotonic time that is read once a turn, for what is measured in seconds. It is at most a tick old."""
+    """A monotonic time that is read once a turn, for durations of seconds. It is at most a tick old."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
