@@ -2,12 +2,12 @@
 
 page.py         a page of the key table, pure
 format.py       the header and the trailer, pure
-block_index.py  where each block lies, pure
-identity.py     which stretch of which partition a segment is, pure
-totals.py       what the rows come to, pure
+block_index.py  the place of each block, pure
+identity.py     the stretch of a partition that a segment holds, pure
+totals.py       counts and bounds of the rows, pure
 key_table.py    all pages made of hash columns; rows found by hash, a few preads each
 file.py         a file whose failures name the place; reads that do not wait for the disk
-footer.py       what opening reads, verified
+footer.py       the parts that opening reads, verified
 writer.py       a segment written under a temporary name, then named
 reader.py       a segment opened: blocks by seq, rows by key
 verify.py       a segment read whole and compared with itself

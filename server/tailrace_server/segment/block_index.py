@@ -1,4 +1,4 @@
-"""The block index of a segment: where each block lies, and which seqs and how many rows it has. Pure.
+"""The block index of a segment: the place, the seqs and the count of rows of each block. Pure.
 
 The entries are stored as columns, so that opening takes them as they are, without work by block:
 
@@ -30,18 +30,18 @@ class BlockIndex(NamedTuple):
 
     @classmethod
     def of(cls, entries: list[tuple[int, int, int, int, int]]) -> BlockIndex:
-        """The index of entries (offset, first seq, last seq, bytes, rows)."""
+        """Returns the index of entries (offset, first seq, last seq, bytes, rows)."""
         table = np.array(entries, "<u8").reshape(-1, 5)
         offsets, first_seqs, last_seqs, nbytes, rows = (np.ascontiguousarray(table[:, i]) for i in range(5))
         return cls(offsets, first_seqs, last_seqs, nbytes.astype("<u4"), rows.astype("<u4"))
 
     def pack(self) -> bytes:
-        """ENTRY_BYTES for each block."""
+        """Returns ENTRY_BYTES for each block."""
         return b"".join(column.tobytes() for column in self)
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> BlockIndex:
-        """The columns as views of ``data``, which is as long as ENTRY_BYTES times the count of blocks."""
+        """Returns the columns as views of ``data``, which has ENTRY_BYTES for each block."""
         count = len(data) // ENTRY_BYTES
         return cls(
             np.frombuffer(data, "<u8", count),
@@ -70,7 +70,7 @@ class BlockIndex(NamedTuple):
             raise SegmentFormatError(f"the blocks have {rows} rows, the identity says {identity.rows}")
 
     def check_block(self, number: int, block: Block, partition: int) -> None:
-        """SegmentFormatError unless ``block`` is the one that entry ``number`` describes."""
+        """Raises SegmentFormatError unless ``block`` is the one that entry ``number`` describes."""
         header = block.header
         found = (header.first_seq, header.last_seq, block.nbytes, header.rows, header.partition)
         entry = (*(int(column[number]) for column in self[1:]), partition)
@@ -81,11 +81,11 @@ class BlockIndex(NamedTuple):
 
     @property
     def row_begins(self) -> I64:
-        """Which row of the segment is the first one of each block, and how many there are in the end."""
+        """The number of each block's first row in the segment, and at the end the count of all rows."""
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(self.rows, dtype=np.int64)))
 
     def places(self, begin: int) -> U64:
-        """Where each block begins, and where the last one ends: ``begin`` where there is none."""
+        """Returns the offset of each block, and of the last one's end: ``begin`` if there is no block."""
         if not len(self.offsets):
             return np.array([begin], np.uint64)
         return np.append(self.offsets, self.offsets[-1:] + self.nbytes[-1:])

@@ -1,4 +1,4 @@
-"""What goes wrong with a segment."""
+"""The errors of segments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from tailrace.errors import TailraceError
 
 
 class SegmentFormatError(ValueError):
-    """Bytes that are not what they should be; the message says in which way."""
+    """Bytes that are no valid part of a segment; the message says why."""
 
 
 class SegmentDamaged(TailraceError):
-    """A segment's file is not what was written, or the disk can't read it. Other segments are not concerned.
+    """A segment's file has changed since it was written, or the disk can't read it. Other segments are not concerned.
 
-    ``path`` is the file, ``offset`` where in it (bytes) the damaged part begins, ``why`` what is wrong there.
+    ``path`` is the file, ``offset`` the begin of the damaged part in bytes, ``why`` the problem found there.
     """
 
     def __init__(self, path: str, offset: int, why: str) -> None:

@@ -20,13 +20,13 @@ class SegmentFile:
     """An open file of ``nbytes`` bytes (as it was when it was opened) at ``path``. Reads may come from any thread."""
 
     def __init__(self, files: Opener, path: str) -> None:
-        """OSError where the file can't be opened; that says nothing about its bytes."""
+        """Opens the file. OSError if that fails, which says nothing about its bytes."""
         self.path = path
         self._file = files.open(path)
         self.nbytes = self._file.size()
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """``nbytes`` bytes from ``offset`` on.
+        """Returns ``nbytes`` bytes from ``offset`` on.
 
         Raises:
             SegmentDamaged: they are not there, or the disk can't read them.
@@ -35,7 +35,7 @@ class SegmentFile:
         return self._checked(self._file.read_at, offset, nbytes)
 
     def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
-        """As ``read``; None where the disk would have to be waited for."""
+        """Reads as ``read``, without waiting for the disk. Returns None if not all bytes are in memory."""
         return self._checked(self._file.read_cached, offset, nbytes)
 
     def _checked(self, read: Callable[[int, int], T], offset: int, nbytes: int) -> T:
@@ -54,11 +54,11 @@ class SegmentFile:
         return data
 
     def damaged(self, offset: int, why: object) -> SegmentDamaged:
-        """The error that says ``why`` about what begins at ``offset``."""
+        """Returns the error that gives ``why`` for the part that begins at ``offset``."""
         return SegmentDamaged(self.path, offset, str(why))
 
     def close(self) -> None:
-        """Close. May be called again."""
+        """Closes the file. May be called again."""
         self._file.close()
 
 
@@ -76,32 +76,32 @@ class NotCached(Exception):
         self._place = file, offset, nbytes
 
     def load(self) -> None:
-        """Reads them, for as long as the disk takes, and keeps them for the next try. SegmentDamaged."""
+        """Reads the bytes, for as long as the disk takes, and keeps them for the next try. SegmentDamaged."""
         file, offset, nbytes = self._place
         self._reads.loaded[self._place] = file.read(offset, nbytes)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes ``load`` reads."""
+        """The number of bytes that ``load`` reads."""
         return self._place[2]
 
     def forget(self) -> None:
-        """Drops what ``load`` has read: the look-up waits for something else first."""
+        """Drops the bytes that ``load`` has read: the look-up waits for something else first."""
         self._reads.loaded.pop(self._place, None)
 
 
 class Reads:
-    """What one look-up reads, without waiting for the disk: NotCached where it would have to.
+    """Reads for one look-up without waiting for the disk: raises NotCached if bytes are not in memory.
 
-    What was loaded for it is kept until it is told to forget, so that each try comes further than the one before,
-    however short of memory the machine is.
+    Loaded bytes are kept until ``forget``. So each try gets further than the one before, even if the machine is short
+    of memory.
     """
 
     def __init__(self) -> None:
         self.loaded: dict[tuple[SegmentFile, int, int], bytes] = {}
 
     def read(self, file: SegmentFile, offset: int, nbytes: int) -> bytes | memoryview:
-        """``nbytes`` bytes of ``file`` from ``offset`` on. NotCached, SegmentDamaged."""
+        """Returns ``nbytes`` bytes of ``file`` from ``offset`` on. NotCached, SegmentDamaged."""
         data: bytes | memoryview | None = self.loaded.get((file, offset, nbytes)) if self.loaded else None
         if data is None:
             data = file.read_cached(offset, nbytes)
@@ -110,5 +110,5 @@ class Reads:
         return data
 
     def forget(self) -> None:
-        """The look-up has ended."""
+        """Drops all loaded bytes: the look-up has ended."""
         self.loaded.clear()

@@ -1,4 +1,4 @@
-"""What opening a segment reads: header, block index, identity and trailer, verified and compared with each other."""
+"""The parts that opening a segment reads, verified: header, block index, identity and trailer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Footer(NamedTuple):
 
     @classmethod
     def read(cls, file: SegmentFile) -> Footer:
-        """Read it. SegmentDamaged."""
+        """Reads and verifies the footer of a file. SegmentDamaged."""
         least = HEADER_BYTES + TRAILER_BYTES
         if file.nbytes < least:
             raise file.damaged(0, f"the file has {file.nbytes} bytes, a segment at least {least}")

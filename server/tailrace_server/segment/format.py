@@ -8,8 +8,8 @@
     identity     JSON (identity.py)
     trailer      96 bytes
 
-The trailer's first checksum covers block index, identity and trailer, which is all that opening reads; blocks and pages
-have their own. The second one covers the file.
+The trailer's first checksum covers block index, identity and trailer: all that opening reads. Blocks and pages have
+their own. The second checksum covers the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIELDS = struct.Struct("<QQQQIIIIQQ")
 _END = struct.Struct("<HH4s")
 _DIGEST_BYTES = 16
 
-# Where the trailer's parts begin: the sum of footer and fields, the sum of the file, and what identifies the trailer.
+# The offsets of the trailer's parts: the sum of footer and fields, the sum of the file, and the trailer's end.
 FOOTER_SUM_OFFSET = _FIELDS.size
 FILE_SUM_OFFSET = FOOTER_SUM_OFFSET + _SUM.size
 _END_OFFSET = FILE_SUM_OFFSET + _DIGEST_BYTES
@@ -45,20 +45,20 @@ assert _END_OFFSET + _END.size == TRAILER_BYTES
 
 
 class SegmentHeader(NamedTuple):
-    """The first 64 bytes: whose file this is, ids of 16 bytes."""
+    """The first 64 bytes: the partition and the segment of the file. Ids have 16 bytes."""
 
     feed_id: bytes
     partition: int
     segment_id: bytes
 
     def pack(self) -> bytes:
-        """The 64 bytes, with their checksum."""
+        """Returns the 64 bytes, with their checksum."""
         fields = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.partition, self.feed_id, self.segment_id)
         return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields))
 
     @classmethod
     def unpack(cls, data: bytes) -> SegmentHeader:
-        """What ``pack`` gave. SegmentFormatError otherwise, and for another version, which it names."""
+        """Parses bytes of ``pack``. Raises SegmentFormatError for others, and for another version, which it names."""
         magic, version, _, partition, feed_id, segment_id = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise SegmentFormatError(f"the file begins with {magic!r}, a segment with {MAGIC!r}")
@@ -70,9 +70,9 @@ class SegmentHeader(NamedTuple):
 
 
 class Trailer(NamedTuple):
-    """The last 96 bytes, without the checksums: where the parts lie (offsets and lengths in bytes), counts, bounds.
+    """The last 96 bytes, without the checksums: places of the parts (offsets and lengths in bytes), counts, bounds.
 
-    ``least_hash`` and ``greatest_hash`` are those of all keys, 0 and 0 where there is none.
+    ``least_hash`` and ``greatest_hash`` are those of all keys, 0 and 0 without keys.
     """
 
     file_bytes: int
@@ -87,11 +87,11 @@ class Trailer(NamedTuple):
 
     @property
     def trailer_offset(self) -> int:
-        """Where the trailer begins."""
+        """The offset of the trailer."""
         return self.file_bytes - TRAILER_BYTES
 
     def seal(self, index: bytes, identity: bytes) -> bytes:
-        """The fields, and behind them the checksum of block index, identity and fields. ``end_of`` follows."""
+        """Returns the fields, and behind them the checksum of block index, identity and fields. ``end_of`` follows."""
         fields = _FIELDS.pack(*self[:7], 0, *self[7:])
         return fields + _SUM.pack(xxhash.xxh3_64_intdigest(b"".join((index, identity, fields))))
 
@@ -120,7 +120,7 @@ class Trailer(NamedTuple):
         return trailer
 
     def _check_places(self) -> None:
-        """SegmentFormatError unless the parts lie back to back, in their order and within their bounds."""
+        """Raises SegmentFormatError unless the parts lie back to back, in their order and within their bounds."""
         parts = (
             ("key table", self.table_offset, table_bytes(self.pages), self.index_offset),
             ("block index", self.index_offset, self.blocks * ENTRY_BYTES, self.identity_offset),
@@ -129,7 +129,7 @@ class Trailer(NamedTuple):
         for what, offset, nbytes, end in parts:
             if offset + nbytes != end:
                 raise SegmentFormatError(
-                    f"the {what} has {nbytes} bytes from {offset} on, what follows it begins at {end}"
+                    f"the {what} has {nbytes} bytes from {offset} on, the next part begins at {end}"
                 )
         if self.table_offset < HEADER_BYTES or self.table_offset != table_begin(self.table_offset):
             raise SegmentFormatError(f"the key table can't begin at {self.table_offset}")
@@ -140,7 +140,7 @@ class Trailer(NamedTuple):
 
 
 def check_footer_sum(footer: bytes | memoryview) -> None:
-    """SegmentFormatError unless block index, identity and trailer, which ``footer`` is, have the first checksum."""
+    """Raises SegmentFormatError unless ``footer`` (block index, identity, trailer) has the first checksum."""
     place = len(footer) - TRAILER_BYTES + FOOTER_SUM_OFFSET
     (told,) = _SUM.unpack_from(footer, place)
     found = xxhash.xxh3_64_intdigest(footer[:place])
@@ -149,12 +149,12 @@ def check_footer_sum(footer: bytes | memoryview) -> None:
 
 
 def end_of(file_sum: int) -> bytes:
-    """The end of the trailer: the checksum of everything before it, XXH3-128, version and magic."""
+    """Returns the end of the trailer: the checksum of everything before it, XXH3-128, version and magic."""
     return file_sum.to_bytes(_DIGEST_BYTES, "little") + _END.pack(VERSION, TRAILER_BYTES, MAGIC)
 
 
 def file_sum_in(end: bytes) -> int:
-    """The checksum that ``end_of`` was given."""
+    """Returns the checksum that ``end_of`` was given."""
     return int.from_bytes(end[:_DIGEST_BYTES], "little")
 
 

@@ -1,6 +1,6 @@
-"""The identity of a segment: which stretch of which partition it is, what it was made from, and what it holds. Pure.
+"""The identity of a segment: its stretch of a partition, the segments it was made of, and totals of its rows. Pure.
 
-It is JSON (one object, members sorted, no spaces), since it is read once, is small, and people look at it.
+It is JSON (one object, members sorted, no spaces), since it is read once, is small, and people read it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from tailrace_server.segment.errors import SegmentFormatError
 SEGMENT_ID_BYTES = 16
 NO_BASE = bytes(SEGMENT_ID_BYTES)
 
-# Ids of segments that were folded in: a compaction takes no more at once, so that the identity stays small.
+# The bound of segments that one compaction reads, so that the identity stays small.
 INCLUDED_IDS_MAX = 64
 
 # Row numbers have 32 bits.
 ROWS_MAX = 2**32 - 1
 
-# 64 ids of 35 characters, and everything else at its longest, are below 4,000.
+# 64 ids of 35 characters, and all else at its longest, are below 4,000.
 IDENTITY_BYTES_MAX = 8_192
 
 _BYTES_MAX = 2**63 - 1
 
 
 class SegmentIdentity(NamedTuple):
-    """What a segment is. The writer fills in what the rows are, from ``rows`` on.
+    """The identity of a segment. The writer fills in the fields from ``rows`` on.
 
-    The segment is the run (``after_seq``, ``last_seq``]; ``branch`` (16 bytes) is that of its last seq. ``base_id`` is
-    the segment before it in the chain (zeros: none), ``included_ids`` are those that were folded into it.
+    The segment holds the run (``after_seq``, ``last_seq``]; ``branch`` (16 bytes) is that of its last seq. ``base_id``
+    is the segment before it in the chain (zeros: none), ``included_ids`` are the segments that it was compacted from.
     ``deduplicated``: rows that were superseded within the run may be missing. ``purge_seq`` is the highest seq of a row
-    that is missing although nothing newer of its key is there, 0 where none is.
+    that is missing although no newer row of its key is there; 0 if no row was purged.
     """
 
     feed_id: bytes
@@ -54,7 +54,7 @@ class SegmentIdentity(NamedTuple):
     key_value_bytes: int = 0
 
     def encode(self) -> bytes:
-        """The JSON text."""
+        """Returns the JSON text."""
         members = self._asdict() | {
             "feed_id": self.feed_id.hex(),
             "branch": self.branch.hex(),
@@ -66,7 +66,7 @@ class SegmentIdentity(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> SegmentIdentity:
-        """What ``encode`` made. SegmentFormatError, which says what is wrong, for anything else."""
+        """Parses the text of ``encode``. Raises SegmentFormatError, with the reason, for other text."""
         try:
             members = json.loads(data)
         except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
@@ -87,7 +87,7 @@ class SegmentIdentity(NamedTuple):
         return identity
 
     def check(self) -> None:
-        """SegmentFormatError, a ValueError, where a member is out of bounds or contradicts another."""
+        """Raises SegmentFormatError, a ValueError, if a member is out of bounds or contradicts another."""
         for name, nbytes in _IDS.items():
             if len(getattr(self, name)) != nbytes:
                 raise SegmentFormatError(f"the identity's {name} must have {nbytes} bytes")
@@ -136,7 +136,7 @@ _NUMBERS = {
 
 
 def _id_of(text: Any, nbytes: int, name: str) -> bytes:
-    """The bytes that ``text`` tells in lower-case hexadecimal."""
+    """Returns the bytes that ``text`` gives in lower-case hexadecimal."""
     if isinstance(text, str) and len(text) == 2 * nbytes and not set(text) - set("0123456789abcdef"):
         return bytes.fromhex(text)
     raise SegmentFormatError(

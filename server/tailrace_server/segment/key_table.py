@@ -4,9 +4,9 @@
     hash hash hash ...    hash hash hash ...    ...  hash hash
     row  row  row         row  row  row              row  row
 
-Nothing is in memory but where the table lies and the least and the greatest hash. Hashes are spread evenly, so the
-place of one is calculated, and the page there says by how much that was wrong: about two pages a look-up, however many
-there are. Where hashes were chosen so that this does not work, halving takes over after a few pages.
+Only the table's place and the least and the greatest hash are in memory. Hashes are spread evenly, so the place of a
+hash is calculated, and the page there tells by how much that was wrong: a look-up reads about two pages, in a table of
+any size. If hashes were chosen so that this does not work, bisection takes over after a few pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace_server.segment.errors import SegmentFormatError
 from tailrace_server.segment.file import Read, SegmentFile
 from tailrace_server.segment.page import Page
 
-# Pages that are calculated before halving takes over. Of evenly spread hashes, the second or third one is right.
+# Pages that are calculated before bisection takes over. With evenly spread hashes, the second or third one is right.
 GUESSES_MAX = 4
 
 # Pages made at once: about a MiB, one write.
@@ -29,7 +29,7 @@ _SLAB_PAGES = 256
 
 
 def build(hashes: Sequence[U64]) -> Iterator[memoryview]:
-    """The table of all rows as buffers of whole pages, in order. ``hashes`` are the hash columns, in row order.
+    """Yields the table of all rows as buffers of whole pages, in order. ``hashes`` are the hash columns, in row order.
 
     Works by columns; takes about 36 bytes of memory a row while it runs.
     """
@@ -44,10 +44,10 @@ def build(hashes: Sequence[U64]) -> Iterator[memoryview]:
 
 
 def sorted_rows(column: U64) -> U64:
-    """The rows of a hash column in the order of (hash, row), at most 2**32 of them.
+    """Returns the rows of a hash column in the order of (hash, row), at most 2**32 of them.
 
-    As ``np.argsort(column, kind="stable")``, but about five times faster: it sorts numbers that have the hash's upper
-    bits above and the row below. The few rows that have these bits in common are put right afterwards.
+    Gives the result of ``np.argsort(column, kind="stable")`` about five times faster. It sorts numbers that have the
+    hash's upper bits above and the row below. The few rows that share these bits are put in order afterwards.
     """
     row_bits = np.uint64(max(1, (len(column) - 1).bit_length()))
     numbers = (column >> row_bits) << row_bits
@@ -80,7 +80,7 @@ class KeyTable:
         self._greatest = greatest
 
     def rows_of(self, hash_: int, read: Read = SegmentFile.read) -> Iterator[int]:
-        """The row numbers of this hash, newest first; pages are read as they are needed. Raises what ``read`` does."""
+        """Yields the row numbers of this hash, newest first; reads pages as they are needed. Raises as ``read``."""
         if not self._pages or not self._least <= hash_ <= self._greatest:
             return
         page = self._last_page_of(hash_, read)
@@ -94,8 +94,8 @@ class KeyTable:
             page = self._read(page.number - 1, read)
 
     def _last_page_of(self, hash_: int, read: Read) -> Page:
-        """The last page that begins at or below ``hash_``, which is not below the least."""
-        low, high = 0, self._pages - 1  # the page that is looked for is one of these, or the best one so far
+        """Returns the last page that begins at or below ``hash_``, which is not below the least."""
+        low, high = 0, self._pages - 1  # the page is one of these, or the best one so far
         low_hash, high_hash = self._least, self._greatest  # about the hashes at both ends
         best: Page | None = None
         guesses = 0

@@ -1,13 +1,13 @@
 """A page of a segment's key table. Pure: bytes in, values out.
 
     hashes    PAGE_ENTRIES u64, rising
-    rows      PAGE_ENTRIES u32, rising where hashes are equal
+    rows      PAGE_ENTRIES u32, rising among equal hashes
     count     u32: how many entries are used; the others are zeros
-    number    u32: which page this is, from 0
+    number    u32: the page's number, from 0
     checksum  u64: XXH3-64 of all before it
 
-A page is what one look-up reads and verifies by itself, so it has a sum of its own, and says its place: a page that a
-disk wrote to, or read from, a wrong place is not taken for another.
+A look-up reads and verifies single pages. So each has a checksum of its own and its number: a page that the disk wrote
+to, or read from, a wrong place is not taken for another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import xxhash
 from tailrace_server.blocks.arrays import U8, U32, U64
 from tailrace_server.segment.errors import SegmentFormatError
 
-PAGE_BYTES = 4_096  # what a file system reads at once
+PAGE_BYTES = 4_096  # a file system reads this much at once
 PAGE_ENTRIES = 340  # as many as fit
 
 _TAIL = struct.Struct("<IIQ")
@@ -29,27 +29,27 @@ assert 12 * PAGE_ENTRIES + _TAIL.size == PAGE_BYTES
 
 
 def pages_of(rows: int) -> int:
-    """How many pages hold ``rows`` entries."""
+    """Returns the number of pages that hold ``rows`` entries."""
     return -(-rows // PAGE_ENTRIES)
 
 
 def table_bytes(pages: int) -> int:
-    """How long a table of ``pages`` pages is."""
+    """Returns the bytes of a table of ``pages`` pages."""
     return pages * PAGE_BYTES
 
 
 def table_begin(offset: int) -> int:
-    """Where the key table begins when the blocks end at ``offset``: at the next multiple of a page's size."""
+    """Returns the offset of the key table if the blocks end at ``offset``: the next multiple of a page's size."""
     return -(-offset // PAGE_BYTES) * PAGE_BYTES
 
 
 def entries_in(number: int, rows: int) -> int:
-    """How many entries page ``number`` has where the table has ``rows``: all are full but the last."""
+    """Returns the number of entries in page ``number`` of a table of ``rows``: only the last page is not full."""
     return min(PAGE_ENTRIES, rows - number * PAGE_ENTRIES)
 
 
 def pack_pages(first: int, hashes: U64, rows: U32) -> memoryview:
-    """The pages of these entries, from page ``first`` on, as one buffer. Only the last page is filled up with zeros."""
+    """Returns the pages of these entries, from page ``first`` on, as one buffer. Zeros fill up the last page only."""
     count = len(hashes)
     pages = pages_of(count)
     data = np.zeros((pages, PAGE_BYTES), np.uint8)
@@ -64,14 +64,14 @@ def pack_pages(first: int, hashes: U64, rows: U32) -> memoryview:
 
 
 def _filled(column: U64 | U32, dtype: str, pages: int) -> U8:
-    """A column with zeros behind it, as one row of bytes for each page."""
+    """Returns a column with zeros behind it, as one row of bytes for each page."""
     filled = np.zeros(pages * PAGE_ENTRIES, dtype)
     filled[: len(column)] = column
     return filled.view(np.uint8).reshape(pages, -1)
 
 
 class Page:
-    """A page that holds what it must: ``hashes`` and ``rows`` are views of its bytes, of equal length, at least 1."""
+    """A verified page: ``hashes`` and ``rows`` are views of its bytes, of equal length, at least 1."""
 
     __slots__ = ("hashes", "number", "rows")
 

@@ -1,10 +1,9 @@
 """A segment opened for reading: blocks by seq, rows by key.
 
-Opening reads and verifies the header, and block index, identity and trailer. Blocks and pages are verified when they
-are read, each time, so that no damage gives a wrong answer, whenever it came. In memory are 48 bytes a block, and
-nothing a row.
+Opening reads and verifies the header, block index, identity and trailer. Blocks and pages are verified at each read, so
+that damage never gives a wrong answer. An open segment takes 48 bytes of memory a block, and nothing a row.
 
-Everything is read by pread, never through a memory map: a mapped page that the disk can't give kills the process.
+Everything is read by pread, never through a memory map: a mapped page that the disk can't read kills the process.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _U64 = struct.Struct("<Q")
 class Segment:
     """An immutable segment. Its methods may be called by several threads at once.
 
-    ``path``, ``nbytes`` and ``identity`` say what it is; ``blocks`` how many blocks it has; ``first_seqs`` and
-    ``last_seqs`` (arrays of u64) where each of them begins and ends. A removed file can be read until ``close``, unless
-    its descriptor is shared: then it is closed before it is removed.
+    ``path``, ``nbytes`` and ``identity`` describe its file; ``blocks`` is the count of blocks; ``first_seqs`` and
+    ``last_seqs`` (arrays of u64) are the bounds of each block. A removed file can be read until ``close``, unless its
+    descriptor is shared: then it is closed before it is removed.
     """
 
     @classmethod
     def open(cls, files: Opener, path: str) -> Segment:
-        """The segment at ``path``, to be closed by the caller. SegmentDamaged; OSError where it can't be opened.
+        """Opens the segment at ``path``; the caller closes it. SegmentDamaged; OSError if it can't be opened.
 
         ``files`` is a disk, or descriptors that are shared with other segments.
         """
@@ -73,11 +72,11 @@ class Segment:
         )
 
     def block_after(self, seq: int) -> int:
-        """The number of the first block that has a seq above ``seq``; ``blocks`` where there is none."""
+        """Returns the number of the first block that has a seq above ``seq``; ``blocks`` if no block has."""
         return int(self.last_seqs.searchsorted(np.uint64(seq), "right"))
 
     def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
-        """Blocks from number ``index`` on, at least one and as many as ``bytes_max`` bytes hold; and the next number.
+        """Returns blocks from number ``index`` on, at least one and at most ``bytes_max`` bytes; and the next number.
 
         They are read at once and keep one buffer alive together. No block for ``index == blocks``. SegmentDamaged.
         """
@@ -89,19 +88,19 @@ class Segment:
         return self._read(index, stop), stop
 
     def read_block(self, number: int) -> Block:
-        """Block ``number``. SegmentDamaged."""
+        """Reads block ``number``. SegmentDamaged."""
         [block] = self._read(number, number + 1)
         return block
 
     @property
     def last_row_seq(self) -> int:
-        """The last seq that has a row here; where the run begins, if none has."""
+        """The last seq that has a row here; the begin of the run if there is no row."""
         return int(self.last_seqs[-1]) if self.blocks else self.identity.after_seq
 
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
-        """The newest row of ``key``, whose hash is ``hash_``; None where it has none here. SegmentDamaged.
+        """Returns the newest row of ``key``, whose hash is ``hash_``; None if there is no row of it. SegmentDamaged.
 
-        Pages and blocks come by ``read``; that of a `Reads` does not wait for the disk: it raises NotCached instead.
+        Reads pages and blocks by ``read``; that of a `Reads` does not wait for the disk, and raises NotCached instead.
         """
         try:
             return self._find(key, hash_, read)
@@ -120,14 +119,14 @@ class Segment:
                 columns, opened = self._open(number, block), number
             row -= int(self._row_begins[number])
             if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
-                raise self._damaged(number, f"row {row} of the block has not the hash that the key table says")
+                raise self._damaged(number, f"row {row} of the block does not have the hash that the key table says")
             found = row_of_key(columns, row, key)
             if found is not None:
                 return found
         return None
 
     def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
-        """Read everything, and compare it with itself; the problems found, none where all is well.
+        """Reads everything, and compares it with itself. Returns the problems that it found.
 
         ``progress`` is called with the count of bytes after each read, of a block or less. Reads the whole file, so not
         on the loop. Takes 9 bytes of memory a row.
@@ -135,18 +134,18 @@ class Segment:
         return verify_segment(self._file, progress)
 
     def close(self) -> None:
-        """Close the file. May be called again."""
+        """Closes the file. May be called again."""
         self._file.close()
 
     def _read(self, start: int, stop: int, read: Read = SegmentFile.read) -> list[Block]:
-        """Blocks ``start`` to ``stop`` - 1, read at once."""
+        """Reads blocks ``start`` to ``stop`` - 1 at once."""
         *places, end = self._places[start : stop + 1].tolist()
         begin = places[0]
         data = read(self._file, begin, end - begin)
         return [self._parse(number, data, place - begin) for number, place in enumerate(places, start)]
 
     def _parse(self, number: int, data: bytes | memoryview, offset: int) -> Block:
-        """Block ``number`` at ``offset`` of ``data``, verified and compared with the index."""
+        """Returns block ``number`` at ``offset`` of ``data``, verified and compared with the index."""
         try:
             block = Block.parse_at(data, offset)
             self._index.check_block(number, block, self.identity.partition)
@@ -155,7 +154,7 @@ class Segment:
         return block
 
     def _open(self, number: int, block: Block) -> Columns:
-        """The columns of a block. For one row they are not checked again: the writer did, and their sum still holds."""
+        """Returns the columns of a block, unchecked: the writer checked them, and their sum still holds."""
         try:
             if block.header.flags & FLAG_COMPRESSED:
                 return block.open_columns()

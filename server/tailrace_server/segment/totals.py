@@ -1,4 +1,4 @@
-"""What the rows of a segment come to: counted as it is written, and counted anew as it is verified."""
+"""Counts and bounds of a segment's rows: taken when it is written, and again when it is verified."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tailrace_server.segment.identity import SegmentIdentity
 
 
 class RowTotals:
-    """Counts and bounds of the rows added so far. Nothing is looked at by row."""
+    """Counts and bounds of the rows added so far. No work is done by row."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -19,7 +19,7 @@ class RowTotals:
         self.greatest_hash = 0
 
     def add(self, columns: Columns) -> None:
-        """Count the rows of a block."""
+        """Adds the rows of a block."""
         header, stamps, validity = columns.header, columns.timestamp_buffer(), columns.validity
         oldest = header.timestamp if stamps is None else int.from_bytes(stamps[:8], "little")
         if self.rows == 0:
@@ -34,7 +34,7 @@ class RowTotals:
         self.greatest_hash = max(self.greatest_hash, header.greatest_hash)
 
     def fill(self, identity: SegmentIdentity) -> SegmentIdentity:
-        """The identity with these counts in the place of its own."""
+        """Returns the identity with these counts in place of its own."""
         return identity._replace(
             rows=self.rows,
             tombstones=self.tombstones,

@@ -1,7 +1,7 @@
-"""A segment read whole, front to back, and every part compared with the others.
+"""Verifies a segment: reads it front to back, and compares every part with the others.
 
-The file's checksum finds any change since it was written; the other checks say where it is, and find what was written
-wrong: a row that the key table does not lead to, a count that is not that of the rows.
+The file's checksum finds any change since the file was written. The other checks tell its place. They also find errors
+of the writer: a row that the key table does not lead to, or a wrong count.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from tailrace_server.segment.format import FILE_SUM_OFFSET, HEADER_BYTES, file_s
 from tailrace_server.segment.page import Page
 from tailrace_server.segment.totals import RowTotals
 
-# A file that was overwritten has a problem in each block; nobody reads more than these.
+# A file that was overwritten has a problem in each block; more than these are no use to a reader.
 PROBLEMS_MAX = 100
 
-# What is neither a block nor a page is read in pieces of this size.
+# The rest of the file, apart from blocks and pages, is read in pieces of this size.
 READ_BYTES = 1 << 20
 
 
 class Problem(NamedTuple):
-    """What is wrong at ``offset`` (bytes) of the file."""
+    """A problem found at ``offset`` (bytes) of the file."""
 
     offset: int
     why: str
 
 
 def verify_segment(file: SegmentFile, progress: Callable[[int], None] | None) -> list[Problem]:
-    """The problems of the segment in ``file``, at most PROBLEMS_MAX."""
+    """Returns the problems of the segment in ``file``, at most PROBLEMS_MAX."""
     try:
         footer = Footer.read(file)
     except SegmentDamaged as error:
@@ -61,7 +61,7 @@ class _Verification:
         self._is_known = np.zeros(footer.identity.rows, np.bool_)  # whether ``_hashes`` has the row
 
     def run(self) -> list[Problem]:
-        """All checks; what was found."""
+        """Does all checks; returns the problems."""
         trailer = self._footer.trailer
         self._take(HEADER_BYTES)
         self._check_blocks()
@@ -78,7 +78,7 @@ class _Verification:
             self._problems.append(Problem(offset, str(why)))
 
     def _take(self, nbytes: int) -> bytes:
-        """The next bytes; none where the disk can't read them, which is a problem noted."""
+        """Reads the next bytes. If the disk can't read them, notes a problem and returns no bytes."""
         offset, self._offset = self._offset, self._offset + nbytes
         try:
             data = self._file.read(offset, nbytes)
@@ -111,7 +111,7 @@ class _Verification:
             row += rows
 
     def _check_pages(self) -> None:
-        """The key table leads to every row: its entries rise strictly, there are as many as rows, and each is right."""
+        """Checks that the key table leads to every row: its entries rise, one for each row, and each is right."""
         rows = self._footer.identity.rows
         before: tuple[int, int] = (-1, -1)
         for number in range(self._footer.trailer.pages):
@@ -128,7 +128,7 @@ class _Verification:
                 before = int(page.hashes[-1]), int(page.rows[-1])
 
     def _check_entries(self, page: Page, before: tuple[int, int]) -> None:
-        """SegmentFormatError where the entries of a page don't rise, from the one ``before`` on, or name other rows."""
+        """Raises SegmentFormatError if the entries of a page don't rise, from ``before`` on, or name other rows."""
         hashes, rows = page.hashes, page.rows
         falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (rows[1:] <= rows[:-1]))
         if falls.any() or (int(hashes[0]), int(rows[0])) <= before:
@@ -143,7 +143,7 @@ class _Verification:
             raise SegmentFormatError(f"page {page.number} of the key table gives row {row} a hash that it has not")
 
     def _check_totals(self) -> None:
-        """What identity and trailer say of the rows, where all rows are known."""
+        """Compares identity and trailer with the rows, if all rows could be read."""
         footer, totals = self._footer, self._totals
         if not self._is_known.all():
             return
@@ -156,7 +156,7 @@ class _Verification:
             self._add(footer.trailer.trailer_offset, "the trailer's least and greatest hash are not those of the rows")
 
     def _check_sum(self) -> None:
-        """The checksum of everything before it."""
+        """Checks the file's checksum."""
         place = self._footer.trailer.trailer_offset + FILE_SUM_OFFSET
         while self._offset < place:
             self._take(min(READ_BYTES, place - self._offset))

@@ -1,12 +1,12 @@
-"""A segment as it is written: blocks as they come, then what finds them again.
+"""The writer of segments: takes blocks, then writes the tables that find them again.
 
 1. The file has its name only when it is whole and durable: it is written as ``path + ".new"``, fsynced, renamed, and
-   its directory fsynced. After a crash there is nothing under the name, or all of it.
-2. What fails leaves nothing behind but, where the disk refuses even that, a file that ends in ``.new``.
-3. A block is verified before it is taken: who writes a segment then drops the blocks elsewhere, so a bit that flipped
-   in memory must not be sealed under a new checksum.
+   its directory fsynced. After a crash there is nothing under the name, or the whole file.
+2. A failure leaves nothing behind, or a file that ends in ``.new`` if the disk refuses to remove it.
+3. A block is verified before it is written. The caller drops its copy of the block later, so a bit that flipped in
+   memory must not get a new checksum.
 
-No row is looked at; hashes are kept, 8 bytes a row, until the key table is made of them.
+No work is done by row. Hashes are kept, 8 bytes a row, until the key table is made of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tailrace_server.segment.totals import RowTotals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# What is gathered for one write: the system call is nothing then, and a slow disk is not given much at once.
+# The bytes gathered for one write: the system call costs little then, and a slow disk does not get much at once.
 WRITE_BYTES = 1 << 20
 
 # Linux takes 1,024 buffers in one call.
@@ -43,15 +43,15 @@ _BUFFERS_MAX = 1_000
 class SegmentWriter:
     """Writes one segment. Any thread may use it, one at a time.
 
-    ``identity`` says everything but what the rows are (``rows`` and what follows stay 0). ``on_bytes`` is called with
-    the count of bytes after each write of about WRITE_BYTES; an exception that it raises passes through ``add`` or
-    ``finish``, and the caller then calls ``abandon``.
+    The fields of ``identity`` from ``rows`` on stay 0: the writer fills them in. ``on_bytes`` is called with the count
+    of bytes after each write of about WRITE_BYTES; an exception that it raises passes through ``add`` or ``finish``,
+    and the caller then calls ``abandon``.
     """
 
     def __init__(
         self, disk: Disk, path: str, identity: SegmentIdentity, *, on_bytes: Callable[[int], None] | None = None
     ) -> None:
-        """Begins the file. ValueError for a bad identity, FileExistsError where ``path`` is taken; NoSpace, OSError."""
+        """Begins the file. ValueError for a bad identity, FileExistsError if ``path`` is taken; NoSpace, OSError."""
         identity.check()
         if identity != RowTotals().fill(identity):
             raise ValueError("the counts of an identity are the writer's to fill in, they must be 0")
@@ -75,10 +75,10 @@ class SegmentWriter:
         self._put(SegmentHeader(identity.feed_id, identity.partition, identity.segment_id).pack())
 
     def add(self, block: Block) -> None:
-        """Write a block behind the others.
+        """Writes a block behind the others.
 
-        BadBlock where it is damaged, ValueError where it is of another partition or not within what is left of the run:
-        nothing was written then. NoSpace, OSError: the segment has been abandoned.
+        BadBlock if it is damaged, ValueError if it is of another partition or not within the rest of the run: nothing
+        was written then. NoSpace, OSError: the segment has been abandoned.
         """
         assert self._file is not None, "the segment is finished"
         header = block.header
@@ -99,12 +99,12 @@ class SegmentWriter:
         self._put(block.head, block.body)
 
     def settle(self, **changes: Any) -> None:
-        """Members of the identity that are known only now: its branch, or a higher last seq. ValueError."""
+        """Sets members of the identity that are known only now: its branch, or a higher last seq. ValueError."""
         self._identity = self._identity._replace(**changes)
         self._identity.check()
 
     def finish(self) -> SegmentIdentity:
-        """Write what finds the blocks, make the file durable and name it. Returns the identity with its counts.
+        """Writes the tables, makes the file durable and names it. Returns the identity with its counts.
 
         NoSpace, OSError: the segment has been abandoned.
         """
@@ -118,24 +118,24 @@ class SegmentWriter:
             try:
                 self._disk.sync_directory(os.path.dirname(self._path))
             except OSError:
-                with contextlib.suppress(OSError):  # whole, but nobody will ever name it
+                with contextlib.suppress(OSError):  # whole, but no manifest will ever name it
                     self._disk.remove(self._path)
                 raise
         self._file = None
         return self._totals.fill(self._identity)
 
     def abandon(self) -> None:
-        """Remove what was written; nothing after ``finish``. May be called again."""
+        """Removes the file; does nothing after ``finish``. May be called again."""
         file, self._file = self._file, None
         self._buffers.clear()
         self._hashes.clear()
         if file is not None:
             file.close()
-            with contextlib.suppress(OSError):  # gone already, or the disk fails: who sweeps the directory gets it
+            with contextlib.suppress(OSError):  # gone already, or the disk fails: the next start removes it
                 self._disk.remove(self._path + TEMPORARY)
 
     def _put_the_rest(self) -> None:
-        """Everything that comes behind the blocks."""
+        """Writes everything that comes behind the blocks."""
         table_offset = table_begin(self._offset)
         self._put(bytes(table_offset - self._offset))
         for pages in key_table.build(self._hashes):
@@ -170,7 +170,7 @@ class SegmentWriter:
                 self._write()
 
     def _write(self) -> None:
-        """Write what was gathered."""
+        """Writes the gathered buffers."""
         assert self._file is not None
         if not self._buffers:
             return
@@ -182,7 +182,7 @@ class SegmentWriter:
 
     @contextlib.contextmanager
     def _leaving_nothing(self) -> Iterator[None]:
-        """Abandons the segment on an OSError, and says what is the matter where the disk is full."""
+        """Abandons the segment on an OSError. Raises NoSpace if the disk is full."""
         try:
             yield
         except OSError as error:
@@ -192,7 +192,7 @@ class SegmentWriter:
 
 
 def _verified(block: Block) -> Columns:
-    """The columns of a block whose checksums hold. BadBlock."""
+    """Returns the columns of a block whose checksums hold. BadBlock."""
     if BlockHeader.unpack(block.head) != block.header or sum_of(block.body) != block.header.body_sum:
         raise BadBlock(f"{block!r} changed in memory: its checksums don't hold any more")
     return block.open_columns()

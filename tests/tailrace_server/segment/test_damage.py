@@ -158,7 +158,7 @@ class TestWrittenWrong:
         assert why.startswith("page 0 of the key table gives row ")
         segment = Segment.open(one_file(data), "a.seg")
         middle = sorted(KEYS[:3], key=key_hash)[1]
-        with pytest.raises(SegmentDamaged, match="has not the hash that the key table says"):
+        with pytest.raises(SegmentDamaged, match="does not have the hash that the key table says"):
             segment.find(middle, key_hash(middle) + 1)
 
     def test_counts_that_are_wrong(self, one_file, written, blocks):

@@ -93,9 +93,9 @@ def test_the_sums_are_kept(index, identity, sum_):
         (90, b"\0", "the trailer says that it has 0 bytes, version 1 has 96"),
         (0, b"\0", "the trailer says that the file has"),
         (44, b"\1", "the trailer's reserved field is 1"),
-        (8, b"\1", "the key table has 8192 bytes from 4097 on, what follows it begins at 12288"),
-        (36, b"\4", "the block index has 128 bytes from 12288 on, what follows it begins at 12384"),
-        (40, struct.pack("<I", 401), "the identity has 401 bytes from 12384 on, what follows it begins at 12784"),
+        (8, b"\1", "the key table has 8192 bytes from 4097 on, the next part begins at 12288"),
+        (36, b"\4", "the block index has 128 bytes from 12288 on, the next part begins at 12384"),
+        (40, struct.pack("<I", 401), "the identity has 401 bytes from 12384 on, the next part begins at 12784"),
     ],
 )
 def test_a_trailer_that_cannot_be_is_refused(offset, new, why):
