@@ -242,7 +242,7 @@ async def test_hazard_04_who_has_told_how_far_it_is_acknowledges_nothing_more_to
     await feed.put(b"k", b"before", level="quorum")
     leader = await members.level("orders")
     cut_off.add(leader)
-    leader.member.look = never  # nor does it learn of anything
+    leader.member.peers.look = never  # nor does it learn of anything
     answered = []
 
     async def write():
@@ -343,7 +343,7 @@ async def test_hazard_04_a_disk_that_was_replaced_completes_no_majority(members,
     with pytest.raises(NotLeader, match="1 of the 2 voters"):
         await second.promote()
     await first.start()
-    await until(lambda: third.is_up and third.member.votes)
+    await until(lambda: third.is_up and third.member.local.votes)
     await all_hold(members, {b"m": b"v"})
 
 
@@ -579,14 +579,14 @@ async def fork_by_force(members, cut_off):
     first, second, third = members
     await first.kill()
     await until(lambda: second.member.following is None)
-    second.member._look_at, look_at = stay_away(second), second.member._look_at
+    second.member.peers._look_at, look_at = stay_away(second), second.member.peers._look_at
     cut_off.add(second)
     await third.start()
     await third.promote(force=True)
 
     def mend():
         cut_off.clear()
-        second.member._look_at = look_at
+        second.member.peers._look_at = look_at
 
     return mend
 
@@ -761,7 +761,7 @@ async def test_hazard_16_a_deposed_leader_takes_nothing_back(members, feed, cut_
     await feed.put(b"k", b"v", level="quorum")
     await members.level("orders")
     cut_off.add(first)
-    first.member.look = never
+    first.member.peers.look = never
     await second.promote()
     assert first.leads, "and does not know better"
     await only(first, Put(b"dead", b"v"), level="disk")
@@ -838,7 +838,7 @@ async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkey
         lost.setattr(promotion, "ask", losing)
         branch, term = await handed_over_badly(members, feed)
         assert not second.leads
-        assert first.member.file.now.term > term, "it has promised"
+        assert first.member.local.file.now.term > term, "it has promised"
     await feed.put(b"m", b"v", level="quorum")
     leader = await all_hold(members, {b"k": b"v", b"m": b"v"})
     assert log_of(leader).branch != branch

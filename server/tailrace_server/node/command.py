@@ -51,7 +51,7 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
-class Doors(NamedTuple):
+class Listening(NamedTuple):
     """Where a node is to be reached, with the real ports; None: shut."""
 
     frames: tuple[str, int]
@@ -63,74 +63,96 @@ class Doors(NamedTuple):
         return f"frames on {frames}, http on {http}, ws on {ws}"
 
 
+# The options of ``tailrace serve``.
+_Data = Annotated[
+    str, typer.Option("--data", metavar="DIR", help="The data directory. It is made if it does not exist.")
+]
+_Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen", metavar="HOST:PORT", help="The address for clients and other nodes. Port 0: any free one."
+    ),
+]
+_Http = Annotated[
+    str,
+    typer.Option("--http", metavar="HOST:PORT", help="The address of health, status and console; 'off' for none."),
+]
+_Ws = Annotated[
+    str, typer.Option("--ws", metavar="HOST:PORT", help="The address for tailing over WebSocket; 'off' for none.")
+]
+_WsOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ws-origin",
+        metavar="ORIGIN",
+        help="Pages of this origin (https://app.example.org) may use the WebSocket; '*': all. Can be repeated. "
+        "Pages of the node's own address always may.",
+    ),
+]
+_AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="HOST",
+        help="Browsers and proxies may name this host when they ask over HTTP or WebSocket; '*': any. Can be "
+        "repeated. The node's address and the names in --listen, --http and --ws always may be named.",
+    ),
+]
+_Restored = Annotated[
+    bool,
+    typer.Option(
+        "--restored",
+        help="DIR is a copy of another node's directory or volume. Give this option at the first start of the copy.",
+    ),
+]
+_Members = Annotated[
+    str | None,
+    typer.Option(
+        "--members",
+        metavar="HOST:PORT,...",
+        help="The node is one of this set. Give all members the same list in the same order; it has the --listen of "
+        "each.",
+    ),
+]
+_ReplicaOf = Annotated[
+    str | None,
+    typer.Option("--replica-of", metavar="HOST:PORT", help="Follow this node, without a vote on who leads."),
+]
+_Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="The name of the cluster. A client whose URL has another name does not use this node.",
+    ),
+]
+_LogLevel = Annotated[LogLevel, typer.Option("--log-level", help="The least level that is logged to stderr.")]
+
+
 def serve(
-    data: Annotated[str, typer.Option("--data", metavar="DIR", help="The data directory; made where it is missing.")],
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect. Port 0: any that is free.")
-    ] = "127.0.0.1:4700",
-    http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="Health and status over HTTP; 'off' keeps it shut.")
-    ] = "127.0.0.1:4780",
-    ws: Annotated[
-        str, typer.Option("--ws", metavar="HOST:PORT", help="Tailing over WebSocket; 'off' keeps it shut.")
-    ] = "127.0.0.1:4790",
-    ws_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ws-origin",
-            metavar="ORIGIN",
-            help="Pages of this origin (https://app.example.org) may use the WebSocket; '*': all. Can be repeated. "
-            "Pages of the node's own address always may.",
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="HOST",
-            help="Browsers and proxies may name this host when they ask over HTTP or WebSocket; '*': any. Can be "
-            "repeated. The node's address and the names in --listen, --http and --ws always may be named.",
-        ),
-    ] = None,
-    restored: Annotated[
-        bool,
-        typer.Option(
-            "--restored", help="DIR is a copy of another node's directory or volume; say so at the first start."
-        ),
-    ] = False,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            "--members",
-            metavar="HOST:PORT,...",
-            help="The node is one of this set; the same list, in the same order, at each of them, with what each has "
-            "as --listen.",
-        ),
-    ] = None,
-    replica_of: Annotated[
-        str | None,
-        typer.Option("--replica-of", metavar="HOST:PORT", help="Follow this node, without a vote on who leads."),
-    ] = None,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster",
-            metavar="NAME",
-            help="The name of the cluster; a client whose URL names another one does not use this node.",
-        ),
-    ] = "",
-    log_level: Annotated[LogLevel, typer.Option("--log-level", help="What is logged to stderr.")] = LogLevel.INFO,
+    data: _Data,
+    listen: _Listen = "127.0.0.1:4700",
+    http: _Http = "127.0.0.1:4780",
+    ws: _Ws = "127.0.0.1:4790",
+    ws_origin: _WsOrigin = None,
+    allow_host: _AllowHost = None,
+    restored: _Restored = False,
+    members: _Members = None,
+    replica_of: _ReplicaOf = None,
+    cluster: _Cluster = "",
+    log_level: _LogLevel = LogLevel.INFO,
 ) -> None:
     """Serve a node over a data directory until SIGTERM or Ctrl-C.
 
-    Once everything answers, one line on stdout says where: "tailrace: ready, frames on ..., http on ..., ws on ...".
+    When every listener answers, one line on stdout has the addresses:
+    "tailrace: ready, frames on ..., http on ..., ws on ...".
     """
-    doors = _frames(listen), _door("--http", http, 4780), _door("--ws", ws, 4790)
+    addresses = _frames(listen), _address_or_off("--http", http, 4780), _address_or_off("--ws", ws, 4790)
     descriptors = _raise_descriptor_limit()
     try:
         config = Config(
             data,
-            *doors,
+            *addresses,
             limits=_limits(descriptors),
             storage=_storage(descriptors),
             restored=restored,
@@ -156,13 +178,13 @@ def serve(
 
 
 def _frames(text: str) -> tuple[str, int]:
-    address = _door("--listen", text, 4700)
+    address = _address_or_off("--listen", text, 4700)
     if address is None:
         raise WrongUsage("--listen cannot be off: it is where clients connect")
     return address
 
 
-def _door(option: str, text: str, default_port: int) -> tuple[str, int] | None:
+def _address_or_off(option: str, text: str, default_port: int) -> tuple[str, int] | None:
     try:
         return parse_listen_address(text, default_port)
     except ValueError as error:
@@ -178,8 +200,8 @@ def _address(option: str, text: str) -> Address:
 
 def _hosts(config: Config, allowed: Iterable[str]) -> frozenset[str]:
     """The names that the node may be reached by, besides its addresses."""
-    doors = (config.listen, config.http, config.ws)
-    return frozenset(name.lower() for name in (*allowed, *(door[0] for door in doors if door is not None)))
+    addresses = (config.listen, config.http, config.ws)
+    return frozenset(name.lower() for name in (*allowed, *(address[0] for address in addresses if address is not None)))
 
 
 def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
@@ -200,18 +222,18 @@ async def _serve(config: Config, origins: frozenset[str], hosts: frozenset[str])
     with contextlib.ExitStack() as until_stopped:
         async with open_node(config) as node:
             signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
-            async with contextlib.AsyncExitStack() as open_doors:
+            async with contextlib.AsyncExitStack() as listeners:
                 http = ws = None
                 # A door that stays shut is not imported: that would be a good part of the start.
                 if config.http is not None:
                     from tailrace_server.serving.console import http_listener
 
-                    http = await open_doors.enter_async_context(http_listener(node, config.http, hosts))
+                    http = await listeners.enter_async_context(http_listener(node, config.http, hosts))
                 if config.ws is not None:
                     from tailrace_server.serving.tailing import ws_listener
 
-                    ws = await open_doors.enter_async_context(ws_listener(node.handle, config.ws, origins, hosts))
-                _announce(Doors(_listening(node), http, ws))
+                    ws = await listeners.enter_async_context(ws_listener(node.handle, config.ws, origins, hosts))
+                _announce(Listening(_listening(node), http, ws))
                 async for number in signals:
                     logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)
                     break
@@ -222,10 +244,10 @@ def _listening(node: Node) -> tuple[str, int]:
     return node.listening
 
 
-def _announce(doors: Doors) -> None:
+def _announce(listening: Listening) -> None:
     # Whoever started the node may have closed its stdout since: no reason not to serve.
     with contextlib.suppress(OSError):
-        print(f"tailrace: ready, {doors}", flush=True)
+        print(f"tailrace: ready, {listening}", flush=True)
 
 
 @contextlib.contextmanager

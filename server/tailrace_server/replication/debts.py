@@ -1,16 +1,17 @@
-"""What a member had acknowledged and does not hold any more, until it is there again. Pure.
+"""Debts: rows that a member has acknowledged and lost, until it has them again. Pure.
 
     acknowledged      |------------------->| 90        a run (50, 90] came as one segment, deduplicated
     common with the
     leader of today   |--------------->| 80 = R
-    stands at         |--------->| 50                  nobody can stand inside of that segment: it went whole
+    stands at         |--------->| 50                  a member cannot stand inside that segment: it went whole
 
-Up to R what it said may have made a majority. If the logs have no branch in common R is not known, and it is all that
-was durable: the leader's log has room for so many branches only, and a leader that has purged deletions is copied
-anew. Standing below, it could help somebody to lead who does not have that
-either. So it owes R, durably, before it goes back, and says so with each promise: a promotion needs somebody among
-those who promised, whoever it is, who has as much. A debt is compared as a standing is (choosing.py): one of an older
-term is paid by any history of a later one.
+Up to R the member's acknowledgements may have made a majority. If the logs have no branch in common, R is not known.
+All durable rows count then: the leader's log has room for a limited number of branches, and a leader that has purged
+deletions is copied anew.
+
+Below R the member could help a node to lead that lacks these rows, too. So it owes R, durably, before it rolls back,
+and tells its debts with each promise. A promotion needs one member, among those that promised, that has as much. Debts
+compare as standings do (standings.py): any history of a later term pays a debt of an older one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tailrace_server.replication.standings import NOTHING, PartitionId, Standing
 
 
 class Debt(NamedTuple):
-    """``standing`` of ``partition_id`` was acknowledged, or less of the same history."""
+    """A standing that was acknowledged, or less of the same history."""
 
     partition_id: PartitionId
     standing: Standing
@@ -36,9 +37,9 @@ FEEDS = PartitionId(SYSTEM_FEED_ID, 0)
 
 
 def unpaid(debts: Iterable[Debt], held: Standings) -> tuple[Debt, ...]:
-    """Those of ``debts`` that ``held``, which is durable, does not cover.
+    """Returns those of ``debts`` that ``held``, which is durable, does not cover.
 
-    A feed that is not there was dropped, unless its row is among what is owed of ``_feeds`` itself.
+    A feed that is missing was dropped, unless a debt of ``_feeds`` may include its row.
     """
     left = tuple(debt for debt in debts if held.get(debt.partition_id, Standing(*NOTHING)) < debt.standing)
     if any(debt.partition_id == FEEDS for debt in left):
@@ -47,19 +48,19 @@ def unpaid(debts: Iterable[Debt], held: Standings) -> tuple[Debt, ...]:
 
 
 def with_debt(debts: Iterable[Debt], debt: Debt) -> tuple[Debt, ...]:
-    """``debts`` and this one; of a partition the higher one holds."""
+    """Returns ``debts`` and ``debt``. The higher one of a partition counts."""
     found = {other.partition_id: other for other in debts}
     found[debt.partition_id] = max(debt, found.get(debt.partition_id, debt))
     return tuple(sorted(found.values()))
 
 
 def debts_to_json(debts: Iterable[Debt]) -> list[list[Any]]:
-    """``[[feed id in hex, partition, term, seq], ...]``."""
+    """Returns ``[[feed id in hex, partition, term, seq], ...]``."""
     return [[debt.partition_id.feed_id.hex(), debt.partition_id.partition, *debt.standing] for debt in debts]
 
 
 def debts_from_json(value: Any) -> tuple[Debt, ...]:
-    """The reverse of ``debts_to_json``. ValueError."""
+    """Returns the reverse of ``debts_to_json``. Raises ValueError."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{value!r:.100} is no list of debts")
     return tuple(_from_json(item) for item in value)

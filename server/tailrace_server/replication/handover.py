@@ -1,20 +1,20 @@
-"""A leadership that is given away without losing anything: the leader's side, and that of the one who takes it over.
+"""Hands a leadership over without losing anything: the leader's side, and the successor's.
 
-    leader                                              the other one
-    waits until the other one has nearly everything
+    leader                                              successor
+    waits until the successor has nearly everything
     pauses writes
-    waits until the other one has everything; where that takes long, lets writes go on, and begins again
+    waits until the successor has everything; if that takes long, resumes writes and begins again
     TAKE_OVER ──────────────────────────────────────>   promises itself the next term
     promises it, durably: never writes again   <─────   PROMISE, to the leader before all others
                                                         a majority has promised; it has all that the leader had
                                                         leads on the same branches
     follows                                    <─────   the answer
 
-Writes are paused so that nobody waits long for what is under way, and not to keep what is written: that is all in the
-leader's promise, after which it writes nothing. So it lets them go on wherever the other one takes its time.
+The pause only shortens the wait for the last writes. It does not keep anything from being lost: all writes precede the
+leader's promise, after which it writes nothing. So the leader resumes writes whenever the successor takes its time.
 
-Whatever goes wrong ends in one leader. Before the leader has promised it goes on leading; afterwards it never does by
-itself but by promotion, as the last leader that all know of, where the other one does not come to lead.
+Each failure ends with one leader. Before its promise the old leader goes on leading. After it the old leader can only
+lead again by a promotion, as the last leader that all know of, if the successor does not come to lead.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from tailrace_server.replication.role import Role
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
-# By feed id: of each partition.
+# The seqs of each partition, by feed id.
 Seqs = dict[bytes, list[int]]
 
 log = logging.getLogger("tailrace.server")
 
-# How often the other one is asked whether it has everything.
+# The seconds between two questions whether the successor has everything.
 _ASK_AGAIN_SECONDS = 0.02
-# Writes are paused for so long at most until the other one has the last of them; then they have as long to themselves.
+# The seconds that writes are paused at most until the successor has the last of them. Then they run for as long.
 _PAUSED_SECONDS = 0.5
-# The other one has so long to ask for the leader's promise, before writes go on.
+# The seconds that the successor has to ask for the leader's promise, before writes are resumed.
 _UNASKED_SECONDS = 0.5
 
 
 async def hand_over(member: Member, to: Address) -> int:
-    """Gives the leadership to the member at ``to``; the term in which that leads.
+    """Hands the leadership over to the member at ``to``. Returns the term in which that leads.
 
-    Raises NotLeader where this node does not lead, TailraceError that says why it was not given away.
+    Raises NotLeader if this node does not lead, and TailraceError that says why the handover failed.
     """
     node, leadership, config = member.node, member.leadership, member.node.config.replication
     async with member.procedure:
         if leadership.role is not Role.LEADER:
             raise NotLeader("this node does not lead, and has nothing to give away", leader=leadership.leader or None)
-        if to not in member.others or not member.is_in_set:
-            raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.others))} are")
+        if to not in member.local.others or not member.local.is_in_set:
+            raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.local.others))} are")
         seen = await look_at(node, to, config.ask_timeout_s)
-        misfit = member.why_misfit(str(to), seen)
+        misfit = member.peers.why_misfit(str(to), seen)
         if misfit:
             raise TailraceError(misfit)
-        if not member.counts(seen.votes, seen.placement_id):
+        if not member.local.counts(seen.votes, seen.placement_id):
             raise TailraceError(f"{to} has no vote yet: it has not caught up")
-        member.progress = f"hands over to {to}"
+        member.report(f"hands over to {to}")
         try:
             with trio.move_on_after(config.step_timeout_s) as scope:
                 await _pause_when_level(member, to)
@@ -74,13 +74,13 @@ async def hand_over(member: Member, to: Address) -> int:
             answer = await _ask_to_take_over(member, to)
         finally:
             leadership.resume_writes()
-            member.progress = ""
+            member.report("")
             member.wake()
         return int(seq_field(answer, "term", "the answer to TAKE_OVER"))
 
 
 async def _pause_when_level(member: Member, to: Address) -> None:
-    """At the end writes are paused, and the member at ``to`` has all there is."""
+    """Pauses writes and returns once the member at ``to`` has everything."""
     node = member.node
     while True:
         so_far = high_seqs_of(member)
@@ -96,7 +96,7 @@ async def _pause_when_level(member: Member, to: Address) -> None:
 
 
 async def _has(member: Member, to: Address, wanted: Seqs | None = None) -> None:
-    """Returns once the member at ``to`` has what is ``wanted`` of what this node has; None: all of it."""
+    """Returns once the member at ``to`` has ``wanted``, or if that is None everything that this node has."""
     node = member.node
     while True:
         answer = await ask(node, to, Opcode.MEMBER, {"seqs": True}, node.config.replication.ask_timeout_s)
@@ -116,7 +116,7 @@ def _reaches(held: list[int], seqs: list[int]) -> bool:
 
 
 async def _ask_to_take_over(member: Member, to: Address) -> dict[str, Any]:
-    # The other one asks this one for its promise, and then all others, each with a time-out of its own.
+    # The successor asks this node for its promise, and then all others, each with a time-out of its own.
     node = member.node
     timeout_s = 5 * node.config.replication.step_timeout_s
     answer: dict[str, Any] = {}
@@ -135,13 +135,16 @@ async def _ask_to_take_over(member: Member, to: Address) -> dict[str, Any]:
 
 
 async def _resume_unless_asked(member: Member) -> None:
-    """What is written then comes with the promise, and is fetched. After the promise this changes nothing."""
+    """Resumes writes after 0.5 s; does nothing if the leader has promised by then.
+
+    Later writes come with the promise, and are fetched.
+    """
     await trio.sleep(_UNASKED_SECONDS)
     member.leadership.resume_writes()
 
 
 def high_seqs_of(member: Member) -> Seqs:
-    """The high seq of each partition, by feed id."""
+    """Returns the high seq of each partition, by feed id."""
     feeds, group = member.node.feeds, member.leadership.group
     return {feed.info.feed_id: [p.high_seq for p in group.of_feed(feed)] for feed in [feeds.system, *feeds]}
 
@@ -149,11 +152,11 @@ def high_seqs_of(member: Member) -> Seqs:
 async def take_over(member: Member, term: int) -> PromotionResult:
     """Leads in place of the leader of ``term``, which this node follows and which has asked for it.
 
-    Raises TailraceError that says why not.
+    Raises TailraceError that says why it failed.
     """
     async with member.procedure:
         following = member.following
-        if following is None or member.file.now.leader_term != term:
+        if following is None or member.local.file.now.leader_term != term:
             raise NotLeader(f"this node does not follow the leader of term {term}")
         await member.node.storage.all_durable()
         try:

@@ -1,7 +1,7 @@
-"""The leadership of a group of partitions: who leads it, and what a change of that does to streams and answers.
+"""The leadership of a group of partitions: who leads it, and how streams and answers end with a change of leader.
 
-Who leads is decided elsewhere (``replication/member.py``), and told here by ``become_leader``, ``become_follower`` and
-``step_down``. When one of them returns, nothing is written, answered or acknowledged by the earlier role any more.
+replication/member.py decides who leads, and says it by ``become_leader``, ``become_follower`` and ``step_down``. When
+one of them has returned, nothing is written, answered or acknowledged by the earlier role.
 """
 
 from __future__ import annotations
@@ -63,15 +63,16 @@ class Leadership:
         self._streams = streams
         self.role = Role.LEADER if is_alone else Role.FOLLOWER
         self.term = 0
-        self.leader = ""  # the address of the leader that is followed; "" if there is none, or this node leads
+        self.leader = ""  # the address of the leader that is followed; "" if none is, or if this node leads
         self.refuses_writes = not is_alone
-        self.changes = 0  # how often it became, or ceased to be, the leader, or led in another term
+        # the number of times that this node became the leader, ceased to be it, or led in another term
+        self.changes = 0
         self._is_paused = False
         others = {str(Address(*member)) for member in members} - {str(own)}
         self.replicas = Replicas(frozenset(others), self.majority, group.feeds.system.partitions[0])
         self._waiting = waiting
         self.confirmations = Confirmations(self.majority, self._ask_replicas)
-        # Of the part that decides who leads: `decided_by` tells.
+        # `decided_by` sets these.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: AcceptedSeqs | None = None
         self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
@@ -87,9 +88,9 @@ class Leadership:
         """Connects the part that decides who leads. A node that is alone has none.
 
         Args:
-            on_higher_term: called when a replica has promised this term, which is higher than the own one.
+            on_higher_term: called with a term above the own one that a replica has promised.
             accepted_seqs: asks the leader how far the partitions of these feeds have come there.
-            on_shortfall: called before a partition is rolled back below what it has in common with its leader, with
+            on_shortfall: called before a partition is rolled back below its common history with the leader, with
                 the term and the seq of its standing there.
         """
         self.on_higher_term, self.accepted_seqs, self.on_shortfall = on_higher_term, accepted_seqs, on_shortfall
@@ -101,18 +102,18 @@ class Leadership:
 
     @property
     def majority(self) -> int:
-        """How many nodes have to hold what is at level quorum, this one included."""
+        """The number of nodes, this one included, that have to hold the rows of level quorum."""
         return len(self.members) // 2 + 1
 
     def become_leader(self, term: int) -> None:
-        """This node leads from now on, in ``term``. Streams that were asked of a follower end."""
+        """Leads from now on, in ``term``. The streams of a follower end."""
         self._become(Role.LEADER, term, "")
 
     def become_follower(self, term: int, leader: str) -> None:
-        """This node follows the one at ``leader`` ("HOST:PORT") from now on, in ``term``.
+        """Follows the node at ``leader`` ("HOST:PORT") from now on, in ``term``.
 
-        Where it led, it takes nothing more from now on: streams and barriers end, and what waits for a majority is told
-        that its outcome is the new leader's to say.
+        A leader takes no writes any more: its streams and barriers end, and answers that wait for a majority fail,
+        since only the new leader knows their outcome.
         """
         self._become(Role.FOLLOWER, term, leader)
 
@@ -141,12 +142,12 @@ class Leadership:
         self._streams.flush()
 
     def adopt(self, partition: Partition) -> None:
-        """A partition is what the node is; to be called of those of a feed that was just created."""
+        """Gives ``partition`` the role of this node. Call it for each partition of a feed that was just created."""
         on_history_changed = None if self.is_alone else partial(self._history_changed, partition)
         partition.become(self.role.value, needs_quorum=self.in_set, on_history_changed=on_history_changed)
 
     def pause_writes(self) -> None:
-        """For a handover: nothing more is written from now on, until ``resume_writes`` or another role."""
+        """Takes no writes until ``resume_writes`` or another role: a handover is under way."""
         self._is_paused = self.refuses_writes = True
 
     def resume_writes(self) -> None:
@@ -154,19 +155,19 @@ class Leadership:
         self._is_paused, self.refuses_writes = False, self.role is not Role.LEADER
 
     def not_leader(self) -> NotLeader:
-        """What is said to who needs the leader."""
+        """Returns the error for a request that needs the leader."""
         where = f"the leader is at {self.leader}" if self.leader else "it knows no leader at present"
         return NotLeader(f"this node does not lead; {where}", leader=self.leader or None)
 
     def require_leader(self) -> None:
-        """Raises NotLeader where this node does not lead."""
+        """Raises NotLeader if this node does not lead."""
         if self.role is not Role.LEADER:
             raise self.not_leader()
 
     def require_term(self, term: int) -> None:
         """Raises NotLeader unless this node leads, and has led ever since it led in ``term``.
 
-        For work that waits between its steps: what the first steps wrote may be gone after another leader's term.
+        For work that waits between its steps: another leader's term may have removed the rows of the first steps.
         """
         self.require_leader()
         if self.term != term:
@@ -175,27 +176,27 @@ class Leadership:
             )
 
     def require_writable(self) -> None:
-        """Raises NotLeader, or Overloaded while a handover is under way. ``refuses_writes`` tells whether it does."""
+        """Raises NotLeader, or Overloaded during a handover. ``refuses_writes`` says whether it raises."""
         self.require_leader()
         if self._is_paused:
             raise Overloaded("a handover is under way")
 
     def require_state(self, state: int) -> None:
-        """Raises NotLeader where this node is not what a GET asks for: 0 leader, 1 follower."""
+        """Raises NotLeader if this node has not the role that a GET asks for: 0 leader, 1 follower."""
         if state == 0:
             self.require_leader()
         elif self.role is Role.LEADER:
             raise NotLeader("this node leads, and a follower was asked for")
 
     def require_set(self) -> None:
-        """Raises NotDurable where there is no majority to ask."""
+        """Raises NotDurable outside of a set, which has no majority to ask."""
         if not self.in_set:
             raise NotDurable("level quorum needs a set of nodes, and this node is in none: use level disk")
 
     def require_publishing(self) -> None:
-        """Raises Forbidden where a promotion could lose a publish that was answered: with replicas, and without a set.
+        """Raises Forbidden if a promotion could lose an answered publish: there are replicas, and no set.
 
-        A node that is alone does not know of replicas that are away, but for those that it has seen since its start.
+        A node that is alone knows only the replicas that have followed it since its start.
         """
         if self.replicas.plain and not self.in_set:
             raise Forbidden(
@@ -206,9 +207,10 @@ class Leadership:
             )
 
     def confirm(self, callback: Answer) -> Cancel | None:
-        """Calls ``callback(None)`` once it is sure that nobody else led when this was called, or with NotLeader.
+        """Calls ``callback(None)`` once it is sure that no other node led at this call, or calls it with NotLeader.
 
-        At once where no other node has a vote, and gives None then; else what ends the waiting.
+        Returns None if the callback was called already, as always if no other node has a vote. Else returns a function
+        that cancels the question.
         """
         if self.role is Role.LEADER:
             return self.confirmations.confirm(callback)
@@ -216,14 +218,14 @@ class Leadership:
         return None
 
     def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck, now: float) -> None:
-        """Notes how far a replica has ``partition`` on its disk at ``now``; answers and streams may wait for that."""
+        """Notes how far a replica has ``partition`` on its disk at ``now``. Answers and streams may wait for that."""
         if self.role is Role.LEADER:
             self.replicas.acknowledged(placement_id, partition, ack, now)
 
     async def leaders_seqs(self, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
         """Returns how far the leader of the group has come in these feeds: a function of feed id and partition.
 
-        The leader has made sure that it still leads. Raises NotLeader if no leader is known, and what it answers.
+        The leader has made sure that it still leads. Raises NotLeader if no leader is known, and the leader's error.
         """
         if self.role is Role.LEADER:
             await self.confirmed()
@@ -264,7 +266,7 @@ class Leadership:
         return isinstance(stream, ReplicationStream) and self.group.has(stream.partition)
 
     def _history_changed(self, partition: Partition) -> None:
-        """What the partition holds becomes another history: ends its streams, and what waits for it."""
+        """Ends the streams of ``partition``, and fails the answers that wait for it: it takes over another history."""
         if not partition.is_watched:
             return
         message = "what this node holds of the partition is another history now"
@@ -273,26 +275,26 @@ class Leadership:
         self._streams.flush()
 
     def _ask_replicas(self, number: int) -> None:
-        """Asks those who have a vote whether they have promised anybody else."""
+        """Asks every replica with a vote whether it has promised a higher term."""
         for peer in self.replicas.voters():
             for connection in peer.connections:
                 connection.ask(number)
 
     @property
     def safest_level(self) -> Level:
-        """The level of what every node of the set has to agree on."""
+        """The level of rows on which all nodes of the set have to agree."""
         return Level.QUORUM if self.in_set else Level.DISK
 
 
 def _seq_of(seqs: Mapping[bytes, Sequence[int]], feed_id: bytes, partition: int) -> int:
-    """How far a partition has come by ``seqs``; without a bound for a dropped feed, whose streams will end."""
+    """Returns the seq of a partition in ``seqs``. A dropped feed, whose streams will end, has no bound."""
     found = seqs.get(feed_id, ())
     return found[partition] if partition < len(found) else SEQ_MAX - 1
 
 
 def _nothing(term: int) -> None:
-    """Until the member's task says what is to be done."""
+    """Ignores a higher term: no part decides who leads."""
 
 
 def _nothing_owed(partition: Partition, term: int, seq: int) -> None:
-    """Nobody counts on what a node acknowledges that is no member of a set."""
+    """Owes nothing: a node in no set has no acknowledgements that count."""

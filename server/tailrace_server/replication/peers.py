@@ -1,4 +1,4 @@
-"""How a node asks others, and what it runs the SDK's streams on."""
+"""Questions to other nodes, the JSON of their answers, and the host of the SDK's streams."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
 
 _ID_BYTES = 16
-# So long those are waited for in a handover without whom it goes on as well: writers wait meanwhile.
+# The seconds that a handover waits for answers that it can do without: writers wait meanwhile.
 _MORE_SECONDS = 0.25
 
 
 async def ask(
     node: LocalNode, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float
 ) -> dict[str, Any]:
-    """Another node's answer. Raises what ``tailrace.trio.request.ask`` does."""
+    """Returns another node's answer. Raises as ``tailrace.requests.ask.ask``."""
     return await request.ask(
         address,
         opcode,
@@ -44,17 +44,17 @@ async def ask(
 
 
 async def look_at(node: LocalNode, address: Address, timeout_s: float) -> MemberState:
-    """What another node says of itself. Raises as ``ask``."""
+    """Returns the state of the node at ``address``. Raises as ``ask``."""
     return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
 
 
 def never_enough() -> bool:
-    """All are waited for."""
+    """Returns False: every answer is waited for."""
     return False
 
 
 async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough: Callable[[], bool]) -> None:
-    """Runs all of them at once. Those that have not ended a quarter of a second after ``is_enough()`` are cancelled."""
+    """Runs all questions at once. 0.25 s after ``is_enough()`` has become true the others are cancelled."""
     async with trio.open_nursery() as nursery:
         scope = nursery.cancel_scope
 
@@ -72,13 +72,13 @@ async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough:
 
 
 def name_of(node: LocalNode) -> str:
-    """How the node is called by others: as it is in the list of members, else where it listens."""
+    """Returns the address by which others call the node: that in the list of members, else that of its listener."""
     named = node.config.listen if node.config.members else node.listening or node.config.listen
     return str(Address(*named))
 
 
 def host_of(node: LocalNode) -> Host:
-    """What the SDK's streams of this node run on."""
+    """Returns the host that the SDK's streams of this node run on."""
     chance = random.Random(node.host.randomness.token(16))
     return Host(connect=node.host.network.connect, random=chance)
 
@@ -95,7 +95,7 @@ def held_of(partitions: Iterable[Partition]) -> tuple[int, int]:
 
 
 def seen_to_json(seen: MemberState) -> dict[str, Any]:
-    """For the answer to MEMBER."""
+    """Returns the answer to MEMBER."""
     return {
         "placement_id": seen.placement_id.hex(),
         "cluster_id": seen.cluster_id.hex(),
@@ -118,7 +118,7 @@ def seen_to_json(seen: MemberState) -> dict[str, Any]:
 
 
 def seen_from_json(value: dict[str, Any]) -> MemberState:
-    """The reverse of ``seen_to_json``; other members are passed over. ProtocolError."""
+    """Returns the reverse of ``seen_to_json``; unknown fields are ignored. Raises ProtocolError."""
     what = "the answer to MEMBER"
     return MemberState(
         hex_field(value, "placement_id", _ID_BYTES, what),
@@ -142,7 +142,7 @@ def seen_from_json(value: dict[str, Any]) -> MemberState:
 
 
 def members_field(value: dict[str, Any], what: str) -> tuple[str, ...]:
-    """The list that a member was started with; empty where it is not told. ProtocolError."""
+    """Returns the list of members that a node was started with; empty if it is not told. Raises ProtocolError."""
     texts = field(value, "members", list, what, [])
     return tuple(address_field({"members": text}, "members", what) for text in texts)
 
@@ -152,7 +152,7 @@ def _ids(texts: list[Any], what: str) -> tuple[bytes, ...]:
 
 
 def seqs_from_json(value: Any, what: str) -> dict[bytes, list[int]]:
-    """The high seqs of each partition, by feed id. ProtocolError."""
+    """Returns the high seq of each partition, by feed id. Raises ProtocolError."""
     try:
         seqs = {bytes.fromhex(text): [int(seq) for seq in found] for text, found in value.items()}
     except (AttributeError, TypeError, ValueError) as error:

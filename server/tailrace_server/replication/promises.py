@@ -73,33 +73,33 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
 
     A node that wants to lead has joined its cluster; a new one that is asked has not yet.
     """
-    misfit = why_other_list(member.members, promise.address, promise.members) if promise.members else ""
-    if not misfit and not member.is_new:
+    misfit = why_other_list(member.local.members, promise.address, promise.members) if promise.members else ""
+    if not misfit and not member.local.is_new:
         misfit = why_other_cluster(member.node.identity.cluster_id, promise.address, promise.cluster_id)
     if not misfit and promise.placement_id is not None:
-        misfit = member.why_no_disk(promise.address, promise.placement_id, promise.line)
+        misfit = member.peers.why_no_disk(promise.address, promise.placement_id, promise.line)
     if misfit:
         raise TailraceError(f"{misfit}: nothing is promised")
     await _check_term(member, promise.term)
-    now = member.file.now
+    now = member.local.file.now
     if promise.last_led is not None and is_later(now, promise.last_led):
         return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
     if promise.term <= now.term:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)
     await keep_promise(member, promise.term)
-    if member.file.now.term != promise.term:  # promised away while what was under way ended
+    if member.local.file.now.term != promise.term:  # promised away while what was under way ended
         return _answer(member, promised=False, standings={})
     return _answer(member, promised=True, standings=standings_of(member.leadership.group))
 
 
 async def _check_term(member: Member, term: int) -> None:
     """ProtocolError where no member is anywhere near ``term``, this one included."""
-    if term <= member.file.now.term + TERMS_AHEAD_MAX:
+    if term <= member.local.file.now.term + TERMS_AHEAD_MAX:
         return
-    await member.look()
-    voters = [seen for seen in member.seen.values() if seen is not None and member.counts_seen(seen)]
-    known = max([member.file.now.term, *(seen.term for seen in voters)])
+    await member.peers.look()
+    voters = [seen for seen in member.peers.states.values() if seen is not None and member.local.counts_seen(seen)]
+    known = max([member.local.file.now.term, *(seen.term for seen in voters)])
     if term > known + TERMS_AHEAD_MAX:
         raise ProtocolError(
             f"PROMISE: term {term} is more than {TERMS_AHEAD_MAX} above {known}, the highest that any member knows of: "
@@ -112,27 +112,27 @@ async def keep_promise(member: Member, term: int) -> None:
 
     Raises OSError where the promise cannot be written: then nothing has changed.
     """
-    member.file.store(member.file.now.promised(term))
+    member.local.file.store(member.local.file.now.promised(term))
     member.step_down()
     with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
         await member.nothing_under_way()
     if scope.cancelled_caught:
         raise Unreachable("what was under way with the leader before has not ended in time")
     await member.node.storage.all_durable()
-    member.settle_debts()
+    member.local.settle_debts()
 
 
 def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str, Any]:
     return {
         "promised": promised,
-        "term": member.file.now.term,
+        "term": member.local.file.now.term,
         "placement_id": member.node.identity.placement_id.hex(),
         "cluster_id": member.node.identity.cluster_id.hex(),
-        "is_new": member.is_new,
-        "votes": member.votes,
-        "line": line_to_json(member.line),
+        "is_new": member.local.is_new,
+        "votes": member.local.votes,
+        "line": line_to_json(member.local.line),
         "partitions": standings_to_json(standings),
-        "owes": debts_to_json(member.file.now.owes),
+        "owes": debts_to_json(member.local.file.now.owes),
     }
 
 

@@ -79,7 +79,7 @@ class Promotion:
         self._leadership = member.leadership
         self._force = force
         self._leader = leader
-        self._leader_term = member.file.now.leader_term
+        self._leader_term = member.local.file.now.leader_term
         self._last_led = self._leader_term if again else None
         self._steps: list[str] = []
         self._term = 0
@@ -93,7 +93,7 @@ class Promotion:
 
     async def run(self) -> PromotionResult:
         """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
-        self._member.promoting = True
+        self._member.local.begin_promotion()
         try:
             self._term = await self._look()
             await keep_promise(self._member, self._term)
@@ -102,35 +102,39 @@ class Promotion:
             kept_branch = await self._fetch_all()
             return await self._lead(kept_branch)
         finally:
-            self._member.promoting = False
+            self._member.local.end_promotion()
 
     def _say(self, step: str) -> None:
         log.warning("promotion: %s", step)
         self._steps.append(step)
-        self._member.progress = f"promotion: {step}"
+        self._member.report(f"promotion: {step}")
 
     # Look
 
     async def _look(self) -> int:
         """The term to ask for. Raises NotLeader where there is no majority to be had and nobody forces it."""
         member = self._member
-        await member.look(self._has_found_enough if self._leader else None)
-        answers = {address: seen for address, seen in member.seen.items() if seen is not None}
-        self._silent = {name: member.misfits.get(name, "no answer") for name in member.seen.keys() - answers.keys()}
+        await member.peers.look(self._has_found_enough if self._leader else None)
+        answers = {address: seen for address, seen in member.peers.states.items() if seen is not None}
+        self._silent = {
+            name: member.peers.misfits.get(name, "no answer") for name in member.peers.states.keys() - answers.keys()
+        }
         self._require_last(answers)
         self._require_readable()
-        voters = [seen for seen in answers.values() if member.counts_seen(seen)]
-        self._require_voters(map(member.counts_seen, answers.values()))
+        voters = [seen for seen in answers.values() if member.local.counts_seen(seen)]
+        self._require_voters(map(member.local.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
         self._require_known(voters)
-        terms = [seen.term for seen in voters] + [member.file.now.term, self._leadership.term]
+        terms = [seen.term for seen in voters] + [member.local.file.now.term, self._leadership.term]
         return max(terms + [p.log.term for p in self._leadership.group]) + 1
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
         """In a handover: the leader has answered, and it, this node and who else has are a majority."""
         member = self._member
-        votes = sum(member.counts_seen(seen) for seen in found.values() if seen is not None)
-        return found.get(self._leader) is not None and votes + member.votes >= majority_of(len(member.others) + 1)
+        votes = sum(member.local.counts_seen(seen) for seen in found.values() if seen is not None)
+        return found.get(self._leader) is not None and votes + member.local.votes >= majority_of(
+            len(member.local.others) + 1
+        )
 
     def _require_last(self, answers: Mapping[str, MemberState]) -> None:
         """Raises NotLeader where this node leads again by itself, and another one came to lead after it."""
@@ -140,8 +144,8 @@ class Promotion:
 
     def _require_known(self, voters: Sequence[MemberState]) -> None:
         """Raises NotLeader if this node has no vote, and a history that none of the voters, a majority, knows of."""
-        own, known = self._member.foreign_term, max((seen.term for seen in voters), default=0)
-        if own > known and len(voters) >= majority_of(len(self._member.others) + 1):
+        own, known = self._member.local.foreign_term, max((seen.term for seen in voters), default=0)
+        if own > known and len(voters) >= majority_of(len(self._member.local.others) + 1):
             raise NotLeader(
                 f"refused: this node has no vote, and holds a history of term {own}, later than term {known}, the last "
                 "that the voters know of: it was restored from a backup, or led by itself. Promote a member that has a "
@@ -165,7 +169,7 @@ class Promotion:
 
     def _join(self, others: Iterable[MemberState]) -> None:
         """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
-        if not self._member.is_new:
+        if not self._member.local.is_new:
             return
         clusters = {seen.cluster_id for seen in others}
         if len(clusters) != 1:
@@ -179,14 +183,14 @@ class Promotion:
         member = self._member
         if self._force:
             return
-        if not member.is_in_set:
+        if not member.local.is_in_set:
             raise NotLeader(
                 "a plain replica has no set whose majority could say that nothing is lost; with --force it leads. "
                 f"{self._may_be_lost()}"
             )
-        needed, found = majority_of(len(member.others) + 1), sum(votes) + member.votes
+        needed, found = majority_of(len(member.local.others) + 1), sum(votes) + member.local.votes
         if found < needed:
-            own = "" if member.votes else "; this node has no vote: its disk is new, and it has not caught up"
+            own = "" if member.local.votes else "; this node has no vote: its disk is new, and it has not caught up"
             silent = ", ".join(f"{address} ({why})" for address, why in sorted(self._silent.items()))
             raise NotLeader(
                 f"refused: {found} of the {needed} voters that it takes were found{own}. Without: {silent or 'nobody'}."
@@ -196,8 +200,8 @@ class Promotion:
     def _may_be_lost(self) -> str:
         member = self._member
         without = ", ".join(sorted(self._silent)) or "nobody"
-        if not member.is_in_set:
-            return f"What may be lost: all that {member.source} has acknowledged and this node does not have"
+        if not member.local.is_in_set:
+            return f"What may be lost: all that {member.local.source} has acknowledged and this node does not have"
         gaps = [*self._lost.values(), *self._unpaid]
         if self._has_majority() and gaps:
             return f"What may be lost: writes of every level, quorum among them: {listed(gaps, '; ')}"
@@ -209,8 +213,8 @@ class Promotion:
 
     def _has_majority(self) -> bool:
         member = self._member
-        found = sum(promised.votes for promised in self._promised.values()) + member.votes
-        return member.is_in_set and found >= majority_of(len(member.others) + 1)
+        found = sum(promised.votes for promised in self._promised.values()) + member.local.votes
+        return member.local.is_in_set and found >= majority_of(len(member.local.others) + 1)
 
     # Promise
 
@@ -224,7 +228,7 @@ class Promotion:
         config = self._node.config.replication
         # Who promises has to end what is under way, and to write all that it holds.
         timeout_s = 2 * config.step_timeout_s
-        others = {str(address): address for address in self._member.others}
+        others = {str(address): address for address in self._member.local.others}
         silent = {name: others.pop(name) for name in list(others) if name in self._silent}
         self._silent = {name: self._silent[name] for name in silent} | dict.fromkeys(others, "no answer")
         if self._leader:
@@ -256,17 +260,17 @@ class Promotion:
             "cluster_id": node.identity.cluster_id.hex(),
             "handover": bool(self._leader),
             "last_led": self._last_led,
-            "members": self._member.members,
-            "line": line_to_json(self._member.line),
+            "members": self._member.local.members,
+            "line": line_to_json(self._member.local.line),
         }
         try:
-            if not self._member.is_in_set:
+            if not self._member.local.is_in_set:
                 raise TailraceError("it is no member of a set, and promises nothing")
             answer = await ask(node, address, Opcode.PROMISE, value, timeout_s)
             what = "the answer to PROMISE"
             self._require_cluster(name, answer, what)
             placement_id = hex_field(answer, "placement_id", 16, what)
-            why = self._member.why_no_disk(name, placement_id, line_from_json(answer, what))
+            why = self._member.peers.why_no_disk(name, placement_id, line_from_json(answer, what))
             if why:
                 raise Forbidden(why)
             if not field(answer, "promised", bool, what):
@@ -275,7 +279,7 @@ class Promotion:
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
             self._silent.pop(name, None)
-            votes = self._member.counts(field(answer, "votes", bool, what), placement_id)
+            votes = self._member.local.counts(field(answer, "votes", bool, what), placement_id)
             is_new = field(answer, "is_new", bool, what)  # it may be of any cluster, and holds nothing
             standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
             self._promised[name] = self._counting(Promised(votes, standings, _debts(answer.get("owes", []), what)))
@@ -297,7 +301,7 @@ class Promotion:
             raise Forbidden(why)
 
     def _require_term(self) -> None:
-        now = self._member.file.now.term
+        now = self._member.local.file.now.term
         if now != self._term:
             raise NotLeader(f"term {now} was promised to another one meanwhile")
 
@@ -390,7 +394,7 @@ class Promotion:
 
     def _require_told(self, chosen: Mapping[PartitionId, Best], others: Mapping[str, Standings]) -> None:
         """Raises NotLeader if this node has no vote, and holds more than the majority that has promised."""
-        if self._member.votes or not self._has_majority():
+        if self._member.local.votes or not self._has_majority():
             return
         told = choose({}, others, chosen)
         for partition_id, best in chosen.items():
@@ -404,7 +408,7 @@ class Promotion:
 
     def _require_paid(self, chosen: Mapping[PartitionId, Best]) -> None:
         """Raises NotLeader where one of those who promised owes what none of them has, and nobody forces it."""
-        owed = {"this node": self._member.file.now.owes} | {name: p.owes for name, p in self._promised.items()}
+        owed = {"this node": self._member.local.file.now.owes} | {name: p.owes for name, p in self._promised.items()}
         for name, debts in owed.items():
             for partition_id, standing in debts:
                 if partition_id in chosen and chosen[partition_id].standing < standing:
@@ -437,7 +441,7 @@ class Promotion:
                 state="follower",
                 until=seqs,
             )
-            self._member.under_way = puller
+            self._member.pulls(puller)
             await puller.run()
             self._require_term()
             await self._node.storage.all_durable()
@@ -449,7 +453,9 @@ class Promotion:
 
     def _replica(self) -> Replica:
         identity = self._node.identity
-        return Replica(identity.placement_id, self._term, name_of(self._node), self._member.votes, identity.cluster_id)
+        return Replica(
+            identity.placement_id, self._term, name_of(self._node), self._member.local.votes, identity.cluster_id
+        )
 
     # Lead
 
@@ -462,11 +468,11 @@ class Promotion:
             await node.storage.all_durable()
         self._require_term()
         forced = not self._has_majority() or bool(self._unpaid)
-        leading = member.file.now.leading(self._term, forced=forced)
-        member.file.store(leading.caught_up(member.new_token()))
+        leading = member.local.file.now.leading(self._term, forced=forced)
+        member.local.file.store(leading.caught_up(member.local.new_token()))
         self._leadership.become_leader(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
-        member.progress = ""
+        member.report("")
         lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))
         return PromotionResult(self._term, self._steps, lost)
 
@@ -485,4 +491,4 @@ async def promote(member: Member, *, force: bool) -> PromotionResult:
 
 async def lead_again(member: Member) -> PromotionResult:
     """Makes this node lead as it did before, with ``procedure`` held. Raises TailraceError, OSError."""
-    return await Promotion(member, force=not member.is_in_set, again=member.is_in_set).run()
+    return await Promotion(member, force=not member.local.is_in_set, again=member.local.is_in_set).run()

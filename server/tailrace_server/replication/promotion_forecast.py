@@ -211,10 +211,10 @@ def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) 
     """Returns what ``promote`` would do on this node in one group; ``member`` decides who leads the group."""
     if member is None:
         return forecast_of_lone_node(_followers(node, leadership, member))
-    own, members = member.own(), leadership.members
+    own, members = member.local.state(), leadership.members
     if not own.leads:
         unreadable = told(unreadable_of(node, leadership.group))
-        return forecast_of_follower(own, member.seen, is_in_set=bool(members), unreadable=unreadable)
+        return forecast_of_follower(own, member.peers.states, is_in_set=bool(members), unreadable=unreadable)
     return forecast_of_leader(own, _followers(node, leadership, member), len(members))
 
 
@@ -223,7 +223,7 @@ def set_problem(member: Member) -> str | None:
     leadership = member.leadership
     if not leadership.in_set:
         return None
-    own = member.own()
+    own = member.local.state()
     if own.leads:
         return lost_majority(own, _followers(member.node, leadership, member), len(leadership.members))
     if not leadership.leader:
@@ -251,5 +251,5 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
 
 def _unreadable_at(member: Member | None, address: str) -> int:
     """How many partitions the member at ``address`` has said that it cannot read; 0 if it has not answered."""
-    seen = None if member is None else member.seen.get(address)
+    seen = None if member is None else member.peers.states.get(address)
     return 0 if seen is None else seen.unreadable

@@ -1,11 +1,11 @@
-"""Whether a node still leads, asked of a majority of its set. Pure: callbacks and answers in, questions out.
+"""Confirms that a node still leads, by asking a majority of its set. Pure: callbacks and answers in, questions out.
 
     confirm ──> [ next round ]        answered, by a majority ──> callbacks of the present round
-                      │                                      └──> the next round begins, if anybody waits
+                      │                                      └──> the next round begins, if a callback waits for it
                 the round under way: LEADER_CHECK of its number to every replica
 
-Only a round that began after a question came can answer it, so those who come while one is under way share the next.
-A replica answers as long as it has promised no higher term: where a majority has not, nobody else leads.
+Only a round that began after a question came can answer it. So the questions that come during a round share the next
+one. A replica answers as long as it has promised no higher term. If a majority has not, no other node leads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace_server.replication.waiting import Answer, Cancel
 
 
 class Confirmations:
-    """The questions of a leader that nobody has answered yet; those of a connection end with it, by ``Cancel``."""
+    """The open questions of a leader. Those of a connection end with the connection, by ``Cancel``."""
 
     def __init__(self, majority: int, ask: Callable[[int], None]) -> None:
         """``majority`` counts the node itself. ``ask(number)`` sends LEADER_CHECK to every replica that has a vote."""
@@ -32,14 +32,14 @@ class Confirmations:
 
     @property
     def under_way(self) -> bool:
-        """A round waits for answers: a replica that connects now has to be asked too."""
+        """Whether a round waits for answers. A replica that connects meanwhile has to be asked too."""
         return bool(self._round)
 
     def confirm(self, callback: Answer) -> Cancel | None:
-        """Calls ``callback(None)`` once a majority has said, to a question asked from now on, that this node leads.
+        """Calls ``callback(None)`` once a majority has confirmed, after this call, that this node leads.
 
-        With an error where it stops leading first. None where it was called before this returns; else what is to be
-        called where nobody waits any more.
+        If the node stops leading first, ``callback`` gets the error. Returns None if the callback was called already,
+        else a function that cancels the question.
         """
         if self._needed <= 0:
             callback(None)
@@ -56,7 +56,7 @@ class Confirmations:
         return cancel
 
     def answered(self, voter: bytes, number: int) -> None:
-        """LEADER_CONFIRM: ``voter`` has promised no higher term when it was asked for this number."""
+        """Notes LEADER_CONFIRM: ``voter`` had promised no higher term when it was asked for this number."""
         if number != self.number or not self._round:
             return
         self._voters.add(voter)
@@ -69,7 +69,7 @@ class Confirmations:
             callback(None)
 
     def fail(self, error: TailraceError) -> None:
-        """The node does not lead any more: so do all who wait hear."""
+        """Fails all questions: the node does not lead any more."""
         callbacks = [*self._round.values(), *self._next.values()]
         self._round, self._next = {}, {}
         for callback in callbacks:
@@ -83,4 +83,4 @@ class Confirmations:
 
 
 def _nothing(error: TailraceError | None) -> None:
-    """In place of who does not wait any more."""
+    """Takes the place of a callback that was cancelled."""

@@ -1,8 +1,9 @@
-"""A plain replica that has seen later terms than its leader gives its own branches up.
+"""Rolls a plain replica back if it has seen later terms than its leader.
 
-Such a one was a leader: it was replaced by force, and went on alone for a few starts, each of which has begun a branch.
-A node never goes back for one whose term is lower, which may just be behind. But whom a plain replica follows an
-operator has said, and it has no vote: nobody counts on what it holds. A member of a set never does this.
+Such a node was a leader once: it was replaced by force, and then led alone for a few starts, each of which began a
+branch. A node never rolls back for a leader of a lower term, which may just be behind. But an operator has chosen the
+leader of a plain replica, and the replica has no vote, so no other node relies on its rows. A member of a set never
+does this.
 
     its log    a (1) ── b (2, base 80) ── c (3, base 95)      the leader's    a (1) ── x (2, base 60)
     it goes back to 95, and keeps a and b; from there it is rolled back as any other replica, to 60
@@ -33,9 +34,10 @@ log = logging.getLogger("tailrace.server")
 
 
 def newer_branches(own: FailoverLog, term: int) -> tuple[int, FailoverLog] | None:
-    """Where the branches of ``own`` with a higher term begin, and the log without them; None where there are none.
+    """Returns the base of the branches of ``own`` with a higher term, and the log without them.
 
-    Pure. ``term``: the leader's, 0 where it holds nothing yet: that says nothing about who is right.
+    Pure. Returns None without such branches. ``term``: the leader's; 0 if the leader holds nothing yet, which says
+    nothing about who is right.
     """
     if not term or own.term <= term:
         return None
@@ -44,10 +46,13 @@ def newer_branches(own: FailoverLog, term: int) -> tuple[int, FailoverLog] | Non
 
 
 async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Address) -> int:
-    """Rolls back what is of a later term than the leader at ``address`` has; of how many partitions.
+    """Rolls back the rows of later terms than the leader at ``address`` has. Returns the number of partitions.
 
-    What goes is kept in lost/. Nobody else takes anything for ``node`` meanwhile. Raises NotLeader where that one does
-    not lead, or another cluster; what it answers, Unreachable, ProtocolError; NoSpace, NotDurable, OSError.
+    Removed rows are kept in lost/. No other task may apply anything for ``node`` meanwhile.
+
+    Raises:
+        NotLeader: That node does not lead, or leads another cluster.
+        Unreachable, ProtocolError, NoSpace, NotDurable, OSError: As the question and the rollback raise them.
     """
     config = node.config.replication
     seen = await look_at(node, address, config.ask_timeout_s)
@@ -73,7 +78,7 @@ async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Addr
 
 
 async def _terms(node: LocalNode, address: Address, feed: Feed) -> dict[Partition, int]:
-    """The leader's term of each partition of ``feed``; nothing where it has no such feed."""
+    """Returns the leader's term of each partition of ``feed``; empty if the leader has no such feed."""
     what = "the answer to PARTITIONS"
     try:
         name = {"name": feed.info.name}

@@ -1,14 +1,15 @@
-"""Who follows this leader, how far each of them has come, and what follows from that for a majority.
+"""The replicas that follow this leader, how far each has come, and the quorum seqs that follow from that.
 
-    REPLICA_ACK ──> Peer (for status) ──> Acknowledgements of the partition, where it has a vote
+    REPLICA_ACK ──> Peer (for status) ──> Acknowledgements of the partition, if the peer has a vote
                                                        │
     durable_through of the leader's own disk ──────────┴──> partition.set_quorum_seq ──> waiting answers, streams
 
-What is at quorum must not go with its feed: nothing of a feed is before the row of ``_feeds`` that made it.
+Rows at quorum must not be lost with their feed. So no row of a feed is at quorum before the row of ``_feeds`` that made
+the feed.
 
-A peer without a vote is forgotten with its last stream; of those with one there is one for each other member of the set
-at most, so nobody can make this grow. A disk that was replaced has another placement id: once it has its vote the old
-one has none.
+A peer without a vote is forgotten with its last stream. There is at most one peer with a vote for each other member of
+the set, so other nodes cannot make this grow. A replaced disk has another placement id. Once it has its vote, the old
+disk has none.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Acknowledged(NamedTuple):
-    """The last that a replica has acknowledged of a partition, and when (monotonic seconds)."""
+    """The last acknowledgement of a partition by a replica, and its time in monotonic seconds."""
 
     ack: ReplicaAck
     at: float
 
 
 class ReplicaConnection(Protocol):
-    """A connection of a replica on which it can be asked whether this node leads."""
+    """A connection of a replica, on which the replica can be asked whether this node leads."""
 
     def ask(self, number: int) -> None:
         """Sends LEADER_CHECK."""
@@ -46,13 +47,21 @@ class Peer:
         self.placement_id = replica.placement_id
         self.address = replica.address
         self.votes = False
-        self.streams: dict[Partition, int] = {}  # how many are open; two for a moment where it has reconnected
+        self.streams: dict[Partition, int] = {}  # the number of open ones; two for a moment if it has reconnected
         self.acknowledged: dict[Partition, Acknowledged] = {}
         self.connections: dict[ReplicaConnection, None] = {}
 
+    def add_connection(self, connection: ReplicaConnection) -> None:
+        """Notes that the replica can be asked by ``connection``."""
+        self.connections[connection] = None
+
+    def remove_connection(self, connection: ReplicaConnection) -> None:
+        """Notes that ``connection`` has ended."""
+        self.connections.pop(connection, None)
+
     @property
     def is_connected(self) -> bool:
-        """Whether it streams anything now. One with a vote is known while it is away, too."""
+        """Whether it has any stream now. A peer with a vote stays known while it is away."""
         return bool(self.streams)
 
     def _lag(self, partition: Partition) -> int:
@@ -60,7 +69,7 @@ class Peer:
         return max(0, partition.high_seq - (0 if last is None else last.ack.seq))
 
     def to_json(self, partition: Partition, now: float) -> dict[str, Any]:
-        """One of the ``followers`` of a partition in status."""
+        """Returns one of the ``followers`` of a partition in status."""
         last = self.acknowledged.get(partition)
         seq = 0 if last is None else last.ack.seq
         return {
@@ -74,20 +83,21 @@ class Peer:
         }
 
     def missing(self, partitions: Iterable[Partition], level: Level) -> int:
-        """How many mutations of those that are at ``level`` it has not acknowledged on the newest branches."""
+        """Returns the number of mutations at ``level`` that it has not acknowledged on the newest branches."""
         missing = 0
         for partition in partitions:
             last = self.acknowledged.get(partition)
             if last is None or last.ack.branch != partition.log.branch:
-                missing += partition.high_seq  # it is not known; most likely it has come to connect just now
+                missing += partition.high_seq  # not known: most likely the peer has just connected
             else:
                 missing += max(0, partition.visible_seq(level) - last.ack.seq)
         return missing
 
     def summary(self, partitions: Iterable[Partition], now: float) -> dict[str, Any]:
-        """One of the ``replicas`` of a node in status; ``partitions``: all of the node.
+        """Returns one of the ``replicas`` of a node in status. ``partitions``: all partitions of the group.
 
-        One that is away falls behind, too: what it has no stream of counts, and whole where it never acknowledged any.
+        A peer that is away falls behind, too. A partition that it does not stream counts, as a whole if it never
+        acknowledged any of it.
         """
         lag = sum(self._lag(partition) for partition in partitions)
         last = max((acknowledged.at for acknowledged in self.acknowledged.values()), default=None)
@@ -103,25 +113,25 @@ class Peer:
 
 
 class Replicas:
-    """What a leader knows of those that follow it. Begins anew with every leadership."""
+    """The replicas of a leader. They are forgotten with every change of leadership."""
 
     def __init__(self, members: frozenset[str], majority: int, feeds: Partition) -> None:
-        """``members``: the addresses of the others of the set, who alone may have a vote; empty outside of a set.
+        """``members``: the addresses of the other members of the set, which may have votes; empty outside of a set.
 
         ``feeds`` is the partition of ``_feeds``.
         """
         self.peers: dict[bytes, Peer] = {}
-        self.plain = ""  # the address of a replica that has followed this node since its start, without a set
+        self.plain = ""  # the address of a replica that has followed this node, which is in no set, since its start
         self._members = members
         self._majority = majority
         self._quorums: dict[Partition, Acknowledgements] = {}
         self._watching: dict[Partition, Callable[[], None]] = {}
         self._feeds = feeds
-        self._unlisted: dict[Partition, None] = {}  # of feeds that a failover may still undo
+        self._unlisted: dict[Partition, None] = {}  # partitions of feeds that a failover may still undo
         feeds.watch(Level.QUORUM, self._feeds_settled)
 
     def opened(self, replica: Replica, partition: Partition) -> Peer:
-        """A stream of ``partition`` has been opened for ``replica``."""
+        """Notes that a stream of ``partition`` was opened for ``replica``. Returns its peer."""
         if not self._members:
             self.plain = replica.address
         peer = self.peers.get(replica.placement_id)
@@ -135,7 +145,7 @@ class Replicas:
         return peer
 
     def closed(self, peer: Peer, partition: Partition) -> None:
-        """One of these streams is over."""
+        """Notes that one of these streams has ended."""
         left = peer.streams.pop(partition, 1) - 1
         if left:
             peer.streams[partition] = left
@@ -143,7 +153,10 @@ class Replicas:
             del self.peers[peer.placement_id]
 
     def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck, now: float) -> None:
-        """A replica holds ``partition`` as far as ``ack`` says. ProtocolError where nothing has come so far."""
+        """Notes that a replica holds ``partition`` as far as ``ack`` says.
+
+        Raises ProtocolError for a seq above the high seq.
+        """
         if ack.branch == partition.log.branch and ack.seq > partition.high_seq:
             raise ProtocolError(
                 f"REPLICA_ACK: seq {ack.seq} of partition {partition.id}, which ends at {partition.high_seq}"
@@ -156,15 +169,15 @@ class Replicas:
             self._count(peer, partition, ack)
 
     def followers(self, partition: Partition) -> list[Peer]:
-        """Those that stream ``partition``, or have."""
+        """Returns the peers that stream ``partition``, or have acknowledged some of it."""
         return [p for p in self.peers.values() if partition in p.streams or partition in p.acknowledged]
 
     def voters(self) -> list[Peer]:
-        """Those whose acknowledgements count."""
+        """Returns the peers whose acknowledgements count."""
         return [peer for peer in self.peers.values() if peer.votes]
 
     def forget(self, partition: Partition) -> None:
-        """A partition whose feed was dropped."""
+        """Forgets a partition whose feed was dropped."""
         notify = self._watching.pop(partition, None)
         if notify is not None:
             partition.unwatch(Level.DISK, notify)
@@ -174,7 +187,7 @@ class Replicas:
             peer.acknowledged.pop(partition, None)
 
     def clear(self) -> None:
-        """The node does not lead any more, or by another right: all have to come again."""
+        """Forgets all peers: the node leads no more, or in another term, and replicas have to connect again."""
         for partition in list(self._watching):
             self.forget(partition)
         self.peers.clear()
@@ -192,7 +205,7 @@ class Replicas:
                 self._unvote(other)
                 if not other.streams:
                     del self.peers[other.placement_id]
-        for partition, last in list(peer.acknowledged.items()):  # a drop may come of it
+        for partition, last in list(peer.acknowledged.items()):  # this may cause a drop
             self._count(peer, partition, last.ack)
 
     def _unvote(self, peer: Peer) -> None:
@@ -217,7 +230,7 @@ class Replicas:
 
     def _feeds_settled(self) -> None:
         for partition in [p for p in self._unlisted if p.listed_seq <= self._feeds.quorum_seq]:
-            if partition in self._unlisted:  # else it was dropped by what another one's news have brought about
+            if partition in self._unlisted:  # else the news of another partition has caused its drop
                 del self._unlisted[partition]
                 self._move(partition)
 

@@ -1,4 +1,4 @@
-"""What a node is to all of its partitions at once: the leader, or a follower of one."""
+"""The role of a node in a group of partitions: the leader, or a follower of one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Role(enum.Enum):
-    """The value is its name on the wire: HELLO_OK, STREAM_REQUEST, ``tailrace status``."""
+    """The value is the name on the wire: HELLO_OK, STREAM_REQUEST, ``tailrace status``."""
 
     LEADER = "leader"
     FOLLOWER = "follower"

@@ -1,7 +1,8 @@
-"""Whose history of each partition a promotion goes on with. Pure.
+"""Compares how far members have each partition, and chooses the history that a promotion goes on with. Pure.
 
-A standing is (term of the newest branch that has begun at or below its durable seq, that seq). The highest wins, term
-first: a long tail of an older term was never acknowledged by a majority. Equal standings are the same history.
+A standing is a term and a durable seq: the term of the newest branch that has begun at or below the seq. The highest
+standing wins, term first: a majority never acknowledged a long tail of an older term. Equal standings are the same
+history.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class PartitionId(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How far somebody has a partition, durably, at the end of a run."""
+    """How far a member has a partition, durably, at the end of a run."""
 
     term: int
     seq: int
@@ -37,7 +38,7 @@ Standings = Mapping[PartitionId, Standing]
 
 
 class Best(NamedTuple):
-    """Who has most of a partition; ``address`` "": this node itself."""
+    """The member with the highest standing of a partition; ``address`` is "" for this node."""
 
     address: str
     standing: Standing
@@ -46,7 +47,7 @@ class Best(NamedTuple):
 def choose(
     own: Standings, others: Mapping[str, Standings], partition_ids: Iterable[PartitionId]
 ) -> dict[PartitionId, Best]:
-    """Who has most of each of ``partition_ids``. This node wins ties; among others the first address does."""
+    """Returns the member that has most of each of these partitions. This node wins ties, then the first address."""
     chosen = {}
     for partition_id in partition_ids:
         best = Best("", own.get(partition_id, Standing(*NOTHING)))
@@ -71,7 +72,7 @@ def readable(others: Mapping[str, Standings], unreadable: Container[tuple[str, P
 
 
 def standings_to_json(standings: Standings) -> dict[str, list[list[int]]]:
-    """``{feed id in hex: [[term, seq], ...]}``, a pair for each partition from 0 on."""
+    """Returns ``{feed id in hex: [[term, seq], ...]}``, with a pair for each partition from 0 on."""
     value: dict[str, list[list[int]]] = {}
     for partition_id in sorted(standings):
         pairs = value.setdefault(partition_id.feed_id.hex(), [])
@@ -81,7 +82,7 @@ def standings_to_json(standings: Standings) -> dict[str, list[list[int]]]:
 
 
 def standings_from_json(value: Any, what: str) -> dict[PartitionId, Standing]:
-    """The reverse of ``standings_to_json``. ProtocolError."""
+    """Returns the reverse of ``standings_to_json``. Raises ProtocolError."""
     standings = {}
     try:
         for text, pairs in value.items():

@@ -1,4 +1,4 @@
-"""Which partitions a node is known to be unable to read: for promotions, their forecast, and status."""
+"""The partitions that a node is known to be unable to read: for promotions, their forecast, and status."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from tailrace_server.replication.groups import Group
     from tailrace_server.replication.local_node import LocalNode
 
-# So many are named in a sentence; the others are counted.
+# A sentence names this many; the others are counted.
 _NAMED_MAX = 3
 
 
 class Unreadable(NamedTuple):
-    """A partition of which a segment is damaged, and what was said of that."""
+    """A partition with a damaged segment, and the error."""
 
     feed: str
     partition: int
@@ -24,7 +24,7 @@ class Unreadable(NamedTuple):
         return f"partition {self.partition} of feed {self.feed}"
 
     def to_json(self) -> dict[str, Any]:
-        """One of the ``unreadable`` of a node in status."""
+        """Returns one of the ``unreadable`` of a node in status."""
         return self._asdict()
 
 
@@ -48,13 +48,13 @@ def unreadable_of(node: LocalNode, group: Group) -> list[Unreadable]:
 
 
 def told(unreadable: Sequence[Unreadable]) -> str:
-    """Returns the sentence on a node's own partitions; "" if there are none."""
+    """Returns the sentence on a node's own unreadable partitions; "" without any."""
     if not unreadable:
         return ""
     return f"{listed([str(found) for found in unreadable])} cannot be read here ({unreadable[0].why})"
 
 
 def listed(texts: Sequence[str], separator: str = ", ") -> str:
-    """Returns the first of ``texts``, and how many more there are."""
+    """Returns the first three of ``texts``, and the number of the others."""
     more = f" and {len(texts) - _NAMED_MAX} more" if len(texts) > _NAMED_MAX else ""
     return separator.join(texts[:_NAMED_MAX]) + more

@@ -1,9 +1,10 @@
-"""Answers that wait until something is visible at a level: a majority has it, or the leader's disk.
+"""Answers that wait until something is visible at a level: on a majority's disks, or on the leader's disk.
 
-What waits only for this node's own disk waits in the committer. Each answer is called exactly once: when every seq that
-it needs is there, or with the error that ends the waiting. Per partition and level they go in the order in which they
-came. What waits is bounded by what a connection may have unanswered (serving/answers.py), and what is cancelled goes
-soon: a majority may be away for as long as clients come and go.
+Answers that wait only for this node's own disk wait in the committer. Each answer is called exactly once: when every
+seq that it needs is there, or with the error that ends the waiting. Those of one partition and level are called in the
+order in which they came. A connection may have a bounded number of unanswered requests (serving/answers.py), so the
+number of waiting answers is bounded. Cancelled ones are removed soon, since a majority may be away for a long time
+while clients come and go.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from tailrace.errors import TailraceError, UnknownFeed
 from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
 
-# Told None where what was waited for is there, else the error that ends the waiting.
+# Called with None if the seqs are there, else with the error that ends the waiting.
 Answer = Callable[[TailraceError | None], None]
-# Ends a waiting: the answer is not called any more.
+# Ends a waiting: the answer is not called after that.
 Cancel = Callable[[], None]
 
 
@@ -25,41 +26,41 @@ class _WaitingAnswer:
     __slots__ = ("answer", "pending", "queues")
 
     def __init__(self, answer: Answer) -> None:
-        self.answer: Answer | None = answer  # None once it was called
+        self.answer: Answer | None = answer  # None after the call
         self.queues: list[_Queue] = []
-        self.pending = 0  # seqs that are not there yet
+        self.pending = 0  # the number of seqs that are not there yet
 
     def call(self, error: TailraceError | None) -> None:
-        """Calls the answer, where it has not been."""
+        """Calls the answer, unless it was called or cancelled."""
         answer, self.answer = self.answer, None
         if answer is not None:
             answer(error)
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """Forgets the answer."""
         self.answer = None
         for queue in self.queues:
             queue.cancelled()
 
 
 class _Queue:
-    """Those who wait for seqs of one partition at one level, in order."""
+    """The answers that wait for seqs of one partition at one level, in order."""
 
     def __init__(self, partition: Partition, level: Level) -> None:
         self.partition = partition
         self.level = level
         self.waiting: collections.deque[tuple[int, _WaitingAnswer]] = collections.deque()
-        self._cancelled = 0  # at most so many of them wait for nobody
+        self._cancelled = 0  # an upper bound of the cancelled answers in ``waiting``
         partition.watch(level, self.advanced)
 
     def add(self, seq: int, waiting: _WaitingAnswer) -> None:
-        # A block that was sent again has a lower seq, and its turn behind what came before it.
+        # A block that was sent again has a lower seq. Its answer goes behind the answers that came before it.
         self.waiting.append((max(seq, self.waiting[-1][0]) if self.waiting else seq, waiting))
         waiting.queues.append(self)
         waiting.pending += 1
 
     def advanced(self) -> None:
-        """More is visible."""
+        """Calls the answers whose seqs have become visible."""
         if not self.waiting:
             return
         seq = _reached(self.partition, self.level)
@@ -70,40 +71,41 @@ class _Queue:
                 waiting.call(None)
 
     def cancelled(self) -> None:
-        """One of them waits for nobody: they are sorted out once they may be the most."""
+        """Notes that an answer was cancelled, and removes the cancelled ones once they may be the majority."""
         self._cancelled += 1
         if 2 * self._cancelled > len(self.waiting):
             self.waiting = collections.deque(item for item in self.waiting if item[1].answer is not None)
             self._cancelled = 0
 
     def fail(self, error: TailraceError) -> None:
-        """All of them are told ``error``, and the partition is not looked at any more."""
+        """Fails all answers of the queue with ``error``, and watches the partition no more."""
         self.partition.unwatch(self.level, self.advanced)
         while self.waiting:
             self.waiting.popleft()[1].call(error)
 
 
 class WaitingAnswers:
-    """The answers of one node that wait."""
+    """The answers of a node that wait."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[Partition, Level], _Queue] = {}
 
     def __len__(self) -> int:
-        """How many places in queues there are: at most one for each partition that an answer needs."""
+        """Returns the number of places in queues: at most one for each partition that an answer needs."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def wait(self, level: Level, needs: Iterable[tuple[Partition, int]], answer: Answer) -> Cancel | None:
-        """Calls ``answer(None)`` once each partition shows its seq at ``level``: at once, and gives None, or later.
+        """Calls ``answer(None)`` once each partition shows its seq at ``level``. Returns None if that was at once.
 
-        With UnknownFeed where one of them was dropped.
+        Else returns a function that cancels the waiting. The answer gets UnknownFeed if the feed of a partition was
+        dropped.
         """
         missing = [(partition, seq) for partition, seq in needs if _reached(partition, level) < seq]
         if not missing:
             answer(None)
             return None
         dropped = next((partition for partition, _ in missing if partition.is_dropped), None)
-        if dropped is not None:  # while something else was waited for
+        if dropped is not None:  # it was dropped while the request waited for something else
             answer(UnknownFeed(f"feed {dropped.feed_id.hex()} was dropped"))
             return None
         waiting = _WaitingAnswer(answer)
@@ -120,10 +122,10 @@ class WaitingAnswers:
             self.fail(error, partition)
 
     def fail(self, error: TailraceError, partition: Partition | None = None) -> None:
-        """All that waits, or what waits for this partition too, is told ``error``."""
+        """Fails every answer that waits for ``partition``, or every answer if that is None."""
         if partition is None:
             queues, self._queues = list(self._queues.values()), {}
-        else:  # a dropped feed has thousands of partitions: no other queue is looked at for each
+        else:  # a dropped feed has thousands of partitions, so the other queues are not searched for each
             queues = [queue for level in Level if (queue := self._queues.pop((partition, level), None)) is not None]
         for queue in queues:
             queue.fail(error)

@@ -58,7 +58,7 @@ def _on_member(connection: Connection, frame: Frame) -> None:
         unreadable = len(unreadable_of(node, leadership.group))
         seen = seen._replace(held=held, held_term=held_term, unreadable=unreadable)
     else:
-        seen = member.own()
+        seen = member.local.state()
     answer = {
         **seen_to_json(seen),
         "node_id": identity.node_id.hex(),
@@ -89,7 +89,7 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
     answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
     member = _member_or_none(node)
-    if value.get("joining") is True and member is not None and member.file.now.forced:
+    if value.get("joining") is True and member is not None and member.local.file.now.forced:
         # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
         connection.answers.add(answer)
     else:
@@ -100,7 +100,7 @@ def _on_promise(connection: Connection, frame: Frame) -> None:
     """Promises a term; at once, so that nothing comes in between, but for what the answer tells."""
     promise = Promise.from_json(decode_json(frame.body, "PROMISE"))
     member = _member(connection.node)
-    if not member.is_in_set:
+    if not member.local.is_in_set:
         raise TailraceError("this node is a plain replica: it promises nothing")
     _answer_later(connection, frame, member, lambda: answer_promise(member, promise))
 
@@ -155,10 +155,10 @@ def _answer_in_turn(
         try:
             return await work()
         finally:
-            member.turns -= 1
+            member.end_turn()
 
     _answer_later(connection, frame, member, turn)
-    member.turns += 1
+    member.add_turn()
 
 
 def _answer_later(

@@ -56,7 +56,7 @@ class ServedReplica:
             del self._served[id]
             self._news.pop(id, None)
             if is_system:
-                peer.connections.pop(self, None)
+                peer.remove_connection(self)
             leadership.replicas.closed(peer, partition)
 
         stream.when_closed(closed)
@@ -64,7 +64,7 @@ class ServedReplica:
         partition.watch(Level.QUORUM, moved)
         moved()
         if is_system:
-            peer.connections[self] = None
+            peer.add_connection(self)
             if peer.votes and leadership.confirmations.under_way:
                 self.ask(leadership.confirmations.number)
 

@@ -120,7 +120,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
 
 def _others_status(member: Member | None) -> list[dict[str, Any]]:
     """What each of the other members, or the source of a replica, has answered last."""
-    others = [] if member is None else sorted(member.seen.items())
+    others = [] if member is None else sorted(member.peers.states.items())
     return [
         {"address": address, "answers": seen is not None} | ({} if seen is None else seen_to_json(seen))
         for address, seen in others

@@ -146,11 +146,11 @@ def _check_replica(node: Services, request: StreamRequest) -> None:
         raise Forbidden(f"{why}: nothing is sent")
     leadership = node.leaderships.of(request.feed_id, request.partition)
     member = node.members.get(leadership.group.number)
-    if member is not None and replica.address in map(str, member.others):
-        copy = member.why_copy(replica.address, replica.placement_id)
+    if member is not None and replica.address in map(str, member.local.others):
+        copy = member.peers.why_copy(replica.address, replica.placement_id)
         if copy:
             raise Forbidden(f"{copy}: nothing is sent")
-        member.knows_disk(replica.address, replica.placement_id)
+        member.peers.knows_disk(replica.address, replica.placement_id)
     if request.state != "leader" or replica.term == leadership.term:
         return
     if replica.term > leadership.term:

@@ -27,7 +27,7 @@ _visible_seq = Partition.visible_seq
 
 async def _promise_and_go_on(member, promise):
     """Whoever promises a term follows or leads on, and takes what comes of a lower one."""
-    if promise.term <= member.file.now.term:
+    if promise.term <= member.local.file.now.term:
         return promises._answer(member, promised=False, standings={})
     await member.node.storage.all_durable()
     return promises._answer(member, promised=True, standings=promises.standings_of(member.leadership.group))
@@ -61,12 +61,12 @@ def _leads_again(own, seen, asked):
 async def _lead_at_once(member):
     """Who has led leads again, and asks nobody."""
     node = member.node
-    term = member.file.now.term + 1
-    member.file.store(member.file.now.leading(term, forced=False))
+    term = member.local.file.now.term + 1
+    member.local.file.store(member.local.file.now.leading(term, forced=False))
     for partition in node.feeds.partitions():
         begin_branch(partition, node.host.randomness.token(16), node.storage.journal, term)
     await node.storage.all_durable()
-    if member.file.now.term == term:
+    if member.local.file.now.term == term:
         node.leaderships.system.become_leader(term)
 
 

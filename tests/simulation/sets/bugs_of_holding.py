@@ -6,7 +6,7 @@ from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import waiting
 from tailrace_server.replication.following import Following
-from tailrace_server.replication.member import Member
+from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep import rollback
@@ -72,7 +72,7 @@ BUGS = {
     "a feed that is not made yet and counts as dropped": [(Following, "_lists_through", _knows_any_feeds)],
     "a debt that is forgotten where nothing is in common": [(rollback, "acknowledged", _owe_what_is_known)],
     "a replaced disk that votes at once": [
-        (Member, "counts", lambda member, votes, placement_id: True),
-        (Member, "votes", property(lambda member: True)),
+        (LocalMember, "counts", lambda member, votes, placement_id: True),
+        (LocalMember, "votes", property(lambda member: True)),
     ],
 }

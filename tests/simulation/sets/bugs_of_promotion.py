@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
-from tailrace_server.replication import member, promises, promotion
+from tailrace_server.replication import local_member, member, peer_states, promises, promotion
 from tailrace_server.replication import replica_puller as taking
 from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
@@ -15,7 +16,7 @@ from tailrace_server.serving import member_requests, stream_requests
 from tailrace_server.serving.connection import Connection
 
 # Who looks whether another node is of the same cluster.
-JUDGES = (member, promises, promotion, taking, stream_requests)
+JUDGES = (peer_states, promises, promotion, taking, stream_requests)
 _step_down = Member.step_down
 _later_leader = member.later_leader
 _choose = promotion.choose
@@ -24,7 +25,7 @@ _gather, _fetch_all = Promotion._gather, Promotion._fetch_all
 
 async def _promise_again(member, promise):
     """Who has promised a term promises it to the next one too."""
-    if promise.term < member.file.now.term:
+    if promise.term < member.local.file.now.term:
         return promises._answer(member, promised=False, standings={})
     await promises.keep_promise(member, promise.term)
     return promises._answer(member, promised=True, standings=promises.standings_of(member.leadership.group))
@@ -111,7 +112,7 @@ def _promise_whoever_led(promoting, answers):
 # A member without a vote has a word in who leads, and with what.
 HEARD = [
     (Promotion, "_counting", staticmethod(lambda promised: promised)),
-    (Member, "counts_seen", lambda member, seen: True),
+    (LocalMember, "counts_seen", lambda member, seen: True),
 ]
 BUGS = {
     "a leader that has promised leads on": [(Member, "step_down", _lead_on)],
@@ -138,7 +139,9 @@ BUGS = {
     ],
     "a handover that keeps the branch in any term": [(Promotion, "_keeps_branch", _keep_branch_in_any_term)],
     "a member without a vote that is heard": HEARD,
-    "an older copy of a member's own disk that votes": [(member, "why_older", lambda name, known, told: "")],
+    "an older copy of a member's own disk that votes": [
+        (module, "why_older", lambda name, known, told: "") for module in (local_member, peer_states)
+    ],
     "another cluster that is heard, and members without a vote": [
         *HEARD,
         *((module, "why_other_cluster", _of_one_cluster) for module in JUDGES),

@@ -137,7 +137,7 @@ class Histories:
         logs = {place_of(partition): partition.log for partition in node.feeds.partitions()}
         for place, log in logs.items():
             self.log_seen(place, log)
-        forced = 0 in node.members and node.members[0].file.now.forced
+        forced = 0 in node.members and node.members[0].local.file.now.forced
         writer = Writer(machine, node.identity.placement_id)
         for other in self.leaderships:
             if other.term == term and other.writer != writer and not (forced or other.forced):

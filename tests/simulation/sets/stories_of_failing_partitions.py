@@ -64,8 +64,8 @@ async def damaged_leader(world):
     stage.machine(new).replace_disk()
     stage.bring_back(third)  # without it no majority says that this one still leads
     await stage.begin(new)
-    await stage.until(lambda: stage.node(new).members[0].votes)
-    if not stage.node(new).members[0].votes:
+    await stage.until(lambda: stage.node(new).members[0].local.votes)
+    if not stage.node(new).members[0].local.votes:
         raise Violation("a replaced disk gets no vote, since the leader cannot read a segment")
     await stage.end(old)
     await stage.promote(third)

@@ -107,7 +107,7 @@ async def late_list(world):
     stage.delay_end_of_feeds(old, new, 1)
     await stage.begin(new)
     with trio.move_on_after(2.0):
-        while not stage.node(new).members[0].votes:  # noqa: ASYNC110 - it tells nobody
+        while not stage.node(new).members[0].local.votes:  # noqa: ASYNC110 - it tells nobody
             await trio.sleep(0.001)
     await stage.end(old)
     await stage.promote(new)

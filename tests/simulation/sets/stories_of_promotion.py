@@ -76,7 +76,7 @@ async def lost_handover(world):
     term = stage.node(old).leaderships.system.term
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.hand_over, old, new)
-        await stage.until(lambda: stage.node(new).members[0].file.now.term > term)
+        await stage.until(lambda: stage.node(new).members[0].local.file.now.term > term)
         stage.cut((old, new))
         stage.send_clients(old)
     stage.send_clients(new, ["register-1", "writer-disk"])
@@ -92,7 +92,7 @@ async def busy_handover(world):
     await trio.sleep(0.5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.hand_over, old, new)
-        await stage.until(lambda: stage.node(new).members[0].promoting)
+        await stage.until(lambda: stage.node(new).members[0].local.promoting)
         stage.network.seconds_max = 0.1
     stage.network.seconds_max = 0.002
     stage.send_clients(new)

@@ -69,9 +69,9 @@ async def test_what_a_follower_gives_up_below_a_trim_is_owed_until_it_is_copied(
         term = members[0].node.leaderships.system.term
         await members[2].start()
         await members.level("log")
-        assert members[2].member.file.now.owes == (Debt(PartitionId(partition.feed_id, 0), Standing(term, 10)),)
+        assert members[2].member.local.file.now.owes == (Debt(PartitionId(partition.feed_id, 0), Standing(term, 10)),)
         await members[1].promote()  # it asks for a promise, with which what is there again is owed no more
-        assert not members[2].member.file.now.owes
+        assert not members[2].member.local.file.now.owes
 
 
 async def test_a_partition_that_is_copied_anew_ends_no_stream(members):
@@ -115,13 +115,13 @@ async def test_a_new_disk_votes_though_the_leader_cannot_read_a_partition_which_
         await members[2].stop()
         members[2].replace_disk()
         await members[2].start()
-        await until(lambda: members[2].member.votes)
+        await until(lambda: members[2].member.local.votes)
         standing = Standing(members[0].node.leaderships.system.term, broken.high_seq)
-        assert members[2].member.file.now.owes == (Debt(PartitionId(broken.feed_id, 0), standing),)
+        assert members[2].member.local.file.now.owes == (Debt(PartitionId(broken.feed_id, 0), standing),)
         await members[0].kill()
         await members[1].promote()  # it has all that is owed
         await until(lambda: members[2].rows("orders") == numbered(0, 20))
-        assert members[2].member.votes
+        assert members[2].member.local.votes
 
 
 async def test_by_the_promise_of_who_owes_a_partition_only_one_leads_that_has_it(members):
@@ -136,7 +136,7 @@ async def test_by_the_promise_of_who_owes_a_partition_only_one_leads_that_has_it
         members[2].replace_disk()
         await members[1].start()
         await members[2].start()
-        await until(lambda: members[2].member.votes)
+        await until(lambda: members[2].member.local.votes)
     with pytest.raises(TailraceError):  # what is missing it would have to fetch from who cannot read it
         await members[1].promote()
     await members[0].kill()

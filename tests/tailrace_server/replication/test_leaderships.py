@@ -176,7 +176,7 @@ def test_a_confirmation_of_both_groups_needs_both(node):
         for voter in (1, 2):
             peer = node.follow(leadership, voter, leadership.group.number)
             connections[leadership, voter] = connection = Asked()
-            peer.connections[connection] = None
+            peer.add_connection(connection)
     both = list(node.leaderships)
     confirm_all(both, answers["both"].append)
     confirm_all([node.even], answers["even"].append)

@@ -35,7 +35,7 @@ from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.replication import handover, membership
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.member import _LOOKS_BEFORE_LEADING_AGAIN as LOOKS_BEFORE_LEADING_AGAIN
-from tailrace_server.replication.member import Member
+from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.promotion_forecast import forecast_of
@@ -80,13 +80,13 @@ async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
     made = new_set()
     await made[0].start()
     await made[1].start()
-    await until(lambda: made[0].member.asked == {str(made[1].address), str(made[2].address)})
-    await until(lambda: made[1].member.asked == {str(made[0].address), str(made[2].address)})
+    await until(lambda: made[0].member.peers.asked == {str(made[1].address), str(made[2].address)})
+    await until(lambda: made[1].member.peers.asked == {str(made[0].address), str(made[2].address)})
     assert not any(node.leads for node in made)
     await made[2].start()
     assert await made.settled() is made[0]
     assert len({node.node.identity.cluster_id for node in made}) == 1
-    assert all(node.member.votes for node in made)
+    assert all(node.member.local.votes for node in made)
 
 
 def with_list(node, nodes):
@@ -164,7 +164,7 @@ async def test_a_promise_to_a_node_with_another_list_is_refused(members):
         for node in members:
             with pytest.raises(TailraceError, match=r"x:1 was started with other --members: .*: nothing is promised"):
                 await node.ask(Opcode.PROMISE, members=other, **promise)
-    assert [node.member.file.now.term for node in members] == [term] * 3
+    assert [node.member.local.file.now.term for node in members] == [term] * 3
     assert leader.leads
 
 
@@ -306,7 +306,7 @@ async def with_older_copy(members, tmp_path, *, stopped):
             await old.start()
         await third.stop()
         await put(feed, numbered(10, 10), level="quorum")
-        told = leader.member._known
+        told = leader.member.peers.known_start
         ends = old.node.storage.journal.synced_end
         await until(lambda: (known := told(old.node.identity.placement_id)) is not None and known.end >= ends)
         await old.kill()
@@ -321,7 +321,7 @@ async def test_an_older_copy_of_a_members_own_directory_does_not_vote(members, t
     monkeypatch.setattr(Following, "_begin", lambda following, feed: None)  # the leader goes before it has sent any
     await old.start()
     await until(lambda: on_older_copies(leader) == {str(old.address)})
-    await until(lambda: old.member.file.now.older is not None)
+    await until(lambda: old.member.local.file.now.older is not None)
     await leader.stop()
     await third.start()
     await until(lambda: on_older_copies(third) == {str(old.address)})
@@ -343,7 +343,7 @@ async def test_an_older_copy_votes_again_once_it_has_caught_up(members, tmp_path
     await old.start()
     await third.start()
     await members.level("orders")
-    await until(lambda: old.member.votes and old.member.file.now.older is None)
+    await until(lambda: old.member.local.votes and old.member.local.file.now.older is None)
     await until(lambda: not any(map(on_older_copies, members)))
     await leader.kill()
     await old.promote()
@@ -462,7 +462,7 @@ async def test_nothing_is_promised_told_or_sent_to_another_cluster(members):
         await follower.ask(Opcode.TAKE_OVER, term=term, cluster_id=theirs)
     with pytest.raises(TailraceError, match="ACCEPTED_SEQS: the asker is of cluster abab"):
         await leader.ask(Opcode.ACCEPTED_SEQS, feed_ids=[], cluster_id=theirs)
-    assert [node.member.file.now.term for node in members] == [term] * 3
+    assert [node.member.local.file.now.term for node in members] == [term] * 3
     assert leader.leads
 
 
@@ -592,12 +592,12 @@ async def test_a_promotion_without_a_majority_is_refused_and_says_who_is_missing
         await members.filled(client, {b"k": b"v"})
     await members[0].kill()
     await members[2].kill()
-    term = members[1].member.file.now.term
+    term = members[1].member.local.file.now.term
     with pytest.raises(NotLeader, match="--force") as refused:
         await members[1].promote()
     for node in (members[0], members[2]):
         assert str(node.address) in str(refused.value)
-    assert members[1].member.file.now.term == term  # hopeless: nothing was promised
+    assert members[1].member.local.file.now.term == term  # hopeless: nothing was promised
 
 
 async def test_one_is_promoted_by_force_and_the_others_come_back_to_it(members):
@@ -671,7 +671,7 @@ async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught
             await members[2].promote()
         await members[0].start()
         await members.level("orders")
-        await until(lambda: members[2].member.votes)
+        await until(lambda: members[2].member.local.votes)
         await members.level("orders")
         assert members[2].rows("orders") == numbered(0, 10)
         # From now on it counts.
@@ -708,13 +708,13 @@ async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_n
     monkeypatch.setattr(ReplicaPuller, "_snapshot_ended", end_late)
     monkeypatch.setattr(ReplicaPuller, "_acknowledge", note)
     await new.start()
-    await until(lambda: told.is_set() or new.member.votes)
-    await until(lambda: new.seqs("elder") == [0] or new.member.votes)
+    await until(lambda: told.is_set() or new.member.local.votes)
+    await until(lambda: new.seqs("elder") == [0] or new.member.local.votes)
     for _ in range(20):
         await trio.sleep(0.01)
-        assert not new.member.votes, f"it has {new.seqs('orders')} of the feed that it was told of"
+        assert not new.member.local.votes, f"it has {new.seqs('orders')} of the feed that it was told of"
     late.set()
-    await until(lambda: new.member.votes)
+    await until(lambda: new.member.local.votes)
     assert new.seqs("orders") == [10]
 
 
@@ -727,11 +727,11 @@ async def test_a_member_without_a_vote_that_leads_by_force_has_one_from_then_on(
     await members[1].start()
     await members[2].start()
     await members[2].promote(force=True)
-    assert members[2].member.votes
+    assert members[2].member.local.votes
     assert members[2].rows("orders") == {b"k": b"v"}
     await members[2].kill()
     await members[2].start()
-    assert members[2].member.votes
+    assert members[2].member.local.votes
     await members[0].start()
     assert await members.settled() is members[2]
 
@@ -756,7 +756,7 @@ async def test_all_disks_but_one_are_replaced_and_that_one_leads_by_force(member
             await node.start()
         await members[2].promote(force=True)
         assert await members.level("orders") is members[2]
-        await until(lambda: all(node.member.votes for node in members))
+        await until(lambda: all(node.member.local.votes for node in members))
         await put(feed, numbered(5, 5), level="quorum")
     await members.level("orders")
     assert [node.rows("orders") for node in members] == [numbered(0, 10)] * 3
@@ -824,11 +824,11 @@ async def test_two_members_that_do_not_reach_each_other_do_not_depose_each_other
     """A third one reaches both. The one that led before hears from it of the later leader, and waits for that."""
     old, new, bridge = members
     looks = collections.Counter()
-    look = Member.look
+    look = PeerStates.look
 
-    async def counted(member, *arguments):
-        await look(member, *arguments)
-        looks[member.node.identity.placement_id] += 1
+    async def counted(peers, *arguments):
+        await look(peers, *arguments)
+        looks[peers._node.identity.placement_id] += 1
 
     async with members.client() as client:
         feed = await members.filled(client, {b"k": b"v"})
@@ -836,7 +836,7 @@ async def test_two_members_that_do_not_reach_each_other_do_not_depose_each_other
         # The link itself stays: it is only that nobody answers on a new one.
         await new.promote()
         await until(lambda: bridge.follows(new))
-        monkeypatch.setattr(Member, "look", counted)
+        monkeypatch.setattr(PeerStates, "look", counted)
         await until(lambda: looks[old.node.identity.placement_id] > 3 * LOOKS_BEFORE_LEADING_AGAIN)
         assert (new.leads, new.node.leaderships.system.term, bridge.node.leaderships.system.term) == (True, 2, 2)
         assert not old.leads
@@ -851,7 +851,7 @@ async def test_a_term_that_nobody_comes_to_by_leading_is_refused(members):
         for node in members:
             with pytest.raises(ProtocolError, match="nothing is promised"):
                 await node.ask(Opcode.PROMISE, term=term, **promise)
-    assert {node.member.file.now.term for node in members} == {1}
+    assert {node.member.local.file.now.term for node in members} == {1}
 
 
 async def test_a_set_goes_on_whose_terms_were_driven_up(new_set):
@@ -934,14 +934,14 @@ async def test_a_handover_does_not_wait_for_a_third_one_that_is_silent(patient_s
     """It is heard of again only once the other one leads."""
     made = patient_set
     silent, is_led = made[2].address, trio.Event()
-    look_at = Member._look_at
+    look_at = PeerStates._look_at
 
-    async def look_past(member, address, found):
+    async def look_past(peers, address, found):
         if address == silent:
             await is_led.wait()
-        await look_at(member, address, found)
+        await look_at(peers, address, found)
 
-    monkeypatch.setattr(Member, "_look_at", look_past)
+    monkeypatch.setattr(PeerStates, "_look_at", look_past)
     async with made.client() as client:
         feed = await made.filled(client, {b"k": b"v"})
         [log] = made[0].logs("orders")
@@ -1061,7 +1061,7 @@ async def test_writes_go_on_where_the_other_one_does_not_ask_for_the_promise(pat
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made[0].hand_over, made[1])
             await until(lambda: made[1].member.turns)
-            hold_up(made[1], lambda: made[1].member.promoting)  # it has to fetch
+            hold_up(made[1], lambda: made[1].member.local.promoting)  # it has to fetch
             await put(feed, numbered(0, 10))
             assert made[0].leads
             goes_on.set()
@@ -1126,10 +1126,10 @@ async def test_a_set_is_made_of_a_backup(tmp_path, new_set):
     await made[0].stop()
     made[0].config = as_member
     await made.start()
-    assert [node.member.votes for node in made] == [False] * 3
+    assert [node.member.local.votes for node in made] == [False] * 3
     await until(lambda: all("waits" in node.member.progress for node in made))
     await made[0].promote(force=True)
-    await until(lambda: all(node.member.votes for node in made))
+    await until(lambda: all(node.member.local.votes for node in made))
     async with made.client() as client:
         await put(client.feed("orders"), numbered(10, 5), level="quorum")
     await made.level("orders")
@@ -1166,9 +1166,11 @@ async def test_an_old_backup_of_a_member_moves_nothing(members):
     later = r"has no vote, and holds a history of term \d+, later than "
     await until(lambda: re.search(later, old.member.progress) or leader.node.leaderships.system.term != term)
     # It has been looked at often enough to be taken for one that has promised more.
-    await until(lambda: leader.node.leaderships.system.term != term or leader.member.seen[str(old.address)] is not None)
+    await until(
+        lambda: leader.node.leaderships.system.term != term or leader.member.peers.states[str(old.address)] is not None
+    )
     looks = []
-    leader.member.look = partial(counted, looks, leader.member.look)
+    leader.member.peers.look = partial(counted, looks, leader.member.peers.look)
     await until(lambda: leader.node.leaderships.system.term != term or len(looks) > 2 * LOOKS_BEFORE_LEADING_AGAIN)
     for force in (False, True):
         with pytest.raises(NotLeader, match=f"refused: this node {later}"):
@@ -1195,7 +1197,7 @@ async def test_a_promotion_counts_nothing_that_a_member_without_a_vote_holds(mem
     third = next(node for node in members if node not in (leader, old))
     await until(lambda: "waits" in old.member.progress)
     await leader.kill()
-    term = third.member.file.now.term
+    term = third.member.local.file.now.term
     with pytest.raises(NotLeader, match="refused: 1 of the 2 voters"):
         await third.promote()
     await leader.start()
@@ -1218,7 +1220,9 @@ async def test_a_member_whose_directory_crashed_alone_but_is_new_joins_without_a
     await other.stop()
     other.config = dataclasses.replace(other.config, data=data)
     await other.start()
-    await until(lambda: leader.node.leaderships.system.term != term or (other.follows(leader) and other.member.votes))
+    await until(
+        lambda: leader.node.leaderships.system.term != term or (other.follows(leader) and other.member.local.votes)
+    )
     assert (leader.leads, leader.node.leaderships.system.term) == (True, term)
     await members.level("orders")
     assert other.rows("orders") == numbered(0, 10)
@@ -1362,7 +1366,7 @@ async def test_a_new_member_is_filled_from_folded_segments(members):
         members[2].replace_disk()
         await members[2].start()
         await members.level("orders")
-        await until(lambda: members[2].member.votes)
+        await until(lambda: members[2].member.local.votes)
     [filled] = members[2].node.feeds.named("orders").partitions
     assert any(segment.identity.deduplicated for segment in filled.chain.segments)
     assert members[2].rows("orders") == expected
@@ -1393,7 +1397,7 @@ async def test_who_has_promised_takes_and_acknowledges_nothing_of_the_leader_bef
         feed = await client.create_feed("orders", partitions=1)
         await feed.put(b"k", b"v", level="quorum")
         leader = await members.level("orders")
-        leader.member.look = never  # it does not learn of the promises
+        leader.member.peers.look = never  # it does not learn of the promises
         promise = {"term": 50, "address": "x:1", "placement_id": "00" * 16, "handover": False}
         answer = await members[1].ask(Opcode.PROMISE, **promise)
         [feed_id] = [f.info.feed_id.hex() for f in leader.node.feeds]
@@ -1532,7 +1536,7 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         assert members[0].rows("orders") == numbered(0, 11) | {b"x": b"1"}
         await members[1].kill()
         await members[2].promote()
-        assert members[0].member.file.now.owes == ()
+        assert members[0].member.local.file.now.owes == ()
         await put(feed, numbered(11, 1), level="quorum")
 
 
@@ -1568,7 +1572,7 @@ async def test_who_starts_anew_since_the_logs_share_nothing_owes_what_it_acknowl
     assert away.rows("orders") == rows | {b"restarts": b"3"}
     await leader.kill()
     await third.promote()
-    assert away.member.file.now.owes == ()
+    assert away.member.local.file.now.owes == ()
     assert third.rows("orders") == rows | {b"restarts": b"3"}
 
 
@@ -1577,16 +1581,16 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
     """It cannot see the one that leads, when it decides or for as long as it tries; the other one knows nothing."""
     back, forced, unknowing = members
     looks = 0
-    look_at = Member._look_at
+    look_at = PeerStates._look_at
 
-    async def look_past(member, address, found):
+    async def look_past(peers, address, found):
         nonlocal looks
-        if address == forced.address and member.node.config in (back.config, unknowing.config):
-            looks += member.node.config is back.config
-            if member.node.config is unknowing.config or looks <= hidden_looks:
+        if address == forced.address and peers._node.config in (back.config, unknowing.config):
+            looks += peers._node.config is back.config
+            if peers._node.config is unknowing.config or looks <= hidden_looks:
                 found[str(address)] = None
                 return
-        await look_at(member, address, found)
+        await look_at(peers, address, found)
 
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
@@ -1603,11 +1607,11 @@ async def test_a_leader_that_comes_back_deposes_nobody_who_leads_by_force(member
         return await run(promotion)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Member, "_look_at", look_past)
+        patched.setattr(PeerStates, "_look_at", look_past)
         patched.setattr(Promotion, "run", try_to_lead)
         await unknowing.start()
         await back.start()
-        await until(lambda: back.node.services in tries and not back.member.promoting)
+        await until(lambda: back.node.services in tries and not back.member.local.promoting)
         assert not back.leads
         if hidden_looks == 1:
             await until(lambda: back.follows(forced))
@@ -1621,19 +1625,19 @@ async def test_a_promotion_waits_once_for_a_leader_that_is_silent(new_set, monke
     made = new_set(replication=for_ever)
     await made.start()
     silent = (await made.settled()).address
-    look_at = Member._look_at
+    look_at = PeerStates._look_at
 
-    async def look_past(member, address, found):
+    async def look_past(peers, address, found):
         if address == silent:
             found[str(address)] = None
         else:
-            await look_at(member, address, found)
+            await look_at(peers, address, found)
 
     async with made.client() as client:
         await (await client.create_feed("orders", partitions=1)).put(b"k", b"v", level="quorum")
     await made.level("orders")
     await made[0].kill()
-    monkeypatch.setattr(Member, "_look_at", look_past)
+    monkeypatch.setattr(PeerStates, "_look_at", look_past)
     [listener] = await trio.open_tcp_listeners(silent.port, host=silent.host)
     async with listener:  # whoever connects hears nothing
         outcome = await made[1].promote()
@@ -1695,7 +1699,7 @@ async def test_a_member_that_cannot_write_its_membership_goes_on(members, monkey
         raise OSError(errno.ENOSPC, "no space is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(full.member.file, "store", refuse)
+        patch.setattr(full.member.local.file, "store", refuse)
         await other.promote()
         await until(lambda: not full.is_up or "no space is left" in full.member.progress)
         assert not full.leads

@@ -1,0 +1,182 @@
+"""What this node is as a member: what its directory has promised, and what it tells of itself."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tailrace.link.address import Address
+from tailrace_server.replication.debts import Debt, unpaid, with_debt
+from tailrace_server.replication.election import MemberState, OwnState, counts
+from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, why_older
+from tailrace_server.replication.membership import MembershipFile
+from tailrace_server.replication.peers import held_of, name_of, standings_of
+from tailrace_server.replication.role import Role
+from tailrace_server.replication.standings import PartitionId, Standing
+from tailrace_server.replication.unreadable import unreadable_of
+
+if TYPE_CHECKING:
+    from tailrace_server.partition.partition import Partition
+    from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.replication.local_node import LocalNode
+
+log = logging.getLogger("tailrace.server")
+
+
+class LocalMember:
+    """This node as a member of a group's set, or as a plain replica. Only its own methods change its fields."""
+
+    def __init__(self, node: LocalNode, leadership: Leadership) -> None:
+        """Reads what the directory has promised. Raises BadDirectory, OSError."""
+        config, members = node.config, leadership.members
+        self.node = node
+        self.leadership = leadership
+        self.is_in_set = leadership.in_set
+        own = Address(*config.listen)
+        self.number = members.index(own) if self.is_in_set else -1  # in the list of members
+        placement_id = node.identity.placement_id
+        self.file = MembershipFile(node.host.disk, config.data, placement_id, len(members), self.number)
+        self.others = [a for a in members if a != own] if self.is_in_set else [_source(config.replica_of)]
+        self.promoting = False
+
+    @property
+    def votes(self) -> bool:
+        """Whether this node's promises and acknowledgements count."""
+        return self.file.now.counts
+
+    @property
+    def line(self) -> Lineage:
+        """What this node tells of the starts of its directory."""
+        now = self.file.now
+        start = now.start._replace(end=self.node.storage.journal.synced_end)
+        return Lineage(start, now.before, now.older is not None)
+
+    def new_token(self) -> bytes:
+        """Returns the token of another start."""
+        return self.node.host.randomness.token(TOKEN_BYTES)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The list that this node was started with; empty where it is a plain replica."""
+        return tuple(map(str, self.leadership.members))
+
+    @property
+    def is_new(self) -> bool:
+        """The directory has never belonged to a set, and there is nothing in it."""
+        feeds = self.node.feeds
+        return not self.file.now.founded and not len(feeds) and not feeds.system.partitions[0].high_seq
+
+    @property
+    def source(self) -> str:
+        """The address of the node that a plain replica follows."""
+        return str(self.others[0])
+
+    def own_state(self) -> OwnState:
+        """Returns what the choice of the next step needs to know of this node."""
+        now = self.file.now
+        return OwnState(
+            max(self.number, 0),
+            self.is_new,
+            now.counts,
+            now.term,
+            now.leader_term,
+            now.led,
+            frozenset(now.founders),
+            self.node.identity.placement_id,
+        )
+
+    def counts(self, votes: bool, placement_id: bytes) -> bool:
+        """Whether the promise of such a member counts for a majority."""
+        return counts(MemberState(placement_id, votes=votes), frozenset(self.file.now.founders))
+
+    def counts_seen(self, seen: MemberState) -> bool:
+        """Whether what this other member says of itself counts: one without a vote moves nothing."""
+        return self.counts(seen.votes, seen.placement_id)
+
+    @property
+    def foreign_term(self) -> int:
+        """The newest term of what a member without a vote holds, 0 of one with a vote, or if nothing is held.
+
+        Such a node may have led by itself, or be restored from a backup: no voter need know of that term.
+        """
+        held = (partition.log.term for partition in self.leadership.group if partition.high_seq)
+        return 0 if self.votes else max(held, default=0)
+
+    def state(self) -> MemberState:
+        """Returns what this node answers to MEMBER."""
+        node, leadership, now = self.node, self.leadership, self.file.now
+        leads = leadership.role is Role.LEADER
+        return MemberState(
+            node.identity.placement_id,
+            node.identity.cluster_id,
+            self.is_new,
+            now.counts,
+            leads,
+            leadership.term if leads else now.term,
+            now.leader_term,
+            now.led,
+            self.promoting,
+            name_of(node) if leads else leadership.leader,
+            now.founders,
+            *held_of(leadership.group),
+            self.members,
+            len(unreadable_of(node, leadership.group)),
+            self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
+            {placement_id: MemberStart(*start) for placement_id, start in node.storage.held.others.items()},
+        )
+
+    def begin_promotion(self) -> None:
+        """Notes that this node tries to lead."""
+        self.promoting = True
+
+    def end_promotion(self) -> None:
+        """Notes that the try has ended."""
+        self.promoting = False
+
+    def found_older(self, start: MemberStart) -> bool:
+        """Notes that another member was told of ``start`` of this directory. Returns whether the vote was lost by that.
+
+        It is lost if the directory is an older copy of itself, which does not know of that start. A leader keeps it:
+        the set has what the leader has, by definition. Raises OSError if MEMBERSHIP cannot be written.
+        """
+        now = self.file.now
+        if self.is_new:
+            return False
+        if now.older is None and why_older("", start, self.line):
+            older = now.found_older(start)
+        elif now.older is not None and start > now.older:
+            older = now._replace(older=start)
+        else:
+            return False
+        leads = self.leadership.role is Role.LEADER
+        if leads:
+            older = older.caught_up(self.new_token())._replace(led=now.led)
+        self.file.store(older)
+        if not leads:
+            log.error("%s", why_older(name_of(self.node), None, self.line))
+        return not leads
+
+    # Debts
+
+    def owe(self, partition: Partition, term: int, seq: int) -> None:
+        """``partition`` is about to go back below (``term``, ``seq``), which may have been acknowledged. OSError."""
+        if not self.is_in_set or not self.file.now.votes:
+            return
+        debt = Debt(PartitionId(partition.feed_id, partition.id), Standing(term, seq))
+        self.file.store(self.file.now.owing(with_debt(self.file.now.owes, debt)))
+        log.warning(
+            "partition %s of feed %s goes back below seq %s, which this node may have acknowledged: by its promise "
+            "nobody is promoted who has less",
+            *(partition.id, partition.feed_id.hex(), seq),
+        )
+
+    def settle_debts(self) -> None:
+        """What is there again, durably, is owed no more. OSError."""
+        if self.file.now.owes:
+            held = standings_of(self.leadership.group)
+            self.file.store(self.file.now.owing(unpaid(self.file.now.owes, held)))
+
+
+def _source(address: Address | None) -> Address:
+    assert address is not None, "a node without a set and without a source is alone"
+    return address

@@ -1,0 +1,147 @@
+"""What the other members have answered last, and whose answers count."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.errors import TailraceError
+from tailrace.link.address import Address, parse_address
+from tailrace_server.replication.election import MemberState
+from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
+from tailrace_server.replication.lineage import Lineage, MemberStart, learned, why_older
+from tailrace_server.replication.peers import ask_all, look_at, name_of, never_enough
+
+if TYPE_CHECKING:
+    from tailrace_server.replication.local_member import LocalMember
+
+log = logging.getLogger("tailrace.server")
+
+
+class PeerStates:
+    """The last answer of each other member. Only its own methods change its fields."""
+
+    def __init__(self, local: LocalMember, warn: Callable[[str], None], on_older: Callable[[], None]) -> None:
+        """Knows no answers yet.
+
+        Args:
+            local: this node as a member.
+            warn: logs a sentence, once if it comes again and again.
+            on_older: called if another member knows that this directory is an older copy of itself.
+        """
+        self._local = local
+        self._node = local.node
+        self._warn = warn
+        self._on_older = on_older
+        self.states: dict[str, MemberState | None] = {str(address): None for address in local.others}
+        self.asked: set[str] = set()  # the addresses that were asked since the start, or since this node led last
+        self.misfits: dict[str, str] = {}  # the sentence why an answer does not count, by address
+        self._disks: dict[str, bytes] = {}  # the placement id that each other member has told last, if that counts
+
+    def forget_asked(self) -> None:
+        """Begins to count anew who was asked: this node leads no more."""
+        self.asked = set()
+
+    async def look(self, is_enough: Callable[[Mapping[str, MemberState | None]], bool] | None = None) -> None:
+        """Asks all others what they are: ``seen`` and ``asked``.
+
+        Once ``is_enough`` of what was found, the rest is not waited for much longer: it is taken for unreachable.
+        """
+        asked = self.asked
+        found: dict[str, MemberState | None] = {}
+        addresses = [*self._local.others, *self._hints()]
+        questions = [partial(self._look_at, address, found) for address in addresses]
+        await ask_all(questions, never_enough if is_enough is None else partial(is_enough, found))
+        # All at once: who has looked decides by its own look, whoever else looks meanwhile.
+        self.states = {str(address): found.get(str(address)) for address in addresses}
+        asked.update(found)
+
+    def _hints(self) -> list[Address]:
+        """The leader that a plain replica's source has named."""
+        seen = self.states.get(str(self._local.others[0]))
+        if self._local.is_in_set or seen is None or seen.leads or not seen.leader:
+            return []
+        try:
+            hint = parse_address(seen.leader)
+        except ValueError:
+            return []
+        return [] if hint in self._local.others or str(hint) == name_of(self._node) else [hint]
+
+    async def _look_at(self, address: Address, found: dict[str, MemberState | None]) -> None:
+        name = str(address)
+        try:
+            seen = await look_at(self._node, address, self._node.config.replication.ask_timeout_s)
+        except (TailraceError, OSError) as error:
+            log.debug("%s does not answer: %s", name, error)
+            found[name] = None
+            return
+        found[name] = None if self._is_misfit(name, seen) else seen
+
+    def _is_misfit(self, name: str, seen: MemberState) -> bool:
+        """Whether its answer counts for nothing, to decide anything; status and log say so."""
+        why = self.why_misfit(name, seen)
+        if why != self.misfits.get(name, ""):
+            if why:
+                log.warning("%s: its answers count for nothing", why)
+                self.misfits[name] = why
+            else:
+                del self.misfits[name]
+        if not why:
+            self.knows_disk(name, seen.placement_id)
+            if seen.line is not None:
+                self._learn(seen.placement_id, seen.line.now)
+            for placement_id, start in seen.known.items():
+                self._learn(placement_id, start)
+        return bool(why)
+
+    def _learn(self, placement_id: bytes, start: MemberStart) -> None:
+        """Notes a start that a directory has had, which may be this node's own."""
+        if not self._local.is_in_set:
+            return
+        if placement_id != self._node.identity.placement_id:
+            self._node.storage.held.remember(placement_id, learned(self.known_start(placement_id), start))
+            return
+        try:
+            is_older = self._local.found_older(start)
+        except OSError as error:  # the next look tells it again, and the others know by themselves
+            self._warn(f"MEMBERSHIP cannot be written: {error}")
+            return
+        if is_older:
+            self._on_older()
+
+    def why_misfit(self, name: str, seen: MemberState) -> str:
+        """Returns why nothing that the node ``name`` says counts in this set, in a sentence; "" if it does.
+
+        A new directory is of no cluster yet: it may found a set with others, or join one.
+        """
+        if not self._local.is_in_set:
+            return ""
+        is_new = seen.is_new or self._local.is_new
+        other = "" if is_new else why_other_cluster(self._node.identity.cluster_id, name, seen.cluster_id)
+        disk = self.why_no_disk(name, seen.placement_id, seen.line)
+        return why_other_list(self._local.members, name, seen.members) or other or disk
+
+    def why_no_disk(self, name: str, placement_id: bytes, line: Lineage | None) -> str:
+        """Returns why nothing counts that a member on this disk says, in a sentence; "" if it counts.
+
+        It is another member's, a copy of one, or an older copy of its own.
+        """
+        copy = self.why_copy(name, placement_id)
+        return copy or (why_older(name, self.known_start(placement_id), line) if self._local.is_in_set else "")
+
+    def known_start(self, placement_id: bytes) -> MemberStart | None:
+        """The last start that this node was told of a directory."""
+        start = self._node.storage.held.others.get(placement_id)
+        return None if start is None else MemberStart(*start)
+
+    def why_copy(self, name: str, placement_id: bytes) -> str:
+        """Returns why nothing counts that a member with this placement id says, if another one has it; else ""."""
+        if not self._local.is_in_set:
+            return ""
+        return why_copy(self._node.identity.placement_id, name, placement_id, self._disks)
+
+    def knows_disk(self, name: str, placement_id: bytes) -> None:
+        """The member ``name`` is on the disk ``placement_id``, which ``why_copy`` has nothing against."""
+        self._disks[name] = placement_id
