@@ -6,7 +6,8 @@
 # make soak    the long tests: many seeds, many examples, Spark killed at every point
 # make coverage
 #              make test with the coverage of each file
-#              The five run as many processes as there are processors (WORKERS=n: n of them); tests/README.md has more.
+#              The five run in as many processes as there are processors, or one more (WORKERS=n: in n);
+#              tests/README.md has more.
 # make check   format, lint, types
 # make docs    the documentation as a site, in build/site
 # make bench   the measurements
@@ -23,11 +24,12 @@
 # pyproject.toml or constraints.txt changed. PYTHON=python3.12 takes another interpreter for a new .venv.
 
 PYTHON ?= python3
-WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Slow tests wait for other processes and for networks: one more of them than processors.
+BUSY = $(shell $(BIN)/python -c 'import os; print(min(os.cpu_count() + 1, 16))')
 
 # Each test of a process, and each worker, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,11 +40,14 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
 
-quick test planted soak: $(INSTALLED)
-	@$(PYTEST) --tier=$@
+quick: $(INSTALLED)
+	@$(PYTEST) -n $(or $(WORKERS),auto) --tier=quick
+
+test planted soak: $(INSTALLED)
+	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=$@
 
 coverage: $(INSTALLED)
-	@$(PYTEST) --tier=test --cov --cov-report=term
+	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=test --cov --cov-report=term
 
 check: $(INSTALLED)
 	@$(BIN)/ruff format --check .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import inspect
@@ -25,8 +24,8 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config
 from tailrace_server.node.start import open_node
 
-# Selects the tests of a tier: make quick, make test, make soak.
-pytest_plugins = ["tests.tiers"]
+# The tests of a tier (make quick, make test, make soak), and their way to the processes that run them.
+pytest_plugins = ["tests.tiers", "tests.scheduling"]
 
 # No test is about time: where others use the machine, an example of a millisecond may take a second. And no run of the
 # tests is about luck: each tries the same examples. TAILRACE_EXAMPLES=new looks for others.
@@ -43,14 +42,10 @@ TEST_SECONDS_MAX = 300.0
 ANSWER_SECONDS_MAX = 60.0
 
 
-@pytest.hookimpl(trylast=True)  # others mark what is slow
 def pytest_collection_modifyitems(items):
     for item in items:
         if inspect.iscoroutinefunction(getattr(item, "obj", None)):
             item.obj = _in_time(item.obj)
-    # Files with slow tests first: of several processes none is left alone with a long one in the end.
-    slow_counts = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow_counts[item.path])
 
 
 def _in_time(function):

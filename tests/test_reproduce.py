@@ -19,8 +19,9 @@ def git(folder, *arguments):
 
 
 @pytest.fixture
-def commit(tmp_path):
+def commit(tmp_path, monkeypatch):
     """Returns a function that commits a value, the value that the test expects, and a message."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # those of the project take a second of each start
     folder = tmp_path / "repository"
     (folder / "client_sdk").mkdir(parents=True)
     (folder / "tests").mkdir()

@@ -82,6 +82,7 @@ def perform(example, node_process, monkeypatch, capsysbinary, tmp_path):
     return perform
 
 
+@pytest.mark.soak  # the programs themselves are tried below, with more rows
 @pytest.mark.parametrize("heading", ["JSON files to a search index", "Orders and payments"])
 def test_the_page_shows_what_is_printed(perform, heading):
     commands = dialogue(heading)

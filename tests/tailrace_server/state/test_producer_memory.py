@@ -159,7 +159,7 @@ steps = st.lists(
 
 @pytest.mark.parametrize("bytes_max", [4 * 1_000, 4 * 3_000, 4 * 20_000])
 @given(taken=steps)
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 def test_forgetting_never_writes_a_resend_twice(bytes_max, taken):
     """A resend within a day is recognised, or refused; its producer's next block is taken in order or refused."""
     account = MemoryAccount(bytes_max)
