@@ -1,12 +1,12 @@
-"""The answers of one connection: queued at once, or when what they tell is as safe as they say.
+"""The answers of one connection: queued at once, or when their rows have the level that they promise.
 
     add ──────────────────────────────────────────────────────┐
     add_when_durable, add_written ── committer ───────────────┤
     add_at ── waiting (a majority) ───────────────────────────┼──> queue ──> Connection.flush
     add_when_confirmed ── leadership.confirm (who leads) ─────┘
 
-``held_bytes`` counts an answer from the moment that it waits, and a connection with too many of them is not read
-from: that bounds what waits. What all connections hold together is in `answer_memory`.
+``held_bytes`` counts an answer from the moment that it waits. A connection with too many of them is not read from,
+which bounds the answers that wait. `answer_memory` counts the answers of all connections together.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Answers:
         self._queued: list[bytes] = []
         self.held_bytes = 0  # of answers that were not taken, those that wait for something included
         self._is_closed = False
-        # What waits for other nodes may do so for ever: it has to end with the connection.
+        # A wait for other nodes may never end by itself, so it has to end with the connection.
         self._waits: dict[int, Cancel] = {}
         self._wait_numbers = itertools.count()
 
     def add(self, data: bytes) -> None:
-        """Queues an answer; ``flush`` sends it together with others. Nothing is said after the last word."""
+        """Queues an answer; ``flush`` sends it together with others. Does nothing after `close`."""
         self.held_bytes += len(data)
         self._queue(data)
 
@@ -56,14 +56,14 @@ class Answers:
         self.add(encode_error(error, id))
 
     def add_when_durable(self, data: bytes, id: int) -> None:
-        """Queues an answer once all that is written now is durable, or an ERROR where that fails."""
+        """Queues an answer once all that is written now is durable, or an ERROR if that fails."""
         self.held_bytes += len(data)
         self._node.storage.committer.when_durable(partial(self._waited, data, id))
 
     def add_written(self, versions: VersionRange, id: int) -> None:
-        """Queues a WRITTEN once all that is written now is durable, or an ERROR where that fails.
+        """Queues a WRITTEN once all that is written now is durable, or an ERROR if that fails.
 
-        It is made when the streams have been sent, since a consumer has done its waiting.
+        The frame is made after the streams were sent: consumers come first.
         """
         self.held_bytes += WRITTEN_FRAME_BYTES
 
@@ -77,7 +77,7 @@ class Answers:
         self._node.storage.committer.when_durable(durable)
 
     def add_at(self, level: Level, needs: Sequence[tuple[Partition, int]], data: bytes, id: int) -> None:
-        """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR where that fails.
+        """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR if that fails.
 
         On a leader's own disk that is once all that is written now is durable.
         """
@@ -94,7 +94,7 @@ class Answers:
             node.storage.committer.hurry()
 
     def add_when_confirmed(self, leadership: Leadership, data: bytes, id: int) -> None:
-        """Queues an answer once a majority has said that this node leads."""
+        """Queues an answer once a majority has confirmed that this node leads."""
         self.held_bytes += len(data)
         self.until(leadership.confirm, partial(self._waited, data, id))
 
@@ -114,7 +114,7 @@ class Answers:
         self.until(partial(confirm_all, leaderships), confirmed)
 
     def until(self, begin: Callable[[Answer], Cancel | None], then: Answer) -> None:
-        """Calls ``then`` when what ``begin(callback)`` waits for is there, or has failed; never once this has ended."""
+        """Calls ``then`` when the wait that ``begin(callback)`` starts ends or fails; never after `stop_waiting`."""
         number = next(self._wait_numbers)
 
         def done(error: TailraceError | None) -> None:
@@ -126,13 +126,13 @@ class Answers:
             self._waits[number] = cancel
 
     def stop_waiting(self) -> None:
-        """The connection is over: nobody is left to answer."""
+        """Cancels every wait: the connection is over."""
         waits, self._waits = self._waits, {}
         for cancel in waits.values():
             cancel()
 
     def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
-        """What an answer has waited for is there; ``held_bytes`` counts it."""
+        """Queues an answer whose wait is over; ``held_bytes`` counts it already."""
         if error is None:
             self._queue(data)
         else:
@@ -140,7 +140,7 @@ class Answers:
             self.add_error(error, id)
 
     def _queue(self, data: bytes) -> None:
-        """Queues what ``held_bytes`` counts already."""
+        """Queues an answer that ``held_bytes`` counts already."""
         if self._is_closed:
             self.held_bytes -= len(data)
             return
@@ -167,5 +167,5 @@ class Answers:
         return data
 
     def close(self) -> None:
-        """Queues nothing from now on: the last word is about to be said."""
+        """Queues nothing from now on: the last frame is about to be sent."""
         self._is_closed = True

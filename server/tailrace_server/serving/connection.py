@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# A connection handles requests for so long, then others have their turn of the loop. It is far above what a turn costs
-# (20 µs), and as short as the loop is held up by an fsync or a step of a look-up.
+# The seconds for which a connection handles requests before others have their turn of the loop. A turn costs 20 µs, far
+# less, and an fsync or a slice of a look-up holds up the loop for as long.
 TURN_SECONDS = 0.002
-# So many frames are cut at a time: a read may have 65,536 of them, which take 50 ms and 15 MiB.
+# The most frames that are cut at a time: a read may have 65,536 of them, which take 50 ms and 15 MiB.
 CUT_FRAMES_MAX = 256
-# Streams send about this much, then whoever else is ready has a turn of the loop.
+# Streams send about this many bytes, then other tasks have a turn of the loop.
 PUMP_BYTES = 1024 * 1024
-# Where a system call would take more buffers than this, the small ones are joined: those of less than so many bytes.
+# If a system call would take more buffers than BUFFERS_MAX, those of less than JOIN_BYTES_MAX are joined.
 BUFFERS_MAX = 8
 JOIN_BYTES_MAX = 16 * 1024
-# Cookies that came back and ends of streams that the peer does not take: what else waits is counted in bytes.
+# The most returned cookies and ends of streams that the peer does not take. Other waiting frames are counted in bytes.
 UNSENT_FRAMES_MAX = 16_384
-# A peer that is told why its connection ends has this long to read it; what it goes on sending meanwhile is dropped.
+# A peer that is told why its connection ends has this many seconds to read it. Its own frames are dropped meanwhile.
 LINGER_SECONDS = 5.0
-# A stream that finds no descriptor to read a segment with tries again after so long: others may have closed theirs.
+# A stream that finds no free descriptor for a segment tries again after this time: others may have closed theirs.
 DESCRIPTOR_WAIT_SECONDS = 0.1
 _STOPPING = "the node is stopping"
 
@@ -71,11 +71,11 @@ class Connection:
     def __init__(self, node: Services, transport: Transport, nursery: trio.Nursery) -> None:
         self.node = node
         self.answers = Answers(node, self.has_news)
-        self.is_closing = False  # the last word was said: nothing more is sent
+        self.is_closing = False  # the last frame was sent
         self.transport = transport
         self.nursery = nursery
         self.name = ""
-        self.session = ""  # what the client's next connection will give as well, "" for none
+        self.session = ""  # the name that the client's next connection gives too; "" for none
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self.rounds = Rounds(0)
@@ -88,13 +88,13 @@ class Connection:
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
         self._request_bytes = 0  # of the requests that wait in tasks of their own
-        self._found_bytes = 0  # of answers that are not complete, and of what is being read for them
+        self._found_bytes = 0  # of answers that are not complete, and of the chunks that are read for them
         self._unsent_bytes = 0  # of answers that were sent, and that the socket has not taken: this many at most
-        self._charged_bytes = 0  # what the node's account has of this connection
+        self._charged_bytes = 0  # the share of this connection in the node's account
         self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
         self.pending_streams: dict[int, StreamRequest] = {}  # by id: they wait for the seq of their time
         self.writes = False
-        self._waits_for_memory = False  # nothing is read for now: nobody can tell whether the peer is silent
+        self._waits_for_memory = False  # reading pauses, so the peer cannot be called silent
         self._closing_at = 0.0
         self._drained = trio.Event()
         self._room: trio.Event | None = None  # there while someone waits for it
@@ -125,7 +125,7 @@ class Connection:
                 if self.transport.is_broken:
                     return
         except OSError:
-            return  # the peer is gone: nobody is left to tell
+            return  # the peer is gone
         finally:
             self.rounds.close_all()
             self.answers.stop_waiting()
@@ -133,7 +133,7 @@ class Connection:
     async def _handle_received(self) -> None:
         """Handles the frames that are complete, in turns of TURN_SECONDS; others have the loop in between.
 
-        It stops early when the connection closes and when the peer is gone: nobody would get the answers.
+        It stops early when the connection closes and when the peer is gone: the answers could not be delivered.
         """
         node, turn, monotonic = self.node, self.node.turn, self.node.clock.monotonic
         self.received_at = turn.begin()
@@ -157,14 +157,14 @@ class Connection:
             await self._drained.wait()
 
     def _lacks_room(self) -> bool:
-        """Before the peer may ask for more it has to take what it was answered, or the flusher has to catch up."""
+        """Tells whether the peer has to take its answers, or the flusher has to catch up, before the next request."""
         nbytes = self._request_bytes
         if nbytes and (nbytes > self._backlog_bytes_max or self._account.refuses(nbytes)):
             return True
         return self.lacks_answer_room()
 
     def lacks_answer_room(self) -> bool:
-        """Tells whether the answers of this connection take so much memory that no other one may be looked up."""
+        """Tells whether the answers of this connection take too much memory for another look-up."""
         held = self.answers.held_bytes + self._found_bytes
         if held + self.transport.backlog_bytes > SHARE_BYTES and self._holds_much(held):
             return True
@@ -177,7 +177,7 @@ class Connection:
         if held + self.transport.backlog_bytes > self._backlog_bytes_max:
             return True
         self._charge()
-        # What a replica acknowledges is what answers wait for: its connection is read in any case.
+        # Answers wait for the acknowledgements of replicas, so a replica's connection is always read.
         return self.replica is None and self._account.refuses(held + self._unsent_bytes)
 
     def _charge(self) -> None:
@@ -208,11 +208,11 @@ class Connection:
         self._charged_bytes = 0
 
     async def wait_for_room(self) -> None:
-        """Waits until the peer may ask for more. A checkpoint only where it has to wait."""
+        """Waits until the peer may ask for more. A checkpoint only if it has to wait."""
         await self._wait_while(self._lacks_room)
 
     async def wait_for_answer_room(self) -> None:
-        """Waits until another answer may be looked up. A checkpoint only where it has to wait."""
+        """Waits until another answer may be looked up. A checkpoint only if it has to wait."""
         await self._wait_while(self.lacks_answer_room)
 
     async def _wait_while(self, lacks_room: Callable[[], bool]) -> None:
@@ -247,7 +247,7 @@ class Connection:
                 self.flush()
 
     def _handle(self, frame: Frame) -> None:
-        """One frame. An error of a request is its answer; an error of the protocol ends the connection."""
+        """Handles a frame. An error of a request is its answer; an error of the protocol ends the connection."""
         opcode = frame.opcode
         if not self.greeted and opcode is not Opcode.HELLO:
             raise ProtocolError(f"{opcode.name} before HELLO")
@@ -264,7 +264,7 @@ class Connection:
             self.answers.add_error(error, frame.id)
 
     def _answer_unknown(self, unknown: UnknownFeed, id: int) -> None:
-        """There is no such feed here; that there is none at all may have to be asked first."""
+        """Answers a request of an unknown feed, after the leader or a majority has confirmed that it is missing."""
 
         def answer(failure: TailraceError | None) -> None:
             self.answers.add_error(unknown if failure is None else failure, id)
@@ -279,7 +279,7 @@ class Connection:
     def require_writable(self, leadership: Leadership) -> None:
         """Raises as ``Leadership.require_writable``; and NotLeader if the node came to lead the group after HELLO.
 
-        What the client sent may have been on its way since then, and the client may have written elsewhere meanwhile.
+        Its request may have been on the way since then, and the client may have written elsewhere meanwhile.
         """
         leadership.require_writable()
         if self.changes.get(leadership.group.number) != leadership.changes:
@@ -292,7 +292,7 @@ class Connection:
         self.node.connections.has_news(self)
 
     def flush(self) -> None:
-        """Sends what is queued: streams first, since a consumer has done its waiting."""
+        """Sends the queued frames: streams first, since their consumers wait longest."""
         if self.is_closing:
             return
         if self.rounds.has_news and not self._pumps_soon:
@@ -303,7 +303,7 @@ class Connection:
             self.send_answers()
 
     def _queue_replica_frames(self, replica: ServedReplica) -> None:
-        """What a replica is told behind the blocks; where it does not read, once it does."""
+        """Queues the frames that a replica gets after the blocks. If it does not read now, they go out once it does."""
         if not self.transport.backlog_bytes:
             for data in replica.frames():
                 self.answers.add_beside(data)
@@ -326,7 +326,7 @@ class Connection:
         self._look_again()
 
     def pump(self) -> None:
-        """Sends what the streams have, as far as the consumer has granted room and the socket takes it."""
+        """Sends the streams' frames, as far as the consumer has granted room and the socket takes them."""
         rounds, transport = self.rounds, self.transport
         examined_max = rounds.examined_bytes + PUMP_BYTES
         while not transport.backlog_bytes:
@@ -388,7 +388,7 @@ class Connection:
     # Ending
 
     def fail(self, error: TailraceError) -> None:
-        """Names what was wrong, then closes."""
+        """Sends the error, then closes."""
         log.info("connection of %s ends: %s", self.transport.peer, error)
         self.close_with(encode_error(error))
 
@@ -447,7 +447,7 @@ class Connection:
         self._progress.look(now, rounds.waits_for_credit or backlog_bytes > 0, rounds.credited_bytes, backlog_bytes)
 
     def tick(self, now: float) -> None:
-        """Called now and then: says something on an idle connection, and drops a peer that is silent."""
+        """Sends NOOP on an idle connection, and drops a peer that is silent. Called now and then."""
         limits = self.node.config.limits
         self._look_for_progress(now)
         self.deadline_timer.check()

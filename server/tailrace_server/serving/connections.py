@@ -1,4 +1,4 @@
-"""The connections of a node: who is connected, and what is to be sent to whom."""
+"""The connections of a node, and those that have something to send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace_server.upkeep.committer import Committer
 
 log = logging.getLogger("tailrace.server")
 
-# A node that stops gives its consumers this long to take the rest of a snapshot, and again what is on its way to them.
+# A node that stops gives its consumers this many seconds for the rest of a snapshot, and again for the data in flight.
 _DRAIN_SECONDS = 1.0
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
@@ -42,7 +42,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    # What goes out
+    # Sending
 
     def has_news(self, connection: Connection) -> None:
         """Notes that ``connection`` has something to send; the next ``flush`` sends it."""
@@ -75,7 +75,7 @@ class Connections:
         for connection in self:
             connection.end_streams(which, reason, message)
 
-    # Who is there
+    # The open connections
 
     def begin_session(self, connection: Connection) -> None:
         """Ends the earlier connection of the same client: its requests were given up there, or come again."""

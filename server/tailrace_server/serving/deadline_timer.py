@@ -1,7 +1,7 @@
 """Ends the streams of one connection whose time has come by the node's wall clock, quiet ones too.
 
-Nothing is done before the earliest of these times, and there is one task at most, however many streams there are. A
-follower then asks its leader how far that has come.
+One task sleeps until the earliest of these times, however many streams there are. A follower then asks its leader how
+far the partitions have come.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DeadlineTimer:
         self._runs = False
 
     def check(self) -> None:
-        """A stream that ends at a time was opened, or the wall clock may have been set."""
+        """Starts or wakes the task: a stream that ends at a time was opened, or the wall clock may have been set."""
         if self._connection.rounds.deadlines.next_us is None:
             return
         self._changed.set()
@@ -53,13 +53,13 @@ class DeadlineTimer:
                 changes = node.leaderships.changes()
                 try:
                     accepted = await node.leaderships.leaders_seqs(feed_ids)
-                except (TailraceError, OSError):  # it may have written before that time what is not here yet
+                except (TailraceError, OSError):  # it may have rows from before that time that are not here yet
                     await trio.sleep(ASK_AGAIN_SECONDS)
                     continue
                 if node.leaderships.changes() != changes or rounds.deadlines.feed_ids() != feed_ids:
                     continue  # others were opened meanwhile
             if rounds.time_passed(wall_us, accepted):
-                # What they still have to show may not be durable yet.
+                # The rows up to their ends may not be durable yet.
                 node.storage.committer.hurry()
                 connection.has_news()
                 node.connections.turn_ended()

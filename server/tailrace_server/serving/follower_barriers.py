@@ -1,9 +1,9 @@
-"""Barriers of one connection to a follower: what has been accepted by now only the leader can say.
+"""Barriers of one connection to a follower, which has to ask the leader how far the partitions have come.
 
     BARRIER ──> [ the group that waits ] ──> asked for: one question a connection ──> the needs of its streams are known
 
-A cookie is covered by a question that went out after it had come, so those that come while one is under way share the
-next. They go back in order: only the first of a group has to be held.
+A cookie is covered by a question that was sent after its arrival, so the cookies that arrive while one is under way
+share the next. They return in order: only the first of a group has to be held.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FollowerBarriers:
         self._under_way = False
 
     def add(self, cookie: bytes) -> None:
-        """A cookie arrived, which goes back once all that the leader has accepted by now has been delivered."""
+        """Adds a cookie, which returns once all rows that the leader has accepted by now were delivered."""
         rounds, waiting = self._connection.rounds, self._waiting
         if waiting is not None and waiting.lost_partition is not None:
             waiting = None

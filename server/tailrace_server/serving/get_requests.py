@@ -1,4 +1,4 @@
-"""GET: keys are looked up step by step, and answered once what was found is as safe as asked for."""
+"""GET: looks keys up in slices, and answers once the found rows have the level that was asked for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _on_get(connection: Connection, frame: Frame) -> None:
 
 
 def _require_state(leaderships: Iterable[Leadership], get: Get) -> None:
-    """Raises NotLeader if the node is not what is asked for, NotDurable without a majority to ask."""
+    """Raises NotLeader if the node is not in the state that the request names, NotDurable without a set to ask."""
     for leadership in leaderships:
         leadership.require_state(get.state)
         if get.level == Level.QUORUM:

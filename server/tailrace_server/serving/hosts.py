@@ -1,4 +1,4 @@
-"""Which names a browser may have reached this node by, as the header ``Host`` of its request says. Pure.
+"""Checks the name by which a browser reached this node, the header ``Host`` of its request. Pure.
 
 A page can let its own name resolve to the address of a node that only its visitor reaches (DNS rebinding). To the
 browser the node is then of the page's origin, and the page may read the answers. ``Host`` tells the node: it has the
@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Collection
 
 ANY_HOST = "*"
-# So much of a name is repeated in an answer.
+# The most characters of a name that are repeated in an answer.
 _SHOWN_CHARS_MAX = 100
 
 
@@ -29,7 +29,7 @@ def host_allowed(header: str | None, names: Collection[str]) -> bool:
 
 
 def refusal(header: str | None) -> str:
-    """Returns what a client is told whose ``Host`` is not allowed."""
+    """Returns the answer to a client whose ``Host`` is not allowed."""
     host = _host_of(header or "")[:_SHOWN_CHARS_MAX]
     return (
         f"this node is not known as {host!r}: use its address, or name the host with serve --allow-host {host} "

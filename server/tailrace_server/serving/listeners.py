@@ -1,4 +1,4 @@
-"""The doors of a node besides the frames: their addresses, and how connections come in and are let go."""
+"""The listeners of a node for HTTP and WebSocket: their addresses, and how connections begin and end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.link.address import Address, parse_address
 
 log = logging.getLogger("tailrace.server")
 
-# What an operator writes to keep a listener shut.
+# The values with which an operator keeps a listener closed.
 SHUT = ("", "off")
 
 # Out of descriptors or memory: others may give some back.
@@ -24,9 +24,9 @@ _RESOURCES_WAIT_SECONDS = 0.1
 
 
 def parse_listen_address(text: str, default_port: int) -> tuple[str, int] | None:
-    """Host and port in ``HOST[:PORT]`` or ``:PORT``; None where the listener stays shut. Raises ValueError.
+    """Returns host and port of ``HOST[:PORT]`` or ``:PORT``; None if the listener stays closed. Raises ValueError.
 
-    ``:PORT`` is the port at 127.0.0.1: nothing is opened to others unless an address of theirs is named.
+    ``:PORT`` is the port at 127.0.0.1: other machines reach it only if another address is named.
     """
     text = text.strip()
     if text.lower() in SHUT:
@@ -41,14 +41,14 @@ def show_listen_address(address: tuple[str, int] | None) -> str:
 
 
 class Listener(NamedTuple):
-    """What serves a listener's connections."""
+    """The functions that serve a listener's connections, and its bound."""
 
     # For messages: "http", "ws".
     name: str
     connections_max: int
     # Serves one connection to its end, and closes it; told to go, it ends within the time that ``drain`` takes.
     handle: Callable[[trio.SocketStream], Awaitable[None]]
-    # Called when the node stops: ends what is under way, and returns soon.
+    # Called when the node stops: ends the requests under way, and returns soon.
     drain: Callable[[], Awaitable[None]]
 
 
@@ -56,8 +56,8 @@ class Listener(NamedTuple):
 async def listen(listener: Listener, address: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
     """Accepts connections at ``address`` while the body runs; gives the real address.
 
-    Whatever goes wrong in one connection stays in it. On leaving no more are accepted, those that are open are let go,
-    and what is left then is cancelled. Raises OSError where the address cannot be had.
+    An error in one connection stays in it. On leaving no more are accepted, the open ones are drained, and the rest is
+    cancelled. Raises OSError if the address cannot be used.
     """
     try:
         listeners = await trio.open_tcp_listeners(address[1], host=address[0])
@@ -113,10 +113,10 @@ class _Connections:
         try:
             await self._listener.handle(stream)
         except OSError:
-            pass  # the peer is gone: nobody is left to tell
+            pass  # the peer is gone
         except Exception as error:
-            # What a broken or hostile client makes the libraries raise is of many kinds. It ends this connection,
-            # and is worth a line: with a traceback it would be a way to fill a disk. The handlers log our own bugs.
+            # A broken or hostile client makes the libraries raise many kinds of errors. They end this connection, and
+            # get a line in the log: with a traceback a client could fill the disk. The handlers log our own bugs.
             name, debugging = self._listener.name, log.isEnabledFor(logging.DEBUG)
             log.info("%s: a connection was ended: %r", name, alone(error), exc_info=debugging)
         finally:

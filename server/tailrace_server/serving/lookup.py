@@ -1,4 +1,4 @@
-"""The keys of one GET, looked up in slices: many keys, or keys in large compressed blocks, hold up nobody else."""
+"""Looks up the keys of one GET in slices, so that many keys, or large compressed blocks, do not hold up others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VALUE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Lookup:
-    """``items`` are the answers so far, in the order of the keys; ``partitions`` has the one that owns each key."""
+    """``items`` are the answers found by now, in the order of the keys; ``partitions`` has the owner of each key."""
 
     def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition]) -> None:
         self.items: list[tuple[Version, int, bytes] | None] = []
@@ -25,7 +25,7 @@ class Lookup:
 
     @property
     def is_done(self) -> bool:
-        """Every key was looked up, or the values fill an answer: the client asks again for the rest."""
+        """Whether every key was looked up, or the values fill an answer: the client asks again for the rest."""
         return len(self.items) == len(self._keys) or self._value_bytes >= VALUE_BYTES_MAX
 
     def found_bytes(self) -> int:
@@ -33,13 +33,13 @@ class Lookup:
         return self._value_bytes
 
     def in_flight(self, level: Level) -> list[tuple[Partition, int]]:
-        """The partitions where what was found, or found to be missing, may not be at ``level`` yet, and up to where."""
+        """Returns the partitions whose newest rows are not at ``level`` yet, and the seqs that have to get there."""
         return [(p, p.high_seq) for p in set(self._partitions) if p.high_seq > p.visible_seq(level)]
 
     def step(self, out_of_time: Callable[[], bool]) -> bool:
         """Looks keys up until all is done (True), or ``out_of_time()`` (False: call it again).
 
-        NotCached where it would have to wait for the disk: load it, and call it again. SegmentDamaged, UnknownFeed.
+        Raises NotCached if it would wait for the disk: load that, and call it again. SegmentDamaged, UnknownFeed.
         """
         opened = OpenBlocks()
         while not self.is_done:

@@ -1,6 +1,6 @@
-"""What a node answers other nodes, and an operator who changes who leads: functions of a connection and a frame.
+"""Handles the frames of other nodes, and of an operator who changes the leader.
 
-What takes longer runs in a task of the member, so that it ends as it should where the one who asked is gone.
+Longer work runs in a task of the member, so that it completes even if the requester is gone.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
 
 
 def _on_promise(connection: Connection, frame: Frame) -> None:
-    """Promises a term; at once, so that nothing comes in between, but for what the answer tells."""
+    """Promises a term at once, before any other request; the facts of the answer may take longer."""
     promise = Promise.from_json(decode_json(frame.body, "PROMISE"))
     member = _member(connection.node)
     if not member.local.is_in_set:
@@ -106,7 +106,7 @@ def _on_promise(connection: Connection, frame: Frame) -> None:
 
 
 def _on_promote(connection: Connection, frame: Frame) -> None:
-    """Makes this node lead."""
+    """Makes this node the leader."""
     member = _member(connection.node)
     force = field(decode_json(frame.body, "PROMOTE"), "force", bool, "PROMOTE", False)
 
@@ -147,7 +147,7 @@ def _on_take_over(connection: Connection, frame: Frame) -> None:
 def _answer_in_turn(
     connection: Connection, frame: Frame, member: Member, work: Callable[[], Awaitable[dict[str, Any]]]
 ) -> None:
-    """As ``_answer_later``, of what changes who leads: one after the other, and only so many wait for their turns."""
+    """Does the work of ``_answer_later`` for changes of the leader: one at a time, and a bounded number waits."""
     if member.turns >= TURNS_MAX:
         raise Overloaded(f"{member.turns} requests that change who leads are waiting for each other")
 

@@ -1,10 +1,10 @@
-"""Whether a feed that this node does not have is one that there is not. Only who leads can say, and no older leader.
+"""Tells 'no such feed' from 'not replicated here yet'. Only the current leader can answer.
 
     a leader     has asked a majority whether it still leads
     a follower   has asked its leader how far ``_feeds`` has come, and has taken over all of that
 
-Until then the feed may be new: who asks for it is to ask again, here or elsewhere. One question a connection is under
-way; what is asked meanwhile shares the next.
+Until then the feed may be new, and the client has to ask again, here or elsewhere. A connection has one question under
+way; requests that come meanwhile share the next.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tailrace_server.replication.waiting import Answer
     from tailrace_server.serving.services import OpenConnection
 
-# A leader has to hear from a majority within so many of the time-outs for short questions.
+# A leader has to hear from a majority within this multiple of the time-out for short questions.
 _CONFIRMED_TIMEOUTS = 2
 
 
 class MissingFeeds:
-    """Asks for one connection whether this node knows of all feeds."""
+    """Confirms for one connection that this node knows of all feeds."""
 
     def __init__(self, connection: OpenConnection) -> None:
         self._connection = connection
@@ -34,10 +34,10 @@ class MissingFeeds:
         self._under_way = False
 
     def confirm(self, answer: Answer) -> None:
-        """Calls ``answer(None)`` once it is sure that what is missing now is nowhere, or with why that is not sure.
+        """Calls ``answer(None)`` once it is sure that the missing feed does not exist, otherwise ``answer(error)``.
 
-        At once where nobody else has a say, else later, and not at all where the connection ends first. Raises
-        Overloaded where too much waits.
+        It is called at once on a node without a set, otherwise later; never if the connection ends first. Raises
+        Overloaded if too many requests wait.
         """
         connection = self._connection
         node, leadership = connection.node, connection.node.leaderships.system

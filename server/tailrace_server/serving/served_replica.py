@@ -1,7 +1,7 @@
-"""What a connection owes a replica besides its blocks: the leader's seqs, and the question whether it still follows.
+"""The frames to a replica besides its blocks: the leader's seqs, and the question whether it still follows.
 
-Both are coalesced: of each stream the newest seqs go out with the next flush, and where the replica does not read, with
-the first one after it has.
+Both are coalesced: the newest seqs of each stream go out with the next flush. If the replica does not read, they wait
+until it does.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ServedReplica:
         node.leaderships.of_partition(partition).acknowledged(served.peer.placement_id, partition, ack, node.turn.now)
 
     def confirmed(self, number: int) -> None:
-        """LEADER_CONFIRM: the replica has promised nobody else. Nothing where this was not what it was asked last."""
+        """Takes a LEADER_CONFIRM: the replica has promised no other leader. Ignores answers to older questions."""
         if number != self._asked:
             return
         confirmations = self._connection.node.leaderships.system.confirmations  # asked beside the stream of ``_feeds``
@@ -94,7 +94,7 @@ class ServedReplica:
                 confirmations.answered(peer.placement_id, number)
 
     def frames(self) -> list[bytes]:
-        """What is to be sent now, behind the blocks."""
+        """Returns the frames to send now, after the blocks."""
         frames = []
         if self._question is not None:
             frames.append(encode_number(Opcode.LEADER_CHECK, self._question))

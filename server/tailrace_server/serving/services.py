@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OpenConnection(Protocol):
-    """One connection, as its parts see it: its streams, its tasks, and what it may still take on."""
+    """One connection, as its parts see it: its streams, its tasks, and its count of waiting requests."""
 
     node: Services
     rounds: Rounds
@@ -49,7 +49,7 @@ class OpenConnections(OpenStreams, Protocol):
 
 @dataclass(eq=False)
 class Services(LocalNode):
-    """What a connection is handed. The composition root makes one for all connections of a node.
+    """The parts of a node that connections use. The composition root makes one for all connections.
 
     Only it sets fields later, while the node starts: ``members``, ``unclean_start`` and ``listening``.
     """

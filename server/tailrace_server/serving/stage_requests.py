@@ -1,4 +1,4 @@
-"""What a node does with the frames of stages and with PUBLISH: functions of a connection and a frame."""
+"""Handles the frames of stages and PUBLISH: functions of a connection and a frame."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _on_stage_seal(connection: Connection, frame: Frame) -> None:
 
 async def _seal(connection: Connection, id: int, stage: OpenStage) -> None:
     node = connection.node
-    with trio.CancelScope(shield=True):  # the connection may end meanwhile, and the stage has to know what became of it
+    with trio.CancelScope(shield=True):  # the connection may end meanwhile, but the stage needs the result
         try:
             sealed = await node.host.workers.in_thread(functools.partial(node.stages.finish_seal, stage))
         except NoSpace as error:
@@ -105,7 +105,7 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
         connection.waiting_requests -= 1
     node.connections.turn_ended()
     if files:
-        with trio.CancelScope(shield=True):  # the connection may end now, and nobody else knows of them
+        with trio.CancelScope(shield=True):  # the connection may end now, and only this task knows of the files
             await node.host.workers.in_thread(functools.partial(node.stages.remove, files))
 
 

@@ -1,4 +1,4 @@
-"""What a node tells about itself, as JSON: for ``tailrace status``, HTTP, and whoever looks after it."""
+"""The status of a node as JSON, for ``tailrace status``, HTTP and monitoring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES_MAX = 10_000
 
 
 def health_of(node: Services) -> dict[str, Any]:
-    """Whether the node is well, and what it is: the beginning of its status. Of feeds only a set's are looked at."""
+    """Returns the first part of the status: health, role and identity. It looks only at the feeds of a set."""
     failure = node.storage.committer.failure or node.storage.journal.failed
     problems = [str(failure)] if failure is not None else []
     problems += [f"flushing fails: {node.storage.flusher.failure}"] if node.storage.flusher.failure else []

@@ -1,6 +1,6 @@
-"""What a node does with the frames of a client that are about streams: open and close them, credit, barriers.
+"""Handles the frames of a client about streams: open and close them, credit, barriers.
 
-What the streams send afterwards is up to ``stream/``; here it is decided whether there is one.
+The handlers decide whether a stream begins; ``stream/`` sends its frames afterwards.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def _explain(connection: Connection, id: int, request: StreamRequest, refusal: S
 
 
 async def _find_and_begin(connection: Connection, id: int, request: StreamRequest, segment: Segment) -> None:
-    """Reads in a thread where the time of ``request`` lies in ``segment``, which is pinned; then opens the stream."""
+    """Finds the time of ``request`` in ``segment``, which is pinned, in a thread; then opens the stream."""
     node, since_us = connection.node, request.since_us
     assert since_us is not None, "only a time has to be looked for"
     try:
         start = await node.host.workers.in_thread(partial(find_start_in, segment, since_us))
         await connection.wait_for_room()
-        # A thread is waited for even where the connection has ended meanwhile, and then nobody would close the stream.
+        # The wait for a thread goes on after the connection has ended. A stream opened then would never be closed.
         await trio.lowlevel.checkpoint_if_cancelled()
         if connection.is_closing or not _is_pending(connection, id, request):
             return
@@ -133,10 +133,10 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
 
 
 def _check_replica(node: Services, request: StreamRequest) -> None:
-    """A replica that has promised a later term to somebody takes nothing of this leader. NotLeader.
+    """Raises NotLeader if the replica has promised a later term, or follows a leader of an earlier one.
 
-    Nor does one that follows a leader of an earlier term: it has to know, and to keep, what it follows. Forbidden if
-    the replica is of another cluster, or was started on a copy of a member's directory.
+    It has to know, and to keep, the term that it follows. Raises Forbidden if the replica is of another cluster, or was
+    started on a copy of a member's directory.
     """
     replica = request.replica
     if replica is None:
@@ -178,7 +178,7 @@ def _role(connection: Connection, request: StreamRequest) -> str:
 
 
 def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> None:
-    """Says that the feed was dropped, or where that is not sure that this node is behind."""
+    """Answers that the feed was dropped, or that this node is behind if the former is not sure."""
     connection.pending_streams[id] = request
 
     def answer(failure: TailraceError | None) -> None:
@@ -195,7 +195,7 @@ def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> N
 
 
 def _refusal_once_sure(connection: Connection, request: StreamRequest, failure: TailraceError | None) -> StreamEnd:
-    """Why there can be no stream of a feed that was not known here, after it was asked whether there is one at all."""
+    """Returns the refusal of a stream of an unknown feed, after `MissingFeeds` has confirmed it or failed."""
     refusal = _refusal(connection, request)
     if refusal is not None and refusal.reason not in (EndReason.BEHIND, EndReason.FEED_DROPPED):
         return refusal
@@ -213,7 +213,7 @@ def _is_pending(connection: Connection, id: int, request: StreamRequest) -> bool
 
 
 def _checked(connection: Connection, id: int, request: StreamRequest) -> Partition | None:
-    """The partition that a stream may be opened of; None where it was said that there can be none."""
+    """Returns the partition of a stream that may be opened; None after an answer that refuses it."""
     node, rounds = connection.node, connection.rounds
     if id in rounds.slots or id in connection.pending_streams:
         raise ProtocolError(f"STREAM_REQUEST: stream {id} is open already")
@@ -238,7 +238,7 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
 def _begin(
     connection: Connection, id: int, request: StreamRequest, partition: Partition, start: StreamStart | None = None
 ) -> None:
-    """Answers, and opens the stream where the answer is that it begins. DataGone."""
+    """Answers, and opens the stream if the answer is STREAM_OK. Raises DataGone."""
     node, rounds = connection.node, connection.rounds
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
@@ -249,7 +249,7 @@ def _begin(
     connection.answers.add(answer.encode(id))
     if stream is None:
         return
-    # What a follower has not been sent yet may have been written before that time, whatever its clock says.
+    # Rows that a follower has not received yet may have been written before that time, whatever its clock says.
     wall_us = node.clock.wall_us() if partition.state == Role.LEADER.value else 0
     if request.until_us is not None and request.until_us <= max(wall_us, partition.last_timestamp):
         stream.time_passed()
@@ -272,7 +272,7 @@ def _begin(
 def _seen_seq(node: Services, partition: Partition, since_us: int) -> int:
     """Up to which seq this node has seen a partition before ``since_us``, if the partition's stamps do not tell.
 
-    They do not if they lie ahead of the clock. 0 where they tell, or nothing was seen; a time to come is left to them.
+    Stamps do not tell if they lie ahead of the clock. 0 if they tell, if nothing was seen, and for a time to come.
     """
     wall_us = node.clock.wall_us()
     if since_us > wall_us or not is_ahead(partition.last_timestamp, wall_us):
@@ -282,10 +282,10 @@ def _seen_seq(node: Services, partition: Partition, since_us: int) -> int:
 
 
 def _dropped_before(node: Services, partition: Partition) -> DroppedBefore:
-    """What is known of the timestamps of rows that were dropped for their age.
+    """Returns upper bounds of the timestamps of rows that were dropped for their age.
 
-    An age counts only as far as the node was up for it, so nothing younger by the wall clock was dropped; an hour is
-    what a clock may have been off. Where a stamp is later than that, the clock has been further off: nothing is known.
+    An age counts only the time for which the node was up, so no row that is younger by the wall clock was dropped. The
+    clock may have been wrong by an hour. If a stamp is later than that, it was wrong by more, and there is no bound.
     """
     wall_us = node.clock.wall_us()
     if is_ahead(partition.last_timestamp, wall_us):
@@ -298,7 +298,7 @@ def _dropped_before(node: Services, partition: Partition) -> DroppedBefore:
 
 
 def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None:
-    """Why there can be no such stream here; None where there can.
+    """Returns the refusal of a stream that this node cannot serve; None if it can.
 
     The state comes first: a node in another one need not know of the feed.
     """
@@ -322,9 +322,9 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
 
 
 def _on_stream_close(connection: Connection, frame: Frame) -> None:
-    """Ends a stream that the client wants no more of."""
+    """Ends a stream that the client closes."""
     request = connection.pending_streams.pop(frame.id, None)
-    if request is not None:  # its place is looked for, and nobody needs it any more
+    if request is not None:  # the search for its start is under way, and its result is dropped
         connection.answers.add(StreamEnd(request.partition, EndReason.CLOSED, _CLOSED).encode(frame.id))
         return
     connection.rounds.close(frame.id, EndReason.CLOSED, _CLOSED)
@@ -332,13 +332,13 @@ def _on_stream_close(connection: Connection, frame: Frame) -> None:
 
 
 def _on_credit(connection: Connection, frame: Frame) -> None:
-    """The consumer has consumed so many bytes."""
+    """Grants the bytes that the consumer has consumed."""
     connection.rounds.credit(decode_number(frame.body, "CREDIT"))
     connection.has_news()
 
 
 def _on_barrier(connection: Connection, frame: Frame) -> None:
-    """Takes a cookie, which comes back once all that was accepted before it has been delivered."""
+    """Takes a cookie, which returns once all rows accepted before it were delivered."""
     cookie = decode_cookie(frame.body, "BARRIER")
     rounds = connection.rounds
     if connection.draining:
@@ -361,7 +361,7 @@ def _on_barrier(connection: Connection, frame: Frame) -> None:
 
 
 def _confirmed(connection: Connection, barrier: Barrier, error: TailraceError | None) -> None:
-    """Whether this node led when ``barrier`` came: what it had accepted was all that there was."""
+    """Releases ``barrier`` if this node led when it came: then no other node had accepted more rows."""
     if error is None:
         connection.rounds.release(barrier)
     else:

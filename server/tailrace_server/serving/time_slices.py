@@ -1,4 +1,4 @@
-"""Runs a request step by step, so that it holds up the loop for a moment only.
+"""Runs a long request in slices of about 2 ms, so that other tasks have the loop in between.
 
 A request that needs the by-key index is handled at once if the index is nearly level with the tree, else in a task.
 """
@@ -14,7 +14,7 @@ from tailrace_server.segment import NotCached, Segment
 from tailrace_server.serving.connection import Connection
 from tailrace_server.upkeep.storage import Storage
 
-# One turn of catching up with the by-key index, or of looking keys up.
+# The seconds of one slice: of catching up with the by-key index, or of looking keys up.
 SLICE_SECONDS = 0.002
 
 # Does a part of something, until the given function says that time is up; True once all is done.
@@ -34,10 +34,10 @@ def run_in_slices(
     nbytes: int,
     found: Callable[[], int] = _nothing,
 ) -> None:
-    """Runs ``then`` at once where one ``step`` is enough; else steps in a task, with the loop free in between.
+    """Runs ``then`` at once if one ``step`` is enough; otherwise runs steps in a task, with the loop free in between.
 
-    Nothing happens between the last step and ``then``. What either of them would have to wait for the disk for is read
-    in a thread, and both are tried again.
+    Nothing happens between the last step and ``then``. If either of them needs a block from the disk, a thread reads
+    it, and the step is tried again.
 
     ``nbytes``: the size of the request, held while it waits. ``found``: the bytes that the steps hold by now for the
     answer. If the connection lacks room for more, ``then`` is run with these, so that they leave.
@@ -119,15 +119,15 @@ async def _room(connection: Connection, held: int) -> None:
 
 
 def _pin(storage: Storage, missing: NotCached) -> None:
-    """A segment that leaves its chain now stays open until ``_load`` has read what is missing."""
+    """Keeps the segment open until ``_load`` has read the missing block, even if it leaves its chain now."""
     assert isinstance(missing.segment, Segment), "a segment says that it is its own"
     storage.pins.pin(missing.segment)
 
 
 async def _load(connection: Connection, missing: NotCached, held: int) -> None:
-    """Reads what is missing once there is room, of a segment that is pinned, and unpins it. SegmentDamaged.
+    """Reads the missing block of a pinned segment once there is room, and unpins it. Raises SegmentDamaged.
 
-    What is being read counts, so that few of many requests read at once.
+    The bytes under way count as held, so that few of many requests read at once.
     """
     assert isinstance(missing.segment, Segment)
     storage = connection.node.storage

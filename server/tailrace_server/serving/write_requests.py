@@ -46,7 +46,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
 
 
 def _take_now(connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read) -> None:
-    """As ``_take``, of what had to wait: the node may have stopped leading meanwhile, or the connection ended."""
+    """Does the work of ``_take`` after a wait: the node may have stopped leading, or the connection ended."""
     if connection.is_closing:  # its client may have written more on another one
         raise Unreachable("the connection has ended")
     connection.require_writable(connection.node.leaderships.of_partition(partition))
@@ -77,7 +77,7 @@ def _take(
             raise
         if isinstance(error, SegmentDamaged):
             node.storage.found_damage(error)
-        # What a refusal tells of other writes must not be lost any more when it is told.
+        # A refusal tells of other writes, which must be durable before it is sent.
         _answer_unwritten(connection, id, write, partition, encode_error(error, id))
         return
     if fresh:

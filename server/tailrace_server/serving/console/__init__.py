@@ -1,4 +1,4 @@
-"""The HTTP listener: ``app`` says what is answered, ``listener`` serves it."""
+"""The HTTP listener: ``app`` makes the answers, ``listener`` serves them."""
 
 from __future__ import annotations
 

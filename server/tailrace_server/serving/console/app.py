@@ -1,6 +1,6 @@
-"""What a node answers over HTTP.
+"""The answers of a node over HTTP.
 
-    GET /healthz       200 "ok" while the node can make writes durable; 503 and the reason where it cannot
+    GET /healthz       200 "ok" while the node can make writes durable; 503 and the reason if it cannot
     GET /api/status    the node's whole status, as JSON
     GET /              a page that points to these
 
@@ -78,7 +78,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
             try:
                 return answer(told())
             except Exception:
-                # A bug of ours: it ends this answer, and nobody below us would say what it was.
+                # A bug of ours ends this answer. It is logged here, since the layers below would not log it.
                 log.exception("GET %s", request.url.path)
                 return PlainTextResponse("internal error; the node's log says more\n", status_code=500)
 
@@ -93,7 +93,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
 
 
 def _checking_hosts(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:
-    """Answers 421 before ``app`` sees a request whose ``Host`` is none of this node's."""
+    """Answers 421 before ``app`` sees a request whose ``Host`` is not a name of this node."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):

@@ -24,15 +24,15 @@ from tailrace_server.serving.listeners import Listener, listen
 CONNECTIONS_MAX = 256
 # Everything that is served is asked for by a short path and a browser's headers.
 REQUEST_HEAD_BYTES_MAX = 16 * 1024
-# A request's head has to be complete within it, and an idle connection is kept for so long.
+# A request's head has to be complete within this time. An idle connection is kept for as long.
 IDLE_SECONDS_MAX = 10
-# A client who sends no more of a body, which nothing here reads, for so long is gone.
+# A client that sends no more of a body for this time is gone. Nothing here reads bodies.
 READ_SECONDS_MAX = 15
-# A client who has not taken an answer after so long is gone.
+# A client that has not taken an answer after this time is gone.
 SEND_SECONDS_MAX = 20.0
 # Answers are made at once. A client who has closed his side waits for no other one; a send is not cut by this.
 ANSWER_SECONDS_MAX = 1.0
-# When the node stops, answers that are on their way have so long. The stop as a whole should take about a second.
+# When the node stops, answers in flight have this time. The stop as a whole should take about a second.
 GRACE_SECONDS = 0.5
 
 
@@ -42,7 +42,7 @@ async def http_listener(
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Answers HTTP at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
-    ``hosts``: the names that the node may be reached by, besides its addresses. Raises OSError where the address cannot
+    ``hosts``: the names that the node may be reached by, besides its addresses. Raises OSError if the address cannot
     be had.
     """
     if address is None:
@@ -136,7 +136,7 @@ class _Connection:
 
 def _http_config() -> HttpConfig:
     config = HttpConfig()
-    config.errorlog = None  # of what it would log, clients are the cause; our own errors are logged by the application
+    config.errorlog = None  # clients cause the errors that it would log; the application logs our own
     config.accesslog = None
     config.h11_max_incomplete_size = REQUEST_HEAD_BYTES_MAX
     config.keep_alive_timeout = IDLE_SECONDS_MAX

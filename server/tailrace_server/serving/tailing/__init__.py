@@ -1,7 +1,7 @@
 """The WebSocket listener: mutations as JSON, for browsers (docs/formats/websocket.md).
 
-request    what a client asks for, and which pages may ask                       pure
-messages   what it gets: the events of a stream, errors, the codes of a close    pure
+request    the request of a client, and the pages that may make it               pure
+messages   the messages to it: events of a stream, errors, codes of a close      pure
 loopback   a connection to the node without a socket
 session    one WebSocket: greeting, stream, pings, end
 listener   all of them

@@ -19,7 +19,7 @@ from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSessi
 
 log = logging.getLogger("tailrace.ws")
 
-# Each may cost session.CLIENT_BYTES_MAX where its page is slow.
+# Each may cost session.CLIENT_BYTES_MAX if its page is slow.
 CONNECTIONS_MAX = 256
 HANDSHAKE_SECONDS_MAX = 10.0
 # The one message of a client: positions of some ten thousand partitions.
@@ -37,7 +37,7 @@ async def ws_listener(
 
     ``handle``: ``Node.handle``, which serves a connection to the node. ``origins``: those of the pages that may connect
     besides the ones that always may (``origin_allowed``). ``hosts``: the names that the node may be reached by, besides
-    its addresses. Raises OSError where the address cannot be had.
+    its addresses. Raises OSError if the address cannot be used.
     """
     if address is None:
         yield None
@@ -79,7 +79,7 @@ class _Sessions:
             async with trio.open_nursery() as nursery:
                 request = await _handshake(stream, nursery)
                 if request is None:
-                    pass  # no handshake: there is nobody to tell
+                    pass  # no handshake, so no error can be sent
                 elif not host_allowed(_host(request), self._hosts):
                     await request.reject(421, body=refusal(_host(request)).encode())
                 elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
@@ -103,7 +103,7 @@ class _Sessions:
                 self._all_closed.set()
 
     async def drain(self) -> None:
-        """Ends every session with a word; returns when they are closed, or after a moment."""
+        """Ends every session with a close frame; returns when they are closed, or after CLOSE_SECONDS_MAX."""
         self._all_closed = trio.Event()
         for session in self._open:
             session.stop()
@@ -113,7 +113,7 @@ class _Sessions:
 
 
 async def _handshake(stream: trio.SocketStream, nursery: trio.Nursery) -> WebSocketRequest | None:
-    """What a client asks for; None where it asks for nothing that is a WebSocket, or takes too long."""
+    """Returns the request of a client; None if it does not ask for a WebSocket, or takes too long."""
     with trio.move_on_after(HANDSHAKE_SECONDS_MAX) as scope:
         return await wrap_server_stream(
             nursery, _Watched(stream, scope), message_queue_size=1, max_message_size=MESSAGE_BYTES_MAX

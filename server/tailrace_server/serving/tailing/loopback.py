@@ -1,8 +1,8 @@
 """A connection between two parts of one process: both ends of a transport, and no socket.
 
-The WebSocket door follows feeds with the SDK's own consumer, so that it resumes, rolls back and checks what it receives
-as every client does. Over the node's listening address that would cost two passages through the kernel for each block,
-a descriptor, and knowledge of how the node is to be reached (a wildcard address, later TLS and a token).
+The WebSocket listener follows feeds with the SDK's own consumer. So it resumes, rolls back and checks its input as
+every client does. Over the node's listening address that would cost two passages through the kernel for each block, a
+descriptor, and knowledge of how the node is to be reached (a wildcard address, later TLS and a token).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LoopbackTransport:
         self.close()
 
     def close(self) -> None:
-        """What was sent before can still be received by the other end, and nothing by this one."""
+        """Closes this end. The other end can still receive the bytes that were sent before."""
         self._closed = True
         self._inbox.clear()
         self._other.backlog_bytes = 0

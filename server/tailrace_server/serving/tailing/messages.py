@@ -1,4 +1,4 @@
-"""What a WebSocket client gets: docs/formats/websocket.md. Pure."""
+"""The messages to a WebSocket client: docs/formats/websocket.md. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def encode_snapshot_end(event: SnapshotEnd) -> str:
 
 
 def encode_rollback(event: Rollback) -> str:
-    """What was delivered of the partition above ``seq`` no longer exists."""
+    """Tells that the mutations of the partition above ``seq`` no longer exist."""
     keys = None if event.keys is None else [bytes_field("key", key) for key in event.keys]
     return encode_message("rollback", partition=event.partition, seq=event.seq, keys=keys)
 

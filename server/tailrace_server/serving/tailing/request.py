@@ -1,4 +1,4 @@
-"""What a WebSocket client asks for, and whether the page that it comes from may. Pure.
+"""Parses the request of a WebSocket client, and checks the origin of its page. Pure.
 
 ``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false``, percent-encoded
 """
@@ -30,7 +30,7 @@ _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class BadRequest(TailraceError):
-    """A client has asked for something that this door does not have; the message says what it has."""
+    """The client asked for something that this listener does not have; the message names the possible values."""
 
 
 class TailRequest(NamedTuple):
@@ -43,7 +43,7 @@ class TailRequest(NamedTuple):
 
 
 def parse_target(target: str) -> TailRequest:
-    """The request in a handshake's path and query. Raises BadRequest, BadPosition."""
+    """Returns the request in a handshake's path and query. Raises BadRequest, BadPosition."""
     path, _, query = target.partition("?")
     feed = _text("the path", path.removeprefix(_PATH_PREFIX))
     if not path.startswith(_PATH_PREFIX) or not feed or "/" in feed:
@@ -107,7 +107,7 @@ def parse_since(text: str) -> str | Positions | datetime:
 
 
 def parse_first_message(message: str | bytes) -> str | Positions | datetime:
-    """Where to begin, as the first message of a client says: ``{"since": "..."}``. Raises BadRequest, BadPosition."""
+    """Returns the start that a client's first message names: ``{"since": "..."}``. Raises BadRequest, BadPosition."""
     try:
         value = json.loads(message)
     except (ValueError, RecursionError):
@@ -118,7 +118,7 @@ def parse_first_message(message: str | bytes) -> str | Positions | datetime:
 
 
 def choose_subprotocol(proposed: Collection[str]) -> str | None:
-    """The subprotocol to answer with; None where the client has named none. Raises BadRequest."""
+    """Returns the subprotocol to answer with; None if the client named none. Raises BadRequest."""
     if not proposed:
         return None
     if SUBPROTOCOL not in proposed:
@@ -132,8 +132,8 @@ def origin_allowed(origin: str | None, local_host: str, listen_host: str, allowe
     A browser lets every page of the web open a WebSocket to every address, this one included, and nothing but this
     check keeps it from reading the feeds. Permitted are the origins in ``allowed`` ("*": all), and pages whose host is
     the address that the connection came in at (``local_host``), the name that was configured (``listen_host``), or,
-    both being loopback, any loopback name. A name that merely resolves to the address is not enough: whoever owns a
-    name can let it resolve to anything.
+    both being loopback, any loopback name. A name that merely resolves to the address is not enough: its owner can
+    let it resolve to anything.
     """
     if origin is None or ANY_ORIGIN in allowed or origin in allowed:
         return True

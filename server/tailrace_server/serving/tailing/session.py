@@ -1,7 +1,7 @@
 """One WebSocket, from its handshake to its end.
 
 Nothing is queued: a message is made when the one before it has gone into the socket, the consumer grants the node more
-room only for what was handled, and the node sends it no more than a window and a block. So a page that reads slowly
+room only for handled blocks, and the node sends it no more than a window and a block. So a page that reads slowly
 costs a block as it came and decompressed, a chunk of a segment that is no longer than the window, and a message:
 CLIENT_BYTES_MAX.
 """
@@ -31,18 +31,18 @@ from tailrace_server.serving.tailing.request import (
 )
 from tailrace_server.serving.tailing.tail import Tail
 
-# What the node may have on its way to one page, and one more block: the next one is sent when most of that is handled.
+# The bytes in flight to one page, besides one block more. The next block is sent when most of them are handled.
 WINDOW_BYTES = 256 * 1024
 # A first message that is longer is parsed by a thread: this one takes some 5 ms.
 PARSED_HERE_BYTES_MAX = 4 * 1024
-# What one page costs where no block is longer than the SDK makes them (docs/formats/websocket.md).
+# The memory that one page costs if no block is longer than the SDK makes them (docs/formats/websocket.md).
 CLIENT_BYTES_MAX = 2 * 1024 * 1024
-# A page that takes no message for so long is dropped; it can resume from its positions.
+# A page that takes no message for this time is dropped; it can resume from its positions.
 SEND_SECONDS_MAX = 30.0
-# The first message, where since=message has announced one.
+# The time for the first message, if since=message has announced one.
 FIRST_MESSAGE_SECONDS_MAX = 10.0
-# Finds peers that went away without a word, and keeps proxies from closing what is idle. A pong comes behind all that
-# is on its way to a slow page, so it may take as long as a few messages.
+# Pings find peers that vanished, and keep proxies from closing an idle connection. A pong comes after all messages in
+# flight to a slow page, so it may take as long as a few messages.
 PING_INTERVAL_SECONDS = 20.0
 PONG_SECONDS_MAX = 60.0
 # The closing handshake, and when the node stops the message before it; then the socket is closed, whatever comes.
@@ -74,7 +74,7 @@ class TailSession:
         self._sending.deadline = min(self._sending.deadline, trio.current_time() + CLOSE_SECONDS_MAX)
 
     async def run(self) -> None:
-        """Serves the client to the end. What the client does raises nothing; the caller closes the socket."""
+        """Serves the client to the end. No action of the client raises an error; the caller closes the socket."""
         try:
             ws = await self._accept()
             if ws is not None:
@@ -115,7 +115,7 @@ class TailSession:
         raise AssertionError("a stream that has no end has ended, and without an error")
 
     async def _first_message(self, ws: WebSocketConnection) -> str | Positions | datetime:
-        """Where to begin, as the client's first message says. Raises BadRequest, BadPosition.
+        """Returns the start that the client's first message names. Raises BadRequest, BadPosition.
 
         Positions of a megabyte take 2 s to parse: a thread does it, one at a time for all pages. A cancellation does
         not wait for it.

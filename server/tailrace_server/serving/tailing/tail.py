@@ -17,7 +17,7 @@ from tailrace_server.serving.tailing.messages import (
 )
 from tailrace_server.serving.tailing.request import TailRequest
 
-# Positions of many partitions are long: they follow what they cover within this time, and not each time.
+# Positions of many partitions are long: they are sent this many seconds after the events, not after each one.
 POSITIONS_INTERVAL_SECONDS = 1.0
 
 
@@ -43,10 +43,10 @@ class Tail:
                 await self._send_event(event)
 
     async def _next_event(self) -> Event | None:
-        """The next event; None where positions are due first."""
+        """Returns the next event; None if positions are due first."""
         if not self._moved:
             return await anext(self._stream)
-        # Asked for first: where events are at hand, nothing below would wait and so be cancelled.
+        # Asked for first: if events are at hand, nothing below would wait and so be cancelled.
         if trio.current_time() < self._positions_at:
             with trio.move_on_at(self._positions_at):
                 return await anext(self._stream)
