@@ -1,14 +1,14 @@
-"""Folding a partition's segments, in a process of its own (docs/internals/compaction.md).
+"""Compacts a partition's segments, in a separate process (docs/internals/compaction.md).
 
-policy.py     what is folded, and what of a history goes, pure
-task.py       what a compaction is told and what it answers, as JSON, pure
-dedup.py      which rows survive, pure
-foreign.py    rows whose hash is not that of their key
-reading.py    the rows of several segments, in batches
-worker.py     a compaction
-limiter.py    how fast it may go
+policy.py     chooses the segments to compact, and those of a history to drop, pure
+task.py       the task and the result of a compaction, as JSON, pure
+dedup.py      finds superseded rows, pure
+foreign.py    rows with a wrong key hash
+rows.py       the rows of several segments, in batches
+worker.py     runs a compaction
+limiter.py    limits its rate
 __main__.py   the process
-process.py    the process seen from the node, under trio
+process.py    runs the process from the node, under trio
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""``python -m tailrace_server.compaction``: one compaction in a process of its own, which a node starts.
+"""``python -m tailrace_server.compaction``: runs one compaction, in a process that a node starts.
 
-    stdin    the task, one line of JSON; then, at any time, ``rate N``: at most N bytes a second, 0: no bound
-    stdout   ``{"progress": bytes}`` at once and now and then; in the end ``{"result": ...}`` or ``{"error": ...}``
-    stderr   whatever goes wrong otherwise
+    stdin    the task, one line of JSON; then, at any time, ``rate N``: at most N bytes a second, 0: no limit
+    stdout   ``{"progress": bytes}`` at once and repeatedly; at the end ``{"result": ...}`` or ``{"error": ...}``
+    stderr   all other errors
 
-It yields to everything else on the machine. When stdin ends, so does the process, whatever it is doing: the node is
-gone, or wants it no more. Then at most a file that ends in ``.new`` is left.
+It runs at a low priority. When stdin ends, the process ends at once, because the node has ended or has given it up.
+Then at most a file that ends in ``.new`` is left.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _EXIT_ABANDONED = 3
 
 
 class Orders:
-    """The lines of stdin, read from the descriptor: a thread in ``sys.stdin`` can't be left behind at the end."""
+    """Reads the lines of stdin from its descriptor: a thread in ``sys.stdin`` would block the end of the process."""
 
     def __init__(self, descriptor: int = _STDIN) -> None:
         self._descriptor = descriptor
         self._buffer = b""
 
     def next(self) -> bytes | None:
-        """The next line without its end; None where there is none any more, or it is longer than anybody sends."""
+        """Returns the next line without its end; None at the end of stdin, or if the line is too long."""
         while b"\n" not in self._buffer:
             data = os.read(self._descriptor, 65_536)
             if not data or len(self._buffer) > LINE_BYTES_MAX:
@@ -52,7 +52,7 @@ class Orders:
 
 
 class ProgressReport:
-    """Says how many bytes have been read and written: after the first ones, and then now and then."""
+    """Reports the number of bytes read and written: after the first ones, and then every half second."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -67,7 +67,7 @@ class ProgressReport:
 
 
 def main() -> None:
-    """Reads the task, does it, and says what came of it."""
+    """Reads the task, runs it, and writes the result or the error."""
     _yield_to_others()
     orders = Orders()
     line = orders.next()
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def describe(error: TailraceError | OSError) -> dict[str, Any]:
-    """What ``process.error_of`` makes an exception of again."""
+    """Returns the error as JSON, for ``process.error_of``."""
     if isinstance(error, SegmentDamaged):
         return {"kind": "SegmentDamaged", "path": error.path, "offset": error.offset, "why": error.why}
     if isinstance(error, NoSpace):
@@ -100,14 +100,14 @@ def describe(error: TailraceError | OSError) -> dict[str, Any]:
 
 
 def say(message: dict[str, Any]) -> None:
-    """One line on stdout."""
+    """Writes one line to stdout."""
     data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(_STDOUT, data) :]
 
 
 def _obey(orders: Orders, limiter: Limiter) -> None:
-    """Sets the rate as told; ends the process when nobody tells any more."""
+    """Sets the rate from stdin, and ends the process at the end of stdin."""
     while (line := orders.next()) is not None:
         word, _, number = line.partition(b" ")
         if word == b"rate" and number.isdigit():
@@ -116,7 +116,7 @@ def _obey(orders: Orders, limiter: Limiter) -> None:
 
 
 def _yield_to_others() -> None:
-    """The least claim on processor and disk that is not none at all: idle priority might never be served."""
+    """Takes the lowest priority of processor and disk above idle, which might never be served."""
     os.nice(_NICE)
     ionice = shutil.which("ionice")
     if ionice is not None:

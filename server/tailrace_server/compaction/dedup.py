@@ -1,4 +1,4 @@
-"""Which rows of neighbouring segments survive their compaction. Pure, by whole columns.
+"""Finds the rows of neighbouring segments that survive their compaction. Pure, by whole columns.
 
     row          0    1    2    3    4    5    6          numbers over all segments, in the order of their seqs
     hash         7    9    7    4    9    7    9
@@ -6,10 +6,10 @@
     key          a a a       b c b                        compared with the last of its hash: 0, 2, 1 are superseded;
                                                           4 has another key: the rest of such a hash is done in Python
 
-Hashes only find candidates; keys decide, as bytes. Two keys with one hash both survive. Kept for each row are its hash
-and the length of its key, 10 bytes, and 4 bytes of row number where the hash is repeated. Key bytes come in slices:
-neither many rows of one key nor many keys of one hash make a slice larger. What a slice costs is reading the segments
-again, so that of a large input a slice is an eighth.
+Hashes only find candidates, and the bytes of keys decide. Two keys with one hash both survive. Each row takes 10 bytes
+of memory, for its hash and the length of its key, and 4 bytes for its number if the hash is repeated. Key bytes are
+read in slices: neither many rows of one key nor many keys of one hash make a slice larger. Each slice reads the
+segments again, so a slice of a large input is an eighth.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 Lengths: TypeAlias = npt.NDArray[np.uint16]
 RowNumbers: TypeAlias = U32
 
-# What is worked on at once: rows, each some 80 bytes of memory for the time, and bytes of keys.
+# The size of a slice: rows, which take some 80 bytes of memory each, and bytes of keys.
 SLICE_ROWS = 1 << 20
 SLICE_KEY_BYTES = 64 * 1024 * 1024
-# How often keys are read at most.
+# The most slices.
 _SLICES_MAX = 8
-# Bytes of keys compared by one call of numpy: fits the caches.
+# Bytes of keys compared by one call of numpy, which fit the caches.
 _COMPARE_BYTES = 1 << 20
 
 
@@ -44,12 +44,12 @@ class Keys(NamedTuple):
     data: U8
 
     def key(self, index: int) -> bytes:
-        """One of them."""
+        """Returns a key."""
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
 
 class Slice(NamedTuple):
-    """How much is worked on at once, however much there is: rows, and bytes of keys."""
+    """The size of a slice for any input: rows, and bytes of keys."""
 
     rows: int = SLICE_ROWS
     key_bytes: int = SLICE_KEY_BYTES
@@ -58,18 +58,17 @@ class Slice(NamedTuple):
 def superseded(
     hashes: U64, key_lengths: Lengths, keys_of: Callable[[RowNumbers], Keys], least: Slice | None = None
 ) -> Bools:
-    """A mask of the rows of whose key there is a newer row.
+    """Returns a mask of the rows with a newer row of the same key.
 
-    ``hashes`` and ``key_lengths`` (bytes) are of each row's key, in the order of seqs. ``keys_of`` is given rising row
-    numbers, and gives their keys; it is called about eight times at most, and less often where slices of the size
-    ``least`` are enough.
+    ``hashes`` and ``key_lengths`` (bytes) are of each row's key, in the order of seqs. ``keys_of`` returns the keys of
+    rising row numbers. It is called about eight times at most, and less often if slices of the size ``least`` suffice.
     """
     least = least or Slice()
     gone = np.zeros(len(hashes), np.bool_)
     repeated = _repeated(hashes, least.rows)
     compare = _Comparison(hashes, keys_of, gone)
     stop = len(repeated)
-    # From the back: of a hash the newest row comes first.
+    # From the back, so that the newest row of a hash comes first.
     for start in _slice_starts(repeated, key_lengths, least):
         compare.slice(repeated[start:stop], _newest_of_hash(repeated, stop - 1, hashes))
         stop = start
@@ -77,9 +76,9 @@ def superseded(
 
 
 def purged(rows: RowNumbers, seqs: U64, gone: Bools) -> int:
-    """Marks in ``gone`` those of ``rows``, tombstones that may go, that nothing newer has superseded.
+    """Marks the rows of ``rows``, tombstones that may go, in ``gone``, unless a newer row has superseded them.
 
-    Returns the highest of their ``seqs``, which is what the purge seq must be at least; 0 where there is none.
+    Returns the highest of their ``seqs``, the least purge seq; 0 without such rows.
     """
     newest = ~gone[rows]
     gone[rows[newest]] = True
@@ -87,10 +86,9 @@ def purged(rows: RowNumbers, seqs: U64, gone: Bools) -> int:
 
 
 def expired(valid: Bools | None, seqs: U64, timestamps: U64, before_us: int, stable_seq: int) -> Indices:
-    """The rows that are tombstones, stamped at ``before_us`` or earlier (microseconds since 1970 UTC), and at or below
-    ``stable_seq``.
+    """Returns the rows that are tombstones, not newer than ``before_us``, and at or below ``stable_seq``.
 
-    ``valid`` is False for a tombstone; None: there is no tombstone.
+    ``before_us`` is in microseconds since 1970 UTC. ``valid`` is False for a tombstone; None: no row is one.
     """
     if valid is None or before_us < 0:
         return np.zeros(0, np.intp)
@@ -98,9 +96,9 @@ def expired(valid: Bools | None, seqs: U64, timestamps: U64, before_us: int, sta
 
 
 def _repeated(hashes: U64, slice_rows: int) -> RowNumbers:
-    """The rows whose hash occurs more than once, by hash and then by row.
+    """Returns the rows with a hash that occurs more than once, by hash and then by row.
 
-    Sorted by slices of the hashes' range, so that a few bytes a row are all that is held for every row at once.
+    It sorts slices of the hashes' range, so that it holds only a few bytes for each row at once.
     """
     if len(hashes) < 2:
         return np.zeros(0, np.uint32)
@@ -113,7 +111,7 @@ def _repeated(hashes: U64, slice_rows: int) -> RowNumbers:
 
 
 def _repeated_between(hashes: U64, low: int, high: int) -> RowNumbers:
-    """``_repeated`` for the hashes from ``low`` to ``high``, both included."""
+    """Returns ``_repeated`` for the hashes from ``low`` to ``high``, both included."""
     rows = np.flatnonzero((hashes >= np.uint64(low)) & (hashes <= np.uint64(high))).astype(np.uint32)
     rows = rows[np.argsort(hashes[rows], kind="stable")]
     ordered = hashes[rows]
@@ -125,7 +123,7 @@ def _repeated_between(hashes: U64, low: int, high: int) -> RowNumbers:
 
 
 def _slice_starts(repeated: RowNumbers, key_lengths: Lengths, least: Slice) -> Iterator[int]:
-    """Where the slices of ``repeated`` begin, the last slice first."""
+    """Yields the start of each slice of ``repeated``, the last slice first."""
     rows_max = max(least.rows, -(-len(repeated) // _SLICES_MAX))
     total = sum(
         int(key_lengths[repeated[start : start + least.rows]].sum(dtype=np.int64))
@@ -141,7 +139,7 @@ def _slice_starts(repeated: RowNumbers, key_lengths: Lengths, least: Slice) -> I
 
 
 def _newest_of_hash(repeated: RowNumbers, index: int, hashes: U64) -> int:
-    """The newest row with the hash of the row at ``index``: the last of its stretch, found by doubling steps."""
+    """Returns the newest row with the hash of the row at ``index``, the last with this hash, by doubling steps."""
     hash_ = hashes[repeated[index]]
     step, inside = 1, index
     while inside + step < len(repeated) and hashes[repeated[inside + step]] == hash_:
@@ -151,18 +149,18 @@ def _newest_of_hash(repeated: RowNumbers, index: int, hashes: U64) -> int:
 
 
 class _Comparison:
-    """Slices of ``_repeated``, from the back, compared; what is superseded is marked in ``gone``."""
+    """Compares slices of ``_repeated``, from the back, and marks superseded rows in ``gone``."""
 
     def __init__(self, hashes: U64, keys_of: Callable[[RowNumbers], Keys], gone: Bools) -> None:
         self._hashes = hashes
         self._keys_of = keys_of
         self._gone = gone
-        # The keys found so far of the one hash that is being worked on, where it has several.
+        # The keys of the present hash that were found, if it has several.
         self._mixed_hash = -1
         self._mixed_keys: set[bytes] = set()
 
     def slice(self, rows: RowNumbers, newest: int) -> None:
-        """``newest`` is the newest row with the hash of the last of ``rows``; it may lie behind the slice."""
+        """Compares the rows of a slice. ``newest`` is the newest row with the last hash; it may be after the slice."""
         if newest != rows[-1]:
             rows = np.append(rows, np.uint32(newest))
         order = np.argsort(rows)
@@ -177,7 +175,7 @@ class _Comparison:
             self._mixed(int(rows[index]), keys.key(int(places[index])))
 
     def _mixed(self, row: int, key: bytes) -> None:
-        """A row whose key is not that of the newest row of its hash; such rows come newest first."""
+        """Notes a row whose key differs from that of the newest row of its hash; such rows come newest first."""
         hash_ = int(self._hashes[row])
         if hash_ != self._mixed_hash:
             self._mixed_hash = hash_
@@ -188,13 +186,13 @@ class _Comparison:
 
 
 def _stretch_ends(ordered: U64) -> Indices:
-    """For each of the ordered hashes the index of the last one that is equal to it."""
+    """Returns for each of the ordered hashes the index of the last equal one."""
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     return np.repeat(last, np.diff(last, prepend=-1))
 
 
 def _equal(keys: Keys, left: Indices, right: Indices) -> Bools:
-    """Whether key ``left[i]`` is key ``right[i]``, byte by byte; compared in groups of one length."""
+    """Returns whether key ``left[i]`` equals key ``right[i]``, compared in groups of one length."""
     starts, lengths = keys.offsets[:-1], np.diff(keys.offsets)
     same: Bools = lengths[left] == lengths[right]
     candidates = np.flatnonzero(same)

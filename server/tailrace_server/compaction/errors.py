@@ -1,4 +1,4 @@
-"""What goes wrong with a compaction. The segments that were to be folded are untouched then."""
+"""The errors of a compaction. Its inputs are unchanged then."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tailrace.errors import TailraceError
 
 
 class BadTask(TailraceError):
-    """A task, or a result, that cannot be: of another version, incomplete, or against the segments that it names."""
+    """A task or a result is invalid: of another version, incomplete, or in conflict with its segments."""
 
 
 class CompactionFailed(TailraceError):
-    """The process of a compaction ended without a result; what it said is in the message."""
+    """The process of a compaction ended without a result. The message has its output."""

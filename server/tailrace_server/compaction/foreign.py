@@ -1,8 +1,8 @@
-"""Rows whose hash is not that of their key: counted by producer, and corrected where they belong here.
+"""Counts rows with a wrong key hash by producer, and corrects those that belong to this partition.
 
-A producer's word on its hashes is all that the node looks at when it takes a block. Where the word was wrong, ``get``
-does not find the key; so the right hash is written where it is one of this partition. A row that belongs to another
-partition has nowhere to go: it stays as it is, in the stream as well, and the result names it.
+The node accepts a producer's hashes without a check. With a wrong hash, ``get`` does not find the key, so compaction
+writes the right hash if it belongs to this partition. A row of another partition stays unchanged, in the stream, too,
+and the result names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXAMPLE_KEY_BYTES = 64
 
 
 class ForeignRows:
-    """Those of a compaction, for a partition that owns the hashes ``hash_first`` to ``hash_last``."""
+    """The rows with a wrong hash in a compaction, of a partition with hashes ``hash_first`` to ``hash_last``."""
 
     def __init__(self, hash_first: int, hash_last: int) -> None:
         self._first = np.uint64(hash_first)
@@ -32,7 +32,7 @@ class ForeignRows:
         self.kept = 0
 
     def note(self, batch: RowBatch, arrays: ColumnArrays, hashes: U64) -> None:
-        """Counts the rows of a batch whose hash is not that of ``hashes``, the right ones."""
+        """Counts the rows of a batch with another hash than in ``hashes``, the right ones."""
         wrong = np.flatnonzero(arrays.hashes != hashes)
         if not len(wrong):
             return
@@ -45,7 +45,7 @@ class ForeignRows:
             self._add(producer, batch, arrays, wrong[mine], int(np.count_nonzero(inside[mine])))
 
     def corrected(self, arrays: ColumnArrays, hashes: U64) -> ColumnArrays:
-        """The rows with the right hash, ``hashes``, wherever it is one of this partition."""
+        """Returns the rows with the right hash from ``hashes``, if it belongs to this partition."""
         wrong = arrays.hashes != hashes
         if not wrong.any():
             return arrays
@@ -53,7 +53,7 @@ class ForeignRows:
 
     @property
     def found(self) -> tuple[Foreign, ...]:
-        """Those of each producer, of the first FOREIGN_MAX ones."""
+        """The counts of the first FOREIGN_MAX producers."""
         return tuple(self._by_producer.values())
 
     def _is_here(self, hashes: U64) -> Bools:

@@ -1,32 +1,32 @@
-"""Which neighbouring segments of a partition are folded into one, and which go for good. Pure.
+"""Chooses which neighbouring segments of a partition are compacted into one, and which are dropped. Pure.
 
     oldest                                                        newest
     [ 600 MB, major ]   [ 90 MB ][ 70 MB ]   [ 20 MB ][ 17 MB ]   [ 4 MB ][ 5 MB ][ 4 MB ][ 5 MB ]
-     tier 6              tier 5               tier 4               tier 3: four of them, so they are folded
+     tier 6              tier 5               tier 4               tier 3: four of them, so they are compacted
 
 A segment's tier is the logarithm of its size to base 4. A segment that is smaller than a newer one counts as large as
-that, so that tiers never grow towards the newest and the segments of a tier are neighbours. In a feed that keeps the
-latest value of each key, the first of these that holds decides:
+the newer one. So tiers never grow towards the newest, and the segments of a tier are neighbours. In a feed that keeps
+the latest value of each key, the first rule that holds decides:
 
-    SHARE        the newer segments have half the bytes, or half the rows, of the oldest: all are folded
-    TIER         four or more are of one tier: these are folded, the lowest tier first
-    TOMBSTONES   a fifth of the rows of the oldest ones are tombstones that may go: just these are folded
+    SHARE        the newer segments have half the bytes, or half the rows, of the oldest: all are compacted
+    TIER         four or more are of one tier: these are compacted, the lowest tier first
+    TOMBSTONES   a fifth of the rows of the oldest ones are tombstones that may go: only these are compacted
 
-What it costs, in theory; the tests hold it to that:
+The costs, in theory; the tests check them:
 
     segments      at most 3 of a tier, so at most 3 for each factor of 4 between the largest and 64 KiB
     writing       each byte once by the flush, once for each tier that it passes, and (1 + 1/2) / (1/2) = 3 times for
-                  majors. A segment that hides in a higher tier adds at most 3 more writes a tier.
-    space         at most 1.5 times the oldest segment, plus a flush, and while all are folded as much again. A row
-                  supersedes one at most, so of an oldest segment that has been folded half the rows are live at
-                  least: where nothing is deleted that makes 1.5 times the live rows, where half have just been, 3.
+                  majors. A segment that counts to a higher tier adds at most 3 more writes a tier.
+    space         at most 1.5 times the oldest segment, plus a flush, and twice that while all are compacted. A row
+                  supersedes at most one row, so at least half the rows of a compacted oldest segment are live: 1.5
+                  times the live rows without deletions, and 3 times if half of the rows were just deleted.
 
-Half, because a third of the space for good is less than the second and third copy of the data that every compaction
-needs for its time, and a smaller share costs writes: 5 for a quarter. Below 64 KiB nothing is worth a process.
+The share is a half, because a third of the space is less than the second and third copy of the data that every
+compaction needs for a while, and a smaller share costs writes: 5 for a quarter. Below 64 KiB a process costs more than
+it saves.
 
-A ``history`` feed keeps every row, so that only TIER counts there, and folding saves nothing but files. It is trimmed
-by whole segments, so a folded one gets no larger than an eighth of the bytes, and no longer than an eighth of the time,
-that the feed keeps.
+A ``history`` feed keeps every row, so only TIER counts there, and compaction only saves files. It is trimmed by whole
+segments, so a compacted one has at most an eighth of the bytes, and of the time, that the feed keeps.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from tailrace.model import FeedInfo
     from tailrace_server.manifest import SegmentEntry
 
-_HISTORY_PARTS = 8  # what is kept too long by trimming whole segments is an eighth at most
+_HISTORY_PARTS = 8  # trimming whole segments keeps at most an eighth too much
 
 
 class Reason(enum.Enum):
-    """Why segments are folded; the table above."""
+    """The reason for a compaction; see the table above."""
 
     SHARE = "share"
     TIER = "tier"
@@ -57,9 +57,9 @@ class Reason(enum.Enum):
 
 
 class PartitionRetention(NamedTuple):
-    """What a partition keeps: the latest of each key, or with ``history`` every row, as long and as much as it says.
+    """The rows that a partition keeps: the latest of each key, or with ``history`` every row within the bounds.
 
-    ``age_us`` (microseconds) and ``nbytes`` bound a history; None: no bound.
+    ``age_us`` (microseconds) and ``nbytes`` are the bounds of a history; None: no bound.
     """
 
     history: bool = False
@@ -68,7 +68,7 @@ class PartitionRetention(NamedTuple):
 
     @classmethod
     def of(cls, info: FeedInfo) -> PartitionRetention:
-        """That of each partition of a feed, which has an equal share of the feed's bytes."""
+        """Returns the retention of each partition of a feed. Each has an equal share of the feed's bytes."""
         if info.retention != "history":
             return cls()
         return cls(
@@ -79,10 +79,10 @@ class PartitionRetention(NamedTuple):
 
 
 class CompactionLimits(NamedTuple):
-    """The numbers of the table above, and what one compaction may take on.
+    """The numbers of the table above, and the bounds of one compaction.
 
-    ``inputs_max`` bounds open files, and leaves room for all of them in the result's identity; ``rows_max`` is the key
-    table's 32 bits.
+    ``inputs_max`` bounds open files, and the ids in the result's identity. ``rows_max`` comes from the 32 bits of the
+    key table.
     """
 
     tier_segments_min: int = 4
@@ -95,9 +95,9 @@ class CompactionLimits(NamedTuple):
 
 
 class CompactionPlan(NamedTuple):
-    """Fold the segments from index ``first`` to index ``last`` of the chain, both included.
+    """A compaction of the segments from index ``first`` to index ``last`` of the chain, both included.
 
-    ``is_major``: the oldest is among them. ``nbytes`` and ``rows`` are theirs together.
+    ``is_major``: the oldest is among them. ``nbytes`` and ``rows`` are their sums.
     """
 
     first: int
@@ -109,7 +109,7 @@ class CompactionPlan(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """The ``segments`` oldest ones go, and everything up to ``trim_seq`` with them."""
+    """Drops the oldest ``segments`` segments, and all rows up to ``trim_seq``."""
 
     segments: int
     trim_seq: int
@@ -125,13 +125,13 @@ def choose(
     marks: Sequence[int] = (),
     limits: CompactionLimits | None = None,
 ) -> CompactionPlan | None:
-    """What to fold next of a partition's chain, oldest first; None where it may stay as it is.
+    """Returns the next compaction of a partition's chain, which begins with the oldest; None if it needs none.
 
-    Only segments that end at or below ``stable_seq`` are folded: one that a rollback may still drop is better dropped
-    alone. ``purge_before_us`` is the timestamp up to which tombstones may go (microseconds since 1970 UTC); None while
-    nobody vouches for the clock. Where stamps lie ahead of the clock, tombstones may go up to ``old_seq`` instead, if
-    that is not 0; and a history is folded so that at most one of the rising seqs ``marks``, which tell its age, lies
-    inside. Folding as chosen and choosing again comes to an end.
+    Only segments that end at or below ``stable_seq`` are compacted, because a rollback may still drop later ones.
+    ``purge_before_us`` is the timestamp up to which tombstones may go (microseconds since 1970 UTC), None while the
+    clock is not trusted. If timestamps are ahead of the clock, tombstones may go up to ``old_seq`` instead, unless it
+    is 0. ``marks`` are rising seqs that tell the age of a history: a result has at most one of them inside. Repeated
+    compactions come to an end.
     """
     limits = limits or CompactionLimits()
     stable = [entry for entry in entries if entry.last_seq <= stable_seq]
@@ -147,11 +147,11 @@ def choose(
 def trim(
     entries: Sequence[SegmentEntry], *, before_us: int | None, bytes_max: int | None, old_seq: int = 0
 ) -> Trim | None:
-    """Which of the oldest segments of a history feed go; None where all stay.
+    """Returns the oldest segments of a history feed that are dropped; None if all stay.
 
-    A segment goes when all its rows are older than ``before_us`` (microseconds since 1970 UTC) or at or below
-    ``old_seq``, or when the newer ones have ``bytes_max`` bytes without it; None: no bound, or nobody vouches for the
-    clock. So at least what was asked for is kept, and at most a segment more.
+    A segment is dropped if all its rows are older than ``before_us`` (microseconds since 1970 UTC) or at or below
+    ``old_seq``, or if the newer ones have ``bytes_max`` bytes without it. None: no bound, or the clock is not trusted.
+    So the feed keeps at least its bounds, and at most one segment more.
     """
     left = sum(entry.nbytes for entry in entries)
     count = 0
@@ -167,7 +167,7 @@ def trim(
 
 
 def tier_of(nbytes: int, limits: CompactionLimits) -> int:
-    """The tier of a segment of ``nbytes`` bytes: 0 below the least size times the ratio, then one for each ratio."""
+    """Returns the tier of a segment of ``nbytes`` bytes: 0 below the least size times the ratio, then 1 a ratio."""
     tier, bound = 0, limits.tier_bytes_min * limits.tier_ratio
     while nbytes >= bound:
         tier, bound = tier + 1, bound * limits.tier_ratio
@@ -175,7 +175,7 @@ def tier_of(nbytes: int, limits: CompactionLimits) -> int:
 
 
 def _compact_all(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> CompactionPlan | None:
-    """SHARE. Where there are too many for one compaction, the oldest of them."""
+    """Applies rule SHARE. If there are too many segments for one compaction, it takes the oldest."""
     if len(entries) < 2:
         return None
     oldest, newer = entries[0], entries[1:]
@@ -190,7 +190,7 @@ def _compact_all(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> C
 def _compact_tier(
     entries: Sequence[SegmentEntry], retention: PartitionRetention, limits: CompactionLimits, marks: Sequence[int] = ()
 ) -> CompactionPlan | None:
-    """TIER."""
+    """Applies rule TIER."""
     for first, stop in _tiers(entries, limits):
         while stop - first >= limits.tier_segments_min:
             count = _fitting(entries[first:stop], retention, limits, marks)
@@ -201,7 +201,7 @@ def _compact_tier(
 
 
 def _tiers(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Iterator[tuple[int, int]]:
-    """The stretches of one tier, the newest and lowest first, as the first index and the one behind the last."""
+    """Yields the segments of each tier, the newest and lowest first, as (first index, index after the last)."""
     tiers: list[int] = []
     for entry in reversed(entries):
         tiers.append(max(tier_of(entry.nbytes, limits), tiers[-1] if tiers else 0))
@@ -215,7 +215,7 @@ def _tiers(entries: Sequence[SegmentEntry], limits: CompactionLimits) -> Iterato
 def _fitting(
     entries: Sequence[SegmentEntry], retention: PartitionRetention, limits: CompactionLimits, marks: Sequence[int]
 ) -> int:
-    """How many of the first of ``entries`` one segment may take."""
+    """Returns how many of the first ``entries`` fit into one segment."""
     bytes_max = retention.nbytes // _HISTORY_PARTS if retention.nbytes is not None else None
     span_max = retention.age_us // _HISTORY_PARTS if retention.age_us is not None else None
     nbytes = rows = 0
@@ -234,9 +234,9 @@ def _fitting(
 def _compact_tombstones(
     entries: Sequence[SegmentEntry], purge_before_us: int | None, old_seq: int, limits: CompactionLimits
 ) -> CompactionPlan | None:
-    """TOMBSTONES: the shortest stretch from the oldest on in which they are enough.
+    """Applies rule TOMBSTONES: takes the fewest of the oldest segments that have enough tombstones.
 
-    Only segments whose rows are all old enough count: what is counted here does go, so nothing is folded in vain.
+    Only segments with old rows alone count, so that all counted tombstones go.
     """
     rows = expired = 0
     for last, entry in enumerate(entries[: limits.inputs_max]):
@@ -256,7 +256,7 @@ def _compact_tombstones(
 def _plan(
     entries: Sequence[SegmentEntry], first: int, last: int, reason: Reason, limits: CompactionLimits
 ) -> CompactionPlan | None:
-    """The plan, unless it has more rows than a segment can have."""
+    """Returns the plan, or None if it has more rows than a segment can have."""
     chosen = entries[first : last + 1]
     rows = sum(entry.rows for entry in chosen)
     if rows > limits.rows_max:

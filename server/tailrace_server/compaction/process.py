@@ -1,7 +1,7 @@
-"""A compaction in another process, seen from the node.
+"""Runs a compaction in another process, from the node.
 
-A process and not a thread: it works for seconds on end, much of it in Python, and these seconds would be the loop's. It
-also has a memory of its own, which is given back, and may be killed at any moment.
+A process and not a thread, because it computes for seconds, much of it in Python, and a thread would block the loop. A
+process also returns its memory, and can be killed at any moment.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from tailrace_server.compaction.task import CompactionTask
 
-# -P: a folder that happens to be where the node was started must not be imported from.
+# -P: do not import from the folder in which the node was started.
 COMMAND = (sys.executable, "-P", "-m", "tailrace_server.compaction")
-# Of what a crashed process said: the end, where Python names the error.
+# The end of stderr of a crashed process, in which Python names the error.
 STDERR_BYTES_MAX = 8_192
 
 
 class Rate:
-    """How fast compactions may go, in bytes a second, 0: no bound. One object for as many as shall heed it."""
+    """The rate of compactions in bytes a second, 0: no limit. Several compactions may share an object."""
 
     def __init__(self, value: int = 0) -> None:
         self._value = value
@@ -43,11 +43,11 @@ class Rate:
 
     @property
     def value(self) -> int:
-        """As it is now."""
+        """The present rate."""
         return self._value
 
     def set(self, value: int) -> None:
-        """From now on this; compactions that run hear of it at once."""
+        """Changes the rate. Running compactions follow at once."""
         if value == self._value:
             return
         self._value = value
@@ -66,12 +66,11 @@ async def run_compaction(
     on_progress: Callable[[int], None] = lambda _: None,
     command: Sequence[str] = COMMAND,
 ) -> CompactionResult:
-    """Do ``task`` in a process of its own, no faster than ``rate`` says at each moment.
+    """Runs ``task`` in a separate process, at most at the present ``rate``.
 
-    ``on_progress`` is called with the count of bytes read and written so far, when there are any, and then now and
-    then. Cancelled, or failed, the process is dead and what it left is removed when this returns, so nothing else may
-    use the task's output path.
-    Errors as those of ``worker.compact``; CompactionFailed, with what it said, where the process ended otherwise.
+    Calls ``on_progress`` with the total of bytes read and written, after the first ones and then repeatedly. If it is
+    cancelled or fails, it kills the process and removes its files before it returns, so nothing else may use the task's
+    output path. Raises as ``worker.compact``, and CompactionFailed, with stderr, if the process crashes.
     """
     line = task.encode()
     process = await trio.lowlevel.open_process(
@@ -80,7 +79,7 @@ async def run_compaction(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Ctrl-C is for the node, which then ends the compaction in its turn.
+        # Ctrl-C is only for the node, which then ends the compaction.
         start_new_session=True,
     )
     talk = _Talk(process, rate, on_progress)
@@ -91,20 +90,20 @@ async def run_compaction(
         with trio.CancelScope(shield=True):
             await _end(process)
             if not talk.succeeded:
-                # A large file takes its time to go, which is not the loop's.
+                # Removing a large file takes time, so it runs in a thread.
                 await trio.to_thread.run_sync(discard, task, RealDisk())
 
 
 def environment() -> dict[str, str]:
-    """A copy, since another thread may change this process's meanwhile, and an exec that reads it then fails.
+    """Returns the environment of the process: a copy, because exec fails if another thread changes the original.
 
-    The library of linear algebra in numpy would start a thread a processor, for nothing.
+    It also keeps numpy's linear algebra from starting a useless thread for each processor.
     """
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def error_of(description: dict[str, Any]) -> Exception:
-    """The exception that the process described."""
+    """Returns the exception that the process has described."""
     kind, why = description.get("kind"), str(description.get("why"))
     if kind == "SegmentDamaged":
         return SegmentDamaged(str(description["path"]), int(description["offset"]), why)
@@ -118,7 +117,7 @@ def error_of(description: dict[str, Any]) -> Exception:
 
 
 class _Talk:
-    """What is said between the node and the process."""
+    """The messages between the node and the process."""
 
     def __init__(self, process: trio.Process, rate: Rate, on_progress: Callable[[int], None]) -> None:
         self._process = process
@@ -129,7 +128,7 @@ class _Talk:
         self.succeeded = False
 
     async def until_the_end(self, task: bytes) -> None:
-        """Tells the task and each rate, and listens until the process has ended."""
+        """Sends the task and each new rate, and reads the answers until the process has ended."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell, task)
             async with trio.open_nursery() as listening:
@@ -139,7 +138,7 @@ class _Talk:
         await self._process.wait()
 
     def result(self) -> CompactionResult:
-        """What came of it. Raises what it failed by."""
+        """Returns the result, or raises the error of the compaction."""
         if "result" in self._answer:
             result = CompactionResult.decode(json.dumps(self._answer["result"]))
             self.succeeded = True
@@ -147,7 +146,7 @@ class _Talk:
         if "error" in self._answer:
             raise error_of(self._answer["error"])
         said = self._complaints.decode(errors="replace").strip() or "nothing"
-        raise CompactionFailed(f"the process of a compaction {how_it_ended(self._process.returncode)}; it said: {said}")
+        raise CompactionFailed(f"the process of a compaction {how_it_ended(self._process.returncode)}; stderr: {said}")
 
     async def _tell(self, task: bytes) -> None:
         stdin = self._process.stdin
@@ -162,7 +161,7 @@ class _Talk:
                 else:
                     await self._rate.changed()
         except trio.BrokenResourceError:
-            return  # it has ended; how, the others hear
+            return  # it has ended; the other tasks find the reason
 
     async def _listen(self) -> None:
         stdout = self._process.stdout
@@ -174,13 +173,13 @@ class _Talk:
             if strange is None and len(buffer) > LINE_BYTES_MAX:
                 strange = buffer
             if strange is not None:
-                why = f"it said {strange[:200]!r}, which is not how a compaction talks"
+                why = f"it wrote {strange[:200]!r}, which is no message of a compaction"
                 self._answer = {"error": {"kind": "ProtocolError", "why": why}}
                 self._process.kill()
                 return
 
     def _understand(self, line: bytes) -> bool:
-        """Takes a line; False where it is none of those that there are."""
+        """Handles a line; returns False if it is no message of a compaction."""
         try:
             message = json.loads(line)
         except ValueError:
@@ -204,7 +203,7 @@ class _Talk:
 
 
 async def _end(process: trio.Process) -> None:
-    """The process is dead and its pipes are closed."""
+    """Kills the process if it runs, and closes its pipes."""
     if process.poll() is None:
         process.kill()
     await process.wait()
@@ -214,7 +213,7 @@ async def _end(process: trio.Process) -> None:
 
 
 def how_it_ended(code: int | None) -> str:
-    """In words."""
+    """Returns the end of a process in words, from its exit code."""
     if code is not None and code < 0:
         return f"was ended by signal {-code} ({signal.strsignal(-code)})"
     return f"ended with exit code {code}"

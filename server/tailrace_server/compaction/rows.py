@@ -1,11 +1,11 @@
-"""The rows of several segments, numbered through, in batches of neighbouring blocks.
+"""Reads the rows of several segments, numbered over all of them, in batches of neighbouring blocks.
 
     segment      A: block block block block      B: block block
     batch        0            1                  2
     row          0            5,000              9,000
 
-A batch is about a MiB that is read at once, verified, and opened together: small blocks cost little so. The same batch
-can be read again for the keys of a few of its rows.
+A batch is about 1 MiB that is read, verified and opened together, which is fast for small blocks, too. A batch can be
+read again for the keys of a few of its rows.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from tailrace_server.segment import Segment
 
 READ_BYTES = 1 << 20
-# A block that compresses well is up to 255 times as large: what is opened together has no more bytes, or is one block.
+# The bytes that are opened together, unless one block has more: a block may be 255 times as large as its file bytes.
 RAW_BYTES = 8 << 20
 
 
 class RowBatch(NamedTuple):
-    """``blocks`` of ``segment``, neighbours; the first has number ``number`` and lies at ``offset`` of the file.
+    """Neighbouring ``blocks`` of ``segment``. The first has number ``number``, and is at ``offset`` of the file.
 
     ``row`` is the number of its first row over all segments.
     """
@@ -51,11 +51,11 @@ class RowBatch(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(block.rows for block in self.blocks)
 
     def arrays(self) -> ColumnArrays:
-        """The columns of all its rows. SegmentDamaged, which names the place of the block, where they are broken."""
+        """Returns the columns of all rows. Raises SegmentDamaged, with the place of the block, if one is bad."""
         try:
             return join_blocks(self.blocks)
         except BadBlock:
@@ -63,7 +63,7 @@ class RowBatch(NamedTuple):
             raise
 
     def producers(self) -> U64:
-        """The producer id of each row; 0 where blocks were merged."""
+        """Returns the producer id of each row; 0 if its block was merged from others."""
         ids = np.array([block.header.producer_id for block in self.blocks], np.uint64)
         return np.repeat(ids, [block.rows for block in self.blocks])
 
@@ -83,16 +83,16 @@ class SegmentRows:
     def __init__(self, segments: Sequence[Segment], on_bytes: Callable[[int], None]) -> None:
         self._segments = segments
         self._on_bytes = on_bytes
-        self._places: list[tuple[Segment, int, int]] = []  # of each batch, once all have been read
+        self._places: list[tuple[Segment, int, int]] = []  # the place of each batch that was read
         self._row_begins: list[int] = []
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return sum(segment.identity.rows for segment in self._segments)
 
     def batches(self) -> Iterator[RowBatch]:
-        """All of them, in order. SegmentDamaged."""
+        """Yields all rows in order. Raises SegmentDamaged."""
         self._places.clear()
         self._row_begins.clear()
         row = 0
@@ -108,7 +108,7 @@ class SegmentRows:
                 offset += sum(block.nbytes for block in batch.blocks)
 
     def keys_of(self, rows: RowNumbers) -> Keys:
-        """The keys of these rows, which rise. Batches that have none of them are not read. SegmentDamaged."""
+        """Returns the keys of rising row numbers. Reads only batches with such rows. Raises SegmentDamaged."""
         begins = np.array(self._row_begins, np.int64)
         cuts = [*np.searchsorted(rows, begins).tolist(), len(rows)]
         pieces = [
@@ -130,7 +130,7 @@ class SegmentRows:
 
 
 def hashes_of_keys(arrays: ColumnArrays) -> U64:
-    """The hash of each key, from its bytes."""
+    """Returns the hash of each key, computed from its bytes."""
     offsets, data, rows = arrays.key_offsets.data.cast("B"), arrays.key_data.data, arrays.rows
     width = uniform_width(offsets, rows)
     keys = slice_differing(offsets, data, rows) if width is None else slice_uniform(data, rows, width)
@@ -138,7 +138,7 @@ def hashes_of_keys(arrays: ColumnArrays) -> U64:
 
 
 def _keys_in(batch: RowBatch, rows: RowNumbers) -> tuple[U32, U8]:
-    """The lengths and the bytes of the keys of ``rows``, which are of this batch."""
+    """Returns the lengths and the bytes of the keys of ``rows``, which are in this batch."""
     arrays = batch.arrays()
     no_values = arrays._replace(value_offsets=np.zeros(arrays.rows + 1, np.uint32), value_data=np.zeros(0, np.uint8))
     taken = take(no_values, rows.astype(np.intp) - batch.row)

@@ -14,27 +14,27 @@ from tailrace_server.segment.identity import INCLUDED_IDS_MAX, SEGMENT_ID_BYTES
 
 VERSION = 1
 
-# Open files, and ids in the identity of the result (worker.identity_of): these, and as many of what they were made of.
+# Bounds open files, and the ids in the result's identity (worker.identity_of): the inputs, and their own inputs.
 INPUTS_MAX = INCLUDED_IDS_MAX // 2
-# A look-up opens a whole block: about 170 µs with 128 KiB, 670 with a MiB, 80 with 32 KiB, whose file is 6 % larger.
+# A lookup opens a whole block: about 170 µs with 128 KiB, 670 µs with 1 MiB, 80 µs with 32 KiB and a file 6 % larger.
 BLOCK_BYTES = 128 * 1024
-# Producers named in a result; a feed with more of them that hash wrongly has one bug in all of them.
+# Producers named in a result; more producers with wrong hashes have the same bug.
 FOREIGN_MAX = 16
-# A task of as many paths of 4,096 characters, each escaped as six, fits.
+# Fits a task with INPUTS_MAX + 1 paths of 4,096 characters, each escaped as six.
 LINE_BYTES_MAX = 1024 * 1024
 
 assert (INPUTS_MAX + 1) * 4_096 * 6 < LINE_BYTES_MAX
 
 
 class CompactionTask(NamedTuple):
-    """Fold the segments ``inputs`` (paths, in the order of the chain) into one at the path ``output``.
+    """A compaction of the segments ``inputs`` (paths, in the order of the chain) into one at the path ``output``.
 
-    They are of the partition that owns the hashes ``hash_first`` to ``hash_last``, both included. ``segment_id`` (16
-    bytes) is that of the result. ``is_major``: the chain's oldest segment is the first of them. ``history``: every row
-    survives. ``purge_before_us`` (microseconds since 1970 UTC): tombstones stamped then or earlier go, where they are
-    at or below ``stable_seq``; None: none goes, as always where it is not ``is_major``. ``block_bytes``: about how many
-    raw bytes a block of the result has. ``cuts``, rising seqs, are the bases of branches: no block has rows on both
-    sides of one, since a block is of one branch for whoever reads it.
+    Their partition has the hashes ``hash_first`` to ``hash_last``, both included. ``segment_id`` (16 bytes) is that of
+    the result. ``is_major``: the first input is the chain's oldest segment. ``history``: every row survives.
+    ``purge_before_us`` (microseconds since 1970 UTC): tombstones at or below ``stable_seq`` are dropped if their
+    timestamp is not later; None: all stay, as always unless ``is_major``. ``block_bytes`` is the approximate number of
+    raw bytes of a block in the result. ``cuts``, rising seqs, are the bases of branches: no block has rows on both
+    sides of a cut, because readers take all rows of a block as of one branch.
     """
 
     inputs: tuple[str, ...]
@@ -51,12 +51,12 @@ class CompactionTask(NamedTuple):
     cuts: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
-        """One line of JSON, without its end."""
+        """Returns one line of JSON, without its end."""
         return _encode({**self._asdict(), "segment_id": self.segment_id.hex()})
 
     @classmethod
     def decode(cls, line: bytes | str) -> CompactionTask:
-        """What ``encode`` made. BadTask, which says what is wrong, for anything else."""
+        """Reverses ``encode``. Raises BadTask, with the reason, for other content."""
         members = _decode(line, "task", cls)
         inputs, cuts, text = members["inputs"], members["cuts"], members["segment_id"]
         if not isinstance(inputs, list) or not isinstance(cuts, list):
@@ -70,9 +70,9 @@ class CompactionTask(NamedTuple):
         return task
 
     def check(self) -> None:
-        """BadTask where a member is of another type, out of bounds, or contradicts another."""
+        """Raises BadTask if a member has another type, is out of bounds, or contradicts another one."""
         if not 1 <= len(self.inputs) <= INPUTS_MAX:
-            raise BadTask(f"{len(self.inputs)} segments to fold; a task has 1 to {INPUTS_MAX}")
+            raise BadTask(f"{len(self.inputs)} segments to compact; a task has 1 to {INPUTS_MAX}")
         if not all(isinstance(path, str) and path for path in (*self.inputs, self.output)):
             raise BadTask("inputs and output must be paths")
         if len({*self.inputs, self.output}) != len(self.inputs) + 1:
@@ -101,16 +101,16 @@ class CompactionTask(NamedTuple):
             raise BadTask("a feed that keeps its history keeps its tombstones: purge_before_us must be null")
         if not self.is_major:
             raise BadTask(
-                "only a compaction that includes the oldest segment may drop tombstones, or what they delete rises "
-                "again: purge_before_us must be null"
+                "only a compaction of the oldest segment may drop tombstones, because older rows would reappear: "
+                "purge_before_us must be null"
             )
 
 
 class Foreign(NamedTuple):
-    """Rows of a producer whose hash is not that of their key. ``producer_id`` is 0 where blocks have been merged since.
+    """The rows of a producer with a wrong key hash. ``producer_id`` is 0 if their blocks were merged since.
 
-    Of ``rows``, ``corrected`` have the right hash now; the others belong to another partition and are as they were.
-    The example is the first one: the segment it was found in, its seq, and up to 64 bytes of its key.
+    ``corrected`` of the ``rows`` have the right hash now; the others belong to another partition and are unchanged.
+    ``segment``, ``seq`` and up to 64 bytes of the ``key`` are those of the first row.
     """
 
     producer_id: int
@@ -122,11 +122,11 @@ class Foreign(NamedTuple):
 
 
 class CompactionResult(NamedTuple):
-    """A segment was written and has its name.
+    """The result of a compaction: a complete segment under its name, with ``identity`` and ``nbytes``.
 
-    ``identity`` and ``nbytes`` are the segment's. Of ``rows`` rows read, ``superseded`` had a newer row of their key,
-    ``purged`` were tombstones that have gone. ``foreign`` names up to FOREIGN_MAX producers with wrong hashes, and
-    ``foreign_rows`` counts all such rows, ``foreign_kept`` those that could not be corrected.
+    Of the ``rows`` that were read, ``superseded`` had a newer row of their key, and ``purged`` were dropped tombstones.
+    ``foreign`` has up to FOREIGN_MAX producers with wrong hashes. ``foreign_rows`` counts all such rows, and
+    ``foreign_kept`` those that could not be corrected.
     """
 
     identity: SegmentIdentity
@@ -139,19 +139,19 @@ class CompactionResult(NamedTuple):
     foreign: tuple[Foreign, ...]
 
     def encode(self) -> bytes:
-        """One line of JSON, without its end."""
+        """Returns one line of JSON, without its end."""
         foreign = [{**one._asdict(), "key": one.key.hex()} for one in self.foreign]
         return _encode({**self._asdict(), "identity": json.loads(self.identity.encode()), "foreign": foreign})
 
     @classmethod
     def decode(cls, line: bytes | str) -> CompactionResult:
-        """What ``encode`` made. BadTask for anything else: a process of another version."""
+        """Reverses ``encode``. Raises BadTask for other content, such as that of another version."""
         members = _decode(line, "result", cls)
         try:
             identity = SegmentIdentity.decode(json.dumps(members["identity"]).encode())
             foreign = tuple(Foreign(**{**one, "key": bytes.fromhex(one["key"])}) for one in members["foreign"])
         except (SegmentFormatError, TypeError, ValueError, KeyError) as error:
-            raise BadTask(f"the result of a compaction can't be read: {error}") from None
+            raise BadTask(f"the result of a compaction cannot be read: {error}") from None
         return cls(**{**members, "identity": identity, "foreign": foreign})
 
 
@@ -160,7 +160,7 @@ def _encode(members: dict[str, Any]) -> bytes:
 
 
 def _decode(line: bytes | str, what: str, of: type) -> dict[str, Any]:
-    """The members, exactly those of the class ``of``. BadTask."""
+    """Returns the members, exactly those of the class ``of``. Raises BadTask."""
     try:
         members = json.loads(line)
     except ValueError as error:

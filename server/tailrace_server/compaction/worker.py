@@ -1,11 +1,11 @@
-"""A compaction: neighbouring segments are read and one is written.
+"""Runs a compaction: reads neighbouring segments and writes one.
 
-    1. scan    every batch once: each row's hash, from its key; the length of its key; tombstones that are old enough
-    2. decide  which rows go: superseded ones, then tombstones (dedup.py); reads the keys of repeated hashes again
-    3. write   every batch once more: the rows that stay, in blocks of an even size
+    1. scan    reads every batch: the hash of each row's key, the length of the key, and tombstones that are old enough
+    2. decide  finds superseded rows, and tombstones that may go (dedup.py); reads the keys of repeated hashes again
+    3. write   reads every batch again, and writes the remaining rows in blocks of an even size
 
-A feed that keeps its history needs the last step only. Nothing but the task decides what comes out, so that the same
-task gives the same bytes. All that is read is verified, in each step, and what is read is never changed.
+A feed that keeps its history needs only the last step. The result depends only on the task, so the same task gives the
+same bytes. All blocks are verified in each step, and the inputs never change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Decision(NamedTuple):
-    """``gone`` says of each row whether it goes; None: none does. ``purge_seq`` is 0 where no tombstone goes."""
+    """The rows to drop: ``gone`` is a mask, None if all rows stay. ``purge_seq`` is 0 if no tombstone is dropped."""
 
     gone: Bools | None
     superseded: int
@@ -46,11 +46,11 @@ _ALL_STAY = _Decision(None, 0, 0, 0)
 
 
 def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = lambda _: None) -> CompactionResult:
-    """Do what ``task`` says. ``on_bytes`` is called with the count of bytes after each read and each write.
+    """Runs ``task``. Calls ``on_bytes`` with the number of bytes after each read and each write.
 
-    The inputs are as they were, whatever happens, and what fails leaves at most a file that ends in ``.new``.
-    SegmentDamaged names the file and the place of what could not be read; BadTask where the segments are not what the
-    task takes them for; NoSpace, OSError where the result could not be written.
+    The inputs never change, and a failure leaves at most a file that ends in ``.new``. Raises SegmentDamaged with the
+    file and the offset of a bad block, BadTask if the segments do not match the task, and NoSpace or OSError if the
+    result cannot be written.
     """
     task.check()
     with contextlib.ExitStack() as stack:
@@ -74,19 +74,19 @@ def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = 
 
 
 def compact_or_discard(task: CompactionTask, disk: Disk) -> CompactionResult:
-    """Do what ``task`` says, and leave nothing behind if that fails; errors as those of ``compact``."""
+    """Runs ``task`` as ``compact``, and removes its files if it fails."""
     try:
         return compact(task, disk)
     except BaseException:
-        with contextlib.suppress(OSError):  # the next start removes what no manifest names
+        with contextlib.suppress(OSError):  # the next start removes files that no manifest names
             discard(task, disk)
         raise
 
 
 def discard(task: CompactionTask, disk: Disk) -> None:
-    """Remove what a compaction without a result may have left: a part of the output, or all of it.
+    """Removes the output of a compaction without a result, complete or not.
 
-    Only for a task whose process has ended, and whose output no manifest names. OSError where the disk refuses.
+    Only for a task whose process has ended, and whose output no manifest names. Raises OSError.
     """
     for path in (task.output + TEMPORARY, task.output):
         with contextlib.suppress(FileNotFoundError):
@@ -94,14 +94,14 @@ def discard(task: CompactionTask, disk: Disk) -> None:
 
 
 def check_inputs(task: CompactionTask, identities: Sequence[SegmentIdentity]) -> None:
-    """BadTask unless the segments are a stretch of one partition's chain, and ``task`` may purge what it says."""
+    """Raises BadTask unless the segments are neighbours in one partition's chain, and ``task`` may purge as it says."""
     for older, newer in pairwise(identities):
         if (older.feed_id, older.partition) != (newer.feed_id, newer.partition):
             raise BadTask(f"{_name(older)} and {_name(newer)} are of different partitions")
         if older.last_seq != newer.after_seq:
             raise BadTask(
-                f"{_name(newer)} begins after seq {newer.after_seq}, and {_name(older)} ends at {older.last_seq}: only "
-                f"neighbours are folded"
+                f"{_name(newer)} begins after seq {newer.after_seq}, but {_name(older)} ends at {older.last_seq}: only "
+                f"neighbours can be compacted"
             )
     if task.purge_before_us is not None and identities[0].after_seq:
         raise BadTask(
@@ -110,17 +110,17 @@ def check_inputs(task: CompactionTask, identities: Sequence[SegmentIdentity]) ->
         )
     rows = sum(identity.rows for identity in identities)
     if rows > ROWS_MAX:
-        raise BadTask(f"the segments have {rows} rows together, one has at most {ROWS_MAX}: fold fewer at once")
+        raise BadTask(f"the segments have {rows} rows in all, and one has at most {ROWS_MAX}: compact fewer at once")
 
 
 def identity_of(
     task: CompactionTask, identities: Sequence[SegmentIdentity], decision: _Decision = _ALL_STAY
 ) -> SegmentIdentity:
-    """The identity of the result, without its counts.
+    """Returns the identity of the result, without its counts.
 
-    It takes the place of its inputs, so its base is that of the oldest. The segment behind it, which is not rewritten,
-    has the newest input for a base, or, after several compactions, one that was folded into that: these ids come first,
-    so that they are never among those that are left out.
+    The result replaces its inputs, so its base is that of the oldest. The base of the next segment, which is not
+    rewritten, is the newest input, or after several compactions an input of that. These ids come first, so that they
+    are never left out.
     """
     oldest, newest = identities[0], identities[-1]
     others = identities[-2::-1]
@@ -143,7 +143,7 @@ def identity_of(
 
 
 def _decide(task: CompactionTask, rows: SegmentRows, foreign: ForeignRows) -> _Decision:
-    """Steps 1 and 2."""
+    """Runs steps 1 and 2."""
     hashes = np.empty(rows.count, np.uint64)
     key_lengths = np.empty(rows.count, np.uint16)
     expired_rows, expired_seqs = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint64)]
@@ -173,7 +173,7 @@ def _write(
     foreign: ForeignRows,
     on_bytes: Callable[[int], None],
 ) -> tuple[SegmentIdentity, int]:
-    """Step 3; the identity with its counts, and the bytes of the file."""
+    """Runs step 3. Returns the identity with its counts, and the bytes of the file."""
     nbytes = 0
 
     def count(written: int) -> None:
@@ -204,7 +204,7 @@ def _write(
 
 
 def _add(builder: BlockBuilder, arrays: ColumnArrays, cuts: tuple[int, ...]) -> tuple[int, ...]:
-    """Gives rows to ``builder``, and ends its block at each cut; the cuts that are left."""
+    """Adds rows to ``builder``, and ends its block at each cut. Returns the remaining cuts."""
     while cuts and arrays.rows:
         stop = int(np.searchsorted(arrays.seqs, np.uint64(cuts[0]), side="right"))
         if stop:

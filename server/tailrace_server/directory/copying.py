@@ -1,4 +1,4 @@
-"""Files copied and linked from one directory to another."""
+"""Copies and links files from one directory to another."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 COPY_BYTES = 1 << 20
 
-# What a file system says that has no links, or not from there to here, or no more of this file.
+# The errors of a file system without links, without links between these directories, or without more for this file.
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 def check_target(disk: Disk, source: str, target: str) -> None:
-    """BadDirectory where ``target`` is not an empty directory, or none yet, that lies outside of ``source``."""
+    """Raises BadDirectory unless ``target`` is empty or missing, and outside of ``source``."""
     if disk.exists(target) and disk.names(target):
-        raise BadDirectory(f"{target} is not empty: take a new directory, or remove what an earlier try has left there")
+        raise BadDirectory(f"{target} is not empty: take a new directory, or remove the files of an earlier try")
     if f"{disk.real_path(target)}/".startswith(f"{disk.real_path(source)}/"):
         raise BadDirectory(f"{target} lies in {source}: take a directory outside of it")
 
 
 class Shrunk(Exception):
-    """A file has fewer bytes than it had: somebody has changed it."""
+    """A file has fewer bytes than before: another program has changed it."""
 
 
 def can_link(disk: Disk, source: str, target: str) -> bool:
-    """Gives a file a second name; False where the file system can't. FileNotFoundError where there is no file."""
+    """Links a file to a second name; returns False if the file system cannot. Raises FileNotFoundError."""
     try:
         disk.link(source, target)
     except FileNotFoundError:
@@ -45,13 +45,13 @@ def can_link(disk: Disk, source: str, target: str) -> bool:
 
 
 def copy_file(disk: Disk, source: str, target: str, watcher: Watcher) -> None:
-    """Copies a whole file, durably but for its name."""
+    """Copies a whole file. Its bytes are durable afterwards, its name is not."""
     with contextlib.closing(disk.open(source)) as file:
         copy_bytes(disk, file, file.size(), target, watcher)
 
 
 def copy_bytes(disk: Disk, source: File, nbytes: int, target: str, watcher: Watcher) -> None:
-    """Copies the first ``nbytes`` of a file, durably but for its name. Shrunk where there are fewer."""
+    """Copies the first ``nbytes`` of a file, as ``copy_file``. Raises Shrunk if the file has fewer."""
     with contextlib.closing(disk.create(target)) as file:
         offset = 0
         while offset < nbytes:
@@ -74,7 +74,7 @@ def make_durable(disk: Disk, directory: str) -> None:
 
 
 def remove_below(disk: Disk, directory: str) -> None:
-    """Removes a directory and all that is in it; nothing where there is none."""
+    """Removes a directory with all its files, if it exists."""
     if not disk.exists(directory):
         return
     for name in disk.names(directory):

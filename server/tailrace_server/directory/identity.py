@@ -1,4 +1,4 @@
-"""Who a data directory is: ids that are made once and stay with it."""
+"""NODE: the ids of a data directory, which are made once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 
 class Identity(NamedTuple):
-    """Three ids of 16 bytes: of the cluster (its founder made it), of the node, and of this directory's data."""
+    """Three ids of 16 bytes: of the cluster (made by its founder), of the node, and of this directory's data."""
 
     cluster_id: bytes
     node_id: bytes
@@ -24,53 +24,54 @@ class Identity(NamedTuple):
 
 
 class BadDirectory(TailraceError):
-    """A data directory cannot be used as it is; the message says what to do."""
+    """A data directory cannot be used; the message says what to do."""
 
 
 class Incomplete(BadDirectory):
-    """Something of a data directory is missing, though its files tell of it; nothing that is left has been changed."""
+    """A part of a data directory is missing that its other files name. No file was changed."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(
-            f"{what} is missing: {why}. Is a volume not mounted, or was something removed or copied? Put it right, or "
-            "restore a backup with `tailrace restore`; `tailrace repair` keeps what is left, and lists what is lost"
+            f"{what} is missing: {why}. Check whether a volume is not mounted, or files were removed or copied, and "
+            "correct that, or restore a backup with `tailrace restore`. `tailrace repair` keeps the remaining rows and "
+            "lists the lost ones"
         )
 
 
 def new_identity(randomness: Randomness) -> Identity:
-    """Ids of a new directory; ``store`` makes them the directory's."""
+    """Returns the ids of a new directory; ``store`` writes them."""
     return Identity(randomness.token(16), randomness.token(16), randomness.token(16))
 
 
 def load(disk: Disk, directory: str) -> Identity:
-    """The directory's identity. Raises BadDirectory, and FileNotFoundError where it has none."""
+    """Returns the directory's identity. Raises BadDirectory, and FileNotFoundError if it has no NODE."""
     path = f"{directory}/{FILE_NAME}"
     return _parse(read_file(disk, path), path)
 
 
 def renew(disk: Disk, directory: str, randomness: Randomness) -> Identity:
-    """Makes the directory another node's, of the same cluster; on disk before this returns. Raises as ``load``."""
+    """Gives the directory new ids, of another node of the same cluster, durably. Raises as ``load``."""
     identity = Identity(load(disk, directory).cluster_id, randomness.token(16), randomness.token(16))
     store(disk, directory, identity)
     return identity
 
 
 def join_cluster(disk: Disk, directory: str, identity: Identity, cluster_id: bytes) -> Identity:
-    """Makes a new directory one of another cluster; on disk before this returns."""
+    """Makes a new directory a node of another cluster, durably."""
     joined = identity._replace(cluster_id=cluster_id)
     store(disk, directory, joined)
     return joined
 
 
 def store(disk: Disk, directory: str, identity: Identity) -> None:
-    """Writes NODE; on disk when this returns. OSError: the directory is whose it was."""
+    """Writes NODE durably. If it raises OSError, the old ids are unchanged."""
     ids = {name: id.hex() for name, id in identity._asdict().items()}
     value = {"version": FORMAT_VERSION, **ids, "checksum": _checksum(identity)}
     write_atomically(disk, f"{directory}/{FILE_NAME}", json.dumps(value, indent=1).encode() + b"\n")
 
 
 def _checksum(identity: Identity) -> str:
-    """XXH3-64 of the three ids in their order: a digit that has changed is still a digit."""
+    """Returns XXH3-64 of the three ids in their order, which detects changed digits."""
     return f"{xxhash.xxh3_64_intdigest(b''.join(identity)):016x}"
 
 
@@ -81,7 +82,7 @@ def _parse(data: bytes, path: str) -> Identity:
             raise BadDirectory(f"{path} has version {value['version']}; this program reads version {FORMAT_VERSION}")
         identity = Identity(*(bytes.fromhex(value[name]) for name in Identity._fields))
         if value.keys() - {"version", "checksum", *Identity._fields}:
-            raise ValueError("it has members that are not known")
+            raise ValueError("it has unknown members")
         if any(len(id) != 16 for id in identity):
             raise ValueError("an id is not 16 bytes")
         if value.get("checksum", _checksum(identity)) != _checksum(identity):

@@ -1,10 +1,10 @@
-"""lost/<time>/: what a repair took out of a data directory, or a rollback, and the index of what is lost.
+"""lost/<time>/: the files and blocks that a repair or a rollback has removed, and the index of the losses.
 
-    lost/20260131-154500/index.jsonl              an object a line (docs/guides/operations.md)
-    lost/20260131-154500/blocks/<feed>-<n>        blocks that could not stay, back to back as on the wire
-    lost/20260131-154500/feeds/..., journal/...   files as they were, under their old names
+    lost/20260131-154500/index.jsonl              an object in each line (docs/guides/operations.md)
+    lost/20260131-154500/blocks/<feed>-<n>        blocks that could not stay, one after the other as on the wire
+    lost/20260131-154500/feeds/..., journal/...   unchanged files, under their old names
 
-A repair that was interrupted goes on in the same directory; a line that is there already is not written again.
+If a repair is interrupted, the next one continues in the same directory, and does not repeat lines of the index.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ BLOCKS_NAME = "blocks"
 
 
 class Lost:
-    """The lost part of one repair. Where ``is_dry`` nothing is written, and the lines are counted only.
+    """The losses of one repair. With ``is_dry`` it only counts the lines, without writing them.
 
-    ``lines`` is how many there are, ``rows`` how many rows or seqs they name; ``seqs`` has the ranges of seqs that
-    are not in their partition any more, exported ones too: (feed id, partition, first, last). ``names`` are those of
-    the feeds, by id, as far as they are known.
+    ``lines`` is the number of lines. ``seqs`` has the ranges of seqs that are no longer in their partition, with
+    exported ones: (feed id, partition, first, last). ``names`` are the known names of feeds, by id.
     """
 
     def __init__(self, disk: Disk, directory: str, time: str, *, is_dry: bool) -> None:
@@ -56,7 +55,7 @@ class Lost:
     # The index
 
     def name_feed(self, feed_id: bytes, name: str) -> None:
-        """Has the lines that follow show this name of a feed beside its id."""
+        """Adds a feed's name to the lines that follow, beside its id."""
         self.names[feed_id] = name
 
     def rows(
@@ -72,23 +71,23 @@ class Lost:
         keys: Sequence[bytes] = (),
         why: str,
     ) -> None:
-        """The rows of these seqs, both included, are lost. ``rows`` is how many there were, None: nobody knows."""
+        """Lists lost seqs, both included. ``rows`` is the number of their rows; None: unknown."""
         self.seqs.append((feed_id, partition, first_seq, last_seq))
         line = self._place("rows", feed_id, partition)
         line |= {"first_seq": first_seq, "last_seq": last_seq, "rows": rows, "keys": _keys(keys)}
         self._line(line | {"file": self._name(source), "offset": offset, "why": why})
 
     def open_end(self, feed_id: bytes, partition: int, after_seq: int, why: str) -> None:
-        """Rows above ``after_seq`` may have been there, nobody knows how many."""
+        """Lists a partition that may have lost rows above ``after_seq``."""
         self.open_ends.append((feed_id, partition, after_seq))
         self._line(self._place("end", feed_id, partition) | {"after_seq": after_seq, "why": why})
 
     def unknown(self, source: str, offset: int, nbytes: int, why: str) -> None:
-        """Which rows these bytes were cannot be told."""
+        """Lists bytes of a file whose rows are unknown."""
         self._line({"lost": "bytes", "file": self._name(source), "offset": offset, "bytes": nbytes, "why": why})
 
     def export(self, feed_id: bytes, partition: int, block: Block, why: str) -> None:
-        """A good block that cannot stay is put aside, with its keys in the index."""
+        """Writes a good block that cannot stay to lost/, and lists it with its keys."""
         header = block.header
         self.seqs.append((feed_id, partition, header.first_seq, header.last_seq))
         self.exported_rows += header.rows
@@ -103,7 +102,7 @@ class Lost:
         self._line(line | {"file": f"{BLOCKS_NAME}/{name}", "offset": offset, "bytes": block.nbytes, "why": why})
 
     def feed(self, feed_id: bytes, name: str, why: str) -> None:
-        """Something of a feed as a whole."""
+        """Lists a loss of a whole feed, such as its settings."""
         self._line({"lost": "feed", "feed": feed_id.hex(), "name": name, "why": why})
 
     def _place(self, kind: str, feed_id: bytes, partition: int) -> dict[str, Any]:
@@ -150,7 +149,7 @@ class Lost:
         return os.path.relpath(path, self._data) if path else ""
 
     def sync(self) -> None:
-        """All that was said so far is durable when this returns: comes before what it tells of is changed."""
+        """Makes all lines and exports durable. Call it before you change the files that they describe."""
         for file, _ in self._exports.values():
             file.sync()
         if self._exports:
@@ -160,7 +159,7 @@ class Lost:
             self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Closes the index and the exports."""
         for file, _ in self._exports.values():
             file.close()
         if self._index is not None:
@@ -169,7 +168,7 @@ class Lost:
     # Files
 
     def take(self, path: str) -> None:
-        """Moves a file of the data directory here, durably: the new name before the old one is gone."""
+        """Moves a file of the data directory to lost/, durably: the new name before the old one is removed."""
         self.moved_files += 1
         if self._is_dry:
             return
@@ -179,7 +178,7 @@ class Lost:
         self._disk.sync_directory(os.path.dirname(path))
 
     def link(self, path: str) -> None:
-        """Gives a file of the data directory a second name here, durably; where the file system can't, a copy."""
+        """Links a file of the data directory into lost/, durably, or copies it if the file system has no links."""
         self.moved_files += 1
         target = self._place_of(path)
         if not can_link(self._disk, path, target):
@@ -188,7 +187,7 @@ class Lost:
         self._disk.sync_directory(os.path.dirname(target))
 
     def copy(self, path: str) -> None:
-        """Keeps a copy of a small file that is about to be replaced; none of what the disk can't read."""
+        """Copies a small file to lost/ before it is replaced, unless the disk cannot read it."""
         try:
             data = read_file(self._disk, path)
         except OSError:
@@ -198,7 +197,7 @@ class Lost:
             write_atomically(self._disk, self._place_of(path, data), data)
 
     def _place_of(self, path: str, data: bytes | None = None) -> str:
-        """Where a file goes; not where one of other ``data`` is already, from before an interruption."""
+        """Returns a file's path in lost/, with a number if an earlier run has put another file there."""
         target = os.path.join(self.directory, os.path.relpath(path, self._data))
         self._disk.make_directory(os.path.dirname(target))
         place, number = target, 1
@@ -209,7 +208,7 @@ class Lost:
 
 
 def good_lines(data: bytes) -> list[bytes]:
-    """The lines of an index that was being written when the power went: up to the first that is not whole."""
+    """Returns the complete lines at the beginning of an index, which a power failure may have cut."""
     lines = []
     for line in data.splitlines(keepends=True):
         try:
@@ -223,7 +222,7 @@ def good_lines(data: bytes) -> list[bytes]:
 
 
 def _keys(keys: Sequence[bytes]) -> list[str | dict[str, str]]:
-    """Keys for the index: a string where it is UTF-8, an object with its base64 otherwise."""
+    """Returns keys for the index: a string if the key is UTF-8, otherwise an object with its base64."""
     return [_key(key) for key in keys]
 
 

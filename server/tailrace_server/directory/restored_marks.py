@@ -1,16 +1,16 @@
-"""Files that tell the next start what has become of a directory. That they are there is what counts.
+"""Marks in a data directory for the next start: files whose existence counts.
 
-    RESTORED   its data are those of another node, or were repaired: every partition begins a new branch, whose term is
-               far above (restored_term). Removed when these branches are durable. A member or a replica does not
-               start there: it may lack what it has acknowledged, and nobody may count on it
-    RESTORING  a restore into it has begun and has not ended: it must not be served
-    REPAIRING  likewise a repair; what the file says is the repair's own (offline/repair.py)
-    BACKUP     it is a backup: it is restored, never served, since it shares its segments with another directory
+    RESTORED   its data are from another node, or were repaired: every partition begins a new branch with a far higher
+               term (restored_term). Removed when these branches are durable. A member or a replica does not start on
+               it, because it may lack rows that it has acknowledged
+    RESTORING  a restore into it has begun, but not ended: a node does not start on it
+    REPAIRING  the same for a repair; the content is the repair's own (offline/repairing_mark.py)
+    BACKUP     it is a backup, which is restored, never served: it shares its segments with another directory
 
-A copy of a node goes on with branches that the node has written to since; its consumers can tell the two apart only by
-a branch of its own. They also refuse a node whose term is below the last one that they saw, as one that is behind, and
-nobody knows how many starts the original has had since, nor how often the same backup was restored before: so the term
-is the time, in milliseconds. A start adds one, which takes longer than that.
+A copy of a node continues branches to which the node has written since, so its consumers need a new branch to tell the
+two apart. Consumers also refuse a node whose term is below the last one that they saw, because it is behind. The number
+of starts of the original is unknown, and so is the number of earlier restores. So the new term is the time in
+milliseconds: a start adds one to the term, and takes longer than a millisecond.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ RESTORING_NAME = "RESTORING"
 REPAIRING_NAME = "REPAIRING"
 BACKUP_NAME = "BACKUP"
 
-# Where the clock is behind: a start adds one term, and a million of them is more than any node has.
+# Added if the clock is behind: a start adds one term, and no node has a million starts.
 RESTORED_TERMS = 1 << 20
 
 _REFUSED = {
-    RESTORING_NAME: "a restore into it has not been finished: remove its contents and restore again",
-    REPAIRING_NAME: "a repair of it has not been finished: run `tailrace repair` again",
-    BACKUP_NAME: "it is a backup: make a data directory of it with `tailrace restore`",
+    RESTORING_NAME: "a restore into it was not finished: remove its contents and restore again",
+    REPAIRING_NAME: "a repair of it was not finished: run `tailrace repair` again",
+    BACKUP_NAME: "it is a backup: make a data directory from it with `tailrace restore`",
 }
 
 
 def check_usable(disk: Disk, directory: str, *, but: str = "") -> None:
-    """BadDirectory, and what to do, where a mark says that a node must not start on it; ``but`` is let pass."""
+    """Raises BadDirectory, with advice, if a mark forbids a node to start on it; ignores the mark ``but``."""
     for name, why in _REFUSED.items():
         if name != but and is_marked(disk, directory, name):
             raise BadDirectory(f"{directory} cannot be used: {why}")
 
 
 def is_marked(disk: Disk, directory: str, name: str) -> bool:
-    """The mark is there."""
+    """Returns whether the mark is set."""
     return disk.exists(os.path.join(directory, name))
 
 
 def mark(disk: Disk, directory: str, name: str) -> None:
-    """Makes a mark that says nothing but its name, durably."""
+    """Sets a mark without further content, durably."""
     write_atomically(disk, os.path.join(directory, name), seal(f"tailrace {name.lower()}", 1, {}))
 
 
 def unmark(disk: Disk, directory: str, name: str) -> None:
-    """Removes a mark, durably; nothing where there is none."""
+    """Removes a mark, durably, if it is set."""
     path = os.path.join(directory, name)
     if disk.exists(path):
         disk.remove(path)
@@ -67,31 +67,31 @@ def unmark(disk: Disk, directory: str, name: str) -> None:
 
 
 def is_restored(disk: Disk, directory: str) -> bool:
-    """The next branches of all partitions have to begin with a restored term."""
+    """Returns whether the next branches of all partitions must begin with a restored term."""
     return is_marked(disk, directory, RESTORED_NAME)
 
 
 def restored_term(term: int, now_us: int) -> int:
-    """The term of a restored partition's next branch: above those of all that has ever gone on from the same backup.
+    """Returns the term of a restored partition's next branch, above those of all other restores of the same backup.
 
-    ``term`` is the last one that the partition knows, ``now_us`` the wall clock's microseconds since 1970. Where the
-    clock is not ahead of the terms, what went on for fewer than RESTORED_TERMS starts is passed still.
+    ``term`` is the partition's last term, and ``now_us`` the wall clock in microseconds since 1970. If the clock is
+    behind the terms, the result is still above those of fewer than RESTORED_TERMS starts.
     """
     now_ms = now_us // 1000
     return now_ms if now_ms > term else term + RESTORED_TERMS
 
 
 def mark_restored(disk: Disk, directory: str, randomness: Randomness) -> None:
-    """Makes a copied directory a node of its own, durably: new ids, and the mark. May be done again.
+    """Makes a copied directory another node, durably: new ids, and the mark RESTORED. May be repeated.
 
-    BadDirectory where the directory is of no node, or its NODE is damaged. OSError.
+    Raises BadDirectory if it is no node's directory, or its NODE is damaged, and OSError.
     """
     if not disk.exists(os.path.join(directory, FILE_NAME)):
-        raise BadDirectory(f"{directory} holds no node's data: there is nothing that could have been restored")
+        raise BadDirectory(f"{directory} is no node's directory (it has no {FILE_NAME}): restore the data first")
     mark(disk, directory, RESTORED_NAME)
     renew(disk, directory, randomness)
 
 
 def unmark_restored(disk: Disk, directory: str) -> None:
-    """The new branches are durable."""
+    """Removes the mark RESTORED. Call it when the new branches are durable."""
     unmark(disk, directory, RESTORED_NAME)

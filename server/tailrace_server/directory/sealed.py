@@ -1,7 +1,7 @@
-"""Small files that people can read, and that know when they are damaged. Pure.
+"""The format of small, readable files with a checksum. Pure.
 
-One line of JSON, an object whose first members are ``format`` and ``version``; and a second line with XXH3-64 of the
-first one, without its line feed, as 16 hexadecimal digits.
+The first line is a JSON object, whose first members are ``format`` and ``version``. The second line is XXH3-64 of the
+first one without its line feed, in 16 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import xxhash
 
 
 class UnknownVersion(ValueError):
-    """The file is good, and of a version that this Tailrace does not know."""
+    """The file is intact, but of a version that this program does not know."""
 
 
 def seal(format: str, version: int, members: dict[str, Any]) -> bytes:
-    """The content of a file with these members."""
+    """Returns the content of a file with these members."""
     text = json.dumps({"format": format, "version": version, **members}, separators=(",", ":")).encode("ascii")
     return b"%s\n%016x\n" % (text, xxhash.xxh3_64_intdigest(text))
 
 
 def unseal(data: bytes, format: str, version: int) -> dict[str, Any]:
-    """The members that ``seal`` was given. ValueError, which says what is wrong, for anything else.
+    """Returns the members that ``seal`` was given, without a check of their values.
 
-    UnknownVersion where only the version is another. What the members hold is not looked at.
+    Raises UnknownVersion if only the version differs, and ValueError, with the reason, for other content.
     """
     text, _, checksum = data.partition(b"\n")
     if checksum != b"%016x\n" % xxhash.xxh3_64_intdigest(text):

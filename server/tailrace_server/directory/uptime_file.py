@@ -1,4 +1,4 @@
-"""UPTIME: the runs of the node, kept from one start to the next (state/uptime.py), and its marks (state/ahead.py)."""
+"""UPTIME: the file with the runs of the node (state/uptime.py) and its marks (state/ahead.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def load_uptime(disk: Disk, directory: str, clock: Clock) -> Uptime:
-    """The runs that UPTIME tells of, and one that begins now. Without a good file nothing earlier is vouched for."""
+    """Returns the runs of UPTIME, and one that begins now. Without a good file there are no earlier runs."""
     path = f"{directory}/{FILE_NAME}"
     earlier, ahead, monotonic_us = list[NodeRun](), Ahead(), monotonic_us_of(clock)
     if disk.exists(path):
@@ -30,18 +30,18 @@ def load_uptime(disk: Disk, directory: str, clock: Clock) -> Uptime:
 
 
 def decode(data: bytes, monotonic_us: int) -> tuple[list[NodeRun], Ahead]:
-    """What the content of UPTIME tells, for a run that begins at ``monotonic_us``. ValueError says what is wrong."""
+    """Decodes UPTIME, for a run that begins at ``monotonic_us``. Raises ValueError with the reason."""
     members = unseal(data, FORMAT, VERSION)
     try:
         earlier = [NodeRun(int(began_us), int(up_us)) for began_us, up_us in members["runs"]]
-        # Without the member it was written before there were marks.
+        # Earlier versions wrote no marks.
         return earlier, Ahead.from_json(members.get("ahead", []), monotonic_us)
     except (KeyError, TypeError) as error:
         raise ValueError(f"its members are not those of UPTIME: {error!r}") from None
 
 
 def tick_uptime(uptime: Uptime, clock: Clock) -> None:
-    """Now it is so late."""
+    """Advances the uptime to the clock's present time, and logs an error if it stops counting."""
     was = uptime.suspended
     uptime.tick(clock.wall_us(), monotonic_us_of(clock))
     if uptime.suspended and not was:
@@ -49,16 +49,16 @@ def tick_uptime(uptime: Uptime, clock: Clock) -> None:
 
 
 def store_uptime(uptime: Uptime, disk: Disk, directory: str) -> None:
-    """Writes UPTIME; blocks. OSError: the old one is still there."""
+    """Writes UPTIME; blocks. If it raises OSError, the old file is unchanged."""
     write_atomically(disk, f"{directory}/{FILE_NAME}", encode(uptime))
 
 
 def encode(uptime: Uptime) -> bytes:
-    """The content of UPTIME, as of the last tick. Any thread may call it."""
+    """Returns the content of UPTIME, as of the last tick. Any thread may call it."""
     members = {"runs": [[*run] for run in uptime.runs], "ahead": uptime.ahead.to_json(uptime.now_us)}
     return seal(FORMAT, VERSION, members)
 
 
 def monotonic_us_of(clock: Clock) -> int:
-    """The monotonic clock in microseconds."""
+    """Returns the monotonic clock in microseconds."""
     return int(clock.monotonic() * 1e6)

@@ -1,4 +1,4 @@
-"""Tells what a command is doing with the files of a directory."""
+"""Watches how far a command has come with the files of a directory."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """Is told how far a long reading has come."""
+    """Receives the progress of a command that reads many files."""
 
     def expect(self, nbytes: int) -> None:
-        """So many bytes more will be read."""
+        """Adds bytes that will be read."""
 
     def begin(self, path: str) -> None:
-        """Now this file is read."""
+        """Notes that a file is being read."""
 
     def read(self, nbytes: int) -> None:
-        """So many bytes more were read."""
+        """Adds bytes that were read."""
 
 
 class Unwatched:
     """A watcher that does nothing."""
 
     def expect(self, nbytes: int) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def begin(self, path: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def read(self, nbytes: int) -> None:
-        """Nothing."""
+        """Does nothing."""

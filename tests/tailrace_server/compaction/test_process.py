@@ -142,7 +142,7 @@ class TestNotFinished:
         watch, command = Watch(), script(STUCK.format(nbytes=READ_FIRST + 500_000))
 
         async def run():
-            with pytest.raises(CompactionFailed, match=r"ended by signal 9 \(Killed\); it said: nothing"):
+            with pytest.raises(CompactionFailed, match=r"ended by signal 9 \(Killed\); stderr: nothing"):
                 await run_compaction(chain.task(), Rate(), on_progress=watch, command=command)
 
         async with trio.open_nursery() as nursery:
@@ -176,12 +176,12 @@ class TestFailures:
         return str(caught.value)
 
     async def test_a_crash_is_told_in_its_own_words(self, chain):
-        assert "exit code 1; it said: Traceback" in await self.failure(chain, "raise RuntimeError('boom')")
+        assert "exit code 1; stderr: Traceback" in await self.failure(chain, "raise RuntimeError('boom')")
         assert "RuntimeError: boom" in await self.failure(chain, "raise RuntimeError('boom')")
         assert (await self.failure(chain, "import sys; sys.stderr.write('x' * 10**6 + 'the end')")).endswith("the end")
 
     async def test_an_end_without_a_word(self, chain):
-        assert "ended with exit code 0; it said: nothing" in await self.failure(chain, "")
+        assert "ended with exit code 0; stderr: nothing" in await self.failure(chain, "")
 
     @pytest.mark.parametrize(
         "text",

@@ -104,9 +104,9 @@ class TestTask:
     @pytest.mark.parametrize(
         ("changes", "why"),
         [
-            ({"is_major": False}, "only a compaction that includes the oldest segment"),
+            ({"is_major": False}, "only a compaction of the oldest segment"),
             ({"history": True}, "keeps its history"),
-            ({"inputs": ()}, "0 segments to fold"),
+            ({"inputs": ()}, "0 segments to compact"),
             ({"inputs": tuple(f"{n}.seg" for n in range(INPUTS_MAX + 1))}, f"1 to {INPUTS_MAX}"),
             ({"inputs": ("a", "a")}, "named twice"),
             ({"output": "/feed/0/a.seg"}, "named twice"),

@@ -231,7 +231,7 @@ class TestPurge:
     """Hazard 12: a tombstone that goes too early leaves its key alive somewhere."""
 
     def test_never_without_the_oldest_segment(self, small):
-        with pytest.raises(BadTask, match="includes the oldest segment"):
+        with pytest.raises(BadTask, match="a compaction of the oldest segment"):
             compact(small.task(first=1, purge_before_us=10**9), small.disk)
         # Nor where the task says that they do, and they don't.
         with pytest.raises(BadTask, match="begins after seq 3, so it is not the oldest"):
@@ -262,9 +262,9 @@ class TestPurge:
 class TestRefusals:
     def test_segments_that_are_no_neighbours(self, small):
         task = small.task()
-        with pytest.raises(BadTask, match="only neighbours are folded"):
+        with pytest.raises(BadTask, match="only neighbours can be compacted"):
             compact(task._replace(inputs=(small.paths[0], small.paths[2])), small.disk)
-        with pytest.raises(BadTask, match="only neighbours are folded"):
+        with pytest.raises(BadTask, match="only neighbours can be compacted"):
             compact(task._replace(inputs=(small.paths[1], small.paths[0])), small.disk)
 
     def test_segments_of_different_partitions(self, chain, row):

@@ -45,7 +45,7 @@ def test_one_of_an_earlier_version_without_a_checksum_is_read(tmp_path):
         (lambda value: json.dumps({**value, "node_id": "xy" * 16}), "is damaged"),
         (lambda value: json.dumps({"version": 1}), "is damaged"),
         (lambda value: json.dumps({**value, "node_id": "ab" * 16}), "its checksum is wrong"),
-        (lambda value: json.dumps({**value, "name": "orders"}), "it has members that are not known"),
+        (lambda value: json.dumps({**value, "name": "orders"}), "it has unknown members"),
     ],
 )
 def test_a_damaged_one_stops_the_start(tmp_path, damage, match):

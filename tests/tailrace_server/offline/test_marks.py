@@ -129,7 +129,7 @@ def test_the_mark_goes_only_when_the_branches_are_durable(made, memory_disk):
 def test_what_was_never_a_node_s_is_not_restored(memory_disk):
     disk = memory_disk()
     disk.make_directory(DATA)
-    with pytest.raises(BadDirectory, match="nothing that could have been restored"):
+    with pytest.raises(BadDirectory, match="restore the data first"):
         marks.mark_restored(disk, DATA, None)
 
 
