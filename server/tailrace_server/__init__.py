@@ -1,6 +1,6 @@
 """A node of Tailrace. The way of a mutation through it, from a client's WRITE to a consumer's BLOCK:
 
-1.  ``serving/connection.py`` cuts frames out of what the socket gives, and parses the block in the WRITE.
+1.  ``serving/connection.py`` cuts the bytes of the socket into frames, and parses the block in the WRITE.
 2.  ``feeds/catalog.py`` finds the partition that the block names.
 3.  ``partition/partition.py`` takes the block, in one step: 4 to 7.
 4.  ``state/producers.py`` says whether it was written before; then it is answered as it was then.

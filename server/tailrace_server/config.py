@@ -10,7 +10,7 @@ from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what a peer can make the node hold or do, each with its reason."""
+    """Bounds on the memory and work that a peer can cause, each with its reason."""
 
     #: The bytes of a frame's body. A block of the largest size, with the fixed part of a WRITE around it.
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
@@ -95,7 +95,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Where a node keeps its data, where it listens, and its place among other nodes.
+    """The data directory of a node, its addresses, and its place among other nodes.
 
     An address of None opens no listener. Port 0 takes any free port.
     """

@@ -1,8 +1,8 @@
 """``tailrace serve``: runs a node until it is told to stop.
 
-The ready line on stdout is the last thing of the start: every door answers by then, and the ports in it are the real
-ones. SIGTERM and SIGINT end the process with exit code 0, at any moment: before the ready line by giving up the start,
-after it by a clean stop. A second signal changes nothing; SIGKILL is what a node is built to survive.
+The ready line on stdout is the last thing of the start: every listener answers by then, and the line has the real
+ports. SIGTERM and SIGINT end the process with exit code 0 at any moment. Before the ready line they abandon the start,
+after it they stop the node cleanly. A second signal changes nothing. A node is built to survive SIGKILL.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tailrace_server.serving.listeners import parse_listen_address, show_listen_
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
-# A descriptor for each of Limits.connections_max, as many again for the other doors, and a quarter for segments.
+# A descriptor for each of Limits.connections_max, as many again for the other listeners, and a quarter for segments.
 DESCRIPTORS_WANTED = 12_000
-# If fewer are permitted: the shares of connections and of segments. What is left is for files that are being written,
+# The divisors for connections and for segments if fewer are permitted. The rest is for files that are being written,
 # for stages and for the compaction; the journal keeps its own.
 CONNECTIONS_SHARE = 2
 SEGMENTS_SHARE = 4
 
 
 class LogLevel(enum.StrEnum):
-    """What is worth a line on stderr."""
+    """The levels of log lines on stderr."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -52,7 +52,7 @@ class LogLevel(enum.StrEnum):
 
 
 class Listening(NamedTuple):
-    """Where a node is to be reached, with the real ports; None: shut."""
+    """The addresses of a node's listeners, with the real ports; None without a listener."""
 
     frames: tuple[str, int]
     http: tuple[str, int] | None
@@ -180,7 +180,7 @@ def serve(
 def _frames(text: str) -> tuple[str, int]:
     address = _address_or_off("--listen", text, 4700)
     if address is None:
-        raise WrongUsage("--listen cannot be off: it is where clients connect")
+        raise WrongUsage("--listen cannot be off: clients and other nodes connect there")
     return address
 
 
@@ -224,7 +224,7 @@ async def _serve(config: Config, origins: frozenset[str], hosts: frozenset[str])
             signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
             async with contextlib.AsyncExitStack() as listeners:
                 http = ws = None
-                # A door that stays shut is not imported: that would be a good part of the start.
+                # A listener that is off is not imported: that would be a good part of the start.
                 if config.http is not None:
                     from tailrace_server.serving.console import http_listener
 
@@ -245,16 +245,16 @@ def _listening(node: Node) -> tuple[str, int]:
 
 
 def _announce(listening: Listening) -> None:
-    # Whoever started the node may have closed its stdout since: no reason not to serve.
+    # The parent may have closed the pipe by now: no reason not to serve.
     with contextlib.suppress(OSError):
         print(f"tailrace: ready, {listening}", flush=True)
 
 
 @contextlib.contextmanager
 def _sigterm_as_sigint() -> Iterator[None]:
-    """Until the node is ready SIGTERM does what Ctrl-C does: trio raises it where it cannot break anything.
+    """Makes SIGTERM act as Ctrl-C until the node is ready: trio raises it at a checkpoint, so it breaks nothing.
 
-    SIGINT gets its handler back, which a shell has taken from what it runs in the background.
+    SIGINT gets its handler back, which a shell takes from background processes.
     """
     before = [
         (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),

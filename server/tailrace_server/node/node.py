@@ -127,7 +127,7 @@ class Node:
     # Running
 
     def begin(self, listener: Listener) -> None:
-        """Notes where the node listens, and becomes a member if it is not alone. Raises BadDirectory, OSError."""
+        """Notes the listener's address, and becomes a member if the node is not alone. Raises BadDirectory, OSError."""
         self.services.listening = listener.address
         if not self.config.is_alone:
             for leadership in self.leaderships:
@@ -176,7 +176,7 @@ class Node:
     # What one part tells the others
 
     def _journal_failed(self, failure: NotDurable) -> None:
-        """What is not durable by now never will be: waiting answers fail, and streams that show it end."""
+        """Fails waiting answers, and ends the streams that show rows which will never be durable."""
         self.waiting.fail(failure)
         self.connections.end_streams(lambda stream: stream.level == Level.MEMORY, EndReason.ERROR, str(failure))
 

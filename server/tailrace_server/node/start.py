@@ -1,6 +1,6 @@
 """The start of a node: its directory is locked and recovered, and then it serves.
 
-What is opened in which order, and what is durable before the next, is decided here alone.
+This file alone decides the order in which things are opened and made durable.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _RESTORED_IN_SET = (
 async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[Node]:
     """Locks and recovers ``config.data``, then serves at ``config.listen`` while the body runs; stops cleanly after it.
 
-    Raises DirectoryInUse, what ``recover`` raises, and OSError where the address cannot be had.
+    Raises DirectoryInUse, the errors of ``recover``, and OSError if the address cannot be had.
     """
     host = Host() if host is None else host
     host.disk.make_directory(config.data)
@@ -98,7 +98,7 @@ def _no_searches(host: Host) -> Iterator[None]:
     if not host.owns_process:
         yield
         return
-    gc.disable()  # else each of many searches walks through all that has been recovered so far
+    gc.disable()  # else each search walks through all recovered objects
     try:
         yield
     finally:
@@ -106,25 +106,25 @@ def _no_searches(host: Host) -> Iterator[None]:
 
 
 def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
-    """Keeps what has been recovered, and what lives long later, out of the searches for garbage in the body."""
+    """Keeps recovered objects, and others that live long, out of the searches for garbage in the body."""
     return Searches().bounded() if host.owns_process else contextlib.nullcontext()
 
 
 def recover(config: Config, host: Host) -> Node:
-    """Opens a data directory, made where it is missing: identity, journal, feeds. The directory is locked already.
+    """Opens a data directory, and makes it if it is missing: identity, journal, feeds. The directory is locked already.
 
     After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
-    returns. One that is not alone starts as a follower, its logs as they are: who leads is not decided here. It does
-    not start on a directory that was restored or repaired: that may lack what it has acknowledged. Nor does a node that
-    is in no set on the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError;
-    nothing that was durable is lost then.
+    returns. A node that is not alone starts as a follower, its logs as they are: the leader is not chosen here. Such a
+    node refuses a directory that was restored or repaired, which may lack acknowledged rows. A node outside of a set
+    refuses the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; then no
+    durable row is lost.
     """
     marks.check_usable(host.disk, config.data)
     is_restored = marks.is_restored(host.disk, config.data)
     if not config.is_alone and (is_restored or config.restored):
         raise BadDirectory(_RESTORED_IN_SET.format(config.data))
     if config.restored or (is_restored and host.disk.exists(os.path.join(config.data, MEMBERSHIP_NAME))):
-        # What it was in a set, with what it held then, it is no more: its promises and its vote are of the ids before.
+        # It is no longer the member that it was: its promises and its vote belong to the earlier ids.
         marks.mark_restored(host.disk, config.data, host.randomness)
     is_restored = marks.is_restored(host.disk, config.data)
     found = _look(config, host, is_restored=is_restored)
@@ -139,9 +139,9 @@ def recover(config: Config, host: Host) -> Node:
 
 
 class _Found(NamedTuple):
-    """What the small files of a directory say. ``taken`` is None of a directory that is new.
+    """The contents of a directory's small files. ``taken`` is None for a new directory.
 
-    ``held`` is what HELD says; None if there is no good one, or if the directory was restored or repaired since.
+    ``held`` is the mark in HELD; None if there is no good one, or if the directory was restored or repaired since.
     """
 
     identity: Identity
@@ -166,7 +166,10 @@ def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
 
 
 def _free_some(config: Config, host: Host) -> bool:
-    """Gives up what is kept for a full disk, and what an interrupted flush or fold left; whether there was anything."""
+    """Frees the reserve for a full disk, and leftovers of interrupted flushes and compactions.
+
+    Returns whether there was any.
+    """
     had = Reserve(host.disk, config.data, config.storage.reserve_bytes).release()
     store = ManifestStore(host.disk, config.data)
     sizes = {SYSTEM_FEED_ID: 1} | {feed.info.feed_id: feed.info.partitions for feed in store.feeds()}
@@ -239,7 +242,7 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         for partition in catalog.partitions():
             partition.durable_through(partition.high_seq)
     except BaseException:
-        with contextlib.suppress(TailraceError):  # what is raised already tells more
+        with contextlib.suppress(TailraceError):  # the first error tells more
             journal.close()
         raise
     return node
@@ -260,7 +263,10 @@ def _begin_branches(node: Node, *, is_restored: bool) -> None:
 
 
 def _store_held(node: Node, *, is_restored: bool) -> None:
-    """Says in HELD what the node has now. On a full disk the older one stays, unless it tells of other data."""
+    """Writes HELD, the mark of the node's present data.
+
+    On a full disk the older mark stays, unless it is of other data.
+    """
     if is_restored:
         remove_held(node.host.disk, node.config.data)
     with contextlib.suppress(OSError):
@@ -268,7 +274,7 @@ def _store_held(node: Node, *, is_restored: bool) -> None:
 
 
 def _reconcile(node: Node) -> None:
-    """Finishes what a crash has left between a row of ``_feeds`` and what it says."""
+    """Finishes creations and drops that a crash has interrupted after their rows of ``_feeds``."""
     feeds, journal, clock = node.feeds, node.storage.journal, node.host.clock
     [listed] = feeds.system.partitions
     if listed.damage is not None:

@@ -1,4 +1,4 @@
-"""What a member without a leader does next, from what the others have answered. Pure.
+"""Chooses the next step of a member without a leader, by the answers of the others. Pure.
 
 The first row of the table that fits decides:
 
@@ -17,16 +17,16 @@ The first row of the table that fits decides:
 | promised_away | one has promised more than this one, and not all have answered | WAIT |
 | led | else | LEAD_AGAIN |
 
-So a node leads by itself only where it was the last leader, a majority says that there was no later one, and nobody
-who might be one was left unasked. The promotion that follows asks all once more (`why_not_again`), and who is asked for
-its promise refuses where it knows of a later leader. Everything else is for an operator to decide. Where all have
-answered, a higher promise is that of a promotion that came to nothing: had it not, somebody would know of the leader.
+So a node leads by itself only if it was the last leader, a majority says that there was no later one, and every member
+that might be one was asked. The promotion that follows asks all once more (`why_not_again`), and a member refuses its
+promise if it knows of a later leader. An operator decides everything else. If all have answered, a higher promise is
+that of a promotion that came to nothing: otherwise one of them would know of its leader.
 
-The promise of a member without a vote has counted for nobody, so the leader does not lead anew for it. That member
-follows a leader of a lower term, but none that is older than the last leader that it knows of. The terms that such
-members have promised decide nothing here.
+The promise of a member without a vote has counted nowhere, so the leader does not lead anew for it. That member follows
+a leader of a lower term, but none that is older than the last leader that it knows of. The terms that such members have
+promised decide nothing here.
 
-A set is founded once: fewer than all of it, new, may be what is left of one whose other disks were replaced.
+A set is founded once, by all its members. Fewer new members may be the rest of a set whose other disks were replaced.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tailrace_server.replication.lineage import Lineage, MemberStart
 
 
 class MemberState(NamedTuple):
-    """What another node has answered to MEMBER. ``leads``: its role; the rest as in `Membership`.
+    """The answer of a node to MEMBER. ``leads``: its role; the rest as in `Membership`.
 
-    ``members``: the list that it was started with, empty where it is no member of a set.
-    ``held``: how many mutations it has on its disk, over all partitions, and ``held_term``: the term of the newest
-    branch that any of them is on; ``unreadable``: how many partitions it is known to be unable to read. They are for
-    people; nothing is decided by them. ``line``: the starts of its directory, None of an earlier version; ``known``:
-    the last start that it was told of each other directory (lineage.py).
+    ``members``: the list that it was started with, empty if it is no member of a set. ``held``: the number of mutations
+    on its disk, over all partitions. ``held_term``: the term of the newest branch that any of them is on.
+    ``unreadable``: the number of partitions that it is known to be unable to read. These three are for people; they
+    decide nothing. ``line``: the starts of its directory, None of an earlier version. ``known``: the last start that it
+    was told of each other directory (lineage.py).
     """
 
     placement_id: bytes = bytes(16)
@@ -69,7 +69,7 @@ class MemberState(NamedTuple):
 
 
 class OwnState(NamedTuple):
-    """What this one is; ``number``: its place in the list of members, from 0."""
+    """The state of this node. ``number``: its place in the list of members, from 0."""
 
     number: int
     is_new: bool
@@ -82,7 +82,7 @@ class OwnState(NamedTuple):
 
 
 class StepKind(enum.Enum):
-    """What a member does next."""
+    """The kinds of steps of a member."""
 
     FOUND = "found"
     FOLLOW = "follow"
@@ -91,7 +91,7 @@ class StepKind(enum.Enum):
 
 
 class Step(NamedTuple):
-    """A move, by which case of the table, whom to follow, and for people what is waited for."""
+    """A step, the case of the table, the leader to follow, and for people the reason to wait."""
 
     kind: StepKind
     case: str
@@ -100,28 +100,34 @@ class Step(NamedTuple):
 
 
 def majority_of(members: int) -> int:
-    """So many of ``members`` are more than half."""
+    """Returns the smallest number that is more than half of ``members``."""
     return members // 2 + 1
 
 
 def counts(seen: MemberState, founders: frozenset[bytes]) -> bool:
-    """Whether its promise counts for a majority. A founder that has not heard so yet is one all the same."""
+    """Returns whether the promise of a member counts for a majority.
+
+    A founder counts even if it has not heard yet that it is one.
+    """
     return seen.votes or seen.placement_id in founders
 
 
 def takes_back(own: OwnState, leader: MemberState) -> bool:
-    """Whether this node may follow ``leader`` although it has promised a later term: its promise has counted nowhere.
+    """Returns whether this node may follow ``leader`` although it has promised a later term.
 
-    A founder that has not heard so yet does count. What led before the last known leader is not followed anew.
+    It may if its promise has counted nowhere. A founder that has not heard so yet does count. A leader from before the
+    last known leader is not followed anew.
     """
     return not own.votes and own.placement_id not in leader.founders and leader.term >= own.leader_term
 
 
 def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozenset[str] | set[str]) -> Step:
-    """The step of a member of a set.
+    """Returns the next step of a member of a set.
 
-    ``seen``: the last answer of each other member by address, None where there was none; ``asked``: those that were
-    asked since this one started or stepped down, reachable or not.
+    Args:
+        own: The state of this node.
+        seen: The last answer of each other member by address, None without an answer.
+        asked: The members that were asked since this one started or stepped down, reachable or not.
     """
     answers = {address: answer for address, answer in seen.items() if answer is not None}
     silent = sorted(seen.keys() - answers.keys())
@@ -158,26 +164,26 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
 
 
 class Leader(Protocol):
-    """What a node knows of the last leader: `MemberState`, and `Membership`."""
+    """A node's knowledge of the last leader: `MemberState`, and `Membership`."""
 
     @property
     def leader_term(self) -> int:
-        """Its term."""
+        """The term of that leader."""
 
     @property
     def led(self) -> bool:
-        """It was that node itself."""
+        """Whether that leader was the node itself."""
 
 
 def is_later(known: Leader, term: int) -> bool:
-    """Whether another node knows of a later leader than the one that led in ``term``, or of another one then."""
+    """Returns whether another node knows of a leader after ``term``, or of another leader in ``term``."""
     return known.leader_term > term or (known.led and known.leader_term == term)
 
 
 def why_not_again(leader_term: int, answers: Mapping[str, MemberState]) -> str:
-    """Why the leader of ``leader_term`` must not lead again by itself, as the others answer now; "" where it may.
+    """Returns why the leader of ``leader_term`` must not lead again by itself, by these answers; "" if it may.
 
-    They are asked anew for a promotion: one that was not to be reached a moment ago may lead.
+    They are asked anew for a promotion: a member that was unreachable a moment ago may lead.
     """
     for address, answer in sorted(answers.items()):
         if answer.promoting:
@@ -188,7 +194,7 @@ def why_not_again(leader_term: int, answers: Mapping[str, MemberState]) -> str:
 
 
 class StepDown(NamedTuple):
-    """Why a leader stops leading, and the term that it has to promise so that it can follow the later leader."""
+    """The reason to step down, and the term that the leader has to promise so that it can follow the later leader."""
 
     why: str
     term: int
@@ -197,9 +203,9 @@ class StepDown(NamedTuple):
 def later_leader(
     term: int, placement_id: bytes, answers: Mapping[str, MemberState], founders: frozenset[bytes]
 ) -> StepDown | None:
-    """Tells why the leader of ``term`` on the disk ``placement_id`` has to step down; None if it leads on.
+    """Returns why the leader of ``term`` on the disk ``placement_id`` has to step down; None if it leads on.
 
-    A later leader need not be reachable: a voter that has followed it is enough. Without that rule two members that
+    The later leader need not be reachable: a voter that has followed it is enough. Without that rule two members that
     cannot reach each other depose each other for ever, by promises of the voters that both of them reach. Only the
     answers of voters count.
     """
@@ -214,7 +220,7 @@ def later_leader(
 
 
 def decide_replica(own: OwnState, seen: Mapping[str, MemberState | None]) -> Step:
-    """The step of a plain replica: it follows whoever leads, and leads again itself once it was told to.
+    """Returns the next step of a plain replica: it follows the leader, and leads again once it was told to lead.
 
     ``seen``: the answer of the node that it is a replica of, and of the leader that this one has named.
     """

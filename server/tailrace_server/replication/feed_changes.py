@@ -1,8 +1,9 @@
-"""How feeds are made and dropped while a node runs, and how a follower's become those of its leader.
+"""Creates and drops feeds while a node runs, and makes a follower's feeds equal to its leader's.
 
-A feed is dropped by its row of ``_feeds`` (feeds/feed_rows.py): what follows (feeds/catalog.py) cannot fail any more,
-and after a crash is done by ``reconcile``. A feed is made by the journal's record, and its row follows: if that fails,
-the feed is dropped again, and after a crash in between the next start lists it. On a follower the row comes first.
+A feed is dropped by its row of ``_feeds`` (feeds/feed_rows.py). The steps after that row (feeds/catalog.py) cannot fail
+any more; after a crash ``reconcile`` does them. A feed is created by the journal's record, and its row follows. If the
+row fails, the feed is dropped again; after a crash in between, the next start lists it. On a follower the row comes
+first.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ log = logging.getLogger("tailrace.server")
 
 
 class FeedChanges:
-    """Of one node. What ``_feeds`` says and could still be lost is done by itself once it cannot be."""
+    """The changes of one node's feeds. Rows of ``_feeds`` that may still be lost take effect once they cannot be."""
 
     def __init__(self, limits: Limits, storage: Storage, leaderships: Leaderships) -> None:
-        self.on_gone: Callable[[Feed], None] = _nothing  # set by the owner: a feed was dropped, and nothing may use it
+        # set by the owner; called when a feed was dropped, and must not be used any more
+        self.on_gone: Callable[[Feed], None] = _nothing
         self._limits = limits
         self._host = storage.host
         self._feeds = storage.feeds
         self._storage = storage
         self._leaderships = leaderships
-        self._is_whole = True  # what ``_feeds`` said when ``reconcile`` was called last
+        self._is_whole = True  # the ``whole`` of the last call of ``reconcile``
         for level in (Level.DISK, Level.QUORUM):
             self._feeds.system.partitions[0].watch(level, self._settled)
 
     def create(self, value: dict[str, Any]) -> Feed:
-        """Makes what a CREATE_FEED asks for, or finds it.
+        """Creates the feed of a CREATE_FEED, or finds it.
 
-        Raises FeedExists, Overloaded (also while one of this name is being dropped), NoSpace, NotDurable.
+        Raises FeedExists, Overloaded (also while a feed of this name is being dropped), NoSpace, NotDurable.
         """
         info = info_of_request(value, self._limits.partitions_max)
-        if self._feeds.awaits_drops:  # of an earlier leader: what goes in a moment is not what is asked for
+        if self._feeds.awaits_drops:  # of an earlier leader: those feeds are not the ones that are asked for
             raise Overloaded("feeds are being dropped: ask again")
         feed = self._feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)), asked=value)
         if feed is not None:
@@ -55,17 +57,18 @@ class FeedChanges:
         try:
             self._list(info.feed_id, creation_to_bytes(info, branch))
         except TailraceError:
-            # Nothing of it is left, unless there is no room to say so until the node stops: then it comes back empty.
+            # Nothing of the feed is left, unless the journal has no room for its drop until the node stops: then it
+            # comes back empty.
             self.on_gone(self._feeds.drop(info.feed_id, self._storage.journal))
             raise
         self._feeds.listed(feed)
         return feed
 
     def drop(self, feed_id: bytes) -> None:
-        """Drops a feed and ends its streams; nothing where it is gone already, as when the request comes again.
+        """Drops a feed and ends its streams. A feed that is gone already is no error: the request may come again.
 
-        In a set it is there until a majority has it that it was dropped: a failover may lose that, and this node has
-        acknowledged what the feed holds. Raises Forbidden, NoSpace, NotDurable: the feed is as it was.
+        In a set the feed exists until a majority has its drop. A failover may lose the drop, and this node has
+        acknowledged the feed's rows. Raises Forbidden, NoSpace, NotDurable; the feed is unchanged then.
         """
         if feed_id == SYSTEM_FEED_ID:
             raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: it cannot be dropped")
@@ -79,10 +82,10 @@ class FeedChanges:
             self._feeds.awaits_drops = True
 
     def reconcile(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
-        """Makes the feeds equal to what ``_feeds`` says, as `Catalog.reconcile`, and ends the streams of dropped ones.
+        """Makes the feeds equal to ``_feeds``, as `Catalog.reconcile`, and ends the streams of dropped feeds.
 
-        For a follower, after each complete snapshot of ``_feeds``, and for whoever begins to lead. Drops that wait for
-        a majority, or for the leader's disk, are done by themselves.
+        A follower calls it after each complete snapshot of ``_feeds``, a new leader before it leads. Drops that wait
+        for a majority, or for the leader's disk, take effect by themselves later.
         """
         dropped, created = self._feeds.reconcile(self._storage.journal, self._limits.feeds_max, whole=whole)
         self._is_whole = whole
@@ -107,7 +110,7 @@ class FeedChanges:
         self._storage.flusher.note(partition)
 
     def _settled(self) -> None:
-        """What ``_feeds`` says can be lost a little less. Whoever has told that must not fail by what follows."""
+        """Makes drops take effect that cannot be lost any more. The caller must not fail by their errors."""
         if not self._feeds.awaits_drops:
             return
         try:

@@ -1,10 +1,10 @@
-"""Follows a leader: the list of feeds first, then a stream for each feed that is in it.
+"""Follows a leader: the list of feeds first, then a stream for each of its feeds.
 
-    _feeds ── its first complete snapshot ──> reconcile ──> a task for each feed, ended where the feed is dropped
+    _feeds ── its first complete snapshot ──> reconcile ──> a task for each feed, ended if the feed is dropped
 
-It ends with the first stream that breaks: the member then looks for a leader again. A member without a vote (its disk
-was replaced, or is an older copy) gets one here, once it has acknowledged all that a leader, confirmed by a majority,
-held when it came.
+It ends with the first stream that breaks; then the member looks for a leader again. A member without a vote (its disk
+was replaced, or is an older copy) gets its vote here. It has to acknowledge all rows that a leader, confirmed by a
+majority, held when it came.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# A leader's answer that a majority has to confirm takes a round trip to it more.
+# The time-outs that a confirmed answer takes: the leader needs one more round trip to a majority.
 _CONFIRMED_TIMEOUTS = 2
 
 
 class VoteGained(TailraceError):
-    """This node votes from now on; it has to say so to its leader, by streams that it opens anew."""
+    """This node votes from now on. It opens new streams to tell its leader."""
 
 
 class Following:
@@ -57,18 +57,18 @@ class Following:
         self._nursery: trio.Nursery | None = None
         self._stopped = False
         self._knows_feeds = False
-        self._more = trio.Event()  # set when more is held, or the feeds have changed
+        self._more = trio.Event()  # set when this node holds more, or the feeds have changed
         self.ended = trio.Event()
 
     def stop(self) -> None:
-        """Nothing more is taken nor acknowledged from now on; ``ended`` is set once nothing is under way any more."""
+        """Stops taking and acknowledging rows. ``ended`` is set once no step is under way."""
         self._stopped = True
         for puller in self._pullers.values():
             puller.stop()
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Follows until stopped. Raises what has ended it otherwise (TailraceError, OSError)."""
+        """Follows until stopped. Raises the error that ends it otherwise (TailraceError, OSError)."""
         failure: BaseException | None = None
         try:
             with self._scope:
@@ -107,12 +107,12 @@ class Following:
         except UnknownFeed as error:
             if feed is self._node.feeds.system:
                 raise
-            # It was dropped, and perhaps made anew: ``_feeds`` tells it in a moment. What it does not tell is tried
-            # again when the leader is followed anew.
+            # It was dropped, and perhaps made anew: ``_feeds`` is about to say so. Otherwise it is tried again when the
+            # leader is followed anew.
             log.info("feed %s is not followed: %s", feed.info.name, error)
 
     def _feeds_told(self) -> None:
-        """A snapshot of ``_feeds`` is complete: what is followed becomes what is in it."""
+        """Follows the feeds of a complete snapshot of ``_feeds``."""
         dropped, _ = self._node.feed_changes.reconcile()
         for feed in dropped:
             puller = self._pullers.pop(feed.info.feed_id, None)
@@ -132,10 +132,10 @@ class Following:
         self._more.set()
 
     async def _gain_vote(self) -> None:
-        """Waits until all is held that the leader had when this began; then this node votes.
+        """Waits until this node holds all rows that the leader had when this began; then this node votes.
 
-        A partition that the leader cannot read is not waited for: this node owes it from then on, so that by its
-        promise only a node leads that has it.
+        It does not wait for a partition that the leader cannot read. This node owes that one from then on, so by its
+        promise only a node leads that has those rows.
         """
         wanted = await self._accepted_seqs()
         while (unreadable := self._lacks(wanted)) is None:
@@ -169,11 +169,11 @@ class Following:
             await trio.sleep(config.poll_s)
 
     def _lacks(self, wanted: dict[bytes, list[int]]) -> list[Debt] | None:
-        """What this node lacks of ``wanted`` since the leader cannot read it; None while anything else is missing.
+        """Returns the debts for those of ``wanted`` that the leader cannot read; None while anything else is missing.
 
-        The leader has a branch of its own term in each partition: a copy that has all of ``wanted`` is of that term. A
-        feed counts as dropped only if ``_feeds`` was taken so far that the leader's feeds of then are the feeds here:
-        until then it may be one that is still to be made.
+        The leader has a branch of its own term in each partition, so a copy with all of ``wanted`` is of that term. A
+        feed counts as dropped only if this node has taken ``_feeds`` as far as the leader had it. Before that, the feed
+        may be a new one.
         """
         unreadable: list[Debt] = []
         if not self._lists_through(wanted):

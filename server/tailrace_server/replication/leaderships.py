@@ -105,7 +105,7 @@ class Terms:
 
     @property
     def in_set(self) -> bool:
-        """Whether a majority of other nodes has to have what is written."""
+        """Whether a write needs a majority of other nodes."""
         return any(leadership.in_set for leadership, _ in self._terms)
 
 

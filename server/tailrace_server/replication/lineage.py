@@ -1,17 +1,16 @@
-"""Whether a member's directory is an older copy of itself, put back at its own place. Pure.
+"""Recognises a member on an older copy of its own directory, put back at its own place. Pure.
 
     start 7 ─── ends at (3, 900) ─── start 8 ─── ends at (4, 120) ─── start 9      what its own MEMBERSHIP says
                                                        ^
                                what another member was told last: start 8, durable up to (4, 100)
 
-Each start of a member has a number and a random token, and what it finds of the journal is where the start before has
-ended. A member tells that with what it says, and each other one remembers the last start that it was told of, and up
-to where the journal was durable then. A crash takes nothing of that. So a directory that does not know of that start,
-or in which that start ended earlier, is an older copy: it lacks what the member may have acknowledged since, and has
-forgotten what it promised. Its word counts for nothing until it has caught up with a leader, as that of a replaced
-disk does.
+Each start of a member has a number and a random token. The journal's end that a start finds is the end of the start
+before it. A member tells its starts with its answers. Each other member remembers the last start that it was told of,
+and the journal's durable end then. A crash takes nothing of that. So a directory is an older copy if it does not know
+of that start, or if that start ended earlier in it. It lacks rows that the member may have acknowledged since, and has
+forgotten promises. Its answers do not count until it has caught up with a leader, as those of a replaced disk.
 
-Only what was told can be held against a copy. It is told with every look: seconds after it was written.
+Only a start that was told can expose a copy. Members tell them with every look, seconds after they were written.
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.bodies import field, hex_field
 
 TOKEN_BYTES = 8
-# So many earlier starts are told. Who was away for more of them cannot tell, and believes it.
+# The number of earlier starts that are told. A member that was away for more starts cannot tell, and believes the
+# other.
 STARTS_MAX = 16
-# So many directories are remembered: those of the members, and of disks that were replaced.
+# The number of directories that are remembered: those of the members, and of disks that were replaced.
 KNOWN_MAX = 64
-# What a start ended at whose rows a directory has got from a leader: at or above all that was told of it.
+# The end of a start whose rows a directory has got from a leader: at or above all ends that were told of it.
 END_MAX = (SEQ_MAX, SEQ_MAX)
 
 
 class MemberStart(NamedTuple):
     """A start of a member: its number from 1, its token (8 bytes), and the journal's end, as file number and offset.
 
-    The end is where the next start found it, or up to where it was durable when this was told.
+    The end is the one that the next start found, or the durable end when the start was told.
     """
 
     number: int
@@ -44,7 +44,7 @@ class MemberStart(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """What a member says of its directory: the present start, those before it, newest first, and if it is a copy."""
+    """The starts of a directory as a member tells them: the present one, earlier ones, and if it is an older copy."""
 
     now: MemberStart
     before: tuple[MemberStart, ...] = ()
@@ -52,12 +52,12 @@ class Lineage(NamedTuple):
 
 
 def why_older(name: str, known: MemberStart | None, told: Lineage | None) -> str:
-    """Returns why nothing that the node ``name`` says counts, in a sentence; "" if its directory is no older copy.
+    """Returns the sentence why the answers of the node ``name`` do not count; "" if its directory is no older copy.
 
     Args:
         name: The node's address.
-        known: What was told of the directory last; None if nothing was.
-        told: What is told now; None by a member of an earlier version, which is believed.
+        known: The last start of the directory that this node was told of; None without any.
+        told: The present answer; None by a member of an earlier version, which is believed.
     """
     if told is None:
         return ""
@@ -82,7 +82,7 @@ def _goes_on(known: MemberStart, told: Lineage) -> bool:
 
 
 def learned(known: MemberStart | None, told: MemberStart) -> MemberStart:
-    """Returns what is to be remembered of a directory; ``known`` was remembered, ``told`` follows, or is as old."""
+    """Returns the start to remember of a directory: ``known`` was remembered, and ``told`` follows or is as old."""
     if known is None or told.number > known.number:
         return told
     if (told.number, told.token) == (known.number, known.token):

@@ -1,4 +1,4 @@
-"""What this node is as a member: what its directory has promised, and what it tells of itself."""
+"""This node as a member: the promises of its directory, and the state that it tells the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LocalMember:
     """This node as a member of a group's set, or as a plain replica. Only its own methods change its fields."""
 
     def __init__(self, node: LocalNode, leadership: Leadership) -> None:
-        """Reads what the directory has promised. Raises BadDirectory, OSError."""
+        """Reads the promises of the directory. Raises BadDirectory, OSError."""
         config, members = node.config, leadership.members
         self.node = node
         self.leadership = leadership
@@ -46,23 +46,23 @@ class LocalMember:
 
     @property
     def line(self) -> Lineage:
-        """What this node tells of the starts of its directory."""
+        """The starts of its directory, as this node tells them."""
         now = self.file.now
         start = now.start._replace(end=self.node.storage.journal.synced_end)
         return Lineage(start, now.before, now.older is not None)
 
     def new_token(self) -> bytes:
-        """Returns the token of another start."""
+        """Returns a token for another start."""
         return self.node.host.randomness.token(TOKEN_BYTES)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The list that this node was started with; empty where it is a plain replica."""
+        """The list of members that this node was started with; empty for a plain replica."""
         return tuple(map(str, self.leadership.members))
 
     @property
     def is_new(self) -> bool:
-        """The directory has never belonged to a set, and there is nothing in it."""
+        """Whether the directory has never belonged to a set, and holds nothing."""
         feeds = self.node.feeds
         return not self.file.now.founded and not len(feeds) and not feeds.system.partitions[0].high_seq
 
@@ -72,7 +72,7 @@ class LocalMember:
         return str(self.others[0])
 
     def own_state(self) -> OwnState:
-        """Returns what the choice of the next step needs to know of this node."""
+        """Returns the part of this node's state that decides its next step."""
         now = self.file.now
         return OwnState(
             max(self.number, 0),
@@ -86,18 +86,18 @@ class LocalMember:
         )
 
     def counts(self, votes: bool, placement_id: bytes) -> bool:
-        """Whether the promise of such a member counts for a majority."""
+        """Returns whether the promise of a member counts for a majority."""
         return counts(MemberState(placement_id, votes=votes), frozenset(self.file.now.founders))
 
     def counts_seen(self, seen: MemberState) -> bool:
-        """Whether what this other member says of itself counts: one without a vote moves nothing."""
+        """Returns whether the answer of another member counts: one without a vote changes nothing."""
         return self.counts(seen.votes, seen.placement_id)
 
     @property
     def foreign_term(self) -> int:
-        """The newest term of what a member without a vote holds, 0 of one with a vote, or if nothing is held.
+        """The newest term in the logs of a member without a vote; 0 with a vote, or if it holds nothing.
 
-        Such a node may have led by itself, or be restored from a backup: no voter need know of that term.
+        Such a node may have led by itself, or may be restored from a backup. So the voters need not know of that term.
         """
         held = (partition.log.term for partition in self.leadership.group if partition.high_seq)
         return 0 if self.votes else max(held, default=0)
@@ -136,8 +136,8 @@ class LocalMember:
     def found_older(self, start: MemberStart) -> bool:
         """Notes that another member was told of ``start`` of this directory. Returns whether the vote was lost by that.
 
-        It is lost if the directory is an older copy of itself, which does not know of that start. A leader keeps it:
-        the set has what the leader has, by definition. Raises OSError if MEMBERSHIP cannot be written.
+        It is lost if the directory is an older copy of itself, which does not know of that start. A leader keeps its
+        vote, since its rows are the set's by definition. Raises OSError if MEMBERSHIP cannot be written.
         """
         now = self.file.now
         if self.is_new:
@@ -159,7 +159,10 @@ class LocalMember:
     # Debts
 
     def owe(self, partition: Partition, term: int, seq: int) -> None:
-        """``partition`` is about to go back below (``term``, ``seq``), which may have been acknowledged. OSError."""
+        """Writes a debt: ``partition`` is about to go back below a standing that may have been acknowledged.
+
+        Raises OSError.
+        """
         if not self.is_in_set or not self.file.now.votes:
             return
         debt = Debt(PartitionId(partition.feed_id, partition.id), Standing(term, seq))
@@ -171,7 +174,7 @@ class LocalMember:
         )
 
     def settle_debts(self) -> None:
-        """What is there again, durably, is owed no more. OSError."""
+        """Drops debts that durable rows cover again. Raises OSError."""
         if self.file.now.owes:
             held = standings_of(self.leadership.group)
             self.file.store(self.file.now.owing(unpaid(self.file.now.owes, held)))

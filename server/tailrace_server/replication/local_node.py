@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class LocalNode:
-    """This node, as opposed to its peers. The composition root makes one, and sets ``listening`` when it listens.
+    """This node, as opposed to its peers. The composition root makes it, and sets ``listening`` when it listens.
 
     Only ``join`` changes the identity.
     """
 
     config: Config
     host: Host
-    clock: Clock  # that writes are stamped by
+    clock: Clock  # of the timestamps of writes
     identity: Identity
     feeds: Catalog
     storage: Storage
@@ -36,7 +36,7 @@ class LocalNode:
     leaderships: Leaderships
     waiting: WaitingAnswers
     feed_changes: FeedChanges
-    # The address that the node listens on, None before it does.
+    # The address of the node's listener; None before it listens.
     listening: tuple[str, int] | None
 
     def join(self, cluster_id: bytes) -> None:

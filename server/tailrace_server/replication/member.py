@@ -1,9 +1,8 @@
-"""The task of a node that is not alone: it looks at the others, decides what to do next, and does it.
+"""The task of a node that is not alone: asks the others for their states, decides the next step, and does it.
 
-    not leading:  look at all others ── situation.decide ──> follow, found, lead again, or look again after a while
-    leading:      look at all others now and then; a later leader, or a voter that has followed one, ends this
-                  leadership, and a promise that came to nothing makes this node lead again, in a higher term, so that
-                  the one who promised can follow it
+    not leading:  asks all others ── election.decide ──> follows, founds the set, leads again, or asks again later
+    leading:      asks all others now and then; steps down for a later leader, or if a voter has followed one; leads
+                  again, in a higher term, if a promise came to nothing, so that the promising voter can follow it
 
 Promotions and handovers come from an operator, as requests. One procedure at a time changes who leads (``procedure``).
 """
@@ -51,21 +50,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# A leader that learns of a higher promise waits for so many looks whether somebody comes to lead by it.
+# The number of looks that a leader waits, after it has learnt of a higher promise, for the leader of that term.
 _LOOKS_BEFORE_LEADING_AGAIN = 3
-# After a try to lead that failed the next one comes after so many looks, at most: two who try must not go on meeting.
+# The highest number of looks before the next try to lead, after one that failed: two members must not go on colliding.
 _LOOKS_AFTER_FAILURE = 10
-# While it follows nothing is decided by a look: only status tells what the others are.
+# The number of intervals between two looks while this node follows. They decide nothing, and are for status only.
 _LOOKS_WHILE_FOLLOWING = 10
 
 
 class Member:
-    """A member of a set, or a plain replica. ``run`` does everything; requests of others come in between."""
+    """A member of a set, or a plain replica. ``run`` does everything; requests of other nodes come in between."""
 
     def __init__(
         self, node: LocalNode, leadership: Leadership, lead_again: Callable[[Member], Awaitable[object]]
     ) -> None:
-        """Reads what the directory has promised. Raises BadDirectory, OSError.
+        """Reads the promises of the directory. Raises BadDirectory, OSError.
 
         ``leadership``: of the group whose leader this decides on. ``lead_again``:
         `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held.
@@ -77,8 +76,8 @@ class Member:
         self.peers = PeerStates(self.local, self._warn, self.step_down)
         self.procedure = trio.Lock()
         self.following: Following | None = None
-        self.turns = 0  # requests that are to change who leads, and have not ended
-        self._under_way: Following | ReplicaPuller | None = None  # what pulls, or pulled last, from another node
+        self.turns = 0  # the number of requests under way that are to change the leader
+        self._under_way: Following | ReplicaPuller | None = None  # the last task that pulled from another node
         self._doing = ""
         self._looking = trio.CancelScope()  # of the look of a node that leads
         self._higher_looks = 0
@@ -88,11 +87,11 @@ class Member:
 
     @property
     def progress(self) -> str:
-        """For people: what it does or waits for, and whose answers do not count."""
+        """For people: the present work or wait of this member, and the members whose answers do not count."""
         return "; ".join(filter(None, [self._doing, *self.peers.misfits.values()]))
 
     def report(self, doing: str) -> None:
-        """Sets the first part of ``progress``; "" if the member does nothing that people need to know of."""
+        """Sets the first part of ``progress``; "" for nothing that people need to know of."""
         self._doing = doing
 
     def pulls(self, puller: ReplicaPuller) -> None:
@@ -110,16 +109,16 @@ class Member:
     # Running
 
     def begin(self) -> None:
-        """Before the node serves: it follows until it knows better.
+        """Begins as a follower without a leader, before the node serves.
 
-        What the logs of partitions say was promised, whoever wrote that: no term is ever used again.
+        Every term in the logs of partitions counts as promised, so no term is ever used again.
         """
         now = self.local.file.now
         floor = max([now.term, *(partition.log.term for partition in self.leadership.group)])
         now = now.promised(floor)
         self.local.file.store(now)
         if self.local.is_in_set:
-            with contextlib.suppress(OSError):  # on a full disk this start counts as one with the last one
+            with contextlib.suppress(OSError):  # if the disk is full, this start counts as one with the last one
                 self.local.file.store(now.begun(self.local.new_token(), self.node.storage.journal_found))
         self.report("begins")
         self.leadership.decided_by(lambda term: self.wake(), self.accepted_seqs, self.local.owe)
@@ -130,42 +129,42 @@ class Member:
         async with trio.open_nursery() as self._nursery:
             while True:
                 async with self.procedure:
-                    pass  # who promotes or hands over decides first
+                    pass  # a promotion or handover decides first
                 try:
                     if self.leadership.role is Role.LEADER:
                         await self._look_as_leader()
                     else:
                         await self._look_as_follower()
-                except (TailraceError, OSError) as error:  # of the disk: what was to be written down has not happened
+                except (TailraceError, OSError) as error:  # the step was not written down, so it has not happened
                     self.report(f"waits: MEMBERSHIP or the journal cannot be written: {error}")
                     self._warn(self.progress)
                     await self._pause()
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Runs an async function beside, which may outlive who asked for it."""
+        """Runs an async function as a task of this member, which may outlive the request for it."""
         if self._nursery is None:
             raise NotLeader("this node has only just started: ask again")
         self._nursery.start_soon(function)
 
     def wake(self) -> None:
-        """Look again soon: something has changed."""
+        """Looks again soon: something has changed."""
         self._changed.set()
 
     def _warn(self, text: str) -> None:
-        """Logs what may come again and again only when it changes."""
+        """Logs a warning, once if the same one comes again and again."""
         if text != self._last_warning:
             self._last_warning = text
             log.warning("%s", text)
 
     async def _pause(self, looks: float = 1.0) -> None:
-        """About so many intervals of looking, each time another length; less where something changes."""
+        """Waits for about ``looks`` intervals, a random length each time; less if something changes."""
         self._changed = trio.Event()
         seconds = self.node.config.replication.poll_s * looks * (0.5 + fraction(self.node.host.randomness))
         with trio.move_on_after(seconds):
             await self._changed.wait()
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
-        """For status, while a leader is followed: what the others are, which decides nothing meanwhile."""
+        """Asks the others while a leader is followed. It decides nothing, and is for status."""
         seconds = _LOOKS_WHILE_FOLLOWING * self.node.config.replication.poll_s
         with scope:
             while True:
@@ -173,9 +172,10 @@ class Member:
                 await self.peers.look()
 
     async def accepted_seqs(self, feed_ids: list[bytes]) -> dict[bytes, list[int]]:
-        """How far the leader that this node follows has come in these feeds; it has made sure that it still leads.
+        """Returns how far the leader that this node follows has come in these feeds.
 
-        Raises NotLeader where none is followed, and what it answers.
+        The leader has made sure that it still leads. Raises NotLeader if this node follows no leader, and the leader's
+        error.
         """
         following, config = self.following, self.node.config.replication
         if following is None:
@@ -189,7 +189,7 @@ class Member:
     # Without the leadership
 
     async def _look_as_follower(self) -> None:
-        # The first row of the table in situation.py: whom another one hears of changes nothing then. Writes at quorum
+        # The first row of the table in election.py: with a leader, the other answers change nothing. Writes at quorum
         # wait for this node.
         await self.peers.look(self._is_led)
         if self.procedure.locked() or self.leadership.role is Role.LEADER:
@@ -212,7 +212,7 @@ class Member:
                 await self._pause()
 
     def _is_led(self, found: Mapping[str, MemberState | None]) -> bool:
-        """Somebody leads, whom this node may follow."""
+        """Returns whether there is a leader that this node may follow."""
         step = self._decide(found)
         return step.kind is StepKind.FOLLOW
 
@@ -247,7 +247,7 @@ class Member:
         return ""
 
     async def _follow(self, name: str) -> None:
-        """Follows the one that leads, for as long as that goes."""
+        """Follows the leader at ``name`` until the following ends."""
         node, seen = self.node, self.peers.states[name]
         assert seen is not None
         waits = self._why_not_follow(name, seen)
@@ -278,7 +278,7 @@ class Member:
             failure = error
             self._warn(f"{name} is not followed any more: {error}")
             self.report(f"does not follow {name}: {error}")
-        except Exception as error:  # a bug, as in ``Connections.handle``: what is held is served on
+        except Exception as error:  # a bug, as in ``Connections.handle``: the node goes on serving its rows
             if str(error) != self._last_warning:
                 self._last_warning = str(error)
                 log.exception("the following of %s ended by an internal error", name)
@@ -292,9 +292,9 @@ class Member:
             await self._give_up(name)
 
     async def _give_up(self, name: str) -> None:
-        """A plain replica has seen later terms than the leader that it was told to follow, or one that is behind."""
+        """Rolls a plain replica back: it has seen later terms than its leader, or the leader is behind."""
         async with self.procedure:
-            if self.leadership.role is Role.LEADER or self.local.file.now.led:  # an operator has come in between
+            if self.leadership.role is Role.LEADER or self.local.file.now.led:  # an operator was faster
                 return
             try:
                 count = await roll_back_newer(self.node, self.leadership, parse_address(name))
@@ -308,11 +308,11 @@ class Member:
             self._warn(f"follows {name}{self._gave_up}")
 
     async def _found(self) -> None:
-        """All are new, and this is the first of the list: the set begins."""
+        """Founds the set: all members are new, and this is the first of the list."""
         node, file = self.node, self.local.file
         others = [seen.placement_id for seen in self.peers.states.values() if seen is not None]
         founders = (node.identity.placement_id, *others)
-        term = file.now.term + 1  # 1, unless a term was promised to somebody who came to nothing
+        term = file.now.term + 1  # 1, unless a term was promised to a member that did not come to lead
         file.store(file.now.leading(term, forced=False, founders=founders))
         for partition in self.leadership.group:
             begin_branch(partition, node.host.randomness.token(16), node.storage.journal, term)
@@ -323,8 +323,8 @@ class Member:
             log.warning("a set of %s members is founded, and this node leads it", len(founders))
 
     async def _lead_again(self) -> None:
-        """Leads again, as it did before; a plain replica that was told to lead, by itself."""
-        # One that leads goes on leading by this, in a term that those who have promised more can follow it in.
+        """Leads again as it did before: the last leader of a set, or a plain replica that was told to lead."""
+        # A leader goes on leading by this, in a term in which those that have promised more can follow it.
         async with self.procedure:
             try:
                 await self._lead_as_before(self)
@@ -371,10 +371,10 @@ class Member:
             await self._lead_again()
 
     def step_down(self) -> None:
-        """Ends leading and following, at once; what was under way then changes nothing any more."""
+        """Ends leading and following at once. Tasks under way change nothing after this."""
         if self.leadership.role is Role.LEADER:
             self.peers.forget_asked()
-            self._looking.cancel()  # it decides nothing any more
+            self._looking.cancel()  # the look decides nothing any more
         self.following = None
         if self._under_way is not None:
             self._under_way.stop()
@@ -382,6 +382,6 @@ class Member:
         self.wake()
 
     async def nothing_under_way(self) -> None:
-        """Returns once what was stopped has ended: a segment or a rollback that was being installed is, by then."""
+        """Returns once the stopped task has ended, and with it the installing of a segment or a rollback."""
         if self._under_way is not None:
             await self._under_way.ended.wait()

@@ -1,7 +1,7 @@
-"""What a node has promised and been in its set: the file MEMBERSHIP of its data directory.
+"""The file MEMBERSHIP of a data directory: the promises of this node, and its place in its set.
 
-It is written before anything that rests on it is said or done: a promise before its answer leaves, a leadership before
-the first write, a vote before it counts. Layout: docs/formats/membership.md.
+It is written before anything relies on it: a promise before its answer leaves, a leadership before the first write, a
+vote before it counts. Layout: docs/formats/membership.md.
 """
 
 from __future__ import annotations
@@ -25,25 +25,28 @@ from tailrace_server.replication.lineage import (
 )
 
 FILE_NAME = "MEMBERSHIP"
-# Before the first start that was counted.
+# The start of a directory before the first start that was counted.
 FIRST_START = MemberStart(0, bytes(TOKEN_BYTES), (0, 0))
-# What files of earlier versions lack.
+# The fields that files of earlier versions lack.
 _LATER_FIELDS = ("size", "number", "start", "before", "older")
 FORMAT_VERSION = 1
 ID_BYTES = 16
 
 
 class Membership(NamedTuple):
-    """What a data directory is in its set.
+    """The state of a data directory in its set.
 
-    ``term``: the highest that it has promised; nothing of a lower one is accepted. ``leader_term``: that of the last
-    leader that it knows of, and ``led``: that was itself. ``forced``: it took that leadership without a majority.
-    ``votes``: its promises and acknowledgements count. ``founders``: the placement ids that the set began with.
-    ``founded``: it belongs to a set, or follows a node, and is new no more. ``owes``: what it had acknowledged and has
-    not got back yet (debts.py). ``size``: how many members the set has, 0 if that is not known or it is in none.
-    ``number``: its place in the list of members, from 0; -1 if that is not known or it is in no set. ``start``: the
-    present start of the member, without its end, and ``before`` those before it, newest first (lineage.py).
-    ``older``: the directory is an older copy of itself, and lacks what it held after this start; None: it is none.
+    - ``term``: the highest term that it has promised. It accepts nothing of a lower one.
+    - ``leader_term``: the term of the last leader that it knows of. ``led``: that leader was this node.
+    - ``forced``: it took that leadership without a majority.
+    - ``votes``: its promises and acknowledgements count.
+    - ``founders``: the placement ids that the set began with.
+    - ``founded``: it belongs to a set, or follows a node, and so is not new.
+    - ``owes``: standings that it had acknowledged and has not got back yet (debts.py).
+    - ``size``: the number of members of the set; 0 if it is not known, or outside of a set.
+    - ``number``: its place in the list of members, from 0; -1 if it is not known, or outside of a set.
+    - ``start``: the present start, without its end (lineage.py). ``before``: earlier starts, newest first.
+    - ``older``: the directory is an older copy of itself, and lacks the rows since this start; None if it is no copy.
     """
 
     term: int = 0
@@ -66,40 +69,40 @@ class Membership(NamedTuple):
         return self.votes and self.older is None
 
     def begun(self, token: bytes, end: tuple[int, int]) -> Membership:
-        """The member starts, and finds that its journal ends there."""
+        """Returns the membership after a start, which found the journal's end at ``end``."""
         before = (self.start._replace(end=end), *self.before) if self.start.number else self.before
         start = MemberStart(self.start.number + 1, token, (0, 0))
         return self._replace(start=start, before=before[:STARTS_MAX])
 
     def found_older(self, known: MemberStart) -> Membership:
-        """It is an older copy: ``known`` is the last start that another member was told of."""
+        """Returns the membership of an older copy: another member was told of the later start ``known``."""
         return self._replace(older=known, led=False)
 
     def caught_up(self, token: bytes) -> Membership:
-        """Returns what it is once it holds what a leader had.
+        """Returns the membership of a copy that has got all rows of a leader; of another directory, the same.
 
-        Its new number is above those of its own starts and of the start that it did not know of. These have the highest
-        end then: other members may have been told later ends than the one that told this node.
+        Its new number is above those of its own starts and of the start that it did not know of. These get the highest
+        end: other members may have been told later ends than the one that told this node.
         """
         if self.older is None:
             return self
         count = max(self.start.number - self.older.number, 0)  # own starts after the one that it did not know of
         before = (self.start, *self.before)[:count]
-        if len(before) == count:  # else starts are missing between, and what is not told is believed
+        if len(before) == count:  # else starts between them are missing, and are believed
             before = (*before, self.older)
         start = MemberStart(max(self.older.number, self.start.number) + 1, token, (0, 0))
         before = tuple(each._replace(end=END_MAX) for each in before[:STARTS_MAX])
         return self._replace(start=start, before=before, older=None)
 
     def promised(self, term: int) -> Membership:
-        """Nothing below ``term`` is accepted from now on."""
+        """Returns the membership after the promise of ``term``: nothing of a lower term is accepted."""
         assert term >= self.term, "a promise is never taken back"
         return self._replace(term=term)
 
     def followed(self, term: int, founders: tuple[bytes, ...], placement_id: bytes) -> Membership:
-        """It follows the leader of ``term``. A founder of the set votes from then on.
+        """Returns the membership of a follower of the leader of ``term``. A founder of the set votes from then on.
 
-        A promise that was made without a vote has counted for nobody, and is taken back by this.
+        This takes back a promise that was made without a vote, since it has counted nowhere.
         """
         assert term >= self.term or not self.votes, "a voter that has promised more does not follow"
         votes = self.votes or placement_id in founders
@@ -108,7 +111,7 @@ class Membership(NamedTuple):
         )
 
     def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
-        """It leads in ``term``. Who leads has what the set has by definition, and so a vote, and owes nothing."""
+        """Returns the membership of the leader of ``term``: it votes and owes nothing, since its rows are the set's."""
         assert term >= self.term, "who promised more does not lead"
         founders = self.founders if founders is None else founders
         return self._replace(
@@ -123,15 +126,15 @@ class Membership(NamedTuple):
         )
 
     def voting(self) -> Membership:
-        """It has caught up with what the leader held when it came."""
+        """Returns the membership of a member that has all rows that the leader held when it came."""
         return self._replace(votes=True)
 
     def of_set(self, members: int, number: int) -> Membership:
-        """It is member ``number``, from 0, of a set of so many members."""
+        """Returns the membership of member ``number``, from 0, of a set with ``members`` members."""
         return self._replace(size=members, number=number)
 
     def owing(self, debts: tuple[Debt, ...]) -> Membership:
-        """This is what it owes from now on."""
+        """Returns the membership with these debts."""
         return self._replace(owes=debts)
 
 
@@ -170,9 +173,10 @@ class MembershipFile:
             )
 
     def store(self, membership: Membership) -> None:
-        """Durable when this returns. OSError where it cannot be written: then what was there holds on.
+        """Stores ``membership``, durably when this returns.
 
-        With the first thing that makes the directory one of a set its size, and the node's place in it, are stored.
+        The set's size and the node's place are stored as soon as the directory belongs to a set. Raises OSError if it
+        cannot be written: then nothing has changed.
         """
         if membership.founded and self._members:
             membership = membership.of_set(self._members, self._number)
@@ -182,10 +186,10 @@ class MembershipFile:
 
 
 def check_no_member(disk: Disk, directory: str, placement_id: bytes) -> None:
-    """Raises BadDirectory if the directory is a member's of a set: the node is started outside of one. OSError.
+    """Raises BadDirectory if the directory is a set's member's: the node is started outside of a set. OSError.
 
-    Alone it would begin branches of later terms, or as a plain replica give up what it has acknowledged, and come back
-    with its vote: the set would go back to what it holds. A damaged file is for the start as a member to refuse.
+    Alone it would begin branches of later terms, or as a plain replica give up acknowledged rows, and come back with
+    its vote: the set would lose the rows that it lacks. A start as a member refuses a damaged file.
     """
     path = f"{directory}/{FILE_NAME}"
     if not disk.exists(path):

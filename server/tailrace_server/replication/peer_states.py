@@ -1,4 +1,4 @@
-"""What the other members have answered last, and whose answers count."""
+"""The states of the other members, as they have told them last, and whose answers count."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class PeerStates:
         self.asked = set()
 
     async def look(self, is_enough: Callable[[Mapping[str, MemberState | None]], bool] | None = None) -> None:
-        """Asks all others what they are: ``seen`` and ``asked``.
+        """Asks all others for their states: sets ``states`` and adds to ``asked``.
 
-        Once ``is_enough`` of what was found, the rest is not waited for much longer: it is taken for unreachable.
+        Once the answers are enough for ``is_enough``, the others have little time left, and then count as unreachable.
         """
         asked = self.asked
         found: dict[str, MemberState | None] = {}
         addresses = [*self._local.others, *self._hints()]
         questions = [partial(self._look_at, address, found) for address in addresses]
         await ask_all(questions, never_enough if is_enough is None else partial(is_enough, found))
-        # All at once: who has looked decides by its own look, whoever else looks meanwhile.
+        # All at once: another look may run at the same time, and each decides by its own answers.
         self.states = {str(address): found.get(str(address)) for address in addresses}
         asked.update(found)
 
     def _hints(self) -> list[Address]:
-        """The leader that a plain replica's source has named."""
+        """Returns the leader that a plain replica's source has named."""
         seen = self.states.get(str(self._local.others[0]))
         if self._local.is_in_set or seen is None or seen.leads or not seen.leader:
             return []
@@ -80,7 +80,7 @@ class PeerStates:
         found[name] = None if self._is_misfit(name, seen) else seen
 
     def _is_misfit(self, name: str, seen: MemberState) -> bool:
-        """Whether its answer counts for nothing, to decide anything; status and log say so."""
+        """Returns whether an answer does not count. Status and log say why."""
         why = self.why_misfit(name, seen)
         if why != self.misfits.get(name, ""):
             if why:
@@ -112,7 +112,7 @@ class PeerStates:
             self._on_older()
 
     def why_misfit(self, name: str, seen: MemberState) -> str:
-        """Returns why nothing that the node ``name`` says counts in this set, in a sentence; "" if it does.
+        """Returns the sentence why the answers of the node ``name`` do not count in this set; "" if they do.
 
         A new directory is of no cluster yet: it may found a set with others, or join one.
         """
@@ -124,24 +124,24 @@ class PeerStates:
         return why_other_list(self._local.members, name, seen.members) or other or disk
 
     def why_no_disk(self, name: str, placement_id: bytes, line: Lineage | None) -> str:
-        """Returns why nothing counts that a member on this disk says, in a sentence; "" if it counts.
+        """Returns the sentence why the answers of a member on this disk do not count; "" if they do.
 
-        It is another member's, a copy of one, or an older copy of its own.
+        The disk is another member's, a copy of one, or an older copy of its own.
         """
         copy = self.why_copy(name, placement_id)
         return copy or (why_older(name, self.known_start(placement_id), line) if self._local.is_in_set else "")
 
     def known_start(self, placement_id: bytes) -> MemberStart | None:
-        """The last start that this node was told of a directory."""
+        """Returns the last start of a directory that this node was told of."""
         start = self._node.storage.held.others.get(placement_id)
         return None if start is None else MemberStart(*start)
 
     def why_copy(self, name: str, placement_id: bytes) -> str:
-        """Returns why nothing counts that a member with this placement id says, if another one has it; else ""."""
+        """Returns the sentence why a member with this placement id does not count, if another one has it; else ""."""
         if not self._local.is_in_set:
             return ""
         return why_copy(self._node.identity.placement_id, name, placement_id, self._disks)
 
     def knows_disk(self, name: str, placement_id: bytes) -> None:
-        """The member ``name`` is on the disk ``placement_id``, which ``why_copy`` has nothing against."""
+        """Notes that the member ``name`` is on the disk ``placement_id``, which ``why_copy`` accepts."""
         self._disks[name] = placement_id

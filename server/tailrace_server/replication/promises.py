@@ -1,7 +1,7 @@
-"""What a member does with a PROMISE: makes it durable, stops following or leading, and then says how far it has come.
+"""Answers a PROMISE: makes the promise durable, stops following or leading, and tells how far this member has come.
 
-The order matters. Once the answer has left, the one who asked may be leading: nothing of a lower term may be taken,
-acknowledged or confirmed any more, and what is told has to be on the disk.
+The order matters. Once the answer has left, its receiver may lead. By then nothing of a lower term may be applied,
+acknowledged or confirmed any more, and all that the answer tells has to be on the disk.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("tailrace.server")
 
 
-# A term that is further above the own one is promised only where another member has as good as promised it itself, as
-# who wants to lead always has. A promise is for ever, and nobody leads beyond the highest number there is.
+# A term that is further above the own one is promised only if another member has as good as promised it, as every
+# candidate has. A promise is for ever, and no node leads beyond the highest number there is.
 TERMS_AHEAD_MAX = 1 << 20
 
 
 class Promise(NamedTuple):
-    """What is asked for: ``term``, by the node at ``address``; in a ``handover`` the leader itself is behind it.
+    """A request to promise ``term`` to the node at ``address``; in a ``handover`` the leader itself is behind it.
 
-    ``last_led``: the node leads again by itself, and did so in this term; None: somebody wants it to lead.
-    ``cluster_id``, ``placement_id``, ``line``: of the node, the last two None if they are not told. ``members``: the
+    ``last_led``: the term in which the node led, if it leads again by itself; None if an operator wants it to lead.
+    ``cluster_id``, ``placement_id``, ``line``: of that node, the last two None if they are not told. ``members``: the
     list that it was started with, empty if it is not told.
     """
 
@@ -50,7 +50,7 @@ class Promise(NamedTuple):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
-        """The body of a PROMISE. ProtocolError."""
+        """Returns the body of a PROMISE. Raises ProtocolError."""
         what = "PROMISE"
         return cls(
             seq_field(value, "term", what),
@@ -65,13 +65,15 @@ class Promise(NamedTuple):
 
 
 async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
-    """Promises, where nothing as high was promised before; the body of the answer.
+    """Promises the term, unless a term as high was promised before. Returns the body of the answer.
 
-    Not to a node that leads again by itself and has missed a later leader, which may be this one. Raises ProtocolError
-    for a term that nobody comes to by leading, TailraceError to a node with another list, whose majority is another
-    one, of another cluster, or on the copy of a directory, an older one of its own among them.
+    A node that leads again by itself gets no promise if it has missed a later leader, which may be this node. A node
+    that wants to lead has joined its cluster; a new member that is asked has not yet.
 
-    A node that wants to lead has joined its cluster; a new one that is asked has not yet.
+    Raises:
+        ProtocolError: No node can have come to that term by leading.
+        TailraceError: The node has another list of members, and so another majority; or is of another cluster, or
+            on a copy of a directory, an older one of its own included.
     """
     misfit = why_other_list(member.local.members, promise.address, promise.members) if promise.members else ""
     if not misfit and not member.local.is_new:
@@ -88,13 +90,13 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)
     await keep_promise(member, promise.term)
-    if member.local.file.now.term != promise.term:  # promised away while what was under way ended
+    if member.local.file.now.term != promise.term:  # another term was promised during the wait
         return _answer(member, promised=False, standings={})
     return _answer(member, promised=True, standings=standings_of(member.leadership.group))
 
 
 async def _check_term(member: Member, term: int) -> None:
-    """ProtocolError where no member is anywhere near ``term``, this one included."""
+    """Raises ProtocolError if no member, this one included, knows of a term near ``term``."""
     if term <= member.local.file.now.term + TERMS_AHEAD_MAX:
         return
     await member.peers.look()
@@ -108,9 +110,9 @@ async def _check_term(member: Member, term: int) -> None:
 
 
 async def keep_promise(member: Member, term: int) -> None:
-    """Promises ``term``, durably; then nothing of a lower one goes on, all that is held is durable, and owed no more.
+    """Promises ``term``, durably, ends everything of lower terms, and makes all rows durable.
 
-    Raises OSError where the promise cannot be written: then nothing has changed.
+    Debts that are paid by then are dropped. Raises OSError if the promise cannot be written: then nothing has changed.
     """
     member.local.file.store(member.local.file.now.promised(term))
     member.step_down()
@@ -137,5 +139,5 @@ def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str
 
 
 def why_refused(error: TailraceError | OSError) -> str:
-    """For the operator: why another member has not promised."""
+    """Returns, for the operator, why another member has not promised."""
     return str(error) or type(error).__name__

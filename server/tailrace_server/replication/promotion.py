@@ -1,14 +1,14 @@
-"""How a member comes to lead.
+"""Makes a member the leader.
 
-    look        who is there, and what is the highest term? Without a majority nothing is promised at all
-    promise     this node first, then all others: nobody accepts anything of a lower term any more
-    choose      whose history of each partition goes on: the highest (term, seq) of the voters who promised
-    fetch       what others have more: the list of feeds first, then the feeds
-    begin       a branch of the new term in every partition, fsynced; none in a handover to the very next term
-    lead        durable first, then for all to see
+    look        asks who is there, and for the highest term; without a majority nothing is promised at all
+    promise     this node promises the next term, then all others: no promising node accepts a lower term any more
+    choose      chooses the history of each partition: the highest (term, seq) of the voters who promised
+    fetch       fetches the rows that others have more: the list of feeds first, then the feeds
+    begin       begins a branch of the new term in every partition, fsynced; none in a handover to the very next term
+    lead        stores that it leads, then takes writes
 
-Each step may fail, and then nobody leads by it; what was promised stays promised. A higher term that this node promises
-meanwhile ends it as well.
+Each step may fail, and then no node leads by it; promises stay. A higher term that this node promises meanwhile also
+ends it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("tailrace.server")
 
 
 class PromotionResult(NamedTuple):
-    """A promotion that has succeeded: the term, what was done, and what may be lost ("": nothing)."""
+    """A promotion that has succeeded: the term, its steps, and the rows that may be lost ("" for none)."""
 
     term: int
     steps: list[str]
@@ -70,9 +70,9 @@ class Promotion:
     """One try to lead. ``run`` may be called once, with the member's ``procedure`` lock held."""
 
     def __init__(self, member: Member, *, force: bool = False, leader: str = "", again: bool = False) -> None:
-        """``force``: lead without a majority too. ``leader``: it hands over, and has to promise before all others.
+        """``force``: leads without a majority too. ``leader``: hands over, and has to promise before all others.
 
-        ``again``: nobody has told it to; the last leader of a set leads again, where it was the last one.
+        ``again``: no operator has asked for it; the last leader of a set leads again.
         """
         self._member = member
         self._node = member.node
@@ -84,15 +84,15 @@ class Promotion:
         self._steps: list[str] = []
         self._term = 0
         self._promised: dict[str, Promised] = {}
-        self._silent: dict[str, str] = {}  # who has not promised, and why
-        self._later = ""  # who refuses since it knows of a later leader
-        self._unpaid: list[str] = []  # who owes what, and nobody has it
-        self._unreadable = ""  # what this node cannot read
-        self._cannot_read: dict[tuple[str, PartitionId], str] = {}  # copies that others could not read, and why
-        self._lost: dict[PartitionId, str] = {}  # what only such copies have
+        self._silent: dict[str, str] = {}  # why a member has not promised, by address
+        self._later = ""  # the refusal of a member that knows of a later leader
+        self._unpaid: list[str] = []  # debts that no promising member can pay
+        self._unreadable = ""  # the partitions that this node cannot read
+        self._cannot_read: dict[tuple[str, PartitionId], str] = {}  # why a copy could not be read by its member
+        self._lost: dict[PartitionId, str] = {}  # the rows that only such copies have
 
     async def run(self) -> PromotionResult:
-        """Leads at the end. Raises TailraceError that says why not; what was promised by then stays promised."""
+        """Makes this node the leader. Raises TailraceError that says why it failed; promises that were made stay."""
         self._member.local.begin_promotion()
         try:
             self._term = await self._look()
@@ -112,7 +112,7 @@ class Promotion:
     # Look
 
     async def _look(self) -> int:
-        """The term to ask for. Raises NotLeader where there is no majority to be had and nobody forces it."""
+        """Returns the term to ask for. Raises NotLeader if there is no majority, and the operator does not force it."""
         member = self._member
         await member.peers.look(self._has_found_enough if self._leader else None)
         answers = {address: seen for address, seen in member.peers.states.items() if seen is not None}
@@ -129,7 +129,7 @@ class Promotion:
         return max(terms + [p.log.term for p in self._leadership.group]) + 1
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
-        """In a handover: the leader has answered, and it, this node and who else has are a majority."""
+        """In a handover: returns whether the leader has answered, and the voters that answered are a majority."""
         member = self._member
         votes = sum(member.local.counts_seen(seen) for seen in found.values() if seen is not None)
         return found.get(self._leader) is not None and votes + member.local.votes >= majority_of(
@@ -137,7 +137,7 @@ class Promotion:
         )
 
     def _require_last(self, answers: Mapping[str, MemberState]) -> None:
-        """Raises NotLeader where this node leads again by itself, and another one came to lead after it."""
+        """Raises NotLeader if this node leads again by itself, and another one came to lead after it."""
         why = "" if self._last_led is None else why_not_again(self._last_led, answers)
         if why:
             raise NotLeader(f"it does not lead again by itself: {why}")
@@ -153,9 +153,9 @@ class Promotion:
             )
 
     def _require_readable(self) -> None:
-        """Raises NotLeader if this node is known to be unable to read a partition, and nobody forces it.
+        """Raises NotLeader if this node is known to be unable to read a partition, unless forced.
 
-        The last leader leads again all the same: the other partitions are not to be without a leader for that.
+        The last leader leads again all the same: the other partitions must not lack a leader for that.
         """
         self._unreadable = told(unreadable_of(self._node, self._leadership.group))
         if not self._unreadable:
@@ -168,7 +168,10 @@ class Promotion:
         self._say(self._unreadable)
 
     def _join(self, others: Iterable[MemberState]) -> None:
-        """A node that is new becomes one of the cluster of those who are not. Without them there is nothing to lead."""
+        """Joins the cluster of the members that are not new, if this node is new.
+
+        Raises NotLeader without such members: there is nothing to lead.
+        """
         if not self._member.local.is_new:
             return
         clusters = {seen.cluster_id for seen in others}
@@ -219,14 +222,15 @@ class Promotion:
     # Promise
 
     async def _gather(self) -> None:
-        """Asks all others for the term. Raises NotLeader where too few promise.
+        """Asks all others for the term. Raises NotLeader if too few promise.
 
-        Who did not answer a moment ago is asked too, since a leader that hears of it takes nothing more; but it has had
-        its time, and is waited for only where the others are no majority. Nobody is waited for long in a handover whose
-        leader has promised, and is in a majority: it has all there is, and the others learn of the term from who leads.
+        A member that did not answer the look is asked too, since a leader that hears of the term takes no more writes.
+        It has had its time, so it is waited for only if the others are no majority. A handover waits for no member for
+        long once its leader has promised, in a majority: the leader has all rows, and the others learn of the term from
+        the new leader.
         """
         config = self._node.config.replication
-        # Who promises has to end what is under way, and to write all that it holds.
+        # A member has to end its tasks, and to write all its rows, before it promises.
         timeout_s = 2 * config.step_timeout_s
         others = {str(address): address for address in self._member.local.others}
         silent = {name: others.pop(name) for name in list(others) if name in self._silent}
@@ -280,7 +284,7 @@ class Promotion:
                 return
             self._silent.pop(name, None)
             votes = self._member.local.counts(field(answer, "votes", bool, what), placement_id)
-            is_new = field(answer, "is_new", bool, what)  # it may be of any cluster, and holds nothing
+            is_new = field(answer, "is_new", bool, what)  # a new member may be of any cluster, and holds nothing
             standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
             self._promised[name] = self._counting(Promised(votes, standings, _debts(answer.get("owes", []), what)))
         except (TailraceError, OSError) as error:
@@ -288,8 +292,10 @@ class Promotion:
 
     @staticmethod
     def _counting(promised: Promised) -> Promised:
-        """Returns what counts of a promise. Of a member without a vote that is nothing that it holds, which may be a
-        history of its own, and nothing that it owes, on which nobody has counted.
+        """Returns the part of a promise that counts.
+
+        A member without a vote may hold a history of its own, and no node relies on its acknowledgements: neither
+        counts.
         """
         return promised if promised.votes else Promised(False, {})
 
@@ -308,7 +314,10 @@ class Promotion:
     # Fetch
 
     async def _fetch_all(self) -> bool:
-        """Brings this node to the highest standing of each partition; whether the leader's branches may go on."""
+        """Brings this node to the highest standing of each partition.
+
+        Returns whether the leader's branches may go on.
+        """
         node, group = self._node, self._leadership.group
         if group.has(node.feeds.system.partitions[0]):
             await self._bring([FEEDS])
@@ -328,11 +337,11 @@ class Promotion:
 
     @property
     def _others(self) -> Mapping[str, Standings]:
-        """The copies that the others can read, as far as is known."""
+        """The copies that the others can read, as far as this node knows."""
         return readable({name: promised.standings for name, promised in self._promised.items()}, self._cannot_read)
 
     def _closed(self) -> set[PartitionId]:
-        """The partitions that take nothing here, since a segment could not be opened at the start."""
+        """Returns the partitions that take no rows here, since a segment could not be opened at the start."""
         return {PartitionId(p.feed_id, p.id) for p in self._leadership.group if p.damage is not None}
 
     async def _bring(self, partition_ids: Iterable[PartitionId]) -> None:
@@ -383,7 +392,7 @@ class Promotion:
         return f"partition {partition_id.partition} of feed {feed.info.name}"
 
     def _keeps_branch(self, own: Standings) -> bool:
-        """Whether the leader's branches may go on: in a handover, if this node has what the leader had.
+        """Returns whether the leader's branches may go on: in a handover, if this node has all rows of the leader.
 
         In a term between the leader's and this one another member may have begun a branch that no other one has heard
         of. That branch would be preferred to one of the leader's term at a later promotion.
@@ -407,7 +416,7 @@ class Promotion:
                 )
 
     def _require_paid(self, chosen: Mapping[PartitionId, Best]) -> None:
-        """Raises NotLeader where one of those who promised owes what none of them has, and nobody forces it."""
+        """Raises NotLeader if a promising member owes rows that none of them has, unless forced."""
         owed = {"this node": self._member.local.file.now.owes} | {name: p.owes for name, p in self._promised.items()}
         for name, debts in owed.items():
             for partition_id, standing in debts:
@@ -423,7 +432,7 @@ class Promotion:
             raise NotLeader(f"refused: {self._unpaid[0]}. Without: {silent}. --force leads all the same")
 
     async def _fetch(self, chosen: dict[PartitionId, Best]) -> bool:
-        """Fetches what others have more; returns False if a copy could not be read, which ``_cannot_read`` has then."""
+        """Fetches the rows that others have more. Returns False if ``_cannot_read`` has a copy more than before."""
         has_all = True
         until: dict[tuple[str, bytes], dict[int, int]] = {}
         for partition_id, best in chosen.items():

@@ -1,16 +1,16 @@
-"""What ``tailrace promote`` would do now on a node, for status: a case, and a sentence. Pure.
+"""Forecasts for status the result of ``tailrace promote`` on a node: a case, and a sentence. Pure.
 
-It goes by what the others answered last and by sums over all partitions, so it is a forecast: the promotion itself asks
-again, and chooses partition by partition. The cases, first fit first:
+It goes by the last answers of the others and by sums over all partitions. The promotion itself asks again, and chooses
+partition by partition. The first case that fits counts:
 
 | case | when |
 |---|---|
 | alone | this node is in no set and is no replica: it leads by itself, for ever |
 | leads | this node leads already |
 | replica | a plain replica: there is no majority to ask |
-| new | nothing was ever in this directory, and nobody whose directory is not new has answered |
+| new | nothing was ever in this directory, and no member whose directory is not new has answered |
 | refused | the voters that answered, this one included, are no majority; or this node has no vote and a later history |
-| promoting | another member is about to lead: who comes second is refused, or deposes it |
+| promoting | another member is about to lead: the second candidate is refused, or deposes it |
 | unreadable | this node is known to be unable to read a partition |
 | granted | else |
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Forecast(NamedTuple):
-    """What a promotion would come to: the case of the table, whether it would succeed, and the sentence."""
+    """The forecast of a promotion: the case of the table, whether it would succeed, and the sentence."""
 
     case: str
     succeeds: bool
@@ -39,26 +39,30 @@ class Forecast(NamedTuple):
 
 
 class KnownReplica(NamedTuple):
-    """One that follows this leader, or is to: whether it votes, and what it lacks of all that is at quorum.
+    """A replica of this leader, or a member that should be one.
 
-    ``missing``: in mutations, as it has acknowledged; None where it has not come since this node leads.
+    ``missing``: the number of mutations at quorum that it has not acknowledged; None if it has not connected since this
+    node leads.
     """
 
     address: str
     votes: bool
     missing: int | None
     connected: bool = True
-    unreadable: int = 0  # partitions that it is known to be unable to read
+    unreadable: int = 0  # the number of partitions that it is known to be unable to read
 
 
 def forecast_of_follower(
     own: MemberState, seen: Mapping[str, MemberState | None], *, is_in_set: bool, unreadable: str = ""
 ) -> Forecast:
-    """What ``promote`` would do on a node that does not lead.
+    """Returns the forecast for a node that does not lead.
 
-    ``own``: what this node answers to MEMBER. ``seen``: the last answer of each other member by address (of a plain
-    replica: of the node that it is one of, and of the leader), None where there was none. ``unreadable``: the sentence
-    on the partitions that this node cannot read.
+    Args:
+        own: This node's answer to MEMBER.
+        seen: The last answer of each other member by address, None without an answer. For a plain replica: those of
+            its source and of the leader.
+        is_in_set: Whether the node is a member of a set.
+        unreadable: The sentence on the partitions that this node cannot read.
     """
     answers = {address: answer for address, answer in seen.items() if answer is not None}
     silent = sorted(seen.keys() - answers.keys())
@@ -94,7 +98,7 @@ def forecast_of_follower(
 
 
 def forecast_of_leader(own: MemberState, followers: Iterable[KnownReplica], members: int) -> Forecast:
-    """What ``promote`` would do on the node that leads, and what is kept where it is gone; ``members``: of the set."""
+    """Returns the forecast for a leader, and who would keep its rows if it were gone; ``members``: of the set."""
     followers = list(followers)
     text = f"leads already: it would change nothing. Should this node be gone: {_kept(followers, in_set=members > 0)}"
     lost = lost_majority(own, followers, members) if members else None
@@ -108,7 +112,7 @@ def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: 
     needed = majority_of(members)
     if voting >= needed:
         return None
-    # A plain replica counts for no majority: it has no vote, and what it lacks is known.
+    # A plain replica counts for no majority: it has no vote, and the number of its missing mutations is known.
     away = sorted(f.address for f in followers if not f.connected and (f.votes or f.missing is None))
     missing = f" (not connected: {_listed(away)})" if away else ""
     return (
@@ -118,14 +122,14 @@ def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: 
 
 
 def forecast_of_lone_node(followers: Iterable[KnownReplica]) -> Forecast:
-    """As ``forecast_of_leader``, of a node that is in no set and is no replica; it may have plain replicas."""
+    """Returns the forecast for a node that is in no set and is no replica; it may have plain replicas."""
     kept = _kept(list(followers), in_set=False)
     text = f"nothing to promote: this node leads by itself, in no set (--members). Should this node be gone: {kept}"
     return Forecast("alone", False, text)
 
 
 def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:
-    """What is left of a leader that is gone. Only who is connected counts: the others may be gone as well."""
+    """Says who keeps the rows of a leader that is gone. Only connected replicas count."""
     level = "quorum" if in_set else "disk"
     here = [f for f in followers if f.connected]
     have = sorted(f.address for f in here if not f.missing and not f.unreadable and (f.votes or not in_set))
@@ -181,7 +185,7 @@ def _forced(silent: list[str]) -> str:
 
 
 def _fetch(own: MemberState, answers: Mapping[str, MemberState]) -> str:
-    """Whose history goes on: the newest branch decides, then how much of it is held."""
+    """Says whose history goes on: the newest branch decides, then the number of held mutations."""
     best = max(answers.items(), key=lambda item: (_rank(item[1]), item[0]), default=None)
     if best is None or _rank(best[1]) <= _rank(own):
         return "it has as much as anybody who answers, and would fetch nothing"
@@ -250,6 +254,6 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
 
 
 def _unreadable_at(member: Member | None, address: str) -> int:
-    """How many partitions the member at ``address`` has said that it cannot read; 0 if it has not answered."""
+    """Returns the number of partitions that the member at ``address`` says it cannot read; 0 without an answer."""
     seen = None if member is None else member.peers.states.get(address)
     return 0 if seen is None else seen.unreadable

@@ -1,13 +1,13 @@
-"""Takes over what another node streams of a feed: blocks, runs, logs, rollbacks. For following and for promotions.
+"""Pulls a feed from another node: blocks, runs, logs, rollbacks. For following and for promotions.
 
-    STREAM_OK       ──> the leader's log, its entries taken over as what is held reaches their bases
+    STREAM_OK       ──> the leader's log; its entries are adopted when the rows reach their bases
     complete snapshot   producers, blocks ──> journal, tree           ──fsync──> acknowledged
     a publish           blocks, last batches ──> one record of the journal   ──fsync──> acknowledged
     a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
-    ROLLBACK        ──> what is above goes; the point where the partition stands then is asked from
+    ROLLBACK        ──> the rows above it are removed; the stream goes on from there
 
-``stop`` ends it at once: whatever is still on its way then changes nothing and acknowledges nothing, but for a segment
-or a rollback that is being installed, which ``run`` finishes before it returns.
+``stop`` ends it at once. After that it changes and acknowledges nothing, except that ``run`` finishes a segment or a
+rollback that is being installed.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# Under way to a replica at most: what a fast network holds in the time that an fsync takes.
+# The bytes under way to a replica: as much as a fast network carries during an fsync.
 WINDOW_BYTES = 16 * 1024 * 1024
-# Of one publish, with room for what merging has put beside it in a block.
+# The bytes of one publish, with room for rows that merging has added to its blocks.
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
-# Where memory is full a block waits for room, but not for ever: what may be flushed is told behind it, by its leader.
+# The seconds that a block waits for room if memory is full. Not longer: the leader's seqs that allow a flush come
+# behind it.
 ROOM_SECONDS_MAX = 1.0
-# What has arrived is handled for so long, then others have the loop: a read of 1 MiB may tell of ten thousand
-# partitions, which takes 0.15 s of the processor.
+# The seconds that events are handled before others have the loop. A read of 1 MiB may be about ten thousand partitions,
+# which takes 0.15 s of the processor.
 TURN_SECONDS = 0.002
 
 
 class ReplicaPuller:
-    """Takes one feed from one node. ``run`` may be called once."""
+    """Pulls one feed from one node. ``run`` may be called once."""
 
     def __init__(
         self,
@@ -79,14 +80,23 @@ class ReplicaPuller:
         on_snapshot: Callable[[], None] | None = None,
         on_acknowledged: Callable[[], None] | None = None,
     ) -> None:
-        """``state``: what the other node has to be. ``until``: only these partitions, up to these seqs; then nothing
-        is acknowledged, and a partition that the other node cannot read is left out, in ``failed``. ``on_snapshot`` is
-        called each time that all is held which the other one had: at the ends of snapshots. ``on_acknowledged`` is
-        called after each acknowledgement.
+        """Prepares the pull.
+
+        Args:
+            node: this node.
+            leadership: that of the group whose partitions are pulled.
+            feed: the feed, of which the partitions of the group are pulled.
+            address: the other node.
+            replica: what this node says of itself as a replica.
+            state: the role that the other node has to have.
+            until: only these partitions, up to these seqs. Then nothing is acknowledged, and a partition that the
+                other node cannot read is left out, in ``failed``.
+            on_snapshot: called at the ends of snapshots, when this node holds all rows that the other node had.
+            on_acknowledged: called after each acknowledgement.
         """
         self.feed = feed
         self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
-        self.failed: dict[int, StreamFailed] = {}  # by partition: what the other one could not stream, last time
+        self.failed: dict[int, StreamFailed] = {}  # by partition: the other node's last failure to stream it
         self._node = node
         self._leadership = leadership
         self._address = address
@@ -102,18 +112,18 @@ class ReplicaPuller:
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
-        self._published: dict[int, list[Block]] = {}  # what has come of publishes, by partition
+        self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
     def _partitions(self) -> list[Partition]:
-        """Those that are taken: not the ones that cannot be read here, of which status tells."""
+        """The partitions that are pulled. Those that this node cannot read are left out; status tells of them."""
         if self._until is None:
             group = self._leadership.group
             return [partition for partition in group.of_feed(self.feed) if partition.damage is None]
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
     def stop(self) -> None:
-        """Nothing more is taken, and nothing acknowledged; ``ended`` is set once nothing is under way any more."""
+        """Stops pulling and acknowledging. ``ended`` is set once no step is under way."""
         self._stopped = True
         self._stream = None
         self._scope.cancel()
@@ -121,11 +131,14 @@ class ReplicaPuller:
             partition.report_durable(None)
 
     async def run(self) -> None:
-        """Takes what comes, until ``until`` is reached, or until ``stop``.
+        """Pulls until ``until`` is reached, or until ``stop``.
 
-        Raises Forbidden if the other node is of another cluster, Unreachable and NotLeader where it is not, or not any
-        more, what it has to be, BadBlock and ProtocolError for what does not fit, NoSpace, NotDurable, UnknownFeed if
-        it has no such feed.
+        Raises:
+            Forbidden: The other node is of another cluster.
+            Unreachable, NotLeader: It cannot be reached, or has not the role ``state``, or not any more.
+            BadBlock, ProtocolError: It sent something that does not fit.
+            UnknownFeed: It has no such feed.
+            NoSpace, NotDurable: This node cannot write.
         """
         try:
             with self._scope:
@@ -169,7 +182,7 @@ class ReplicaPuller:
         )
 
     def _position(self, partition: Partition) -> tuple[int, Position]:
-        """Where a replica stands: between snapshots, always. What it filled from 0 it may go on filling.
+        """Returns the position of this node, which is always between snapshots. A copy that was begun at 0 may go on.
 
         The log of an empty partition names no history that a node without a vote would have to keep.
         """
@@ -182,7 +195,7 @@ class ReplicaPuller:
         async for event in stream:
             if self._stopped:
                 return
-            if turn_ends_at is None:  # what was waited for has come
+            if turn_ends_at is None:  # the wait is over
                 turn_ends_at = monotonic() + TURN_SECONDS
             match event:
                 case Mutations():
@@ -220,7 +233,7 @@ class ReplicaPuller:
                 turn_ends_at = monotonic() + TURN_SECONDS
 
     def _has_fetched(self) -> bool:
-        """Whether all is here that can be fetched. The stream itself says so only if no partition has failed."""
+        """Returns whether all is here that can be fetched. The stream itself only ends if no partition has failed."""
         until = self._until
         if until is None or not self.failed:
             return False
@@ -228,24 +241,25 @@ class ReplicaPuller:
         return all(partition.id in self._logs and partition.high_seq >= until[partition.id] for partition in left)
 
     async def _caught_up(self) -> None:
-        """All that has arrived is handled: it is committed, and what was gathered for segments is written."""
+        """Commits the rows that have arrived, and writes those that were gathered for segments."""
         self._node.connections.turn_ended(self)
         for filling in self._fillings.values():
             await filling.flow()
 
     def _agreed(self, event: Agreed, partition: Partition) -> None:
         self._logs[event.partition] = event.log
-        # What another one has told of blocks that have not come is not what follows now.
+        # Producers that another leader has announced for blocks that have not come do not hold for the blocks that
+        # follow now.
         settle_producers(partition, self._node.storage.journal, self._node.clock.monotonic())
         self._follow_log(partition)
         if self._until is not None:
-            # Nobody leads who would say so: what is fetched is on the disk of the one who has it.
+            # No leader announces these seqs: the rows that are fetched are on the other node's disk.
             partition.set_leader_seqs(self._until[partition.id], 0)
         if event.high_seq == partition.high_seq and self._on_snapshot is not None:
-            self._on_snapshot()  # there is nothing to come
+            self._on_snapshot()  # nothing is to come
 
     def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
-        """The other node cannot stream a partition on: the others go on, and this one is asked for again."""
+        """Notes that the other node cannot go on with a partition, and asks for it again. The others go on."""
         partition = self.feed.partitions[event.partition]
         if self._until is not None and event.reason is not EndReason.ERROR:
             raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
@@ -262,7 +276,7 @@ class ReplicaPuller:
             stream.resume(*self._position(partition))
 
     def _forget_gathered(self, partition: Partition) -> None:
-        """The partition is asked for anew, from where it stands: what was gathered of a run comes again."""
+        """Drops the blocks gathered for a run: the partition is asked for anew, and they come again."""
         filling = self._fillings.pop(partition.id, None)
         self._published.pop(partition.id, None)
         if filling is not None:
@@ -271,7 +285,10 @@ class ReplicaPuller:
         self.acknowledged.pop(partition.id, None)
 
     def _told_producers(self, event: Producers, partition: Partition) -> None:
-        """Before the blocks that do not tell of theirs; what a crash leaves of these are recognised all the same."""
+        """Notes the producers of the following blocks, which do not name theirs.
+
+        Blocks that a crash leaves of these are recognised all the same.
+        """
         node, now = self._node, self._node.clock.monotonic()
         if partition.id in self._fillings or partition.id in self._published:  # all of it is there at once, or nothing
             expect_producers(partition, event.value, event.seq, now)
@@ -313,7 +330,7 @@ class ReplicaPuller:
         published.append(block)
 
     def _taken(self, partition: Partition) -> None:
-        """Something was journaled: it is committed soon, and flushed some day."""
+        """Commits journaled rows soon, and flushes them some day."""
         node = self._node
         self._follow_log(partition)
         node.storage.wrote(partition)
@@ -321,7 +338,10 @@ class ReplicaPuller:
             node.storage.committer.hurry()
 
     def _follow_log(self, partition: Partition) -> None:
-        """Takes over what of the other one's log has begun at or below what is held; acknowledged once durable."""
+        """Adopts the entries of the leader's log that have begun at or below the held rows.
+
+        They are acknowledged once durable.
+        """
         node, found = self._node, self._logs[partition.id]
         if partition.log != found:
             follow_log(partition, found, node.storage.journal, node.clock.monotonic())
@@ -334,7 +354,7 @@ class ReplicaPuller:
             self._acknowledge(partition)
 
     def _acknowledge(self, partition: Partition) -> None:
-        """Tells how far the partition is held, fsynced, where that is on the other one's newest branch."""
+        """Acknowledges the durable seq of the partition, if that is on the other node's newest branch."""
         wanted = self._logs.get(partition.id)
         if self._stream is None or self._until is not None or not wanted:
             return
@@ -352,7 +372,7 @@ class ReplicaPuller:
 
     async def _snapshot_started(self, event: SnapshotStart) -> None:
         partition = self.feed.partitions[event.partition]
-        # Announced again, it is another kind of snapshot, and begins where this one stands.
+        # If it is announced again, it is another kind of snapshot, which begins at the partition's present seq.
         self._published.pop(partition.id, None)
         if event.complete or event.published:
             if partition.id in self._fillings:
@@ -409,7 +429,8 @@ class ReplicaPuller:
             event.seq,
             self._address,
         )
-        # What is left of the log are the branches that hold something at or below; the oldest stands for those before.
+        # The log keeps the branches that hold rows at or below the seq, else its oldest, which stands for those before
+        # it.
         left = [entry for entry in partition.log if entry.base < event.seq]
         if event.seq and not left:
             left = list(partition.log[-1:])

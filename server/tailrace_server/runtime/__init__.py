@@ -1,1 +1,1 @@
-"""Bundles what a node runs on: the host, its threads and processes."""
+"""The environment of a node: clock, randomness, disk, network, threads and processes."""

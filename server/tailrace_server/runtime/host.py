@@ -1,4 +1,4 @@
-"""What a node runs on, all in one."""
+"""The environment of a node, in one object."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tailrace_server.runtime.workers import ThreadWorkers, Workers
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a node runs on; a test or a simulator hands over its own.
+    """The environment of a node. A test or a simulator hands over its own.
 
-    ``owns_process``: the node is what this process is for, and may set it up for that (Python's garbage collector).
+    ``owns_process``: the process belongs to the node, which may set it up for itself (Python's garbage collector).
     """
 
     clock: Clock = field(default_factory=SystemClock)

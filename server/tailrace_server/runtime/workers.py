@@ -1,4 +1,4 @@
-"""Where the node does what takes long: threads, and processes of their own. A simulator does it on the spot."""
+"""Runs long work beside the loop: in threads, and in processes of their own. A simulator runs it on the spot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Workers(Protocol):
     """Runs blocking functions beside the loop."""
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """What ``function()`` gives, run elsewhere; a cancellation waits until it has ended."""
+        """Returns ``function()``, run in a thread. A cancellation waits until it has ended."""
         ...
 
     async def in_own_thread(self, function: Callable[[], T]) -> T:
@@ -30,11 +30,11 @@ class Workers(Protocol):
         ...
 
     async def compact(self, task: CompactionTask, rate: Rate) -> CompactionResult:
-        """Does ``task`` no faster than ``rate`` says; errors as those of ``compaction.process.run_compaction``."""
+        """Does ``task`` no faster than ``rate``. Raises as ``compaction.process.run_compaction``."""
         ...
 
     async def compact_small(self, task: CompactionTask) -> CompactionResult:
-        """Do ``task``, which takes some milliseconds of processor, in a thread; errors as those of ``compact``.
+        """Does ``task``, which takes some milliseconds of processor, in a thread. Raises as ``compact``.
 
         A cancellation waits until it has ended.
         """
@@ -51,7 +51,7 @@ class ThreadWorkers:
     async def in_thread(self, function: Callable[[], T]) -> T:
         if self._limiter is None:  # a limiter belongs to the loop that it is made in
             self._limiter = trio.CapacityLimiter(self._threads_max)
-        # Not abandoned at a cancellation: nobody may close a file while a thread reads it.
+        # Not abandoned at a cancellation: no file may be closed while a thread reads it.
         return await trio.to_thread.run_sync(function, abandon_on_cancel=False, limiter=self._limiter)
 
     async def in_own_thread(self, function: Callable[[], T]) -> T:
