@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import junkdrawer
 
 from tailrace import Put, blocking
 from tailrace.consuming.subscription import Subscription
@@ -234,8 +235,9 @@ class Trial:
             assert sure == accepted if whole else sure == accepted[: len(sure)]
 
 
-# Files with callbacks of weak references, in which Python ignores an exception, and warns of it.
-CALLBACK_FILES = {_weakrefset.__file__, weakref.__file__}
+# Files with callbacks of weak references and of the collector, in which Python ignores an exception, and warns of it.
+# Hypothesis registers a callback of the collector.
+CALLBACK_FILES = {_weakrefset.__file__, weakref.__file__, junkdrawer.__file__}
 
 
 @contextlib.contextmanager
