@@ -41,7 +41,7 @@ TRY_SECONDS_MAX = 10.0
 SILENT_INTERVALS = 3
 
 
-class Session(Protocol):
+class LinkSession(Protocol):
     """What a link needs of the conversation that it carries; a RequestSession is one."""
 
     @property
@@ -66,7 +66,7 @@ class BlockingLink:
     ``guard.lock`` is held around what the session does. Only the mover uses the dialer, the finder and the poll object.
     """
 
-    def __init__(self, session: Session, finder: Finder, connect_timeout_s: float) -> None:
+    def __init__(self, session: LinkSession, finder: Finder, connect_timeout_s: float) -> None:
         self._session = session
         self._finder = finder
         self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))

@@ -62,7 +62,7 @@ def _columns(changes: Sequence[Put | Delete]) -> tuple[Sequence[bytes], Sequence
     return keys, values
 
 
-class Rows(NamedTuple):
+class PartitionRows(NamedTuple):
     """Rows of one partition, in columns."""
 
     partition: int
@@ -80,30 +80,30 @@ class Rows(NamedTuple):
         return encode_block(self.keys, self.values, partition=self.partition, hashes=self.hashes)
 
 
-def split(changes: Sequence[Put | Delete], partitions: int) -> list[Rows]:
+def split(changes: Sequence[Put | Delete], partitions: int) -> list[PartitionRows]:
     """Checks changes and gives each partition's share of them, in order. Raises TypeError, ValueError or TooLarge."""
     keys, values = _columns(changes)
     hashes = hash_keys(keys)
     if partitions == 1:
-        return [Rows(0, list(keys), list(values), hashes)] if keys else []
-    shares: dict[int, Rows] = {}
+        return [PartitionRows(0, list(keys), list(values), hashes)] if keys else []
+    shares: dict[int, PartitionRows] = {}
     for key, value, hash_ in zip(keys, values, hashes, strict=True):
         partition = partition_of_hash(hash_, partitions)
         share = shares.get(partition)
         if share is None:
-            share = shares[partition] = Rows(partition, [], [], [])
+            share = shares[partition] = PartitionRows(partition, [], [], [])
         share.keys.append(key)
         share.values.append(value)
         share.hashes.append(hash_)
     return list(shares.values())
 
 
-class Share:
+class PartitionShare:
     """Rows of one partition that are added to a batch part by part; those before ``taken`` have been."""
 
     __slots__ = ("_ends", "nbytes", "rows", "taken")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: PartitionRows) -> None:
         self.rows = rows
         self.taken = 0
         self.nbytes = sum(map(len, rows.keys)) + sum(map(len, filter(None, rows.values)))
@@ -185,7 +185,7 @@ class Batches:
         self.nbytes += nbytes + ROW_BYTES
         return partition if batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max else None
 
-    def extend(self, share: Share, nbytes_max: int) -> bool:
+    def extend(self, share: PartitionShare, nbytes_max: int) -> bool:
         """Adds rows of ``share`` until the batch is full or ``nbytes`` has reached ``nbytes_max``, but one at least.
 
         Returns whether the batch is full now.
@@ -228,8 +228,8 @@ class Batches:
         """The partition with the most bytes. There has to be one with rows."""
         return max(self._batches, key=lambda partition: self._batches[partition].nbytes)
 
-    def take(self, partition: int) -> Rows:
+    def take(self, partition: int) -> PartitionRows:
         """Removes and returns the rows of a partition that has some."""
         batch = self._batches.pop(partition)
         self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES
-        return Rows(partition, batch.keys, batch.values, batch.hashes)
+        return PartitionRows(partition, batch.keys, batch.values, batch.hashes)

@@ -42,7 +42,7 @@ IDLE_SECONDS_MAX = 1800.0
 Done = Callable[[VersionRange | None, TailraceError | None], None]
 
 
-class State(enum.Enum):
+class WriteState(enum.Enum):
     QUEUED = "queued"
     SENT = "sent"
     HELD = "held"
@@ -88,7 +88,7 @@ class WriteRequest:
         self.number = 0
         self.resend = False
         self.sent_at = 0.0  # when it was sent first, of what may have been written
-        self.state = State.QUEUED
+        self.state = WriteState.QUEUED
         self.tries = 0
         self.withdrawn = False
 
@@ -131,7 +131,7 @@ class Lane:
     def is_held(self) -> bool:
         """Something waits to be sent again."""
         for request in self._unanswered:  # noqa: SIM110 - one write at a time is common, and any() is two calls more
-            if request.state is State.HELD:
+            if request.state is WriteState.HELD:
                 return True
         return False
 
@@ -147,7 +147,7 @@ class Lane:
     def take(self, now: float) -> list[WriteRequest]:
         """The blocks that are to be sent now, numbered; they count as sent."""
         if self._unanswered:
-            if any(request.state is State.SENT for request in self._unanswered):
+            if any(request.state is WriteState.SENT for request in self._unanswered):
                 if self._anew or self.is_held:
                     return []
                 self._used_at = now
@@ -195,7 +195,7 @@ class Lane:
                 )
 
     def _send(self, request: WriteRequest, now: float) -> None:
-        request.state = State.SENT
+        request.state = WriteState.SENT
         if not request.resend:
             request.sent_at = now
         header = request.block.header
@@ -205,8 +205,8 @@ class Lane:
     def link_lost(self) -> None:
         """The connection is gone: whatever is unanswered may have arrived or not."""
         for request in self._unanswered.copy():
-            request.resend |= request.state is State.SENT
-            request.state = State.HELD
+            request.resend |= request.state is WriteState.SENT
+            request.state = WriteState.HELD
             if request.withdrawn:
                 self._drop(request)
         self.held_until = 0.0
@@ -220,7 +220,7 @@ class Lane:
             self._acknowledged.append((request.number, versions))
         else:
             self._free_number(request)  # nothing was there to delete, so nothing was written
-        request.state = State.DONE
+        request.state = WriteState.DONE
         request.done(versions, None)
 
     def refused(
@@ -231,7 +231,7 @@ class Lane:
         ``in_doubt``: it may have been written all the same. What may have been written before stays in doubt: the node
         may have refused it before it looked for it.
         """
-        request.state = State.HELD
+        request.state = WriteState.HELD
         if isinstance(error, OutOfOrder):
             self._out_of_order(request, error)
         elif isinstance(error, Retryable):
@@ -243,7 +243,7 @@ class Lane:
             if isinstance(error, OutcomeUnknown):
                 request.resend = self._anew = True
             self.fail(request, error)
-        if request.withdrawn and request.state is State.HELD:
+        if request.withdrawn and request.state is WriteState.HELD:
             self._drop(request)
 
     def fail(self, request: WriteRequest, error: TailraceError) -> None:
@@ -253,21 +253,21 @@ class Lane:
 
     def withdraw(self, request: WriteRequest) -> None:
         """Gives ``request`` up without calling ``done``: its caller is gone. No-op if it has its answer already."""
-        if request.state is State.SENT:
+        if request.state is WriteState.SENT:
             request.withdrawn, request.done = True, _ignore
-        elif request.state is not State.DONE:
+        elif request.state is not WriteState.DONE:
             self._drop(request)
 
     def _drop(self, request: WriteRequest) -> None:
         if request in self._unanswered:
             self._unanswered.remove(request)
-            if request.state is State.SENT or request.resend:
+            if request.state is WriteState.SENT or request.resend:
                 self._abandon(request.number)
             else:
                 self._free_number(request)
         else:
             self._queue.remove(request)
-        request.state = State.DONE
+        request.state = WriteState.DONE
 
     def _abandon(self, number: int) -> None:
         self._abandoned.add(number)

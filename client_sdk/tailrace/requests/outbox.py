@@ -21,7 +21,7 @@ from typing import TypeAlias
 from tailrace.block import Block
 from tailrace.errors import TailraceError, WritesLost
 from tailrace.model import Delete, Put
-from tailrace.requests.batch import Batches, Share, split
+from tailrace.requests.batch import Batches, PartitionShare, split
 
 # To be called with the answer to a block: None, or why there is none.
 Settle: TypeAlias = Callable[[TailraceError | None], None]
@@ -72,11 +72,11 @@ class Outbox:
         elif self._batches.nbytes > self._batched_bytes_max:
             self._relieve()
 
-    def shares(self, changes: Sequence[Put | Delete]) -> list[Share]:
+    def shares(self, changes: Sequence[Put | Delete]) -> list[PartitionShare]:
         """Checks changes and divides them for ``extend``. Raises TypeError, ValueError or TooLarge."""
-        return [Share(rows) for rows in split(changes, self._partitions)]
+        return [PartitionShare(rows) for rows in split(changes, self._partitions)]
 
-    def extend(self, share: Share) -> None:
+    def extend(self, share: PartitionShare) -> None:
         """Adds rows of ``share``, when ``is_open``: as many as its batch and the bound have room for."""
         if self._batches.extend(share, self._bytes_max - self._in_flight_bytes + 1):
             self._ship(share.rows.partition)

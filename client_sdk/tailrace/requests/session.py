@@ -29,7 +29,7 @@ from tailrace.errors import (
 )
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Item, Level, Version
-from tailrace.requests.lane import Done, Lane, State, WriteRequest
+from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
 from tailrace.requests.request import Encode, Request, Sequence
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
@@ -244,7 +244,7 @@ class RequestSession:
         """Queues a block in its lane and returns the request."""
         request = WriteRequest(lane, block, level, done, deadline, flags, if_version)
         if self._closed is not None:
-            request.state = State.DONE
+            request.state = WriteState.DONE
             done(None, self._closed)
             return request
         lane.submit(request)
@@ -273,7 +273,7 @@ class RequestSession:
             request.done(None, self._given_up(request.sent, request.in_doubt))
         for lane in list(self._lanes):
             for write in [w for w in lane.requests() if now >= w.deadline]:
-                lane.fail(write, self._given_up(write.state is State.SENT or write.resend))
+                lane.fail(write, self._given_up(write.state is WriteState.SENT or write.resend))
             self._look_again(lane)
 
     def withdraw_lane(self, lane: Lane) -> None:
@@ -387,7 +387,7 @@ class RequestSession:
         elif isinstance(request, WriteRequest):
             if opcode is not Opcode.WRITTEN:
                 raise ProtocolError(f"the answer to a WRITE is {opcode.name}")
-            if request.state is not State.DONE:
+            if request.state is not WriteState.DONE:
                 versions = Written.decode(body)
                 if versions.partition != request.lane.partition or versions.first_seq > versions.last_seq:
                     raise ProtocolError(f"the answer to a WRITE to partition {request.lane.partition} is {versions}")
@@ -420,7 +420,7 @@ class RequestSession:
         if isinstance(error, NotLeader) and self._moves_on(request):
             self._misplaced = error
         if isinstance(request, WriteRequest):
-            if request.state is not State.DONE:
+            if request.state is not WriteState.DONE:
                 # A node that led may have taken it, and refused it as it stepped down.
                 led = isinstance(error, NotLeader) and self.peer is not None and self.peer.role == "leader"
                 request.lane.refused(request, error, hold_until, in_doubt=led)

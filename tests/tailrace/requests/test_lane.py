@@ -7,7 +7,7 @@ import pytest
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, OutcomeUnknown, Overloaded, Unreachable, VersionConflict
 from tailrace.model import Level, VersionRange
-from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, Lanes, State, WriteRequest
+from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, Lanes, WriteRequest, WriteState
 from tailrace.wire.failures import OutOfOrder
 
 BLOCK = encode_block([b"k"], [b"v"], partition=0)
@@ -253,7 +253,7 @@ def test_a_number_that_the_node_had_and_forgot_has_an_unknown_outcome(made):
     made.take()
     made.bounce(first, 18)
     assert isinstance(made.results[first], OutcomeUnknown)
-    assert second.state is State.SENT
+    assert second.state is WriteState.SENT
     made.bounce(second, 18)
     assert isinstance(made.results[second], OutcomeUnknown)
     made.submit()

@@ -28,7 +28,7 @@ from tailrace.errors import (
     VersionConflict,
 )
 from tailrace.model import Level, VersionRange
-from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, State, WriteRequest
+from tailrace.requests.lane import IDLE_SECONDS_MAX, UNANSWERED_MAX, Lane, WriteRequest, WriteState
 from tailrace.wire.failures import OutOfOrder
 from tailrace_server.state import producers
 from tailrace_server.state.producers import ENTRY_AGE_S_MAX, ProducerTable, ResendVerdict
@@ -178,14 +178,14 @@ class World:
         taken = self.lane.take(self.now)
         assert not self.withdrawn.keys() & set(taken), "sent after it was withdrawn"
         self.to_node += map(Sent, taken)
-        assert sum(request.state is not State.QUEUED for request in self.lane.requests()) <= UNANSWERED_MAX
+        assert sum(request.state is not WriteState.QUEUED for request in self.lane.requests()) <= UNANSWERED_MAX
 
     def give_up(self, index):
         requests = self.lane.requests()
         if not requests:
             return
         request = requests[index % len(requests)]
-        uncertain = request.state is State.SENT or request.resend
+        uncertain = request.state is WriteState.SENT or request.resend
         self.given_up.add(request)
         self.lane.fail(request, Unreachable("in time", outcome="unknown" if uncertain else "not sent"))
 
@@ -193,7 +193,7 @@ class World:
         requests = [request for request in self.lane.requests() if request not in self.withdrawn]
         if requests:
             request = requests[index % len(requests)]
-            self.withdrawn[request] = request.state is State.SENT or request.resend
+            self.withdrawn[request] = request.state is WriteState.SENT or request.resend
             self.lane.withdraw(request)
 
     # The network and the node
@@ -219,7 +219,7 @@ class World:
     def answer(self, count):
         for _ in range(min(count, len(self.to_client))):
             sent, answer = self.to_client.pop(0)
-            if sent.request.state is State.DONE:
+            if sent.request.state is WriteState.DONE:
                 continue
             if isinstance(answer, TailraceError):
                 self.lane.refused(sent.request, answer, self.now + 1.0)
