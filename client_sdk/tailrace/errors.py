@@ -7,12 +7,12 @@
     │   ├── Overloaded          the node is at its bound of memory or of requests
     │   ├── NotDurable          the level asked for cannot be reached now
     │   └── NoSpace             the node's disk is full
-    ├── OutcomeUnknown          a write may or may not have happened, and nobody can tell any more
+    ├── OutcomeUnknown          a write may or may not have happened, and no node can tell
     ├── WritesLost              acknowledged writes were lost together with the level that they had asked for
     ├── VersionLost             the version named belongs to a history that has been dropped
     ├── VersionConflict         the condition of a write does not hold
     ├── UnknownFeed, FeedExists
-    ├── UnknownStage            the node does not have what was staged for a batch, or not all of it
+    ├── UnknownStage            the node has lost a stage of a batch, or a part of it
     ├── BatchBehind             a batch has a number that its sink has used already, or is older than its last one
     │   └── BatchChanged        a batch comes again with other rows than were published
     ├── BadPosition             a position is damaged or belongs to another feed
@@ -21,7 +21,7 @@
     ├── Forbidden
     ├── WrongProcess            a client is used in a process that was forked from its own
     ├── ProtocolError           the other side broke the protocol
-    ├── DataGone                what was asked for has been trimmed or purged
+    ├── DataGone                the requested mutations were trimmed or purged
     └── StreamEnded             a stream is over; ``reason`` says why
 
 Bad arguments are ``TypeError`` and ``ValueError``, as everywhere in Python.

@@ -1,4 +1,4 @@
-"""Connecting without waiting for longer than asked: to the node that a `Finder` names, again and again."""
+"""Connects to the nodes that a `Finder` names, one try after the other, and never waits longer than asked."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Dialer:
-    """Tries what the finder names, when it says.
+    """Tries the addresses that the finder names, after its pauses.
 
-    ``timeout_s``: how long all may take, of which one try has its share. Names are looked up by the system, which takes
-    its own time.
+    ``timeout_s`` bounds all tries together, and each try has its share. The system looks up names and takes its own
+    time for that.
     """
 
     def __init__(self, finder: Finder, timeout_s: float) -> None:
         self._finder = finder
         self._connect_timeout_s = timeout_s
         self._next_try = 0.0
-        self._address: Address | None = None  # what is tried, or in use
-        # What the name of one address stands for and is still to be tried: "localhost" is ::1 and 127.0.0.1.
+        self._address: Address | None = None  # of the present try or connection
+        # The socket addresses of one name that are still to be tried: "localhost" is ::1 and 127.0.0.1.
         self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
         self._sock: socket.socket | None = None
         self._give_up = 0.0
 
     @property
     def try_s(self) -> float:
-        """How long the present try may take."""
+        """The seconds that the present try may take."""
         return self._finder.try_seconds(self._connect_timeout_s)
 
     def step(self, wait_s: float) -> socket.socket | None:
-        """A connected socket, not blocking; None where there is none within ``wait_s``: step again.
+        """Returns a connected, non-blocking socket; None if it takes longer than ``wait_s`` seconds: step again.
 
-        Raises Unreachable where a try has failed; the next step makes another one.
+        Raises Unreachable if a try has failed; the next step makes another one.
         """
         if self._sock is None:
             if self._address is None:
@@ -68,12 +68,12 @@ class Dialer:
         return sock
 
     def lost(self, error: TailraceError, *, progressed: bool = False) -> None:
-        """A connection is gone, which was of use if it ``progressed``: the next one is made when the finder says."""
+        """Reports a lost connection. ``progressed``: requests were answered on it. The finder names the next try."""
         self._address = None
         self._finder.failed(error, progressed=progressed)
 
     def close(self) -> None:
-        """Ends a try that is under way."""
+        """Ends the present try."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None

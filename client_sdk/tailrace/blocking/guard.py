@@ -1,4 +1,4 @@
-"""Who may use a blocking connection: the threads of one process, one at a time, and only after whole steps.
+"""Guards a blocking connection: threads of one process use it, one at a time, and only after whole steps.
 
 A process that was forked has a copy of its parent's connection: if both used it, each would take the other's answers.
 An exception that comes from outside (KeyboardInterrupt) may leave a step half done, and a session in disorder. Both are
@@ -16,8 +16,8 @@ from tailrace.link.forks import OfOneProcess
 class Guard(OfOneProcess):
     """Remembers whether its process was forked, and whether a step has begun and not ended.
 
-    ``lock`` is held around every look at what the threads share, and every change of it. No thread waits for the node
-    while it holds the lock.
+    ``lock`` is held around every read and every change of state that threads share. No thread waits for the node while
+    it holds the lock.
 
     ``begin`` and ``end`` enclose what must not be interrupted. There is no ``with`` for it: an interrupt could come
     between its body and its exit, and pass for the end of the step.
@@ -36,7 +36,7 @@ class Guard(OfOneProcess):
         self._is_within_step = True
 
     def end(self) -> None:
-        """A step has ended; what follows may be interrupted."""
+        """A step has ended; later code may be interrupted."""
         self._is_within_step = False
 
     @property
@@ -52,6 +52,6 @@ class Guard(OfOneProcess):
         self.check_process()
         if self._is_within_step:
             raise TailraceError(
-                "this client was interrupted in the middle of a step, and what it had under way may or may not be "
-                "done: connect again"
+                "this client was interrupted in the middle of a step, and its unfinished requests may or may not "
+                "be done: connect again"
             )

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
     from tailrace.wire.messages import Hello, HelloOk
 
-# How often deadlines and held requests are looked at while somebody waits.
+# The seconds between two checks of deadlines and held requests, while a thread waits.
 TICK_SECONDS = 0.05
 RECEIVE_BYTES = 256 * 1024
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
 BUFFERS_MAX = 512
-# A pause between calls after which a connection is looked at before anything is sent on it: the node may have ended it.
+# After a longer pause between calls the link reads before it sends, because the node may have ended the connection.
 IDLE_SECONDS = 1.0
-# One try at one address; then another one has its turn, however long the caller is ready to wait.
+# The most seconds of one try at one address, even if the caller waits longer.
 TRY_SECONDS_MAX = 10.0
-# A node that has said nothing for so many of its intervals of noops is gone; it counts likewise.
+# A node that sends nothing for this many of its noop intervals counts as dead. The node uses the same rule.
 SILENT_INTERVALS = 3
 
 
 class LinkSession(Protocol):
-    """What a link needs of the conversation that it carries; a RequestSession is one."""
+    """The side of a session that a link uses. `RequestSession` has it."""
 
     @property
     def hello(self) -> Hello: ...
@@ -63,7 +63,7 @@ class LinkSession(Protocol):
 class BlockingLink:
     """Keeps a session connected while ``run_until`` runs. Threads may share it; see the module.
 
-    ``guard.lock`` is held around what the session does. Only the mover uses the dialer, the finder and the poll object.
+    ``guard.lock`` is held around calls of the session. Only the mover uses the dialer, the finder and the poll object.
     """
 
     def __init__(self, session: LinkSession, finder: Finder, connect_timeout_s: float) -> None:
@@ -76,14 +76,14 @@ class BlockingLink:
         self._heard_at = self._said_at = self._moved_at = 0.0
         self._stepped_at = time.monotonic()
         self.guard = Guard()
-        self._mover = 0  # the thread that moves bytes
-        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}  # what wakes the other threads, and what for
+        self._mover = 0  # the id of the thread that moves bytes; 0: no thread
+        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}  # wake-up locks of waiting threads
         self._is_closed = False
 
     def take_pause(self) -> float:
-        """For how many seconds nobody has moved any bytes here, 0 where it was less than ``IDLE_SECONDS``.
+        """Returns the seconds during which no thread has moved bytes; 0 if they are below ``IDLE_SECONDS``.
 
-        Raises WrongProcess, and TailraceError after an interrupted step, as ``run_until`` and ``push`` do.
+        Raises WrongProcess, or TailraceError after an interrupted step, as ``run_until`` and ``push`` do.
         """
         with self.guard.lock:
             self.guard.check()
@@ -94,13 +94,13 @@ class BlockingLink:
             return paused_s
 
     def run_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        """Moves bytes until ``done()``; False where ``deadline`` (monotonic seconds) came first.
+        """Moves bytes until ``done()``. Returns False if ``deadline`` (monotonic seconds) came first.
 
-        A deadline that is past leaves time for what needs no waiting: a program may poll with a time-out of 0.
+        After a deadline that has passed, bytes still move once without waiting: a program may poll with a time-out of
+        0. Other threads call ``done``, too, with the lock held.
 
-        ``done`` is also called by other threads, with the lock held.
-
-        Raises what no retry can mend: Forbidden, or a ProtocolError of the greeting. Unreachable after ``close``.
+        Raises errors that no retry can mend: Forbidden, or a ProtocolError of the greeting. Raises Unreachable after
+        ``close``.
         """
         waiting_since = time.monotonic()
         is_over = False
@@ -141,7 +141,7 @@ class BlockingLink:
             self._leave(turn)
 
     def push(self) -> None:
-        """Sends what can be sent without waiting, and takes what has arrived unless another thread waits for that."""
+        """Sends and reads without waiting. It does not read if another thread waits at the socket."""
         me = threading.get_ident()
         with self.guard.lock:
             self.guard.check()
@@ -158,9 +158,9 @@ class BlockingLink:
                 self._send_beside_mover()
 
     def drop(self, error: TailraceError) -> None:
-        """The connection is of no further use: the session is told, and another one is made after a pause.
+        """Drops the connection and tells the session. Another one is made after a pause.
 
-        Raises ``error`` where no retry can mend it.
+        Raises ``error`` if no retry can mend it.
         """
         self._lost(error)
 
@@ -184,7 +184,7 @@ class BlockingLink:
     # Threads
 
     def _send_beside_mover(self) -> None:
-        """Sends what is queued while another thread waits at the socket. That one finds out if the connection broke."""
+        """Sends the queue while another thread waits at the socket. That thread notices a broken connection."""
         if self._sock is None:
             return
         self.guard.begin()
@@ -194,7 +194,7 @@ class BlockingLink:
         self.guard.end()
 
     def _expire(self) -> None:
-        """Gives up what is past its deadline, and wakes the threads whose wait is over."""
+        """Gives up requests whose deadline has passed, and wakes the threads whose wait is over."""
         with self.guard.lock:
             self.guard.check()
             self.guard.begin()
@@ -245,7 +245,7 @@ class BlockingLink:
                 self.guard.end()
 
     def _move(self, wait_s: float) -> None:
-        """Sends what is queued and reads once; waits for the socket for ``wait_s`` at most, without the lock."""
+        """Sends the queue and reads once. Waits at the socket for ``wait_s`` seconds at most, without the lock."""
         with self.guard.lock:
             sock = self._sock
             if sock is None:
@@ -253,7 +253,7 @@ class BlockingLink:
             self.guard.begin()
             now = time.monotonic()
             if now - self._moved_at >= IDLE_SECONDS:
-                # What is sent on a connection that has ended would count as sent, with an unknown outcome.
+                # A request that is sent on an ended connection would count as sent, with an unknown outcome.
                 self._moved_at = now
                 self._handle(self._poll.poll(0.0))
             self._session_data(now)
@@ -310,9 +310,9 @@ class BlockingLink:
                 sent -= first.nbytes
 
     def _check_silence(self) -> None:
-        """Drops a connection on which nothing comes any more: the node's machine is gone, or the network is.
+        """Drops a connection on which no bytes arrive any more, because the machine or the network is down.
 
-        The step before has read what had arrived. So the silence is as long as that, however short the calls were.
+        The step before has read all bytes that had arrived, so the silence is real even if the calls were short.
         """
         if self._sock is None:
             return  # or it was closed just now
@@ -325,7 +325,7 @@ class BlockingLink:
             self._lost(Unreachable(f"nothing heard from the node for {silent_s:.3g} s"))
 
     def _look(self, waiting_since: float) -> None:
-        """Where a look at the others is due, takes it, and goes to a later leader."""
+        """Looks at another node if that is due, and moves to a later leader."""
         if self._sock is None or not self._finder.looks:
             return
         error = look(self._finder, self._session.hello, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS)
@@ -347,6 +347,6 @@ class BlockingLink:
 
 
 def _wake(turn: threading.Lock) -> None:
-    """Ends a thread's sleep. It may have ended by itself."""
+    """Ends a thread's sleep, which may have ended by itself."""
     with contextlib.suppress(RuntimeError):
         turn.release()

@@ -19,7 +19,7 @@ from tailrace.model.arguments import seconds
 from tailrace.model.position import Positions
 from tailrace.wire.messages import Hello, HelloOk
 
-# How often it is looked whether the streams are still agreed to, while nothing comes.
+# The seconds between two checks that a node still serves the streams, while no event arrives.
 LOOK_SECONDS = 0.5
 
 
@@ -41,7 +41,7 @@ class Stream:
         connect_timeout_s: float,
         retry_for_s: float,
     ) -> None:
-        """``retry_for_s``: so long it may be without a stream of every partition before it gives up."""
+        """Makes a stream that gives up after ``retry_for_s`` seconds without a stream of every partition."""
         self._session = ConsumerSession(
             hello, subscription, time.monotonic, check=finder.check, has_others=finder.has_others
         )
@@ -82,7 +82,7 @@ class Stream:
         return self
 
     def __next__(self) -> Event:
-        """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
+        """Returns the next event; the one before it counts as handled. Raises the error that has ended the stream."""
         while True:
             event = self.next_event(LOOK_SECONDS)
             if event is not None:
@@ -96,7 +96,7 @@ class Stream:
         Calls with short time-outs reconnect and notice a silent node as one long call does, but only while they run.
 
         Args:
-            timeout: The seconds to wait. 0 takes only what has arrived.
+            timeout: The seconds to wait. 0: takes only an event that has arrived.
 
         Returns:
             The event; None after ``timeout`` seconds, and at the end, when `finished` is True.
@@ -123,7 +123,7 @@ class Stream:
                 self._reader = 0
 
     def _next_event(self, now: float, deadline: float) -> Event | None:
-        paused_s = self._link.take_pause()  # in which nothing was tried: what has broken meanwhile shows now
+        paused_s = self._link.take_pause()  # a connection that broke in the pause is noticed now
         self._agreed_at = now if self._session.answered else self._agreed_at + paused_s
         is_over = False
         while True:
@@ -167,7 +167,7 @@ class Stream:
             return self._session.status()
 
     def _receive(self, deadline: float | None) -> None:
-        """Moves bytes until some have arrived, or until ``deadline``. Unreachable without a stream for too long."""
+        """Moves bytes until some have arrived, or ``deadline``. Raises Unreachable after too long without a stream."""
         look = time.monotonic() + LOOK_SECONDS
         self._linked.has_received = False
         try:
@@ -186,7 +186,7 @@ class Stream:
             raise self._ended
 
     def _lost(self, error: TailraceError) -> None:
-        """The connection is dropped, unless what it met is final, and is raised."""
+        """Drops the connection. Raises the error if it is final."""
         final = self._session.failure or (error if isinstance(error, Forbidden) else None)
         if final is not None:
             self._ended = final
@@ -196,7 +196,7 @@ class Stream:
 
 
 class _LinkedSession:
-    """A ConsumerSession, as a link wants a session."""
+    """Adapts a ConsumerSession to a link."""
 
     def __init__(self, session: ConsumerSession) -> None:
         self._session = session

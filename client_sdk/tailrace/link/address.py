@@ -1,4 +1,4 @@
-"""Where nodes are: the URLs that ``connect`` takes. Pure."""
+"""Addresses of nodes, and the URLs that ``connect`` takes. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Address(NamedTuple):
 
 
 class NodeUrl(NamedTuple):
-    """Where the nodes are, each address once, and the name that their cluster has to have; "": any."""
+    """The addresses of nodes, each once, and the required name of their cluster; "": any."""
 
     addresses: tuple[Address, ...]
     cluster: str = ""
@@ -32,7 +32,7 @@ def parse_url(url: str) -> NodeUrl:
     """Parses ``tailrace://HOST[:PORT][,HOST[:PORT]...][/CLUSTER]``; the port is 4700 if none is given.
 
     Raises:
-        ValueError: The text is no such URL. The message says what is wrong.
+        ValueError: The text is not such a URL. The message names the wrong part.
     """
     if not isinstance(url, str):
         raise TypeError(f"a URL is a str, not {type(url).__name__}")
@@ -55,7 +55,7 @@ def check_cluster_name(text: str) -> str:
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """The address in ``HOST[:PORT]`` or ``[IPV6][:PORT]``. Raises ValueError."""
+    """Parses ``HOST[:PORT]`` or ``[IPV6][:PORT]``. Raises ValueError."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port

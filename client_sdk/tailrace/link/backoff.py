@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure."""
+"""Computes the pause before the next try. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SECONDS_MAX = 2.0  # an outage of hours costs a try every two seconds
 
 
 def backoff_seconds(tries: int, jitter: Callable[[], float] = random) -> float:
-    """Seconds to wait after ``tries`` failures in a row (1 or more): doubling, capped, and jittered by half.
+    """Returns the seconds to wait after ``tries`` failures in a row (1 or more): doubling, capped, jittered by half.
 
-    The jitter spreads clients that failed together. ``jitter`` gives a number from 0 to 1.
+    The jitter spreads clients that failed together. ``jitter`` returns a number from 0 to 1.
     """
     seconds: float = min(FIRST_SECONDS * 2 ** min(tries - 1, 16), SECONDS_MAX)
     return seconds * (0.5 + 0.5 * jitter())

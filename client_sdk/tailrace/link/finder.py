@@ -1,25 +1,25 @@
-"""Which node to ask next, where any of several may be the one to ask. Pure: what nodes said in, the next try out.
+"""Chooses the node to ask next: takes the answers of nodes, returns the address of the next try. Pure.
 
-    a round:  a hint ── the addresses of the URL, those that did not answer last of all ── where it was found before
-              each address once at most, and nothing waits between two of them
+    a round:  a hint ── the addresses of the URL, those that did not answer last ── the address that worked before
+              each address at most once, without a pause between two of them
     then a pause, longer after each round, and the next round
 
-A hint is the address that a node gives for its leader. It may be old, and lead in circles: so it is followed once a
-round, and only so many are. It may name a node that the URL does not.
+A hint is the address that a node gives for its leader. It may be old, and hints may lead in circles. So each hint is
+followed once a round, and at most ``HINTS_MAX`` of them. It may name a node that the URL does not name.
 
-1. A round ends: it has so many tries at most, each bounded in time by the shell.
-2. Once there is one leader, and the nodes of the URL that live know it or can be reached in turn, the next whole round
-   finds it.
-3. A leader whose term is below that of another leader of its cluster is none: it does not know of its successor yet.
-   The term of a node that follows counts for nothing: it may be a promise of which nothing came.
-4. The pauses begin anew after a connection that was of use: one that lasted for a while, or on which the session came
-   further. They grow after one that broke sooner, though the node had said hello. So a node that hangs up at once, or
-   that says that it leads and then refuses everything, is not asked in a hot loop.
+1. A round ends: the number of its tries is bounded, and the shell bounds the time of each try.
+2. If there is one leader, and the living nodes of the URL know it or can be reached in turn, the next whole round finds
+   it.
+3. A leader whose term is below that of another leader of its cluster is ignored: it has not heard of its successor yet.
+   The term of a follower is ignored, too: it may be a promise to a candidate that lost.
+4. The pauses begin anew after a useful connection: one that lasted for ``STEADY_SECONDS``, or on which the session made
+   progress. They grow after a connection that broke sooner, even if the node had said hello. So a node that hangs up at
+   once, or that claims to lead and then refuses everything, is not asked in a hot loop.
 
-A node that was cut off from the others may go on leading, in its old term, clients that reach it. So a client with
-several addresses looks at the others now and then, by a HELLO of its own, while it is served: each once every
-``LOOK_SECONDS``, and one every ``LOOK_WAITING_SECONDS`` while it waits for an answer. It leaves its leader only for a
-node that says itself that it leads, in a higher term: a higher term alone may be a promise of which nothing came.
+A leader that is cut off from the other nodes may continue to serve clients in its old term. So a client with several
+addresses looks at the other nodes while it is served, by a HELLO on another connection: at each node once every
+``LOOK_SECONDS``, and at one node every ``LOOK_WAITING_SECONDS`` while it waits for an answer. It leaves its leader only
+for a node that claims to lead in a higher term. A higher term alone may be a promise to a candidate that lost.
 """
 
 from __future__ import annotations
@@ -36,54 +36,54 @@ if TYPE_CHECKING:
     from tailrace.wire.messages import HelloOk
 
 STATES = ("leader", "follower", "any")
-# Hints that are followed in one round: a set is of a few nodes, and a chain of hints that is longer is a circle.
+# The hints that are followed in one round: a set has a few nodes, and a longer chain of hints is a circle.
 HINTS_MAX = 8
-# One try, where there are others to be made: a machine that is gone takes no more than that of each round.
+# The most seconds of one try if there are other addresses: a dead machine takes no more than this of each round.
 TRY_SECONDS_MAX = 3.0
 # Rounds after which pauses grow no more while nodes say hello: about half a second. A network that breaks within each
 # large block lets no answer through, and only many tries bring the block there.
 GREETED_ROUNDS_MAX = 4
-# A connection that lasted so long was of use: what comes after it is a new search.
+# A connection that lasted for this time was useful, and a new search begins after it.
 STEADY_SECONDS = 2.0
-# Each of the other addresses is looked at so often: an old leader loses what it takes meanwhile at level disk.
+# The seconds between two looks at the same node: an old leader loses the writes that it takes meanwhile at level disk.
 LOOK_SECONDS = 30.0
-# One of them, while something waits for an answer: which a leader that no majority hears does not give at quorum.
+# The same while a request waits for an answer: a leader without a majority gives none at level quorum.
 LOOK_WAITING_SECONDS = 3.0
-# Whether a look is due is asked so often, and a look may take so long: a node that lives says hello in milliseconds.
+# The seconds between two checks that a look is due, and of one look: a living node says hello in milliseconds.
 LOOK_TICK_SECONDS = 0.5
 LOOK_TIMEOUT_SECONDS = 0.3
-# Clusters whose terms are remembered; the nodes of a URL are of one.
+# The clusters whose terms are remembered; the nodes of a URL belong to one.
 _CLUSTERS_MAX = 16
 
 
 class _Known:
-    """What the connections of one client have learnt of the nodes, in common."""
+    """The knowledge of the nodes that the connections of one client share."""
 
     def __init__(self) -> None:
-        self.terms: dict[str, int] = {}  # by cluster id: the highest that a node was seen to lead in
-        self.leader: tuple[str, int, Address] | None = None  # the latest that a look has found: cluster id, term
-        self.looked: dict[Address, float] = {}  # of the URL's: when
+        self.terms: dict[str, int] = {}  # by cluster id: the highest term of a leader
+        self.leader: tuple[str, int, Address] | None = None  # the latest leader that a look has found: cluster id, term
+        self.looked: dict[Address, float] = {}  # when each address of the URL was looked at
         self.looked_at = float("-inf")
-        self.to_look: Address | None = None  # whom a node that was looked at has named
-        self.hinted: Address | None = None  # who was looked at last, where another one had named it
+        self.to_look: Address | None = None  # the leader that a looked-at node has named
+        self.hinted: Address | None = None  # the node that was looked at last, if another one had named it
 
     def learn(self, leader: HelloOk) -> None:
-        """Takes note of the term that a node leads in."""
+        """Remembers the term of a leader."""
         if leader.term > self.highest_term(leader.cluster_id):
             if len(self.terms) >= _CLUSTERS_MAX:
                 self.terms.clear()
             self.terms[leader.cluster_id] = leader.term
 
     def highest_term(self, cluster_id: str) -> int:
-        """Returns the highest term that a node of the cluster was seen to lead in; 0 if none was."""
+        """Returns the highest known term of a leader of the cluster; 0 if none is known."""
         return self.terms.get(cluster_id, 0)
 
 
 class Finder:
-    """See the module. ``clock`` gives monotonic seconds.
+    """See the module. ``clock`` returns monotonic seconds.
 
-    ``state``: what a node has to be: "leader", "follower", or "any". ``cluster``: the name that the node's cluster
-    has to have; "": any.
+    ``state`` is the role that a node must have: "leader", "follower", or "any". ``cluster`` is the required name of the
+    node's cluster; "": any.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Finder:
         self._visited: set[Address] = set()
         self._unanswering: set[Address] = set()
         self._rounds = 0
-        self._is_over = False  # this round, whomever it has not asked
-        self._avoided: Address | None = None  # broke off again and again: the others come before it
+        self._is_over = False  # this round, even if addresses are left
+        self._avoided: Address | None = None  # broke off repeatedly: the others come before it
         self._broken: Address | None = None  # broke off soon, the last time
         self._opened_at: float | None = None
         self._peer: HelloOk | None = None  # of the connection that is open
@@ -114,7 +114,7 @@ class Finder:
         self.address = addresses[0]  # of the last try
 
     def another(self) -> Finder:
-        """One for another connection of the same client: it begins where this one has found the node."""
+        """Returns a finder for another connection of the same client. It begins with the node that was found."""
         other = Finder(self._addresses, self.state, self._clock, self._jitter, self._cluster)
         other._hint = other._found = self._found
         other._known = self._known
@@ -122,17 +122,17 @@ class Finder:
 
     @property
     def has_others(self) -> bool:
-        """There is more than one node to ask."""
+        """The URL names more than one node."""
         return len(self._addresses) > 1
 
     def try_seconds(self, connect_timeout_s: float) -> float:
-        """How long the present try may take, where ``connect_timeout_s`` is what all of them may."""
+        """Returns the seconds that the present try may take, if all tries together have ``connect_timeout_s``."""
         if self._addresses == (self.address,):
             return connect_timeout_s  # there is no other place to look
         return min(connect_timeout_s / len(self._addresses), TRY_SECONDS_MAX)
 
     def next_try(self) -> tuple[Address, float]:
-        """Where to try next, and after how many seconds. Tell `failed` how it ended."""
+        """Returns the address of the next try, and the seconds to wait before it. Report its failure to `failed`."""
         pause_s = 0.0
         address = None if self._is_over else self._pick()
         if address is None:
@@ -148,7 +148,7 @@ class Finder:
         return address, pause_s
 
     def check(self, peer: HelloOk) -> None:
-        """A node has said hello: raises NotLeader, or Unreachable, where it is not the one to ask."""
+        """Checks a node's greeting. Raises NotLeader or Unreachable if another node is to be asked."""
         self._unanswering.discard(self.address)
         check_cluster(self._cluster, peer, str(self.address))
         highest = self._known.highest_term(peer.cluster_id)
@@ -169,7 +169,7 @@ class Finder:
         self._found = self.address
 
     def failed(self, error: Exception, *, progressed: bool = False) -> None:
-        """Takes note that the try has ended, or the connection that came of it; ``progressed``: it was of use."""
+        """Handles the end of a try or of its connection. ``progressed``: requests were answered on it."""
         opened_at, self._opened_at, self._peer = self._opened_at, None, None
         is_steady = opened_at is not None and self._clock() - opened_at >= STEADY_SECONDS
         if is_steady:
@@ -189,7 +189,7 @@ class Finder:
             self._hint = _address(error.leader)
 
     def _begin_again(self, is_steady: bool, progressed: bool) -> None:
-        """Only the connection is gone: the same node comes first, or after the others where that was so before."""
+        """Retries a node whose connection broke: first of all, or after the others if it broke off soon twice."""
         # A network that breaks is no reason to wait; `failed` has seen to a connection that was steady.
         self._rounds = 0 if progressed else min(self._rounds, GREETED_ROUNDS_MAX)
         self._is_over = True
@@ -212,13 +212,13 @@ class Finder:
 
     @property
     def looks(self) -> bool:
-        """There are others, one of which may come to lead."""
+        """The client looks at other nodes, because one of them may become the leader."""
         return self.state == "leader" and self.has_others
 
     def next_look(self, waits: bool) -> Address | None:
-        """Whom to say hello to now, besides; None: nobody. Tell `seen` what it says, if anything.
+        """Returns the address of a node to look at now, or None. Report its greeting to `seen`.
 
-        ``waits``: something has no answer yet.
+        ``waits`` tells whether a request has no answer yet.
         """
         if self._peer is None or not self.looks:
             return None
@@ -237,18 +237,18 @@ class Finder:
         return address
 
     def seen(self, address: Address, peer: HelloOk) -> None:
-        """The node at ``address`` has said hello to a look. See `superseded`."""
+        """Handles the greeting of a node that was looked at. See `superseded`."""
         mine = self._peer
         if mine is None or peer.cluster_id != mine.cluster_id or peer.term <= mine.term:
             return
         if peer.role == "leader":
             self._known.learn(peer)
             self._known.leader = (peer.cluster_id, peer.term, address)
-        elif address != self._known.hinted:  # what a hint has led to is asked for no other: they may lead in circles
+        elif address != self._known.hinted:  # hints of a hinted node are ignored: they may lead in circles
             self._known.to_look = _address(peer.leader)
 
     def superseded(self) -> NotLeader | None:
-        """What to leave the present connection for; None where no later leader has been seen. Tell `failed`."""
+        """Returns the reason to leave the present connection; None without a later leader. Report it to `failed`."""
         mine, leader = self._peer, self._known.leader
         if mine is None or leader is None:
             return None
@@ -269,13 +269,13 @@ def check_cluster(wanted: str, peer: HelloOk, address: str) -> None:
 
 
 def check_state(state: str) -> None:
-    """ValueError where ``state`` is none that a client may ask for."""
+    """Raises ValueError if ``state`` is not a state that a client may ask for."""
     if state not in STATES:
         raise ValueError(f"state is {state!r}, none of {', '.join(map(repr, STATES))}")
 
 
 def _address(text: str) -> Address | None:
-    """What a node gave as an address; None where it is none."""
+    """Parses the address that a node has given; None if it cannot be parsed."""
     try:
         return parse_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writes the documentation of a call once: the shells take it from the core and add what is their own. Pure."""
+"""Gives the calls of the shells the documentation of the core, so that it is written once. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which history a partition's mutations belong to, and where a consumer may go on. Pure; used by both ends.
+"""Failover logs: name the history of a partition, and decide the seq at which a consumer resumes. Pure.
 
     seq      0        100        150         180
              |---u-----|----v-----|
@@ -9,7 +9,7 @@ other. Its **base** is the last seq *before* it: branch i covers base_i < seq <=
 everything above its base. A base never moves. (Storing a branch's first seq instead invites an error by one: a
 consumer that stands exactly at the fork would be told that it agrees with one row too many.)
 
-A seq alone names nothing: after a failover the same number stands for another mutation. Two logs that share a branch
+A seq alone names no mutation: after a failover the same number stands for another one. Two logs that share a branch
 have the same history up to the lower of the two points where each of them left that branch.
 """
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 # many failovers is served better by a fresh start. The oldest entries go.
 ENTRIES_MAX = 25
 
-# Seqs and terms are u64 in the formats; this is what a signed 64-bit integer (SQLite, Arrow, the JVM) holds as well.
+# Seqs and terms are u64 in the formats. This bound also fits a signed 64-bit integer (SQLite, Arrow, the JVM).
 SEQ_MAX = (1 << 63) - 1
 
-# How a position says that it does not know where its snapshot ends: above everything. A consumer stores this while it
+# The end of a snapshot whose end is not known: above every seq. A consumer stores this while it
 # is in the middle of a rollback.
 SNAPSHOT_LAST_UNKNOWN = SEQ_MAX
 
@@ -53,14 +53,14 @@ class FailoverLog(tuple[FailoverEntry, ...]):
     __slots__ = ()
 
     def __new__(cls, entries: Iterable[Sequence[Any]] = ()) -> FailoverLog:
-        """A log of ``entries`` (branch, term, base), newest first. ValueError where they are no failover log."""
+        """Makes a log of ``entries`` (branch, term, base), newest first. Raises ValueError for a contradiction."""
         log = super().__new__(cls, (FailoverEntry(*entry) for entry in entries))
         _check_log(log)
         return log
 
     @property
     def branch(self) -> bytes:
-        """The newest branch (16 bytes), the one that is being written; ``b""`` of an empty log."""
+        """The newest branch (16 bytes), to which the leader writes; ``b""`` of an empty log."""
         return self[0].branch if self else b""
 
     @property
@@ -69,11 +69,12 @@ class FailoverLog(tuple[FailoverEntry, ...]):
         return self[0].term if self else 0
 
     def with_entry(self, entry: FailoverEntry) -> FailoverLog:
-        """This log with ``entry`` as the newest.
+        """Returns this log with ``entry`` as the newest.
 
-        Branches whose base is at or above the new one hold nothing any more and go, so a node that crashes again and
-        again without a write does not push out its history. Of what is left the newest ``ENTRIES_MAX`` stay.
-        ValueError where the term does not rise or the branch is known already.
+        Branches whose base is at or above the new base are empty and are dropped. So a node that crashes again and
+        again without a write does not push out its history. The newest ``ENTRIES_MAX`` entries stay.
+
+        Raises ValueError if the term does not rise or the branch is known already.
         """
         if entry.term <= self.term:
             raise ValueError(f"a new branch needs a term above {self.term}, got {entry.term}")
@@ -83,10 +84,10 @@ class FailoverLog(tuple[FailoverEntry, ...]):
         return FailoverLog([entry, *kept][:ENTRIES_MAX])
 
     def branch_at(self, seq: int) -> bytes:
-        """The branch (16 bytes) that covers ``seq``: base < seq <= the next newer entry's base.
+        """Returns the branch (16 bytes) that covers ``seq``: base < seq <= the next newer entry's base.
 
-        For seqs at or below the oldest entry's base, 0 included, the oldest: their own branch is no longer known, and
-        (oldest branch, such a seq) can name no other mutation. ValueError of an empty log.
+        A seq at or below the oldest entry's base, 0 included, counts to the oldest branch: its own branch is no longer
+        known, and (oldest branch, such a seq) can name no other mutation. Raises ValueError for an empty log.
         """
         for entry in self:
             if seq > entry.base:
@@ -96,30 +97,30 @@ class FailoverLog(tuple[FailoverEntry, ...]):
         return self[-1].branch
 
     def has_ended_below(self, branch: bytes, seq: int) -> bool:
-        """Whether ``branch`` is known to have ended below ``seq``: nothing will ever have that version."""
+        """Tells whether ``branch`` is known to have ended below ``seq``: that version will never exist."""
         return any(older.branch == branch and newer.base < seq for newer, older in itertools.pairwise(self))
 
     def may_have(self, branch: bytes, seq: int) -> bool:
-        """Returns whether a history with this log has (``branch``, ``seq``) or can still get it.
+        """Tells whether a history with this log has (``branch``, ``seq``) or can still get it.
 
         False also for a branch that is not in the log: it is newer, or lost, or older than ``ENTRIES_MAX`` branches.
         """
         return any(entry.branch == branch for entry in self) and not self.has_ended_below(branch, seq)
 
     def to_json(self) -> list[list[Any]]:
-        """``[[branch in hex, term, base], ...]``, newest first."""
+        """Returns ``[[branch in hex, term, base], ...]``, newest first."""
         return [[entry.branch.hex(), entry.term, entry.base] for entry in self]
 
     @classmethod
     def from_json(cls, data: Any) -> FailoverLog:
-        """The inverse of `to_json`. ValueError where ``data`` is anything else, and says what is wrong with it."""
+        """Reads the result of `to_json`. Raises ValueError, whose message names the wrong part."""
         if not isinstance(data, list) or len(data) > ENTRIES_MAX:
             raise ValueError(f"a failover log is a list of at most {ENTRIES_MAX} entries")
         return cls(_entry_from_json(item) for item in data)
 
 
 class ResumeReason(enum.Enum):
-    """Why a consumer has to go on where `resume_point` says. The value is its name on the wire."""
+    """The reason for the seq that `resume_point` returns. The value is its name on the wire."""
 
     STANDS = "stands"  # at its own seq: all that it has is in the server's history
     NOTHING_STORED = "nothing_stored"  # at 0: the consumer has no history to compare
@@ -130,7 +131,7 @@ class ResumeReason(enum.Enum):
 
 
 class Resume(NamedTuple):
-    """Where a consumer goes on: it holds everything up to ``seq``, and gets what is above."""
+    """The point at which a consumer resumes: it holds everything up to ``seq``, and receives later mutations."""
 
     seq: int
     why: ResumeReason
@@ -146,33 +147,35 @@ def resume_point(
     high_seq: int,
     purge_seq: int,
 ) -> Resume:
-    """Where a consumer may go on with a server's copy of a partition. At most ``seq``; below it, it rolls back first.
+    """Returns the point at which a consumer may resume from a server's copy of a partition.
+
+    The point is at most ``seq``. If it is lower, the consumer rolls back to it first. It is one of: ``seq``,
+    ``snapshot_first``, the last seq that both histories have, 0.
 
     ``consumer`` is the log that the consumer stored last. It has everything up to ``seq``, and its snapshot takes it
-    from ``snapshot_first`` to ``snapshot_last`` (all three equal between snapshots), as `request_bounds` gives them.
-    ``purge`` is the purge seq that it was told when it began at 0, None where it is past that. ``server``,
-    ``high_seq`` and ``purge_seq`` are the server's: the purge seq is the highest seq of a row that this copy lacks
-    although nothing newer of the row's key is there.
+    from ``snapshot_first`` to ``snapshot_last`` (all three equal between snapshots), as `request_bounds` returns them.
+    ``purge`` is the purge seq that the node told when the consumer began at 0, None above it. ``server``, ``high_seq``
+    and ``purge_seq`` are the server's: the purge seq is the highest seq of a row that this copy lacks, without having a
+    newer row of the same key.
 
-    The result is one of: ``seq``, ``snapshot_first``, the last seq that both histories have, 0. ValueError where the
-    numbers contradict each other.
+    Raises ValueError if the numbers contradict each other.
     """
     _check_bounds(seq, snapshot_first, snapshot_last)
     resume = _resume_in_history(consumer, seq, snapshot_first, snapshot_last, server, high_seq)
-    # It is the seq at which the stream would go on that must not be below a purged deletion. A first fill may go on
-    # as long as nothing was purged since it began: what is lacking now was lacking from its very beginning.
+    # The seq at which the stream resumes must not be below a purged deletion. A first fill may continue if no row was
+    # purged since it began: the rows that are lacking now were lacking from its beginning.
     if 0 < resume.seq < purge_seq and purge != purge_seq:
         return Resume(0, ResumeReason.PURGED)
     return resume
 
 
 def request_bounds(seq: int, snapshot_first: int, snapshot_last: int, ring_top_seq: int = 0) -> tuple[int, int, int]:
-    """What a consumer asks with, from what it has stored: (seq, first, last) for `resume_point`.
+    """Returns the bounds of a consumer's request, (seq, first, last) for `resume_point`, from its stored position.
 
-    ``ring_top_seq`` is the highest seq in its ring of recent mutations, 0 without one. A server sees only what it is
-    sent, so the consumer makes these adjustments: rows that were applied without their position count as promised; a
-    snapshot of which nothing was applied is none; and in the middle of a rollback (`SNAPSHOT_LAST_UNKNOWN`) it stands
-    where it rolls back to.
+    ``ring_top_seq`` is the highest seq in its ring of recent mutations, 0 without one. A server sees only the request,
+    so the consumer makes three adjustments. Rows that were applied without their position count as promised. A
+    snapshot without an applied row does not count. In the middle of a rollback (`SNAPSHOT_LAST_UNKNOWN`) the consumer
+    stands at the seq to which it rolls back.
     """
     _check_bounds(seq, snapshot_first, snapshot_last)
     if snapshot_last == SNAPSHOT_LAST_UNKNOWN or (seq == snapshot_first and ring_top_seq <= seq):
@@ -190,16 +193,16 @@ def _resume_in_history(
         return Resume(0, ResumeReason.NO_COMMON_BRANCH)
     if last <= upper:
         return Resume(seq, ResumeReason.STANDS)
-    # A snapshot may leave out what is superseded further up in it: half of one is a state that never was.
+    # A snapshot may leave out rows that later rows of it supersede: half of a snapshot is a state that never existed.
     if first <= upper:
         return Resume(first, ResumeReason.STANDS if first == seq else ResumeReason.HALF_SNAPSHOT)
     return Resume(upper, ResumeReason.FORKED)
 
 
 def common_seq(consumer: FailoverLog, last: int, server: FailoverLog, high_seq: int) -> int | None:
-    """The last seq that both have of the newest branch that both know; None where there is no such branch.
+    """Returns the last seq that both have of the newest branch that both know; None if they share no branch.
 
-    ``last`` is all that the consumer was promised, ``high_seq`` the last seq that the server has.
+    ``last`` is the last seq that the consumer was promised, ``high_seq`` the last seq that the server has.
     """
     server_ends = _branch_ends(server, high_seq)
     for branch, end in _branch_ends(consumer, last).items():
@@ -209,7 +212,7 @@ def common_seq(consumer: FailoverLog, last: int, server: FailoverLog, high_seq: 
 
 
 def _branch_ends(log: FailoverLog, newest_end: int) -> dict[bytes, int]:
-    """The last seq of each branch, newest first: the base of the next newer one, ``newest_end`` for the newest."""
+    """Returns the last seq of each branch, newest first: the base of the next newer one, or ``newest_end``."""
     ends = {}
     end = newest_end
     for entry in log:

@@ -1,7 +1,7 @@
 """Mutations and items as JSON objects, for people, scripts and browsers: docs/formats/websocket.md, Rows. Pure.
 
 Bytes that are UTF-8 become a string. Others become their base64, and the field's name with ``_encoding`` behind it says
-so: ``{"key": "//4=", "key_encoding": "base64"}``. So a reader of text needs no decoding, and nothing is ambiguous.
+so: ``{"key": "//4=", "key_encoding": "base64"}``. So a reader of text needs no decoding, and no value is ambiguous.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.model.values import Item, Mutation
 
 
 def bytes_field(name: str, data: bytes) -> dict[str, str]:
-    """``data`` as the field ``name`` of an object, with its marker where it is no UTF-8."""
+    """Returns ``data`` as the field ``name`` of an object, with the marker of base64 if it is not UTF-8."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -21,7 +21,7 @@ def bytes_field(name: str, data: bytes) -> dict[str, str]:
 
 
 def field_bytes(row: dict[str, Any], name: str) -> bytes | None:
-    """The reverse of ``bytes_field``; None where the field is null. Raises KeyError, ValueError, TypeError."""
+    """Reads the result of ``bytes_field``; None if the field is null. Raises KeyError, ValueError, TypeError."""
     value, encoding = row[name], row.get(f"{name}_encoding")
     if value is None:
         return None
@@ -33,7 +33,7 @@ def field_bytes(row: dict[str, Any], name: str) -> bytes | None:
 
 
 def mutation_to_row(mutation: Mutation) -> dict[str, Any]:
-    """key, value (null for a deletion), seq, deleted, timestamp (microseconds since 1970 UTC)."""
+    """Returns key, value (null for a deletion), seq, deleted, timestamp (microseconds since 1970 UTC)."""
     value = {"value": None} if mutation.value is None else bytes_field("value", mutation.value)
     return {
         **bytes_field("key", mutation.key),
@@ -45,6 +45,6 @@ def mutation_to_row(mutation: Mutation) -> dict[str, Any]:
 
 
 def item_to_row(item: Item) -> dict[str, Any]:
-    """As a mutation that is no deletion, with its partition and its branch (hex)."""
+    """Returns the fields of a mutation, with the partition and the branch (hex)."""
     row = mutation_to_row(Mutation(item.key, item.value, item.version.seq, item.timestamp, False))
     return {**row, "partition": item.version.partition, "branch": item.version.branch.hex()}

@@ -1,4 +1,4 @@
-"""Where a consumer stands, and how that is written as one string: docs/formats/position.md.
+"""The positions of a consumer, and their form as one string: docs/formats/position.md.
 
 A position names the history that its seq belongs to, by the whole failover log: with one branch alone, a consumer
 whose newest branch is unknown to a server could only start over.
@@ -24,8 +24,8 @@ MAGIC = "trp"
 VERSION = "1"
 PREFIX = f"{MAGIC}{VERSION}."
 SUM_BYTES = 8
-# 4,096 partitions with a full failover log of branches of their own take 4 MB; a longer text is no position, and
-# nothing of it should be decoded to find that out.
+# 4,096 partitions with a full failover log of branches of their own take 4 MB. A longer text is not a position, and is
+# refused before it is decoded.
 TEXT_CHARS_MAX = 16 << 20
 
 _INSIDE = 1  # the position is inside a snapshot: its bounds follow
@@ -125,7 +125,7 @@ class Positions(Mapping[int, Position]):
     feed_id: bytes
 
     def __init__(self, cluster_id: bytes, feed_id: bytes, positions: Mapping[int, Position] | None = None) -> None:
-        """ValueError where an id is not 16 bytes or a position contradicts itself."""
+        """Raises ValueError if an id is not 16 bytes or a position contradicts itself."""
         if len(cluster_id) != CLUSTER_ID_BYTES or len(feed_id) != FEED_ID_BYTES:
             raise ValueError("a cluster id and a feed id are 16 bytes each")
         self.cluster_id = bytes(cluster_id)
@@ -334,7 +334,7 @@ def _put_varint(out: bytearray, number: int) -> None:
 
 
 def _sum(body: bytes) -> bytes:
-    """XXH3-64, seed 0, of the prefix and the body: a change of the version is damage too."""
+    """Returns XXH3-64, seed 0, of the prefix and the body: a changed version counts as damage, too."""
     return xxhash.xxh3_64_intdigest(PREFIX.encode("ascii") + body).to_bytes(SUM_BYTES, "little")
 
 
@@ -363,7 +363,7 @@ def _checked_body(text: str) -> bytes:
 
 
 class _Reader:
-    """Takes bytes and varints from the front of a body. ValueError where they are not there."""
+    """Takes bytes and varints from the front of a body. Raises ValueError if the body is too short."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

@@ -1,4 +1,4 @@
-"""Moments, as programs and people name them, and as the wire has them: microseconds since 1970 UTC."""
+"""Converts times between datetimes, text and the microseconds since 1970 UTC of the wire. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SPAN = re.compile(r"-(\d{1,9})([smhd])", re.ASCII)
 
 
 def to_us(moment: datetime.datetime, name: str) -> int:
-    """Microseconds since 1970 UTC; 0 for what is earlier. ValueError, which calls it ``name``, without a time zone."""
+    """Returns microseconds since 1970 UTC, 0 before that. Raises ValueError, with ``name``, without a time zone."""
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ValueError(
             f"{name} is {moment!r}, which has no time zone: use an aware datetime, as datetime.now(timezone.utc), or "
-            ".astimezone() where it is local time"
+            ".astimezone() if it is local time"
         )
     return max((moment - _EPOCH) // _MICROSECOND, 0)
 
 
 def to_text(us: int) -> str:
-    """A timestamp in ISO 8601, in UTC; its number where it is after the year 9999."""
+    """Returns a timestamp in ISO 8601, in UTC; the number itself if it is after the year 9999."""
     try:
         return (_EPOCH + us * _MICROSECOND).isoformat().replace("+00:00", "Z")
     except OverflowError:
@@ -30,14 +30,14 @@ def to_text(us: int) -> str:
 
 
 def looks_like_time(text: str) -> bool:
-    """Whether `parse_time` is to be asked: it begins as a year or as a span, and a positions string never does."""
+    """Tells whether ``text`` begins as a year or a span, for `parse_time`. A positions string never does."""
     return text[:1].isdecimal() or text[:1] == "-"
 
 
 def parse_time(text: str, now: datetime.datetime | None = None) -> datetime.datetime:
-    """The moment that ``text`` names: ISO 8601 with a zone, "2026-11-21T10:00:00Z", or so long before ``now``: "-15m".
+    """Parses ISO 8601 with a zone, "2026-11-21T10:00:00Z", or a span before ``now``, "-15m".
 
-    Units are s, m, h and d; ``now`` is this machine's clock by default. ValueError for anything else.
+    Units are s, m, h and d. ``now`` is this machine's clock by default. Raises ValueError for any other text.
     """
     span = _SPAN.fullmatch(text)
     if span is not None:

@@ -10,7 +10,7 @@ FEED_ID_BYTES = 16
 
 
 class Level(enum.IntEnum):
-    """How safe a write is when it is acknowledged, and how safe it has to be before a stream shows it."""
+    """The durability of a write when it is acknowledged, or of a mutation when a stream shows it."""
 
     MEMORY = 0
     DISK = 1
@@ -18,7 +18,7 @@ class Level(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Level:
-        """``"memory"``, ``"disk"`` or ``"quorum"``; ValueError otherwise."""
+        """Returns the level ``"memory"``, ``"disk"`` or ``"quorum"``. Raises ValueError for another text."""
         try:
             return cls[text.upper()]
         except KeyError:
@@ -183,7 +183,7 @@ class FeedInfo(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What a client has to know of a feed to write to it."""
+    """The id of a feed and its number of partitions: a client needs both to write."""
 
     feed_id: bytes
     partitions: int

@@ -13,14 +13,14 @@ from tailrace.errors import TooLarge
 from tailrace.model import Delete, Put
 from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash
 
-# What a row adds to a block beside key and value, and an upper bound of what a block has beside its rows: header, first
+# The bytes that a row adds to a block beside key and value, and a bound of the other bytes of a block: header, first
 # offsets, bits of deletions (an eighth of a byte a row) and padding. docs/formats/block.md has the exact sizes.
 ROW_BYTES = 17
 BLOCK_BYTES = 160
 
 
 def check_key(key: bytes) -> None:
-    """Raises TypeError, ValueError or TooLarge for what cannot be a key."""
+    """Raises TypeError, ValueError or TooLarge if ``key`` cannot be a key."""
     if not isinstance(key, bytes):
         hint = "; use .encode()" if isinstance(key, str) else ""
         raise TypeError(f"a key is bytes, not {type(key).__name__}{hint}")
@@ -31,7 +31,7 @@ def check_key(key: bytes) -> None:
 
 
 def check_value(value: bytes) -> None:
-    """Raises TypeError or TooLarge for what cannot be a value."""
+    """Raises TypeError or TooLarge if ``value`` cannot be a value."""
     if not isinstance(value, bytes):
         hint = "; use .encode()" if isinstance(value, str) else "; delete() is for deletions" if value is None else ""
         raise TypeError(f"a value is bytes, not {type(value).__name__}{hint}")
@@ -122,7 +122,7 @@ class PartitionShare:
         return self._ends[end] - self._ends[begin]
 
     def end_of(self, nbytes: int, rows: int, cost: int) -> int:
-        """Returns where a part ends that begins at ``taken``.
+        """Returns the end of the part that begins at ``taken``.
 
         Its last row is the first one with which the part has ``nbytes`` bytes, or ``rows`` rows, or costs ``cost``
         bytes, which counts ROW_BYTES for each row as well.

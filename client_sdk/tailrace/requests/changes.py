@@ -1,4 +1,4 @@
-"""What is asked of a feed, checked and made into blocks; the same for both clients. Pure.
+"""Checks the arguments of writes and look-ups, and makes blocks of changes. Pure.
 
 put, delete ──> conditions ──> row_block ──> one block and its lane
 write       ──────────────> batch_blocks ──> a block and a lane for each partition
@@ -31,9 +31,9 @@ _NUMBERS: dict[str, Callable[[str, Any], float]] = {
 
 
 def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str | float | None) -> dict[str, Any]:
-    """Returns the body of a CREATE_FEED. A setting that is None is left out, so it is not asked for.
+    """Returns the body of a CREATE_FEED, without the settings that are None.
 
-    Raises ValueError or TypeError for what is no number where a number is needed. The node knows the bounds.
+    Raises ValueError or TypeError if a setting that is a number has another value. The node checks the bounds.
     """
     asked = {setting: value for setting, value in settings.items() if value is not None}
     for setting, check in _NUMBERS.items():
@@ -43,7 +43,7 @@ def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str 
 
 
 def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:
-    """The flags of a put with these conditions. TypeError, TooLarge for the value; ValueError for a contradiction."""
+    """Returns the flags of a put. Raises TypeError or TooLarge for the value, ValueError for both conditions."""
     check_value(value)
     if if_version is None:
         return WriteFlag.IF_ABSENT if if_absent else 0
@@ -53,12 +53,12 @@ def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:
 
 
 def delete_flags(if_version: Version | None) -> int:
-    """The flags of a deletion with this condition."""
+    """Returns the flags of a deletion with this condition."""
     return 0 if if_version is None else WriteFlag.IF_VERSION
 
 
 def partition_of(key: bytes, hash_: int, partitions: int, version: Version | None) -> int:
-    """The partition that ``key`` is in. ValueError where a version that is given with it is of another one."""
+    """Returns the partition of ``key``. Raises ValueError if ``version`` is of another partition."""
     partition = partition_of_hash(hash_, partitions)
     if version is not None and version.partition != partition:
         raise ValueError(f"key {key!r} is in partition {partition}, the version is of {version.partition}")
@@ -68,7 +68,7 @@ def partition_of(key: bytes, hash_: int, partitions: int, version: Version | Non
 def row_block(
     key: bytes, value: bytes | None, feed: Resolved, if_version: Version | None, lanes: Lanes
 ) -> tuple[Lane, Block]:
-    """The block of one change, with key and value that were checked, and its lane. ValueError as ``partition_of``."""
+    """Returns the block of one change, whose key and value were checked, and its lane. Raises as ``partition_of``."""
     hash_ = key_hash(key)
     partition = partition_of(key, hash_, feed.partitions, if_version)
     lane = lanes[feed.feed_id, partition]
@@ -78,7 +78,7 @@ def row_block(
 
 
 def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) -> list[tuple[Lane, Block]]:
-    """A block of each partition's share of ``changes``, and its lane. TypeError, ValueError, TooLarge."""
+    """Returns a block for each partition of ``changes``, with its lane. Raises TypeError, ValueError or TooLarge."""
     shares = split(changes, feed.partitions)
     try:
         blocks = [share.encode() for share in shares]
@@ -88,7 +88,7 @@ def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) 
 
 
 def check_batching(batch_bytes: int, batch_rows: int, in_flight_bytes: int, linger_s: float = 0.0) -> None:
-    """ValueError for bounds that a writer cannot have."""
+    """Raises ValueError if a writer cannot have these bounds."""
     count("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
     count("batch_rows", batch_rows, 1, ROWS_MAX)
     count("in_flight_bytes", in_flight_bytes, 1)
@@ -96,7 +96,7 @@ def check_batching(batch_bytes: int, batch_rows: int, in_flight_bytes: int, ling
 
 
 def checked_keys(keys: Iterable[bytes]) -> list[bytes]:
-    """The keys of a look-up. TypeError, ValueError, TooLarge."""
+    """Returns the keys of a look-up. Raises TypeError, ValueError or TooLarge."""
     asked = list(keys)
     for key in asked:
         check_key(key)
@@ -104,5 +104,5 @@ def checked_keys(keys: Iterable[bytes]) -> list[bytes]:
 
 
 def look_ups(keys: list[bytes]) -> Iterator[list[bytes]]:
-    """``keys``, as many at a time as one look-up takes."""
+    """Yields ``keys`` in parts, each as large as one look-up takes."""
     return (keys[start : start + GET_KEYS_MAX] for start in range(0, len(keys), GET_KEYS_MAX))

@@ -1,4 +1,4 @@
-"""A feed without I/O: what is known of it, and the plans of its calls. Every shell's `Feed` has one."""
+"""A feed without I/O: its id, and the plans of its calls. Every shell's `Feed` has one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FeedCore:
         Args:
             key: 1 to 4,096 bytes.
             value: At most 16 MiB.
-            level: "memory", "disk" or "quorum": where the write is held when this returns.
+            level: "memory", "disk" or "quorum": the level that the write has reached when this returns.
             if_version: Write only if this is still the current version of the key.
             if_absent: Write only if the key does not exist.
 
@@ -185,7 +185,7 @@ class FeedCore:
         larger bound for full batches.
 
         Args:
-            level: "memory", "disk" or "quorum": where the rows are held when they count as written.
+            level: "memory", "disk" or "quorum": the level at which rows count as written.
             batch_bytes: The bytes of keys and values at which a batch is sent.
             batch_rows: The rows at which a batch is sent.
             in_flight_bytes: The bytes without an answer at which ``put`` waits. Rows count from when they are added,

@@ -15,8 +15,8 @@ The node takes a producer's blocks in the order of their numbers, without a gap,
    was sent more than half an hour ago is given up instead: the node forgets a producer after an hour.
 4. A block that is withdrawn before it was sent is never sent. One that was sent keeps its number until its answer comes
    or the connection is lost; it is not sent again.
-5. Where the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level; the
-   lane goes on under a new producer id, and says which versions were lost.
+5. If the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level. The lane
+   continues under a new producer id, and names the versions that were lost.
 
 Source: docs/formats/block.md (producer id and seq).
 """
@@ -34,7 +34,7 @@ from tailrace.model import Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
 
 UNANSWERED_MAX = 16
-# So many numbers that may be asked for again without a loss. Older ones were lost together with acknowledged ones.
+# The numbers kept that the node may ask for again without a loss. Older ones were lost together with acknowledged ones.
 ABANDONED_MAX = 4 * UNANSWERED_MAX
 # The node forgets a producer after an hour without a block; half of that leaves room for slow clocks and long resends.
 IDLE_SECONDS_MAX = 1800.0
@@ -50,7 +50,7 @@ class WriteState(enum.Enum):
 
 
 class WriteRequest:
-    """A block on its way. ``done`` is called once, with the versions that it got or the error."""
+    """A block on its way to the node. ``done`` is called once, with the versions of its rows or with the error."""
 
     __slots__ = (
         "block",
@@ -96,7 +96,7 @@ class WriteRequest:
 class Lane:
     """See the module.
 
-    ``new_producer_id`` gives random ids; ``on_lost`` hears of acknowledged versions that are gone.
+    ``new_producer_id`` returns random ids. ``on_lost`` is called with acknowledged versions that the node has lost.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class Lane:
         return len(self._queue) + len(self._unanswered)
 
     def requests(self) -> list[WriteRequest]:
-        """All that has no answer yet, in order."""
+        """Returns the requests without an answer, in order."""
         return [*self._unanswered, *self._queue]
 
     @property
     def is_held(self) -> bool:
-        """Something waits to be sent again."""
+        """A request waits to be sent again."""
         for request in self._unanswered:  # noqa: SIM110 - one write at a time is common, and any() is two calls more
             if request.state is WriteState.HELD:
                 return True
@@ -137,7 +137,7 @@ class Lane:
 
     @property
     def next_number(self) -> tuple[int, int]:
-        """The producer's id and number that the next block will most likely get: then it is numbered already."""
+        """The producer id and number that the next block will most likely get. With them it need not be copied."""
         return self._producer_id, self._next_number + len(self._queue)
 
     def submit(self, request: WriteRequest) -> None:
@@ -145,7 +145,7 @@ class Lane:
         self._queue.append(request)
 
     def take(self, now: float) -> list[WriteRequest]:
-        """The blocks that are to be sent now, numbered; they count as sent."""
+        """Returns the blocks to send now, with their numbers. They count as sent."""
         if self._unanswered:
             if any(request.state is WriteState.SENT for request in self._unanswered):
                 if self._anew or self.is_held:
@@ -156,7 +156,7 @@ class Lane:
                 return []
         self._give_up_aged(now)
         idle = not self._unanswered and now - self._used_at > IDLE_SECONDS_MAX
-        # What may have been written goes again under its old number: it could be written twice under a new one.
+        # A block that may have been written keeps its old number: under a new one it could be written twice.
         if idle or (self._anew and not any(request.resend for request in self._unanswered)):
             self._begin_anew()
         self._used_at = now
@@ -179,9 +179,9 @@ class Lane:
         return taken
 
     def _give_up_aged(self, now: float) -> None:
-        """Gives up what may have been written so long ago that the node may have forgotten it.
+        """Gives up requests that may have been written, if the node may have forgotten their producer meanwhile.
 
-        A blocking client that was paused for hours has such requests: its time-outs do not run meanwhile.
+        A blocking client that was paused for hours has such requests: its time-outs do not run during the pause.
         """
         for request in self._unanswered.copy():
             if request.resend and now - request.sent_at > IDLE_SECONDS_MAX:
@@ -203,7 +203,7 @@ class Lane:
             request.block = request.block.numbered(self._producer_id, request.number)
 
     def link_lost(self) -> None:
-        """The connection is gone: whatever is unanswered may have arrived or not."""
+        """The connection is lost: each unanswered block may or may not have arrived."""
         for request in self._unanswered.copy():
             request.resend |= request.state is WriteState.SENT
             request.state = WriteState.HELD
@@ -215,7 +215,7 @@ class Lane:
         """The node has written ``request``, or had it already."""
         self._unanswered.remove(request)
         if versions.first_seq and request.withdrawn:
-            self._abandon(request.number)  # no caller was told of it, so none hears of its loss
+            self._abandon(request.number)  # no caller knows this version, so its loss is not reported
         elif versions.first_seq:
             self._acknowledged.append((request.number, versions))
         else:
@@ -226,16 +226,16 @@ class Lane:
     def refused(
         self, request: WriteRequest, error: TailraceError, hold_until: float, *, in_doubt: bool = False
     ) -> None:
-        """The node does not write ``request``. Where that is only for now, it is sent again after ``hold_until``.
+        """The node does not write ``request``. If the error is retryable, it is sent again after ``hold_until``.
 
-        ``in_doubt``: it may have been written all the same. What may have been written before stays in doubt: the node
-        may have refused it before it looked for it.
+        ``in_doubt``: it may have been written all the same. An earlier doubt stays, because the node may have refused
+        the request before it looked for an earlier copy.
         """
         request.state = WriteState.HELD
         if isinstance(error, OutOfOrder):
             self._out_of_order(request, error)
         elif isinstance(error, Retryable):
-            # After a failed fsync nobody knows whether the journal has it.
+            # After a failed fsync the journal may or may not have it.
             request.resend |= in_doubt or isinstance(error, NotDurable)
             request.tries += 1
             self.held_until = max(self.held_until, hold_until)
@@ -247,12 +247,12 @@ class Lane:
             self._drop(request)
 
     def fail(self, request: WriteRequest, error: TailraceError) -> None:
-        """Gives ``request`` up. Where it may have been written its number is not used again."""
+        """Gives up ``request``. If it may have been written, its number is not used again."""
         self._drop(request)
         request.done(None, error)
 
     def withdraw(self, request: WriteRequest) -> None:
-        """Gives ``request`` up without calling ``done``: its caller is gone. No-op if it has its answer already."""
+        """Gives up ``request`` without calling ``done``. Does nothing if it has its answer already."""
         if request.state is WriteState.SENT:
             request.withdrawn, request.done = True, _ignore
         elif request.state is not WriteState.DONE:
@@ -286,7 +286,7 @@ class Lane:
             request.resend = self._anew = True
             self.fail(request, OutcomeUnknown("the node has had this block's number, and no longer knows its result"))
             return
-        request.resend = False  # it came after a gap, so it was not written
+        request.resend = False  # it arrived after a gap, so it was not written
         if self._anew:
             return  # it goes again under a new producer id in any case
         if error.expected == request.number or any(other.number == error.expected for other in self._unanswered):
@@ -297,7 +297,7 @@ class Lane:
             self._on_lost(lost)
 
     def _begin_anew(self) -> None:
-        """A new producer, from number 1. What is unanswered goes again under it."""
+        """Takes a new producer id. Unanswered blocks are sent again under it, numbered from 1."""
         self._anew = False
         self._producer_id = self._new_producer_id()
         self._acknowledged.clear()
@@ -312,9 +312,9 @@ def _ignore(versions: VersionRange | None, error: TailraceError | None) -> None:
 
 
 class Lanes(dict[tuple[bytes, int], Lane]):
-    """The orders of a client's single writes, by feed id and partition; one that is not there is made.
+    """The lanes of a client's single writes, by feed id and partition. A missing lane is made on access.
 
-    Losses are not reported: put, delete and write give their own version, as it was.
+    Losses are not reported: put, delete and write have returned their version already.
     """
 
     def __init__(self, new_producer_id: Callable[[], int] | None = None) -> None:
@@ -330,5 +330,5 @@ _system_random = random.SystemRandom()
 
 
 def random_producer_id(source: random.Random = _system_random) -> int:
-    """A new producer's id: 64 random bits, never 0."""
+    """Returns a new producer id: 64 random bits, never 0."""
     return source.getrandbits(64) or 1

@@ -6,10 +6,10 @@ Four rules:
 
 1. A row enters its partition's batch or the caller keeps it; a batch becomes a block in one step, which never waits. So
    rows of a partition leave in the order in which they were added, and no cancelled caller takes any of them along.
-2. Callers wait before they add, never after it. ``nbytes`` counts what was added and has no answer, in batches and in
-   flight, as it was before compression. It exceeds ``bytes_max`` by one row at most.
-3. Batches have at most half of ``bytes_max``; beyond that the largest one becomes a block. So whoever waits for room
-   has blocks in flight to wait for.
+2. Callers wait before they add a row, never after it. ``nbytes`` counts rows without an answer, in batches and in
+   flight, before compression. It exceeds ``bytes_max`` by one row at most.
+3. Batches have at most half of ``bytes_max``; beyond that the largest one becomes a block. So a caller that waits for
+   room has blocks in flight to wait for.
 4. The first error is final. It ends every wait.
 """
 
@@ -23,14 +23,14 @@ from tailrace.errors import TailraceError, WritesLost
 from tailrace.model import Delete, Put
 from tailrace.requests.batch import Batches, PartitionShare, split
 
-# To be called with the answer to a block: None, or why there is none.
+# Called with the answer to a block: None, or the error.
 Settle: TypeAlias = Callable[[TailraceError | None], None]
 
 
 class Outbox:
     """See the module.
 
-    ``send`` queues a block and calls its second argument once, with the answer; ``kick`` lets what is queued leave.
+    ``send`` queues a block and calls its second argument once, with the answer. ``kick`` sends the queued blocks.
     ``on_change`` is called when waiting callers have to look again.
     """
 
@@ -97,18 +97,18 @@ class Outbox:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that were added and have no answer; for each row and block what it takes beside keys and values."""
+        """Bytes that were added and have no answer: keys, values, and the overhead of each row and block."""
         return self._batches.nbytes + self._in_flight_bytes
 
     @property
     def has_room(self) -> bool:
-        """A row may be added, or waiting for that is of no use."""
+        """A row may be added, or the outbox is closed or has failed."""
         return self.nbytes <= self._bytes_max or self._error is not None or bool(self._why_closed)
 
     def enter(self, *, others_wait: bool = False) -> None:
         """Ends a wait for room. Raises the first error, or ValueError after ``close``.
 
-        ``others_wait``: they come before callers that do not wait yet, so ``is_open`` stays False.
+        ``others_wait``: waiting callers come before new ones, so ``is_open`` stays False.
         """
         self.check()
         if self._why_closed:
@@ -122,11 +122,11 @@ class Outbox:
 
     @property
     def shipped(self) -> int:
-        """The number of blocks so far; ``is_settled`` takes it."""
+        """The number of blocks until now, for ``is_settled``."""
         return self._shipped
 
     def is_settled(self, shipped: int) -> bool:
-        """The first ``shipped`` blocks have their answers, or something has failed."""
+        """Tells whether the first ``shipped`` blocks have their answers, or the outbox has failed."""
         return self._error is not None or not self._in_flight or next(iter(self._in_flight)) > shipped
 
     @property
@@ -148,7 +148,7 @@ class Outbox:
             raise self._error
 
     def fail(self, error: TailraceError) -> None:
-        """Makes ``error`` the first error, if there is none yet; WritesLost replaces any other, since it says more."""
+        """Makes ``error`` the first error unless there is one. WritesLost replaces any other, because it tells more."""
         if self._error is None or isinstance(error, WritesLost):
             self._error = error
         self.is_open = False
@@ -159,14 +159,14 @@ class Outbox:
         self._error, self.is_open, self._is_shipping = error, False, False
 
     def heard(self, error: TailraceError | None) -> None:
-        """Handles an answer: wakes those who wait, with ``error`` if there is one."""
+        """Handles an answer: wakes waiting callers, with ``error`` if there is one."""
         if error is not None:
             self.fail(error)
         else:
             self._on_change()
 
     def close(self, why: str) -> None:
-        """Takes no more rows: ``enter`` raises ValueError with ``why``. What was added still goes out."""
+        """Takes no more rows: ``enter`` raises ValueError with ``why``. Rows that were added are still sent."""
         self._why_closed = self._why_closed or why
         self.is_open = False
         self._on_change()
@@ -174,7 +174,7 @@ class Outbox:
     # Blocks
 
     def _relieve(self) -> None:
-        """Keeps to the bounds after a row: of the batches, and of all."""
+        """Restores the bounds after a row was added."""
         while self._batches.nbytes > self._bytes_max // 2:
             self._ship(self._batches.largest)
         if self.nbytes > self._bytes_max:
@@ -215,5 +215,5 @@ class Outbox:
         self._is_shipping = False
 
     def _set_limit(self) -> None:
-        """Sets what the batches may have before ``_relieve`` is called."""
+        """Sets the bytes of batches above which ``_relieve`` is called."""
         self._batched_bytes_max = min(self._bytes_max // 2, self._bytes_max - self._in_flight_bytes)

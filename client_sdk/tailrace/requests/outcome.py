@@ -1,4 +1,4 @@
-"""The versions that a writer's blocks got, and those that the node has lost. Pure."""
+"""Collects the versions of a writer's blocks, and reports versions that the node has lost. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WriterOutcome:
         self._written: dict[int, VersionRange] = {}
 
     def record(self, settle: Callable[[TailraceError | None], None]) -> Done:
-        """Returns what a lane calls with a block's answer: it keeps the versions, then calls ``settle``."""
+        """Returns the callback for a block's answer: it keeps the versions, then calls ``settle``."""
 
         def done(versions: VersionRange | None, error: TailraceError | None) -> None:
             if versions is not None:

@@ -1,4 +1,4 @@
-"""Plans: what a call of the client does, step by step, without I/O. Each shell carries out the same plans.
+"""Plans: the steps of the client's calls, without I/O. Each shell carries out the same plans.
 
     plan ──step──> shell: queues the step's request, moves bytes, waits
          <─answer── the result, or the error raised at the ``yield``

@@ -1,4 +1,4 @@
-"""What a node's JSON answers mean, as values of ``model``. Pure; raises ProtocolError for what cannot be read."""
+"""Reads a node's JSON answers into values of ``model``. Raises ProtocolError for wrong ones. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def forgetting(
 
 
 def resolved(value: dict[str, Any]) -> Resolved:
-    """Id and number of partitions, of a partition map."""
+    """Returns the id and the number of partitions of a partition map."""
     try:
         partitions = field(value, "partitions", list, "the partition map")
         found = Resolved(bytes.fromhex(value["feed"]["feed_id"]), len(partitions))
@@ -45,7 +45,7 @@ def resolved(value: dict[str, Any]) -> Resolved:
 
 
 class PartitionMap(NamedTuple):
-    """A feed's id, the high seq of each partition, and the log of each partition of which the node tells it."""
+    """A feed's id, the high seq of each partition, and the failover logs that the node has sent."""
 
     feed_id: bytes
     high_seqs: dict[int, int]
@@ -53,7 +53,7 @@ class PartitionMap(NamedTuple):
 
 
 def partition_map(value: dict[str, Any]) -> PartitionMap:
-    """What a stream has to know of a partition map."""
+    """Returns the part of a partition map that a stream needs."""
     try:
         feed_id = bytes.fromhex(value["feed"]["feed_id"])
         high_seqs = {p["id"]: p["high_seq"] for p in value["partitions"]}
@@ -67,7 +67,7 @@ def partition_map(value: dict[str, Any]) -> PartitionMap:
 
 
 def failover_log(value: dict[str, Any], partition: int) -> FailoverLog:
-    """The failover log of a partition, of a partition map."""
+    """Returns the failover log of a partition of a partition map."""
     try:
         return FailoverLog.from_json(value["partitions"][partition]["log"])
     except (LookupError, TypeError, ValueError) as error:
@@ -75,7 +75,7 @@ def failover_log(value: dict[str, Any], partition: int) -> FailoverLog:
 
 
 def has_come_to(value: dict[str, Any], version: Version) -> bool:
-    """Whether the node of this partition map has ``version``. Raises VersionLost where nobody will have it any more."""
+    """Tells whether the node of this partition map has ``version``. Raises VersionLost if no node will ever have it."""
     log = failover_log(value, version.partition)
     if log.has_ended_below(version.branch, version.seq):
         raise VersionLost(f"{version} is of a branch that has ended below it")
@@ -84,7 +84,7 @@ def has_come_to(value: dict[str, Any], version: Version) -> bool:
 
 
 def partition_info(value: dict[str, Any]) -> PartitionInfo:
-    """A partition of a partition map."""
+    """Returns a partition of a partition map."""
     try:
         replicas = tuple(value["replicas"])
         return PartitionInfo(**{**{name: value[name] for name in PartitionInfo._fields}, "replicas": replicas})
@@ -93,17 +93,17 @@ def partition_info(value: dict[str, Any]) -> PartitionInfo:
 
 
 def partition_infos(value: dict[str, Any]) -> list[PartitionInfo]:
-    """The partitions of a partition map."""
+    """Returns the partitions of a partition map."""
     return [partition_info(partition) for partition in field(value, "partitions", list, "the partition map")]
 
 
 def feed_infos(value: dict[str, Any]) -> list[FeedInfo]:
-    """The feeds of a list of feeds."""
+    """Returns the feeds of a list of feeds."""
     return [feed_info(feed) for feed in field(value, "feeds", list, "the list of feeds")]
 
 
 def feed_info(value: dict[str, Any]) -> FeedInfo:
-    """A feed of a list of feeds."""
+    """Returns a feed of a list of feeds."""
     try:
         return FeedInfo(
             **{**{name: value[name] for name in FeedInfo._fields}, "feed_id": bytes.fromhex(value["feed_id"])}
@@ -113,7 +113,7 @@ def feed_info(value: dict[str, Any]) -> FeedInfo:
 
 
 def node_status(value: dict[str, Any]) -> NodeStatus:
-    """A node's status."""
+    """Returns a node's status."""
     try:
         node_id, cluster_id = bytes.fromhex(value["node_id"]), bytes.fromhex(value["cluster_id"])
         return NodeStatus(value["software"], node_id, cluster_id, value["healthy"], value["uptime_s"], value)

@@ -11,7 +11,7 @@ from tailrace.wire.frames import Frame
 
 
 class Sequence:
-    """Requests that the node takes in their order only: one that is refused for now holds up those behind it."""
+    """Requests that the node takes in their order only: one that is refused for now delays those behind it."""
 
     __slots__ = ("hold_until", "tries")
 
@@ -20,18 +20,18 @@ class Sequence:
         self.tries = 0
 
     def refused(self, now: float, jitter: Callable[[], float]) -> None:
-        """One of them has to be sent again; the refusals of those that were sent behind it are the same one."""
+        """A request has to be sent again. Refusals of the requests behind it count as the same refusal."""
         if now >= self.hold_until:
             self.tries += 1
             self.hold_until = now + backoff_seconds(self.tries, jitter)
 
 
-# Makes a request's frame, with this id; in two buffers where a large body is not to be copied.
+# Makes a request's frame with this id. Two buffers avoid a copy of a large body.
 Encode: TypeAlias = Callable[[int], bytes | tuple[bytes, bytes | memoryview]]
 
 
 class Request:
-    """Anything but a write: a frame to send, and what makes a result of the answer. ``order``: when it was asked."""
+    """A request other than a write: makes its frame, and reads its answer. ``order`` rises with each request."""
 
     __slots__ = (
         "deadline",
@@ -62,12 +62,12 @@ class Request:
         self.deadline = deadline
         self.sequence: Sequence | None = None
         self.order = 0
-        self.is_read = is_read  # any copy may answer it
+        self.is_read = is_read  # a follower may answer it
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forgets what was tried: the request is new, or has its answer and asks for more."""
+        """Forgets earlier tries: the request is new, or has its answer and asks for more."""
         self.hold_until = 0.0
         self.sent = False
-        self.in_doubt = False  # an earlier try of it may have done something
+        self.in_doubt = False  # an earlier try may have had an effect
         self.tries = 0

@@ -2,10 +2,10 @@
 
     new ──HELLO──> greeting ──HELLO_OK──> open ──(link lost)──> new ...
                                             │
-                       whatever has no answer yet is sent (again), in order
+                       unanswered requests are sent (again), in order
 
-Everything that is asked can be asked twice: reads and metadata change nothing (a feed is created under an id that the
-client chose), and writes carry producer numbers.
+Every request can be sent twice: reads and metadata change nothing (a feed is created under an id that the client
+chose), and writes carry producer numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: 
 
 
 class Link(enum.Enum):
-    """What a session has of a connection."""
+    """The state of a session's connection."""
 
     DOWN = "down"
     GREETING = "greeting"
@@ -53,9 +53,9 @@ class Link(enum.Enum):
 class RequestSession:
     """See the module. All times are monotonic seconds of the shell's clock; ``jitter`` spreads retries (backoff.py).
 
-    ``state``: what the node has to be (`tailrace.link.finder`). ``check`` raises if the node that has said hello is
-    not the one to ask. ``session``: what the node recognises the connections of this session by (`Hello`). So what an
-    earlier one still has on its way, such as a write that was given up, cannot arrive behind what a later one brings.
+    ``state`` is the role that the node must have (`tailrace.link.finder`). ``check`` raises if another node is to be
+    asked. The node recognises the connections of this session by the secret ``session`` (`Hello`). So a request on an
+    earlier connection, such as a write that was given up, cannot arrive after a request on a later one.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class RequestSession:
         check: Callable[[HelloOk], None] = lambda _: None,
         session: str = "",
     ) -> None:
-        self.hello = hello  # what this side says first, but for ``session``
+        self.hello = hello  # the greeting, without ``session``
         self._id = session
         self._clock = clock
         self._jitter = jitter
         self._state = state
         self._check = check
-        self._misplaced: NotLeader | None = None  # an answer that says that another node has to be asked
+        self._misplaced: NotLeader | None = None  # an answer that names another node to ask
         self._decoder = FrameDecoder()
         self._link = Link.DOWN
         self._out: list[bytes | memoryview] = []
@@ -102,7 +102,7 @@ class RequestSession:
         return self._link is Link.OPEN and (self._next_id - self._first_id) % ID_MAX > len(self._by_id)
 
     def connection_made(self) -> None:
-        """A new connection: says hello."""
+        """Begins a new connection with a greeting."""
         self._first_id = self._next_id
         self._decoder = FrameDecoder()
         self._out = [self.hello._replace(session=self._id).encode()]
@@ -110,7 +110,7 @@ class RequestSession:
         self._misplaced = None
 
     def connection_lost(self, error: TailraceError) -> None:
-        """The connection is gone, or could not be made."""
+        """The connection was lost, or could not be made."""
         self._link = Link.DOWN
         self.last_error = error
         self._out = []
@@ -124,9 +124,10 @@ class RequestSession:
         self._ready_lanes = dict(self._lanes)
 
     def receive_data(self, data: bytes) -> None:
-        """Handles what the node has sent. Raises ProtocolError and what the node ends the connection with; NotLeader
+        """Handles bytes from the node.
 
-        where another node is to be asked.
+        Raises ProtocolError, the error with which the node ends the connection, or NotLeader if another node is to be
+        asked.
         """
         for frame in self._decoder.receive_data(data):
             self._receive(frame)
@@ -134,26 +135,26 @@ class RequestSession:
             raise self._misplaced
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
-        """What has to be sent now; the caller says how late it is where it knows."""
+        """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
         if self._link is Link.OPEN and (self._ready_lanes or self._unsent):
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
 
     def noop(self) -> None:
-        """Says something, so that the node knows that this side lives."""
+        """Sends a NOOP, so that the node knows that this side lives."""
         if self._link is Link.OPEN:
             self._out.append(encode_frame(Opcode.NOOP))
 
     def level(self, text: str) -> Level:
-        """A level by name; ValueError where there is none, NotDurable where this node cannot give it."""
+        """Returns a level by name. Raises ValueError if it does not exist, NotDurable if this node cannot give it."""
         found = self._levels.get(text)
         if found is not None:
             return found
         level = Level.parse(text)
         if self.peer is not None and text not in self.peer.levels:
             offered = ", ".join(self.peer.levels)
-            raise NotDurable(f"level {text!r} is not to be had from this node, which offers {offered}")
+            raise NotDurable(f"level {text!r} cannot be given by this node, which offers {offered}")
         return level
 
     def offers(self, level: Level) -> bool:
@@ -164,7 +165,7 @@ class RequestSession:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits for an answer."""
+        """No request waits for an answer."""
         return not self._requests and not self._lanes
 
     def call(
@@ -185,7 +186,7 @@ class RequestSession:
         sequence: Sequence | None,
         deadline: float,
     ) -> Request:
-        """Any other request, in its order: ``encode`` makes its frame with an id, each time that it is sent."""
+        """Queues any other request and returns it. ``encode`` makes its frame with an id each time that it is sent."""
         request = Request(encode, decode, done, deadline)
         request.sequence = sequence
         self._ask(request)
@@ -265,7 +266,7 @@ class RequestSession:
             self._unsent.pop(request, None)
 
     def expire(self) -> None:
-        """Gives up what is past its deadline."""
+        """Gives up requests whose deadline has passed."""
         now = self._clock()
         for request in [r for r in self._requests if now >= r.deadline]:
             del self._requests[request]
@@ -283,7 +284,7 @@ class RequestSession:
         self._look_again(lane)
 
     def fail_all(self, error: TailraceError) -> None:
-        """Gives up everything, and whatever is asked from now on: the client is closing."""
+        """Fails all requests, and every later one: the client is closing."""
         self._closed = error
         for request in list(self._requests):
             request.done(None, error)
@@ -296,11 +297,11 @@ class RequestSession:
         self._ready_lanes.clear()
 
     def refuse(self, error: TailraceError) -> None:
-        """Gives ``error`` to whatever is asked from now on. What is under way is left as it is."""
+        """Fails every later request with ``error``. Requests that are queued or sent stay as they are."""
         self._closed = error
 
     def postpone(self, seconds: float) -> None:
-        """What waits is given up so much later: nobody has moved its bytes meanwhile."""
+        """Moves all deadlines by ``seconds``, during which the program has moved no bytes."""
         for request in self._requests:
             request.deadline += seconds
         for lane in self._lanes:
@@ -332,7 +333,7 @@ class RequestSession:
                 frame = request.encode(id)
                 try:
                     check_request(frame)
-                except TooLarge as error:  # the node would end the connection, and with it what others have asked
+                except TooLarge as error:  # the node would end the connection, and with it the requests of others
                     del self._by_id[id], self._requests[request]
                     request.done(None, error)
                     continue
@@ -348,7 +349,7 @@ class RequestSession:
 
     def _ready(self, now: float) -> list[Request]:
         ready = [r for r in self._unsent if now >= (r.hold_until if r.sequence is None else r.sequence.hold_until)]
-        if len(ready) > 1:  # what was refused is behind what was asked later
+        if len(ready) > 1:  # a refused request is behind later ones
             ready.sort(key=_ORDER)
         return ready
 
@@ -427,7 +428,7 @@ class RequestSession:
                 self._look_again(request.lane)
         elif request in self._requests:
             if isinstance(error, Retryable) and now < request.deadline:
-                # A publish is done in steps, and so is what a leader was at when it stepped down.
+                # A publish is done in steps; a leader that stepped down may have done some of them.
                 request.in_doubt |= not isinstance(error, Overloaded)
                 request.sent, request.hold_until = False, hold_until
                 if request.sequence is not None:
@@ -438,20 +439,20 @@ class RequestSession:
                 request.done(None, error)
 
     def _moves_on(self, request: Request | WriteRequest) -> bool:
-        """Another node may do what this one does not: where a follower was asked for, none takes a write."""
+        """Tells whether another node may accept ``request``. No follower accepts a write."""
         if self._state == "leader":
             return True
         return self._state == "follower" and isinstance(request, Request) and request.is_read
 
     @property
     def _state_of_reads(self) -> int:
-        """What a GET asks the node to be: 0 leader, 1 follower."""
+        """The role that a GET asks for: 0 leader, 1 follower."""
         if self._state == "any" and self.peer is not None:
             return int(self.peer.role == "follower")
         return int(self._state == "follower")
 
     def _look_again(self, lane: Lane) -> None:
-        """Something about ``lane`` has changed: it may have something to send, or nothing left to do."""
+        """Notes that ``lane`` has changed: it may have a block to send, or be empty."""
         if lane:
             self._ready_lanes[lane] = None
         else:

@@ -1,7 +1,7 @@
-"""Rows on their way to a stage, and what is known of it: the part that both clients share. Pure.
+"""Numbers the blocks of a stage, and makes the requests of stages and publishes. Pure.
 
-A stage is a set of blocks that nobody sees until it is published. Its blocks are numbered from 0; the node takes them
-in this order, so one that is sent again after a broken connection is recognised by its number.
+A stage is a set of blocks that no consumer sees until it is published. Its blocks are numbered from 0. The node takes
+them in this order, so it recognises a block that is sent again after a broken connection by its number.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PublishSteps:
 
     @property
     def published(self) -> Published:
-        """What all steps have done."""
+        """The result of all steps."""
         return Published(self._written, self._skipped)
 
 
@@ -106,7 +106,7 @@ class StageRequest(NamedTuple):
 
 
 class StageProgress:
-    """Numbers a stage's blocks, and keeps what the node has acknowledged of them."""
+    """Numbers a stage's blocks, and counts those that the node has acknowledged."""
 
     def __init__(self, feed_id: bytes, *, stage_id: bytes | None = None) -> None:
         self.feed_id = feed_id
@@ -156,14 +156,14 @@ class StageProgress:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was staged, so there is nothing to seal."""
+        """No row was staged, so there is nothing to seal."""
         return not self._sent
 
 
 def publish_request(
     feed_id: bytes, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None, *, compare: bool = True
 ) -> dict[str, Any]:
-    """The body of a PUBLISH. TypeError, ValueError; TooLarge where there are too many stages."""
+    """Returns the body of a PUBLISH. Raises TypeError, ValueError, or TooLarge if there are too many stages."""
     for what, name in (("sink", sink), ("origin", sink if origin is None else origin)):
         if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
             raise ValueError(f"{what} is {name[:60]!r}: 1 to {NAME_CHARS_MAX} printable characters are needed")

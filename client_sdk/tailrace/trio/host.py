@@ -1,4 +1,4 @@
-"""What a client runs on: how it connects, where its indexes work, where its chance comes from.
+"""The host of a client: its connections, the workers of its indexes, and its randomness.
 
 ``tailrace.connect(..., host=Host(...))`` is for simulators and tests, which run client and node in one trio run without
 a socket, a thread or real randomness; its time is that of the run's clock. Everybody else leaves it out.
@@ -30,7 +30,7 @@ class Worker(Protocol):
         ...
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """What ``function(*args)`` returns or raises. A cancellation waits until it has ended."""
+        """Runs ``function(*args)`` and returns its result or raises its error. A cancellation waits for the end."""
         ...
 
 
@@ -40,7 +40,7 @@ class Host:
 
     ``worker`` makes what an index works on, from a name. ``random`` decides how retries are spread, and gives the ids
     of producers and feeds, so it must not repeat itself from one process to the next unless all is to be repeated.
-    ``new_session`` gives what a client's connections are recognised by (`Hello`), a secret; "" for none.
+    ``new_session`` returns the secret by which a node recognises a client's connections (`Hello`); "" for none.
     """
 
     connect: Connect = connect_tcp

@@ -2,7 +2,7 @@
 
 What leaves the ``async with`` is one exception, never an ExceptionGroup:
 
-    the body          the background      what is raised
+    the body          the background      raised
     ----------------  ------------------  ----------------------------------------------------
     ends              goes on             nothing; the background is cancelled
     raises            goes on             the body's exception
@@ -48,7 +48,7 @@ class Lifetime:
         try:
             await function()
         except Exception as error:
-            # Whatever a background task raises is the body's to see, and no nursery that the task has used.
+            # The body sees the error of a background task itself, without the groups of the nurseries around it.
             while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
                 error = error.exceptions[0]
             self.fail(error)
@@ -74,14 +74,14 @@ class Lifetime:
 
 
 def _holds_cancellation(error: BaseException) -> bool:
-    """What trio has to catch at a cancel scope is in ``error``, which then cannot go on as it is."""
+    """Tells whether ``error`` holds a Cancelled, which trio has to catch at a cancel scope."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None
     return isinstance(error, trio.Cancelled)
 
 
 def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What is in a group of one, however deep the nursery has wrapped it once."""
+    """Returns the only exception of a group, or the group itself if it has several."""
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 

@@ -14,24 +14,24 @@ from tailrace.requests.session import RequestSession
 from tailrace.trio.transport import Connect, Transport, connect_tcp
 from tailrace.trio.watch import keep_looking
 
-# How often deadlines and held requests are looked at while there are any.
+# The seconds between two checks of deadlines and held requests, while there are any.
 TICK_SECONDS = 0.05
 
-# A node that says nothing for three of its own noop intervals is taken for dead.
+# A node that sends nothing for three of its own noop intervals counts as dead.
 SILENT_INTERVALS_MAX = 3
 
 
 class Silence:
-    """For how long nothing was heard, by looks at a counter of what was heard: so hearing costs no look at a clock."""
+    """Measures how long the peer has been silent, from a counter of reads: so a read needs no clock."""
 
     def __init__(self, now: float) -> None:
         self._count = 0
         self._since = self._looked = now
 
     def seconds(self, count: int, now: float, *, listened: bool = True) -> float:
-        """Seconds since the look at which ``count`` had last changed; 0 where it has changed since the last look.
+        """Returns the seconds since ``count`` was last seen to change; 0 if it has changed since the last call.
 
-        The time since the last look does not count unless the program has ``listened`` meanwhile.
+        The time since the last call does not count unless the program has ``listened`` meanwhile.
         """
         if count != self._count:
             self._count, self._since = count, now
@@ -43,7 +43,7 @@ class Silence:
 
 @contextlib.asynccontextmanager
 async def connected(address: Address, connect: Connect, timeout_s: float) -> AsyncIterator[Transport]:
-    """A transport to ``address``, with its flushing task; closed on leaving. Raises Unreachable."""
+    """Connects to ``address`` and runs the flushing task; leaving closes the transport. Raises Unreachable."""
     with trio.move_on_after(timeout_s) as scope:
         transport = await connect(address)
     if scope.cancelled_caught:
@@ -81,11 +81,11 @@ class RequestLink:
 
     @property
     def _try_seconds(self) -> float:
-        """Where one address is dead, there has to be time for the others."""
+        """The seconds of one try. If one address is dead, time is left for the others."""
         return self._finder.try_seconds(self._connect_timeout_s)
 
     def kick(self, now: float | None = None) -> None:
-        """Sends what the session has to send. Never waits. ``now`` is the session's time, where the caller has it."""
+        """Sends the session's buffers. Never waits. ``now`` is the session's time, if the caller has it."""
         if self._idle is not None:
             self._idle.set()
             self._idle = None
@@ -98,11 +98,11 @@ class RequestLink:
                 self._transport.send(*buffers)
 
     def abandon(self) -> None:
-        """Sends nothing from now on, and wakes no task: this is a forked process, and all is the parent's."""
+        """Sends nothing from now on, and wakes no task: this is a forked process, and the tasks are the parent's."""
         self._transport = self._idle = None
 
     async def run(self) -> None:
-        """Connects and reconnects for ever. Raises what no retry can mend: Forbidden, ProtocolError of the greeting."""
+        """Connects and reconnects for ever. Raises Forbidden or a ProtocolError of the greeting, which no retry mends."""
         while True:
             address, pause_s = self._finder.next_try()
             if pause_s:
@@ -145,7 +145,7 @@ class RequestLink:
             self._send()
 
     async def keep(self) -> None:
-        """Lets the node know that this side lives, and drops a connection on which the node is silent; for ever."""
+        """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""
         silence = Silence(trio.current_time())
         while True:
             peer = self._session.peer if self._session.is_open else None
@@ -165,7 +165,7 @@ class RequestLink:
                 self._send()
 
     async def look(self) -> None:
-        """Looks now and then whether another node leads, and goes there; for ever, where there are others."""
+        """Watches for a later leader, and moves to it; runs for ever if there are other nodes."""
         await keep_looking(self._finder, self._session.hello, self._connect, self._waits, self._move_on)
 
     def _waits(self) -> bool:
@@ -177,7 +177,7 @@ class RequestLink:
             self._transport.close()
 
     async def tick(self) -> None:
-        """Gives up what is past its deadline, and sends again what was held; for ever."""
+        """Gives up requests whose deadline has passed, and sends held requests again; runs for ever."""
         while True:
             if self._session.idle:
                 idle = self._idle = trio.Event()

@@ -1,4 +1,4 @@
-"""One question to one node, on a connection of its own: for what is meant for that very node, and no other."""
+"""Sends one request to one given node, on a connection of its own."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def ask(
     hello: Hello | None = None,
     cluster: str = "",
 ) -> dict[str, Any]:
-    """The node's answer to a request whose bodies are JSON.
+    """Returns a node's answer to a request; both bodies are JSON.
 
-    If ``cluster`` is given, the request is sent only once the node has said that it is of the cluster of that name.
+    If ``cluster`` is given, the request is sent only after the node has named the cluster of that name as its own.
 
-    Waits ``timeout_s`` seconds at most, ``math.inf``: as long as the node lives. Raises Unreachable (``outcome`` says
-    whether the request may have had an effect), and what the node answers with.
+    Waits ``timeout_s`` seconds at most; with ``math.inf`` it waits while the node lives. Raises Unreachable, whose
+    ``outcome`` tells if the request may have had an effect, or the error that the node answers with.
     """
     request = encode_json(opcode, value, _ID)
     sent = False
@@ -52,7 +52,7 @@ async def ask(
         with trio.move_on_after(timeout_s):
             async with _connected(connect, address) as transport:
                 transport.send((hello or Hello(name="ask")).encode())
-                if not cluster:  # there is nothing to wait for
+                if not cluster:  # the greeting need not be waited for
                     transport.send(request)
                     sent = True
                 return await _answer(transport, opcode, greeted)
@@ -76,7 +76,7 @@ async def _connected(connect: Connect, address: Address) -> AsyncIterator[Transp
             nursery.start_soon(transport.run)
             try:
                 yield transport
-            except Exception as error:  # raised below, outside of the nursery, which would make a group of it
+            except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
@@ -88,9 +88,9 @@ async def _connected(connect: Connect, address: Address) -> AsyncIterator[Transp
 async def _answer(
     transport: Transport, opcode: Opcode, greeted: Callable[[Transport, HelloOk], None]
 ) -> dict[str, Any]:
-    """The answer on ``transport``. Says now and then that this side lives, and notices when the node does not."""
+    """Returns the answer on ``transport``. Sends NOOPs meanwhile, and notices a node that is silent."""
     decoder = FrameDecoder()
-    interval_s = 3.0  # until the node has said how often it speaks
+    interval_s = 3.0  # until the node has told its interval
     silent = 0
     while silent <= 2 * SILENT_INTERVALS_MAX:
         data = None

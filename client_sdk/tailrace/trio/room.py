@@ -1,4 +1,4 @@
-"""Tasks that wait for an outbox: for room, first come, first served, and for answers."""
+"""Makes tasks wait for an outbox: for room, first come, first served, and for answers."""
 
 from __future__ import annotations
 

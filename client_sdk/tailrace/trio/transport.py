@@ -1,8 +1,8 @@
 """A connection's bytes under trio: TCP without a task, thread or cancel scope per message.
 
-``send`` never waits and is no checkpoint: it hands the kernel what it takes at once and queues the rest, which ``run``
-writes as the peer reads. So an answer can leave from inside a callback, and no cancelled task leaves half a frame
-behind. Whoever sends watches ``backlog_bytes`` and stops at a bound of his own.
+``send`` never waits and is no checkpoint: it hands bytes to the kernel until that would block, and queues the rest for
+``run``, which writes as the peer reads. So an answer can leave from inside a callback, and no cancelled task leaves
+half a frame behind. The sender watches ``backlog_bytes`` and stops at a bound of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import trio
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
 
-# First size of a read, and what it grows to while reads come back full: few system calls for bulk, little memory idle.
+# The first and the largest size of a read. It grows while reads come back full: few system calls for bulk, and little
+# memory when idle.
 RECEIVE_BYTES_MIN = 16 * 1024
 RECEIVE_BYTES_MAX = 1024 * 1024
 # The most buffers in one system call (Linux: IOV_MAX is 1,024).
@@ -28,14 +29,14 @@ _BUFFERS_MAX = 512
 
 
 class Transport(Protocol):
-    """What both ends need of a connection. A test may hand over its own."""
+    """A connection, as both ends use it. A test may hand over its own."""
 
     backlog_bytes: int
     on_drained: Callable[[], None] | None
 
     @property
     def is_broken(self) -> bool:
-        """Nothing reaches the peer any more: it is gone, or this side has closed."""
+        """No bytes reach the peer any more: it has gone, or this side has closed."""
         ...
 
     @property
@@ -44,19 +45,19 @@ class Transport(Protocol):
         ...
 
     def send(self, *buffers: bytes | memoryview) -> None:
-        """Sends, or queues what the peer does not take yet. Never waits; a broken connection shows at ``receive``."""
+        """Sends bytes, or queues them until the peer reads. Never waits; ``receive`` reports a broken connection."""
         ...
 
     async def receive(self) -> bytes:
-        """Some bytes; ``b""`` at the end. Always a checkpoint. Raises OSError where the connection broke."""
+        """Returns some bytes; ``b""`` at the end. Always a checkpoint. Raises OSError if the connection broke."""
         ...
 
     async def run(self) -> None:
-        """Writes what is queued, until closed; calls ``on_drained`` each time that the queue is empty again."""
+        """Writes the queue until closed. Calls ``on_drained`` each time that the queue becomes empty."""
         ...
 
     def finish(self) -> None:
-        """Tells the peer that nothing more comes; what it still says can be received. For an empty backlog."""
+        """Tells the peer that no more bytes follow. Its bytes can still be received. The backlog has to be empty."""
         ...
 
     def close(self) -> None:
@@ -125,7 +126,7 @@ class TcpTransport:
         return ()
 
     async def receive(self) -> bytes:
-        # Where the last read has emptied the socket, another one would most likely find nothing: wait at once.
+        # If the last read has emptied the socket, another read would most likely find nothing: wait at once.
         waiting = self._emptied
         if not waiting:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -188,7 +189,7 @@ class TcpTransport:
             sent -= first.nbytes
 
     def _break(self) -> None:
-        """The peer is gone: nothing more is sent; the end is seen by whoever receives."""
+        """Sends nothing more, because the peer has gone. ``receive`` returns the end."""
         self._broken = True
         self._queue.clear()
         self.backlog_bytes = 0
@@ -196,7 +197,7 @@ class TcpTransport:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def finish(self) -> None:
-        with contextlib.suppress(OSError):  # the peer is gone, which ``receive`` will tell
+        with contextlib.suppress(OSError):  # the peer has gone, and ``receive`` reports it
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -225,19 +226,19 @@ async def connect_tcp(address: Address) -> Transport:
 
 
 def _reason(error: OSError) -> str:
-    """What the system said; trio tries every address of a host, and tells their errors in a group."""
+    """Returns the system's text for an error. trio tries every address of a host and groups their errors."""
     causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else (error.__cause__,)
     said = dict.fromkeys(os.strerror(cause.errno) for cause in causes if isinstance(cause, OSError) and cause.errno)
     return ", ".join(said) or error.strerror or str(error)
 
 
 def _take(sock: trio.socket.SocketType) -> socket.socket:
-    """The plain socket below a trio socket, which gives it up."""
+    """Returns the plain socket of a trio socket, and detaches it."""
     return socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
 
 
 def _accepted(sock: socket.socket) -> TcpTransport | None:
-    """The transport of a connection that was accepted; None where the peer has gone again."""
+    """Returns the transport of an accepted connection; None if the peer has gone again."""
     try:
         name = sock.getpeername()
         return TcpTransport(sock, f"{name[0]}:{name[1]}")
@@ -261,7 +262,7 @@ class TcpListener:
     async def serve(self, handler: Callable[[TcpTransport], Awaitable[None]]) -> None:
         """Runs ``handler`` in a task of its own for each new connection, for ever.
 
-        Waits a moment where the process has no descriptors left.
+        Waits a moment if the process has no descriptors left.
         """
         async with trio.open_nursery() as nursery:
             for listener in self._listeners:
@@ -291,5 +292,5 @@ class TcpListener:
 
 
 async def listen_tcp(host: str, port: int) -> TcpListener:
-    """Listens at ``host``:``port`` (0: any free port). Raises OSError where the address cannot be had."""
+    """Listens at ``host``:``port`` (0: any free port). Raises OSError if the address is not available."""
     return TcpListener(await trio.open_tcp_listeners(port, host=host))

@@ -26,13 +26,13 @@ class WorkerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread once it has done what it was given; does not wait for it."""
+        """Ends the thread after its present functions, without waiting for it."""
         self._jobs.put(None)
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Runs ``function(*args)`` on the thread and gives back what it returns or raises.
+        """Runs ``function(*args)`` on the thread. Returns its result or raises its error.
 
-        Not cancelled half-way: a cancellation waits until the function has returned.
+        A cancellation waits until the function has returned.
         """
         done = trio.Event()
         token = trio.lowlevel.current_trio_token()
