@@ -102,7 +102,7 @@ class RequestLink:
         self._transport = self._idle = None
 
     async def run(self) -> None:
-        """Connects and reconnects for ever. Raises Forbidden or a ProtocolError of the greeting, which no retry mends."""
+        """Connects and reconnects for ever. Raises Forbidden and a greeting's ProtocolError, which no retry mends."""
         while True:
             address, pause_s = self._finder.next_try()
             if pause_s:

@@ -13,7 +13,7 @@ from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
 from tailrace.model.position import PARTITION_MAX, PREFIX, TEXT_CHARS_MAX, Position, Positions
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "position.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "position.md"
 CLUSTER, FEED = b"c" * 16, b"f" * 16
 U, V = b"u" * 16, b"v" * 16
 LOG = FailoverLog([(V, 2, 100), (U, 1, 0)])

@@ -8,7 +8,7 @@ from tailrace import Delete, Put
 from tailrace.block import VALUE_BYTES_MAX
 from tailrace.errors import TooLarge
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.requests.batch import BLOCK_BYTES, ROW_BYTES, Batches, Share, split
+from tailrace.requests.batch import BLOCK_BYTES, ROW_BYTES, Batches, PartitionShare, split
 
 changes = st.lists(
     st.builds(Put, st.binary(min_size=1, max_size=4), st.binary(max_size=30))
@@ -75,7 +75,7 @@ def test_many_rows_at_once_are_as_one_after_the_other(lists, partitions, bytes_m
     ready = []
     for made in lists:
         for rows in split(made, partitions):
-            share = Share(rows)
+            share = PartitionShare(rows)
             while not share.is_taken:
                 before, taken = batches.nbytes, share.taken
                 full = batches.extend(share, nbytes_max)
