@@ -97,6 +97,7 @@ def test_columns_that_are_slices():
     assert rows_of(cut.block) == [(b"a", None), (b"b", b"2")]
 
 
+@pytest.mark.slow
 def test_blocks_are_cut_at_about_a_mebibyte():
     rnd = random.Random(4700)
     rows = [(b"%d" % n, rnd.randbytes(rnd.choice([0, 100, 5000, 300_000]))) for n in range(1000)]

@@ -72,7 +72,7 @@ OTHER_ROWS = {
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_number_comes_again_with_other_rows(client, feed_name, rows, pieces, contents, shared_node):
     """As of a checkpoint that is older by one batch: no row is left out without a word, and none is written."""
-    feed = client.create_feed(f"{feed_name}-wide", partitions=4_096)
+    feed = client.create_feed(f"{feed_name}-wide", partitions=512)
     before = [(key, b"0" if key == b"key-0" else b"1" if key == b"key-1" else value) for key, value in rows_of(0, 50)]
     feed.publish("sink", 3, [staged(feed, before[25:]), staged(feed, before[:25])])
     history = contents(shared_node.url, feed.name).history()

@@ -75,6 +75,7 @@ def test_the_index_equals_the_node_whenever_all_was_said(index, operations, seed
     World(INDEXES[index], seed, ring_rows, filter).run(operations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("next_node", range(3))
 @pytest.mark.parametrize("filter", [EVERYTHING, SOME], ids=["everything", "filtered"])

@@ -220,6 +220,7 @@ class TestResumePoint:
         assert 0 <= result.seq <= seq
         assert (result.seq == seq) or result.why is not ResumeReason.STANDS
 
+    @pytest.mark.slow
     def test_every_input_of_a_small_world_agrees_with_a_walk_seq_by_seq(self):
         """Both logs spelled out as the branch of every seq; the common history is what they have in common."""
         logs = [

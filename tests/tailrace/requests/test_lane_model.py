@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.tiers import examples
+from tests.tiers import examples, first_in_test
 
 from tailrace.block import encode_block
 from tailrace.errors import (
@@ -436,7 +436,7 @@ def random_trace(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", first_in_test(range(4), 1))
 def test_many_long_traces(part):
     for seed in range(part * 500, part * 500 + 500):
         try:

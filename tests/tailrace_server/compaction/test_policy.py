@@ -386,6 +386,7 @@ def test_choosing_again_comes_to_an_end_and_bounds_the_segments(rows, history, n
         assert older.last_seq == newer.after_seq
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["bytes", "age"])
 def test_ten_thousand_flushes_of_a_history_that_is_trimmed(bound):
     kept_bytes, kept_us = 40_000_000, 2_000

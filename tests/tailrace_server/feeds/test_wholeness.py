@@ -335,6 +335,7 @@ def test_a_partition_that_was_rolled_back_lacks_nothing():
     assert node.feeds.named("quiet").partitions[0].high_seq == 0
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_call_between_writes_flushes_and_marks_is_no_damage(memory_disk):
     """The mark is written while rows are written, flushed and trimmed: whatever a crash keeps, a start takes."""
 

@@ -428,6 +428,7 @@ def test_a_planted_bug_is_found(memory_disk, place, bug):
         lives()
 
 
+@pytest.mark.slow
 @pytest.mark.planted
 @pytest.mark.parametrize(
     ("place", "bug"),

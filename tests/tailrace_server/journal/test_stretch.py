@@ -197,6 +197,7 @@ def test_both_ways_find_the_same_records_and_the_same_end(specs, how, more, wind
     assert (facts.bad, facts.newer) == (("", False) if why is None else why[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "base"), [(RECORD_FIELDS, 0), (BLOCK_FIELDS, RECORD_HEADER_BYTES)])
 def test_each_field_is_checked_by_columns_as_it_is_one_at_a_time(fields, base):
     specs = [("block", 1, b"v", False), ("block", 3, b"v" * 900, True), ("control", RecordKind.FLUSHED, b"x" * 100)]
@@ -221,6 +222,7 @@ def forge_published(content, place, at, value):
     struct.pack_into("<Q", content, place + 88, xxhash.xxh3_64_intdigest(summed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sink", "digest"),
     [

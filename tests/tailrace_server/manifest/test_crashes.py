@@ -202,6 +202,7 @@ def test_a_drop_is_undone_or_finished():
     assert outcomes == {(True, False), (False, True), (False, False)}
 
 
+@pytest.mark.slow
 def test_a_drop_that_is_finished_after_a_crash_may_crash_again():
     for disk, _ in crashes(lambda disk, store: store.drop_feed(FEED)):
         for number in itertools.count():

@@ -199,6 +199,7 @@ def test_a_target_with_something_in_it_is_refused(stopped):
         restore(disk, DATA, TARGET, stopped.host.randomness)
 
 
+@pytest.mark.slow
 def test_an_interrupted_backup_is_no_backup(stopped, memory_disk):
     for crash_at in range(1_000):
         disk = stopped.disk.fork()
@@ -309,6 +310,7 @@ def test_what_is_not_there_or_is_no_data_directory_has_no_backup(stopped):
     assert disk.names("/other") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [False, True])
 def test_a_full_disk_leaves_nothing_that_looks_like_a_backup(stopped, copies):
     for number in itertools.count():
@@ -324,6 +326,7 @@ def test_a_full_disk_leaves_nothing_that_looks_like_a_backup(stopped, copies):
         assert verify(disk, DATA).problems == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_that_looks_restored(stopped):
     disk = stopped.disk.fork()
     backup(disk, DATA, TARGET, 0)

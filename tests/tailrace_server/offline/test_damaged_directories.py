@@ -197,6 +197,7 @@ def check(life, path, damage, change):
     assert not missing or is_untold_feed, "all that is missing is listed"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_directory_loses_nothing_in_silence(life, seed):

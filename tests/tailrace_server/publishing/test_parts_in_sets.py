@@ -66,6 +66,7 @@ async def lose_the_leader(members, client, *, is_flushed=False):
     return rows_written(new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_flushed", [False, True])
 async def test_a_new_leader_goes_on_with_the_parts_that_are_not_there(members, is_flushed):
     async with members.client() as client:
@@ -75,6 +76,7 @@ async def test_a_new_leader_goes_on_with_the_parts_that_are_not_there(members, i
     assert all(last.is_complete and len(last.parts) > 1 for last in told[0])
 
 
+@pytest.mark.slow
 @pytest.mark.planted
 async def test_a_follower_that_forgets_the_parts_is_found(members, monkeypatch):
     """A planted bug: followers are told of the batch, and not that they have a part of it."""
@@ -89,6 +91,7 @@ async def test_a_follower_that_forgets_the_parts_is_found(members, monkeypatch):
             await lose_the_leader(members, client)
 
 
+@pytest.mark.slow
 async def test_a_part_that_no_majority_has_is_rolled_back_and_the_ones_before_it_stay(members):
     """The old leader writes one more, follows the new one, and leads again: it goes on above what is left."""
     async with members.client() as client:
@@ -126,6 +129,7 @@ async def test_a_part_that_no_majority_has_is_rolled_back_and_the_ones_before_it
             assert all(last.is_complete for last in last_batches(node))
 
 
+@pytest.mark.slow
 async def test_a_handover_between_two_parts(members):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=2)
@@ -139,6 +143,7 @@ async def test_a_handover_between_two_parts(members):
         assert new.rows("orders") == ROWS
 
 
+@pytest.mark.slow
 async def test_a_member_that_was_away_gets_the_parts(members):
     """In a snapshot of segments, which have several of them."""
     async with members.client() as client:

@@ -44,6 +44,7 @@ def owns():
 ALL = [(own, dict(zip(NAMES, seen, strict=True))) for own in owns() for seen in itertools.product(answers(), repeat=2)]
 
 
+@pytest.mark.slow
 def test_every_row_of_the_table_is_reached_and_named():
     rows = dict(re.findall(r"^\| (\w+) \| .* \| ([A-Z_]+) \|$", election.__doc__, re.MULTILINE))
     found = {}
@@ -56,6 +57,7 @@ def test_every_row_of_the_table_is_reached_and_named():
     assert found == {case: {move} for case, move in rows.items()}
 
 
+@pytest.mark.slow
 def test_nobody_leads_by_itself_without_a_majority_that_was_all_asked():
     for own, seen in ALL:
         for asked in map(frozenset, ((), NAMES[:1], NAMES)):

@@ -66,6 +66,7 @@ def check_flip(disk, place, bit, answers):
 
 @pytest.mark.usefixtures("small_pages")
 class TestSmallPages:
+    @pytest.mark.slow
     def test_a_bit_of_every_byte_that_flips(self, one_file, written, blocks, answers):
         disk = one_file(written(blocks))
         for place in range(len(disk.data)):

@@ -123,6 +123,7 @@ def test_a_row_goes_an_eighth_of_the_age_late_at_most_and_marks_are_few(minutes,
         assert len(ahead.seqs(PLACE)) <= 2 * AGE_PARTS + 20
 
 
+@pytest.mark.slow
 def test_marks_get_fewer_the_older_they_are():
     ahead = Ahead()
     for number in range(1, 7 * 24 * 60):

@@ -52,6 +52,7 @@ def test_short_clients_cost_a_fifth_of_a_kilobyte_each():
     assert taken <= 1.1 * account.producers.used + 256 * 1_024
 
 
+@pytest.mark.slow
 def test_a_node_forgets_the_least_recently_used_of_all_partitions():
     """One million producers want four times what there is room for."""
     account = MemoryAccount(64 << 20)
@@ -73,6 +74,7 @@ def test_a_node_forgets_the_least_recently_used_of_all_partitions():
         assert partition.producers.decide(newest, 1, resend=True, now=clients).verdict is ResendVerdict.DUPLICATE
 
 
+@pytest.mark.slow
 def test_no_block_waits_until_the_tables_of_all_partitions_have_forgotten(monkeypatch):
     """With 4,096 partitions all of them took 2.2 to 3.6 s, in which the node did nothing else."""
     forgetting = []
@@ -157,6 +159,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_max", [4 * 1_000, 4 * 3_000, 4 * 20_000])
 @given(taken=steps)
 @settings(max_examples=examples(20))

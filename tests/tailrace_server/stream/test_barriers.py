@@ -1,5 +1,6 @@
 import tracemalloc
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
@@ -72,6 +73,7 @@ def test_a_cookie_after_a_lost_one_waits_on_its_own():
     assert barriers.returned() == [Returned(b"3")]
 
 
+@pytest.mark.slow
 def test_many_cookies_that_wait_for_many_streams_take_little():
     """A client that takes nothing of 16,384 streams may send 4,096 cookies: they must not hold the product of these."""
     streams = [(id, 10, 0) for id in range(1_000)]

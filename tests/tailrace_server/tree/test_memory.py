@@ -30,6 +30,7 @@ def without_header(number):
     return block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [with_own_body, with_a_view, without_header])
 def test_the_constants_are_as_measured(make):
     """Within a quarter: other versions of Python have objects of other sizes."""

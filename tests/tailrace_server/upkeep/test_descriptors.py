@@ -26,6 +26,7 @@ async def flushed(engine, partition, times=3):
         await engine.flusher.flush(partition)
 
 
+@pytest.mark.slow
 async def test_more_segments_than_descriptors(engine):
     for number in range(30):
         await flushed(engine, engine.create(f"feed{number}"))
@@ -82,6 +83,7 @@ async def test_a_look_up_without_any_descriptor_is_refused_and_no_damage(engine)
     assert engine.get(partition, b"always") == [b"2"]
 
 
+@pytest.mark.slow
 async def test_no_call_of_a_flush_or_a_fold_leaves_a_descriptor_behind(make_engine):
     """Each call fails once, by the lack of a descriptor."""
     for number in itertools.count():

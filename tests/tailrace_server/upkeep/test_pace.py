@@ -27,6 +27,7 @@ def engine(make_engine):
     return make_engine(flush_age_s=1e9, journal_replay_s=BOUND_S, journal_file_bytes_max=200_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, 70])
 async def test_writers_do_not_outrun_a_flush(engine, count):
     partitions = [engine.create(f"feed-{number}") for number in range(count)]
