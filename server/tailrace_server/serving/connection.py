@@ -21,7 +21,7 @@ from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import encode_error
+from tailrace.wire.messages import Hello, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.answer_memory import SHARE_BYTES
@@ -30,6 +30,7 @@ from tailrace_server.serving.deadline_timer import DeadlineTimer
 from tailrace_server.serving.follower_barriers import FollowerBarriers
 from tailrace_server.serving.missing_feeds import MissingFeeds
 from tailrace_server.serving.served_replica import ServedReplica
+from tailrace_server.serving.waiting_requests import PendingStreams, WaitingRequests
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.peer_progress import PeerProgress
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -40,7 +41,6 @@ from tailrace_server.stream.stream_slot import StreamSlot
 if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace.wire.replica_messages import Replica
-    from tailrace.wire.stream_messages import StreamRequest
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.services import Services
 
@@ -91,8 +91,8 @@ class Connection:
         self._found_bytes = 0  # of answers that are not complete, and of the chunks that are read for them
         self._unsent_bytes = 0  # of answers that were sent, and that the socket has not taken: this many at most
         self._charged_bytes = 0  # the share of this connection in the node's account
-        self.waiting_requests = 0  # in tasks of their own, for the by-key index or the place of a time
-        self.pending_streams: dict[int, StreamRequest] = {}  # by id: they wait for the seq of their time
+        self.waiting = WaitingRequests(node.config.limits.waiting_requests_max)
+        self.pending_streams = PendingStreams()
         self.writes = False
         self._waits_for_memory = False  # reading pauses, so the peer cannot be called silent
         self._closing_at = 0.0
@@ -273,6 +273,18 @@ class Connection:
             self.missing_feeds.confirm(answer)
         except Overloaded as error:
             self.answers.add_error(error, id)
+
+    def greet(self, hello: Hello) -> None:
+        """Takes the client's HELLO: its names, its window, and frames of full size from now on."""
+        limits = self.node.config.limits
+        self.name, self.session = hello.name, hello.session
+        self.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
+        self.decoder.body_bytes_max = limits.frame_body_bytes_max
+        self.greeted, self.changes = True, self.node.leaderships.changes()
+
+    def has_written(self) -> None:
+        """Notes that the client writes: its requests wait for room in the write queue from now on."""
+        self.writes = True
 
     # Sending
 

@@ -165,8 +165,7 @@ def _answer_later(
     connection: Connection, frame: Frame, member: Member, work: Callable[[], Awaitable[dict[str, Any]]]
 ) -> None:
     node, id = connection.node, frame.id
-    if connection.waiting_requests >= node.config.limits.waiting_requests_max:
-        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
+    connection.waiting.begin()
 
     async def run() -> None:
         try:
@@ -181,11 +180,14 @@ def _answer_later(
         else:
             connection.answers.add(answer)
         finally:
-            connection.waiting_requests -= 1
+            connection.waiting.end()
         node.connections.turn_ended()
 
-    member.start(run)
-    connection.waiting_requests += 1
+    try:
+        member.start(run)
+    except TailraceError:
+        connection.waiting.end()
+        raise
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

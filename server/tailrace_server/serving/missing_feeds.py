@@ -44,9 +44,7 @@ class MissingFeeds:
         if leadership.role is Role.LEADER and not leadership.in_set:
             answer(None)
             return
-        if connection.waiting_requests >= node.config.limits.waiting_requests_max:
-            raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
-        connection.waiting_requests += 1
+        connection.waiting.begin()
         self._waiting.append((node.feeds.additions, answer))
         if not self._under_way:
             self._under_way = True
@@ -65,9 +63,9 @@ class MissingFeeds:
             except OSError as error:
                 failure = NotLeader(f"the leader cannot be asked: {error}", leader=leadership.leader or None)
             for additions, answer in asked:
-                connection.waiting_requests -= 1
+                connection.waiting.end()
                 if failure is None and additions != node.feeds.additions:
-                    answer(Overloaded("there is another feed since a moment ago: ask again"))
+                    answer(Overloaded("a feed was added while this node asked: ask again"))
                 else:
                     answer(failure)
             node.connections.turn_ended()
@@ -79,7 +77,7 @@ class MissingFeeds:
         with trio.move_on_after(timeout_s) as scope:
             await node.leaderships.system.confirmed()
         if scope.cancelled_caught:
-            raise NotLeader(f"no majority has said within {timeout_s:g} s that this node leads")
+            raise NotLeader(f"no majority has confirmed within {timeout_s:g} s that this node leads")
 
     async def _hear_of_leader(self) -> None:
         node, leadership = self._connection.node, self._connection.node.leaderships.system

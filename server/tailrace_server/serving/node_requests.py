@@ -26,12 +26,8 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
         raise Forbidden("a token was given, and this node knows no tokens: connect without one")
     node = connection.node
     limits, identity = node.config.limits, node.identity
-    connection.name = hello.name
-    connection.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
-    connection.decoder.body_bytes_max = limits.frame_body_bytes_max
-    connection.greeted, connection.changes = True, node.leaderships.changes()
+    connection.greet(hello)
     if hello.session:
-        connection.session = hello.session
         node.connections.begin_session(connection)
     leadership = node.leaderships.system  # HELLO_OK has room for one group
     levels = ("memory", "disk", "quorum") if leadership.in_set else ("memory", "disk")

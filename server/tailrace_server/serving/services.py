@@ -11,6 +11,7 @@ import trio
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.host.turn import Turn
 from tailrace_server.replication.local_node import LocalNode
+from tailrace_server.serving.waiting_requests import WaitingRequests
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.rounds import Rounds
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class OpenConnection(Protocol):
-    """One connection, as its parts see it: its streams, its tasks, and its count of waiting requests."""
+    """One connection, as its parts see it: its streams, its tasks, and its waiting requests."""
 
     node: Services
     rounds: Rounds
     nursery: trio.Nursery
-    waiting_requests: int
+    waiting: WaitingRequests
 
     def has_news(self) -> None:
         """Notes that the connection has something to send."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, Overloaded, TailraceError
+from tailrace.errors import Forbidden, NoSpace, TailraceError
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
@@ -84,9 +84,7 @@ async def _reopen(node: Services, id: bytes) -> None:
 
 def _on_publish(connection: Connection, frame: Frame) -> None:
     request = Publish.decode(frame.body)
-    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
-        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
-    connection.waiting_requests += 1
+    connection.waiting.begin()
     connection.nursery.start_soon(_publish, connection, frame.id, request)
 
 
@@ -102,7 +100,7 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
         connection.answers.add(encode_json(Opcode.RESULT, value, id))
         files = published.files
     finally:
-        connection.waiting_requests -= 1
+        connection.waiting.end()
     node.connections.turn_ended()
     if files:
         with trio.CancelScope(shield=True):  # the connection may end now, and only this task knows of the files

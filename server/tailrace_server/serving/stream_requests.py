@@ -65,10 +65,8 @@ def _open(connection: Connection, id: int, request: StreamRequest, partition: Pa
     if isinstance(found, StreamStart):
         _begin(connection, id, request, partition, found)
         return
-    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
-        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
-    connection.waiting_requests += 1
-    connection.pending_streams[id] = request
+    connection.waiting.begin()
+    connection.pending_streams.add(id, request)
     # The segment may leave its chain, and the feed be dropped, before it has been read.
     connection.node.storage.pins.pin(found)
     connection.nursery.start_soon(_find_and_begin, connection, id, request, found)
@@ -112,23 +110,23 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
         await connection.wait_for_room()
         # The wait for a thread goes on after the connection has ended. A stream opened then would never be closed.
         await trio.lowlevel.checkpoint_if_cancelled()
-        if connection.is_closing or not _is_pending(connection, id, request):
+        if connection.is_closing or not connection.pending_streams.has(id, request):
             return
-        del connection.pending_streams[id]
+        connection.pending_streams.pop(id)
         partition = _checked(connection, id, request)
         if partition is not None:
             _begin(connection, id, request, partition, start)
     except SegmentDamaged as error:
         node.storage.found_damage(error)
-        if _is_pending(connection, id, request):
+        if connection.pending_streams.has(id, request):
             connection.answers.add(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
     except TailraceError as error:
         connection.answers.add_error(error, id)
     finally:
-        connection.waiting_requests -= 1
+        connection.waiting.end()
         node.storage.pins.unpin(segment)
-        if _is_pending(connection, id, request):
-            del connection.pending_streams[id]
+        if connection.pending_streams.has(id, request):
+            connection.pending_streams.pop(id)
     node.connections.turn_ended()
 
 
@@ -179,18 +177,18 @@ def _role(connection: Connection, request: StreamRequest) -> str:
 
 def _end_once_sure(connection: Connection, id: int, request: StreamRequest) -> None:
     """Answers that the feed was dropped, or that this node is behind if the former is not sure."""
-    connection.pending_streams[id] = request
+    connection.pending_streams.add(id, request)
 
     def answer(failure: TailraceError | None) -> None:
-        if not _is_pending(connection, id, request):
+        if not connection.pending_streams.has(id, request):
             return
-        del connection.pending_streams[id]
+        connection.pending_streams.pop(id)
         connection.answers.add(_refusal_once_sure(connection, request, failure).encode(id))
 
     try:
         connection.missing_feeds.confirm(answer)
     except Overloaded:
-        del connection.pending_streams[id]
+        connection.pending_streams.pop(id)
         raise
 
 
@@ -205,11 +203,6 @@ def _refusal_once_sure(connection: Connection, request: StreamRequest, failure: 
         return StreamEnd(request.partition, EndReason.FEED_DROPPED, unknown, term)
     message = f"{unknown}, and that it was dropped is not sure: {failure}"
     return StreamEnd(request.partition, EndReason.BEHIND, message, term)
-
-
-def _is_pending(connection: Connection, id: int, request: StreamRequest) -> bool:
-    """The client has not closed the stream before it was open; another request may have its id by now."""
-    return connection.pending_streams.get(id) is request
 
 
 def _checked(connection: Connection, id: int, request: StreamRequest) -> Partition | None:
@@ -323,7 +316,7 @@ def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None
 
 def _on_stream_close(connection: Connection, frame: Frame) -> None:
     """Ends a stream that the client closes."""
-    request = connection.pending_streams.pop(frame.id, None)
+    request = connection.pending_streams.pop(frame.id)
     if request is not None:  # the search for its start is under way, and its result is dropped
         connection.answers.add(StreamEnd(request.partition, EndReason.CLOSED, _CLOSED).encode(frame.id))
         return

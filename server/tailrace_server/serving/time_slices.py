@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import trio
 
-from tailrace.errors import Overloaded, ProtocolError, TailraceError
+from tailrace.errors import ProtocolError, TailraceError
 from tailrace_server.segment import NotCached, Segment
 from tailrace_server.serving.connection import Connection
 from tailrace_server.upkeep.storage import Storage
@@ -49,9 +49,7 @@ def run_in_slices(
             return
     except NotCached as error:
         missing = error
-    if connection.waiting_requests >= connection.node.config.limits.waiting_requests_max:
-        raise Overloaded(f"{connection.waiting_requests} requests of this connection are waiting; wait for answers")
-    connection.waiting_requests += 1
+    connection.waiting.begin()
     connection.hold_request(nbytes)
     if missing is not None:
         _pin(connection.node.storage, missing)
@@ -106,7 +104,7 @@ async def _step_until(
     except TailraceError as error:
         connection.answers.add_error(error, id)
     finally:
-        connection.waiting_requests -= 1
+        connection.waiting.end()
         connection.hold_found(-held)
         connection.hold_request(-nbytes)
     connection.node.connections.turn_ended()

@@ -59,7 +59,7 @@ def _take(
     node, flags = connection.node, write.flags
     storage = node.storage
     storage.require_durable()
-    connection.writes = True
+    connection.has_written()
     storage.require_space()
     try:
         versions, fresh = write_block(

@@ -128,7 +128,7 @@ async def test_gets_that_wait_for_the_disk_hold_little_of_one_connection(raw, la
         await connection.hello()
         await connection.send(gets(large, 60))
         await settle()
-        assert max(c.waiting_requests for c in node.connections) == 60
+        assert max(c.waiting.count for c in node.connections) == 60
         gate.set()
         if reads:
             await read_all(connection, large, 60)
@@ -171,7 +171,7 @@ async def test_requests_that_wait_are_bounded_by_their_own_bytes(raw, large, nod
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             await settle()
-            waiting = max(c.waiting_requests for c in node.connections)
+            waiting = max(c.waiting.count for c in node.connections)
             assert 1 <= waiting <= 1 + node.config.limits.backlog_bytes_max // (500 * 4_000)
             gate.set()
             for _ in range(20):
