@@ -1,10 +1,10 @@
 """CLEAN: the proof that the last stop lost nothing, so that the node may go on with the branches that it had.
 
-It is written last at a clean stop. The next start reads it first, and removes it when everything was found that it
-tells of: a start that finds less does not go on (feeds/wholeness.py). It counts only if all that it says
-agrees with what is found then: a mark of the stop before last, or one in a copied or restored directory, does not. (A
-copy that is put in the place of the original may be given its inodes; when NODE was last changed tells it.) A copy of a
-whole volume can't be told apart this way.
+It is written last at a clean stop. The next start reads it first, and removes it when all data that it lists was found:
+a start that finds less refuses (feeds/wholeness.py). The mark counts only if all its members agree with the directory.
+So the mark of an earlier stop, or one in a copied or restored directory, does not count. (A copy that replaces the
+original may get the same inodes; the time of NODE's last change tells it.) A copy of a whole volume cannot be told from
+the original.
 
 The file is one line of JSON with its checksum (directory/sealed.py).
 """
@@ -30,7 +30,7 @@ VERSION = 1
 
 
 class CleanPartition(NamedTuple):
-    """How far a partition has come: ids of 16 bytes, the newest branch, and the last seq on it."""
+    """The end of a partition: ids of 16 bytes, the newest branch, and the last seq on it."""
 
     feed_id: bytes
     partition: int
@@ -39,9 +39,9 @@ class CleanPartition(NamedTuple):
 
 
 class CleanMark(NamedTuple):
-    """What CLEAN says, or would have to say.
+    """The content of CLEAN, as found or as expected.
 
-    ``device`` and ``inode`` are those of the file itself; ``node_changed_ns`` is when the system last changed NODE.
+    ``device`` and ``inode`` are those of the file itself; ``node_changed_ns`` is the time of NODE's last change.
     """
 
     journal_end: tuple[int, int]
@@ -54,7 +54,7 @@ class CleanMark(NamedTuple):
 
 
 class TakenMark(NamedTuple):
-    """What ``find_clean`` found: the mark (None, and ``why``, where there is no good one), and where it really was."""
+    """The result of ``find_clean``: the mark, or None and ``why``, and the real place of the file."""
 
     mark: CleanMark | None
     why: str
@@ -66,10 +66,10 @@ class TakenMark(NamedTuple):
 
 
 def write_clean(disk: Disk, directory: str, journal_end: tuple[int, int], partitions: Iterable[CleanPartition]) -> None:
-    """Mark the data directory as stopped cleanly; durable when this returns.
+    """Marks the data directory as stopped cleanly; durable when this returns.
 
-    The last thing that a node does, after the journal was closed without an error: ``journal_end`` is ``Journal.end``
-    then, ``partitions`` are all that the node holds. OSError: there is no mark, or there is a good one.
+    A node does this last, after the journal was closed without an error. ``journal_end`` is ``Journal.end`` then,
+    ``partitions`` are all partitions of the node. OSError: there is no mark, or a good one.
     """
     path = os.path.join(directory, CLEAN_NAME)
     with contextlib.closing(disk.create(path + TEMPORARY)) as file:
@@ -82,7 +82,7 @@ def write_clean(disk: Disk, directory: str, journal_end: tuple[int, int], partit
 
 
 def find_clean(disk: Disk, directory: str) -> TakenMark:
-    """Reads the mark; comes before the journal is opened. OSError."""
+    """Reads the mark, before the journal is opened. OSError."""
     place = _place(disk, directory)
     path = os.path.join(directory, CLEAN_NAME)
     if not disk.exists(path):
@@ -98,10 +98,10 @@ def find_clean(disk: Disk, directory: str) -> TakenMark:
 
 
 def remove_clean(disk: Disk, directory: str) -> None:
-    """Removes the mark, durably, whatever it says; nothing if there is none.
+    """Removes the mark, if there is one, durably.
 
-    Comes before anything is changed of what the mark tells of. OSError: the node must not start, the mark may still be
-    there.
+    To be called before any data that the mark lists is changed. OSError: the node must not start, since the mark may
+    still be there.
     """
     path = os.path.join(directory, CLEAN_NAME)
     if disk.exists(path):
@@ -114,9 +114,9 @@ def _place(disk: Disk, directory: str) -> tuple[str, str, int]:
 
 
 def why_unclean(taken: TakenMark, journal_end: tuple[int, int], partitions: Iterable[CleanPartition]) -> str | None:
-    """Why the last stop can't be taken for a clean one, for the log; None where it was clean. Pure.
+    """Returns why the last stop does not count as clean, for the log; None if it was clean. Pure.
 
-    ``journal_end`` is ``Recovered.end``; ``partitions`` are all that the node has found, in any order.
+    ``journal_end`` is ``Recovered.end``; ``partitions`` are all partitions that the node has found, in any order.
     """
     if taken.mark is None:
         return taken.why
@@ -136,7 +136,7 @@ def _differs(field: str, marked: Any, is_now: Any) -> str:
 
 
 def encode_mark(mark: CleanMark) -> bytes:
-    """The content of the file."""
+    """Returns the content of the file."""
     fields = mark._asdict() | {
         "partitions": [[p.feed_id.hex(), p.partition, p.branch.hex(), p.high_seq] for p in mark.partitions],
     }
@@ -144,7 +144,7 @@ def encode_mark(mark: CleanMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> CleanMark:
-    """What ``encode_mark`` made. ValueError, which says what is wrong, for anything else."""
+    """Parses the content of ``encode_mark``. Raises ValueError, with the reason, for others."""
     try:
         fields = unseal(data, FORMAT, VERSION)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""What the control records of a partition say, as JSON. Pure.
+"""The payloads of a partition's control records, as JSON. Pure.
 
-    FAILOVER_ENTRY    the failover log from here on; where the partition was rolled back before, also how often
-    ROLLED_BACK       down to which seq, how often with this time, and log and producers as they are then
+    FAILOVER_ENTRY    the failover log from here on, and the count of earlier rollbacks, if there were any
+    ROLLED_BACK       the seq reached, the count of rollbacks with this one, and log and producers as of then
     PRODUCERS_TOLD    the producers as the leader had them at a seq
 
-How often it was rolled back orders logs: within one history terms only grow, and a rollback may take them back.
+The count of rollbacks orders logs: within one history terms only grow, but a rollback may take them back.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tailrace.model.failover import FailoverLog
 
 
 class LogRecord(NamedTuple):
-    """The payload of a FAILOVER_ENTRY. ``rollbacks`` is how often the partition had been rolled back."""
+    """The payload of a FAILOVER_ENTRY. ``rollbacks`` counts the partition's earlier rollbacks."""
 
     log: FailoverLog
     rollbacks: int = 0
 
     def encode(self) -> bytes:
-        """The payload: of a partition that was never rolled back, the log alone."""
+        """Returns the payload: the log alone if the partition was never rolled back."""
         log = self.log.to_json()
         return json.dumps({"log": log, "rollbacks": self.rollbacks} if self.rollbacks else log).encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> LogRecord:
-        """What ``encode`` made. KeyError, TypeError, ValueError for anything else."""
+        """Parses a payload of ``encode``. Raises KeyError, TypeError or ValueError for others."""
         value = json.loads(payload)
         if isinstance(value, list):
             return cls(FailoverLog.from_json(value))
@@ -39,7 +39,7 @@ class LogRecord(NamedTuple):
 class RollbackRecord(NamedTuple):
     """The payload of a ROLLED_BACK: the partition stands at ``seq`` with this log, for the ``rollbacks``-th time.
 
-    ``producers`` is what `producers_to_json` made of the table as it is then.
+    ``producers`` is the result of `producers_to_json` for the table as of then.
     """
 
     seq: int
@@ -48,30 +48,30 @@ class RollbackRecord(NamedTuple):
     producers: dict[str, Any]
 
     def encode(self) -> bytes:
-        """The payload."""
+        """Returns the payload."""
         return json.dumps({**self._asdict(), "log": self.log.to_json()}).encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> RollbackRecord:
-        """What ``encode`` made. KeyError, TypeError, ValueError for anything else; producers are not looked into."""
+        """Parses a payload of ``encode``; producers are not checked. Raises KeyError, TypeError or ValueError."""
         value = json.loads(payload)
         log, producers = FailoverLog.from_json(value["log"]), value["producers"]
         return cls(_count(value["seq"]), log, _count(value["rollbacks"]), producers)
 
 
 class ProducersRecord(NamedTuple):
-    """The payload of a PRODUCERS_TOLD: ``value`` is what `producers_to_json` made, as of ``seq``."""
+    """The payload of a PRODUCERS_TOLD: ``value`` is the result of `producers_to_json`, as of ``seq``."""
 
     seq: int
     value: dict[str, Any]
 
     def encode(self) -> bytes:
-        """The payload."""
+        """Returns the payload."""
         return json.dumps(self._asdict()).encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> ProducersRecord:
-        """What ``encode`` made. KeyError, TypeError, ValueError for anything else; ``value`` is not looked into."""
+        """Parses a payload of ``encode``; ``value`` is not checked. Raises KeyError, TypeError or ValueError."""
         value = json.loads(payload)
         return cls(_count(value["seq"]), value["value"])
 

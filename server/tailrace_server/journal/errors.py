@@ -1,4 +1,4 @@
-"""What goes wrong with a journal."""
+"""The errors of a journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tailrace.errors import NotDurable, TailraceError
 class JournalDamaged(TailraceError):
     """The journal has lost something that was durable; the node does not start, and nothing has been changed.
 
-    ``file`` is the path, ``offset`` where in it (bytes) the damage begins.
+    ``file`` is the path, ``offset`` the begin of the damage in it, in bytes.
     """
 
     def __init__(self, file: str, offset: int, why: str) -> None:

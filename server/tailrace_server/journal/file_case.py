@@ -1,9 +1,9 @@
-"""What a file of a journal is found to be. Pure.
+"""Decides the case of each file of a journal at a start. Pure.
 
-A journal is read in full before anything is changed. Each file then is exactly one of these cases (``decide``); `end`
-is where its last whole record ends, `synced` up to where it is known to have been durable:
+A journal is read in full before anything is changed. Each file then is exactly one of these cases (``decide``). `end`
+is the end of its last whole record; `synced` is the offset up to which it is known to have been durable:
 
-    case          which       what is found                                              what is done
+    case          which       found                                                      done
     ------------- ----------- ---------------------------------------------------------- -----------------------
     MISSING       not newest  there is no file of this number between two others         stop
     BAD_HEADER    any         no header, a damaged one, of another version or number     stop
@@ -13,12 +13,12 @@ is where its last whole record ends, `synced` up to where it is known to have be
     LEFTOVER      not newest  whole, and something behind that end                       cut there
     WHOLE         not newest  whole                                                      -
     LOST          newest      a bad record at or an end below `synced`                   stop
-    TORN          newest      a bad record at `end`, which nobody knew to be durable     cut at `end`
+    TORN          newest      a bad record at `end`, not known to have been durable      cut at `end`
     ALLOCATED     newest      only zeros from `end` on                                   cut at `end`
     ENDS          newest      whole                                                      -
 
-`synced` is what the file's header and its records say, and any valid record beyond a bad one, at whatever place: a page
-that was never written is a torn tail, however many good ones the disk wrote behind it; one that was durable is damage.
+`synced` is the maximum over the file's header, its records, and valid records at any place beyond a bad one. So a page
+that was never written is a torn tail, even if the disk wrote good pages behind it; a page that was durable is damage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tailrace_server.journal.format import FILE_HEADER_BYTES
 
 
 class FileCase(enum.Enum):
-    """What a file of the journal is found to be; the table above."""
+    """The case of a file of the journal; the table above."""
 
     MISSING = "missing"
     BAD_HEADER = "bad header"
@@ -51,13 +51,13 @@ STOPS = frozenset(
 
 
 class FileFacts(NamedTuple):
-    """What reading a file told.
+    """The facts found by reading a file.
 
-    ``end`` is where the last good record ends (0 without a header); ``bad`` says why what follows is no record, ""
-    where nothing should. ``newer``: what follows is one, of an unknown kind. ``tail_bytes`` lie between ``end`` and the
-    last byte that is not zero. ``synced`` is the greatest offset that anything before ``end`` says was durable,
-    ``witness`` the greatest that a valid record behind it says. ``records`` are how many there are before ``end``, and
-    ``surplus_ns`` theirs (replay_cost.py).
+    ``end`` is the end of the last good record (0 without a header). ``bad`` is why the following bytes are no record;
+    "" if none should follow. ``newer``: a record of an unknown kind follows. ``tail_bytes`` lie between ``end`` and the
+    last byte that is not zero. ``synced`` is the greatest durable offset that the header or a record before ``end``
+    tells, ``witness`` the greatest that a valid record behind ``end`` tells. ``records`` is the count of records before
+    ``end``, ``surplus_ns`` the sum of theirs (replay_cost.py).
     """
 
     size: int
@@ -73,7 +73,7 @@ class FileFacts(NamedTuple):
 
 
 def decide(facts: FileFacts | None, successor_says: int | None) -> FileCase:
-    """The case of a file by the table above. ``facts``: None if it is missing; ``successor_says``: None if newest."""
+    """Decides the case of a file by the table. ``facts``: None if it is missing; ``successor_says``: None if newest."""
     if facts is None:
         return FileCase.MISSING
     if facts.end == 0:

@@ -7,8 +7,8 @@ A record's checksum covers its header and the first ``covered`` bytes of its pay
 block the block's header, because the block's body has a sum of its own, made by the producer. So writing a block costs
 one checksum over 184 bytes, whatever its size.
 
-A record names the file that it was written to by a random 64-bit key, new for each file, and the place in it. What is
-left of another file on the same disk sectors, or what a producer put into a value, can't be taken for a record then.
+A record names its file by a random 64-bit key, new for each file, and its place in the file. So neither the rest of
+another file on the same disk sectors nor a value of a producer can be taken for a record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ VERSION = 1
 FILE_HEADER_BYTES = 64
 RECORD_HEADER_BYTES = 96
 
-# The largest block, or a control record that is twice as large as any block. A length above it is damage, found before
+# The largest block, or a control record that is twice as large as any block. A greater length is damage, found before
 # anything is read or allocated for it.
 PAYLOAD_BYTES_MAX = 64 << 20
 
-# Offsets in a file are 32-bit numbers. What a file may hold before the next one begins is bounded far below, so that
-# the last record always fits.
+# Offsets in a file are 32-bit numbers. A file is full at a size far below, so that the last record always fits.
 FILE_BYTES_MAX = 1 << 32
 
 NO_BRANCH = bytes(BRANCH_BYTES)
@@ -49,7 +48,7 @@ assert PAYLOAD_BYTES_MAX >= HEADER_BYTES + BODY_BYTES_MAX
 
 
 class RecordKind(enum.IntEnum):
-    """What a record tells. The numbers are the format's; a number is never used again for something else."""
+    """The kind of a record. The numbers are the format's; a number is never given to another kind."""
 
     FEED_CREATED = 1
     FEED_DROPPED = 2
@@ -66,15 +65,15 @@ KINDS = frozenset(int(kind) for kind in RecordKind)
 
 
 class JournalFormatError(ValueError):
-    """Bytes that are not what they should be; the message says in which way."""
+    """Bytes that are no valid part of a journal; the message says why."""
 
 
 class JournalHeader(NamedTuple):
     """The first 64 bytes of a file; durable, like all below ``synced``, before the file has its name.
 
-    ``key`` is the random number that all its records repeat, never 0. ``previous_end`` is how long the file before this
-    one is (0: there is none); what that file holds beyond it does not count. ``synced`` is up to which offset this file
-    was durable when it got its name.
+    ``key`` is the random number that all its records repeat, never 0. ``previous_end`` is the length of the file before
+    this one (0 for the first file); bytes of that file beyond it do not count. ``synced`` is the offset up to which
+    this file was durable when it got its name.
     """
 
     number: int
@@ -83,7 +82,7 @@ class JournalHeader(NamedTuple):
     synced: int
 
     def pack(self) -> bytes:
-        """The 64 bytes, with their checksum."""
+        """Returns the 64 bytes, with their checksum."""
         number, key, previous_end, synced = self
         data = _FILE.pack(FILE_MAGIC, VERSION, FILE_HEADER_BYTES, number, previous_end, key, synced, 0)
         body = data[:_FILE_SUM_OFFSET]
@@ -91,7 +90,7 @@ class JournalHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> JournalHeader:
-        """What ``pack`` gave. JournalFormatError otherwise, and for another version, which it names."""
+        """Parses bytes of ``pack``. Raises JournalFormatError for others, and for another version, which it names."""
         if len(data) < FILE_HEADER_BYTES:
             raise JournalFormatError(f"the file's header has {len(data)} of {FILE_HEADER_BYTES} bytes")
         magic, version, header_bytes, number, previous_end, key, synced, told = _FILE.unpack_from(data)
@@ -116,9 +115,9 @@ class JournalHeader(NamedTuple):
 class RecordHeader(NamedTuple):
     """The 96 bytes in front of a record's payload, without their checksum.
 
-    ``offset`` is the record's own place in the file, ``synced`` up to where the file was known to be durable when the
-    record was written; ``length`` the payload's bytes, of which the checksum covers the first ``covered``. ``branch``
-    (that of the last seq) and the bounds of the snapshot (0, 0 but on a replica) are a block's.
+    ``offset`` is the record's own place in the file. ``synced`` is the offset up to which the file was known to be
+    durable when the record was written. ``length`` is the payload's bytes; the checksum covers the first ``covered``.
+    ``branch`` (that of the last seq) and the bounds of the snapshot (0, 0 but on a replica) are for blocks.
     """
 
     file_key: int
@@ -136,18 +135,18 @@ class RecordHeader(NamedTuple):
 
     @classmethod
     def read(cls, data: bytes, at: int) -> RecordHeader:
-        """The header that begins at byte ``at`` of ``data``, which was checked before."""
+        """Returns the header at byte ``at`` of ``data``, which was checked before."""
         key, number, offset, synced, length, covered, kind, _, partition, _, *rest = _RECORD.unpack_from(data, at)
         return cls(key, number, offset, synced, length, covered, kind, partition, *rest)
 
     @property
     def end(self) -> int:
-        """Where the next record begins: behind the payload, at a multiple of 8."""
+        """The offset of the next record: behind the payload, at a multiple of 8."""
         return self.offset + RECORD_HEADER_BYTES + padded(self.length)
 
 
 def padded(nbytes: int) -> int:
-    """``nbytes``, rounded up to a multiple of 8."""
+    """Returns ``nbytes``, rounded up to a multiple of 8."""
     return (nbytes + 7) & ~7
 
 
@@ -164,9 +163,9 @@ def pack_record(
     snapshot: tuple[int, int],
     covered: bytes,
 ) -> bytes:
-    """The 96 bytes in front of a payload, which has ``length`` bytes and begins with those of ``covered``.
+    """Returns the 96 bytes in front of a payload, which has ``length`` bytes and begins with those of ``covered``.
 
-    On the path of every write, so it checks nothing: its caller has.
+    Every write calls this, so it checks nothing: its caller has.
     """
     fields = _RECORD.pack(
         file_key,
@@ -188,9 +187,9 @@ def pack_record(
 
 
 def unpack_record(data: bytes, file: JournalHeader, offset: int) -> RecordHeader:
-    """The header that stands at ``offset`` of ``file``, bounds checked, before its checksum can be (``check_sum``).
+    """Parses the header at ``offset`` of ``file``, and checks its bounds. ``check_sum`` checks its sum afterwards.
 
-    JournalFormatError where these bytes can't be a record of this file and place.
+    Raises JournalFormatError if these bytes can't be a record of this file and place.
     """
     if len(data) < RECORD_HEADER_BYTES:
         raise JournalFormatError(
@@ -212,7 +211,7 @@ def unpack_record(data: bytes, file: JournalHeader, offset: int) -> RecordHeader
 
 
 def check_sum(data: bytes, covered: bytes) -> None:
-    """JournalFormatError unless the header ``data`` (96 bytes) has the checksum of itself and of ``covered``."""
+    """Raises JournalFormatError unless the header ``data`` (96 bytes) has the checksum of itself and ``covered``."""
     (told,) = _SUM.unpack_from(data, _RECORD_SUM_OFFSET)
     found = xxhash.xxh3_64_intdigest(data[:_RECORD_SUM_OFFSET] + covered)
     if told != found:
@@ -220,12 +219,12 @@ def check_sum(data: bytes, covered: bytes) -> None:
 
 
 def file_name(number: int) -> str:
-    """``00000001.log`` for file 1."""
+    """Returns ``00000001.log`` for file 1."""
     return f"{number:08d}.log"
 
 
 def file_number(name: str) -> int | None:
-    """The number of a journal file by its name; None for any other name."""
+    """Returns the number of a journal file by its name; None for any other name."""
     digits = name.removesuffix(".log")
     if digits == name or not digits.isdecimal() or not digits.isascii() or file_name(int(digits)) != name:
         return None
@@ -233,10 +232,10 @@ def file_number(name: str) -> int | None:
 
 
 def lsn(number: int, offset: int) -> int:
-    """One number for a place in the journal: it grows over all files."""
+    """Returns one number for a place in the journal: it grows over all files."""
     return number * FILE_BYTES_MAX + offset
 
 
 def split_lsn(place: int) -> tuple[int, int]:
-    """File number and offset of an lsn."""
+    """Returns file number and offset of an lsn."""
     return divmod(place, FILE_BYTES_MAX)

@@ -1,7 +1,7 @@
-"""HELD: what a running node has on its disk, so that a start after a crash can tell an older copy, or a missing part.
+"""HELD: a lower bound of the data on a running node's disk. By it a start after a crash detects lost or older files.
 
-A crash leaves of each file at least what was durable. So a journal that ends before the position that HELD names, or a
-partition that ends before its seq, was put back or lost. What was written after HELD cannot be told from a crash.
+A crash keeps at least the durable part of each file. So if the journal ends before the position in HELD, or a partition
+before its seq, files were replaced or lost. A loss of data that was written after HELD looks like a crash.
 
 The file is one line of JSON with its checksum (directory/sealed.py), replaced as a whole. Source:
 docs/formats/journal.md.
@@ -29,12 +29,12 @@ VERSION = 1
 log = logging.getLogger("tailrace.server")
 
 
-# The last start of another member's directory: its number, its token, and up to where its journal was durable.
+# The last start of another member's directory: number, token, and the end of the durable journal.
 OtherStart: TypeAlias = tuple[int, bytes, tuple[int, int]]
 
 
 class HeldFeed(NamedTuple):
-    """A feed's first branch, and of each partition the last seq and how often it was rolled back (0 if absent)."""
+    """A feed's first branch, and of each partition the last seq and the count of rollbacks (0 if absent)."""
 
     branch: bytes
     seqs: tuple[int, ...]
@@ -42,9 +42,9 @@ class HeldFeed(NamedTuple):
 
 
 class HeldMark(NamedTuple):
-    """What HELD says: number and offset up to which the journal was durable, and each feed by its id.
+    """The content of HELD: number and offset up to which the journal was durable, and each feed by its id.
 
-    ``others`` is what the node was told of other members' directories, by placement id (replication/lineage.py).
+    ``others`` has the starts of other members' directories, by placement id (replication/lineage.py).
     """
 
     journal: tuple[int, int]
@@ -62,7 +62,7 @@ class Shortfall(NamedTuple):
 
 
 def load_held(disk: Disk, directory: str) -> HeldMark | None:
-    """Returns what HELD says; None if there is no good one, which a line in the log tells. Raises OSError."""
+    """Reads HELD. Returns None, and logs a line, if there is no valid HELD. Raises OSError."""
     path = os.path.join(directory, HELD_NAME)
     if not disk.exists(path):
         return None
@@ -97,7 +97,7 @@ def encode_held(mark: HeldMark) -> bytes:
 
 
 def decode_held(data: bytes) -> HeldMark:
-    """Returns what ``encode_held`` was given. Raises ValueError, which says what is wrong, for anything else."""
+    """Parses the content of ``encode_held``. Raises ValueError, with the reason, for others."""
     members = unseal(data, FORMAT, VERSION)
     try:
         number, offset = members["journal"]
@@ -123,14 +123,14 @@ def shortfalls(
     branch_of: Callable[[bytes], bytes | None],
     standing_of: Callable[[bytes, int], tuple[int, int]],
 ) -> Iterator[Shortfall]:
-    """Yields each partition that has less than ``mark`` says. Pure.
+    """Yields each partition that has less than ``mark`` has. Pure.
 
     A rollback takes seqs away, and counts itself; a feed that was dropped, or made again, has nothing of its old rows.
 
     Args:
-        mark: What HELD says.
+        mark: The content of HELD.
         branch_of: Returns the first branch of a feed; None if there is no such feed, or if it was dropped since.
-        standing_of: Returns how often a partition was rolled back, and its last seq.
+        standing_of: Returns the count of a partition's rollbacks, and its last seq.
     """
     for feed_id, feed in mark.feeds.items():
         if branch_of(feed_id) != feed.branch:

@@ -1,4 +1,4 @@
-"""Reads the files of a journal before anything is changed, and tells the case of each (file_case.py)."""
+"""Reads the files of a journal before anything is changed, and finds the case of each (file_case.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class InspectedFile(NamedTuple):
-    """A file of the journal that can be gone on with."""
+    """A file of the journal whose case lets the start continue."""
 
     path: str
     header: JournalHeader
@@ -45,7 +45,7 @@ class InspectedFile(NamedTuple):
 
 
 def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monotonic) -> list[InspectedFile]:
-    """Read all files of the journal, and change nothing. JournalDamaged at the first one that stops the start."""
+    """Reads all files of the journal, and changes nothing. JournalDamaged for the first file that stops the start."""
     numbers = sorted(number for name in disk.names(directory) if (number := file_number(name)) is not None)
     if not numbers:
         return []
@@ -61,7 +61,7 @@ def survey(disk: Disk, directory: str, clock: Callable[[], float] = time.monoton
 
 
 def _go_on(path: str, facts: FileFacts | None, successor_says: int | None) -> FileCase:
-    """The file's case, where the start can go on with it. JournalDamaged."""
+    """Returns the file's case if the start can continue with it. JournalDamaged."""
     case = decide(facts, successor_says)
     if case not in STOPS:
         return case
@@ -76,7 +76,7 @@ def _go_on(path: str, facts: FileFacts | None, successor_says: int | None) -> Fi
 
 
 def _header(disk: Disk, path: str, number: int) -> JournalHeader:
-    """The header of the file of this number. JournalDamaged where it or the file is not there."""
+    """Reads the header of the file of this number. JournalDamaged if there is no such file or no valid header."""
     if not disk.exists(path):
         _go_on(path, None, 0)
     with contextlib.closing(disk.open(path)) as file:
@@ -99,7 +99,7 @@ def _size(disk: Disk, path: str) -> int:
 def inspect(
     disk: Disk, path: str, header: JournalHeader, successor_says: int | None, progress: Progress | None = None
 ) -> FileFacts:
-    """Read a file's records up to where its successor says that it ends, or all of the newest one."""
+    """Reads a file's records up to the end that its successor tells, or all of the newest file."""
     with contextlib.closing(disk.open(path)) as file:
         window = Window(file, path)
         limit = window.size if successor_says is None else min(window.size, successor_says)
@@ -128,7 +128,7 @@ def inspect(
 
 
 def _inspect_tail(window: Window, header: JournalHeader, end: int) -> tuple[int, int]:
-    """``tail_bytes`` and ``witness`` of the newest file, whose last good record ends at ``end``."""
+    """Returns ``tail_bytes`` and ``witness`` of the newest file, whose last good record ends at ``end``."""
     last, witness = end, 0
     for offset in range(end, window.size, WINDOW_BYTES):
         data = window.take(offset, WINDOW_BYTES)
@@ -140,7 +140,7 @@ def _inspect_tail(window: Window, header: JournalHeader, end: int) -> tuple[int,
 
 
 def _candidates(data: bytes, key: int) -> list[int]:
-    """Where in ``data`` a record of the file with this key may begin: at multiples of 8 that hold the key."""
+    """Returns the offsets in ``data`` of possible records: multiples of 8 with the file's key."""
     needle = key.to_bytes(8, "little")
     places = []
     place = data.find(needle)
@@ -152,7 +152,7 @@ def _candidates(data: bytes, key: int) -> list[int]:
 
 
 def _synced_at(window: Window, header: JournalHeader, offset: int) -> int:
-    """What a valid record at ``offset`` says to have been durable; 0 where there is none. Its body does not matter."""
+    """Returns ``synced`` of a valid record at ``offset``, whatever its body is; 0 without a valid record."""
     try:
         record, _ = read_head(window, header, offset)
     except JournalFormatError:

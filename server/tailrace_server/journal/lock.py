@@ -16,9 +16,9 @@ LOCK_NAME = "LOCK"
 
 
 def lock_directory(disk: Disk, directory: str) -> Lock:
-    """Take the data directory for this process; give it up with ``close``. DirectoryInUse where another one has it.
+    """Locks the data directory for this process, until ``close``. DirectoryInUse if another process has it.
 
-    The file stays when the lock is given up: removing it would let two processes lock two files of the same name.
+    The file stays when the lock is released: removing it would let two processes lock two files of the same name.
     """
     path = os.path.join(directory, LOCK_NAME)
     try:

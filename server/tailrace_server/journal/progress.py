@@ -1,4 +1,4 @@
-"""How far a start is with the journal, for its log."""
+"""Logs the progress of a start that reads a long journal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 log = logging.getLogger("tailrace.server")
 
-# Seconds between two lines of the log: a start that takes less says nothing.
+# Seconds between two lines of the log: a shorter start logs none.
 PROGRESS_SECONDS = 1.0
 
 
 class Progress:
-    """One pass over a journal. ``what`` is what is done with it, ``clock`` gives monotonic seconds."""
+    """One pass over a journal. ``what`` is the verb for the log, ``clock`` returns monotonic seconds."""
 
     def __init__(self, what: str, total_bytes: int, clock: Callable[[], float]) -> None:
         self._what = what
@@ -22,7 +22,7 @@ class Progress:
         self._told_at = clock()
 
     def add(self, nbytes: int, records: int) -> None:
-        """Notes that so many bytes more, with so many records, are done; writes a line from time to time."""
+        """Notes that ``nbytes`` more, with ``records``, are done; logs a line from time to time."""
         self._bytes += nbytes
         self._records += records
         now = self._clock()

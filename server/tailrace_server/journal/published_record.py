@@ -1,10 +1,10 @@
-"""The payload of the journal's record PUBLISHED: a partition's share of a batch, and whose batch it is. Pure.
+"""The payload of the journal's record PUBLISHED: a partition's share of a batch, and the batch's sink. Pure.
 
     bytes of the JSON u32 | blocks u32 | JSON | zeros up to a multiple of 8 | headers, 96 bytes each | bodies
 
 The record's checksum covers all up to the bodies, and each body has its own in its header: nothing is summed twice. The
 JSON is ``{"sinks": {sink: [batch, origin, seq, digest]}}``: the last batches that change with these blocks. Without
-blocks it is what a replica was told of them. docs/formats/journal.md has an example.
+blocks it holds last batches that a replica was told. docs/formats/journal.md has an example.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COUNTS = struct.Struct("<II")
 # With 96 bytes of header for each block in front of it. The journal's records have at most 64 MiB.
 PUBLISH_BYTES_MAX = 60 * 1024 * 1024
 BLOCKS_MAX = 32_768
-# What a system call takes; more bodies are joined.
+# The most buffers of one system call; more bodies are joined.
 BUFFERS_MAX = 512
 
 assert PUBLISH_BYTES_MAX + 1024 * 1024 < 64 * 1024 * 1024
@@ -37,7 +37,7 @@ class PublishedRecord(NamedTuple):
 
 
 def encode_published(sinks: Mapping[str, LastBatch], blocks: Sequence[Block]) -> tuple[bytes, list[bytes | memoryview]]:
-    """The part of the payload that the record's checksum covers, and the buffers that come behind it."""
+    """Returns the part of the payload that the record's checksum covers, and the buffers behind it."""
     text = json.dumps({"sinks": to_json(sinks)}, separators=(",", ":")).encode()
     covered = _COUNTS.pack(len(text), len(blocks)) + text
     covered += bytes(-len(covered) % 8) + b"".join(block.head for block in blocks)
@@ -46,7 +46,7 @@ def encode_published(sinks: Mapping[str, LastBatch], blocks: Sequence[Block]) ->
 
 
 def decode_published(payload: bytes, covered: int) -> PublishedRecord:
-    """What ``encode_published`` gave. BadBlock where it is not what it should be, a damaged body included."""
+    """Parses a payload of ``encode_published``. Raises BadBlock if it is malformed or a body is damaged."""
     view = memoryview(payload)
     try:
         text_bytes, count = _COUNTS.unpack_from(view)
@@ -71,7 +71,7 @@ def decode_published(payload: bytes, covered: int) -> PublishedRecord:
 
 
 def open_published(payload: bytes, covered: int) -> PublishedRecord:
-    """What ``decode_published`` gives, of a payload that was checked before; its blocks hold their own bytes."""
+    """Returns as ``decode_published``, for a payload that was checked before; its blocks hold their own bytes."""
     text_bytes, count = _COUNTS.unpack_from(payload)
     sinks = from_json(json.loads(payload[_COUNTS.size : _COUNTS.size + text_bytes])["sinks"])
     blocks, body = [], covered

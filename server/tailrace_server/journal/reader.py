@@ -1,7 +1,7 @@
-"""Journal files read front to back, a record at a time.
+"""Reads journal files front to back, a record at a time.
 
-Only a window of a file is in memory, and a record that is handed out holds its own bytes: whoever keeps one tiny block
-does not keep the file's buffer with it.
+Only a window of a file is in memory. Each record holds its own bytes, so that a small block does not keep the whole
+buffer alive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.host.disk import File
 
-# One system call for thousands of small records; what does not fit in is read by itself.
+# One system call for thousands of small records; a larger record is read by itself.
 WINDOW_BYTES = 1 << 20
 
 assert WINDOW_BYTES % 8 == 0
@@ -48,14 +48,14 @@ class Window:
         self._data = b""
 
     def load(self, offset: int) -> bytes:
-        """Moves the buffer to ``offset``; all that it has then, WINDOW_BYTES unless the file ends before."""
+        """Moves the buffer to ``offset``. Returns its bytes: WINDOW_BYTES unless the file ends before."""
         if offset != self._offset or not self._data:
             self._data = self._read(offset, WINDOW_BYTES)
             self._offset = offset
         return self._data
 
     def take(self, offset: int, nbytes: int) -> bytes:
-        """A copy of ``nbytes`` bytes from ``offset`` on; fewer only where the file ends."""
+        """Returns a copy of ``nbytes`` bytes from ``offset`` on; fewer only if the file ends."""
         begin = offset - self._offset
         if begin < 0 or begin + nbytes > len(self._data):
             if nbytes >= WINDOW_BYTES:
@@ -72,7 +72,7 @@ class Window:
 
 
 class BadRecord(Exception):
-    """There is no whole, valid record at ``offset``. ``newer``: it is valid, and of a kind that is not known here."""
+    """There is no whole, valid record at ``offset``. ``newer``: it is valid, and of an unknown kind."""
 
     def __init__(self, offset: int, why: str, *, newer: bool = False) -> None:
         super().__init__(why)
@@ -81,9 +81,9 @@ class BadRecord(Exception):
 
 
 class RawRecord(NamedTuple):
-    """A record that has been checked, with its payload; ``block`` is a block's payload parsed, None of other kinds.
+    """A record that has been checked, with its payload.
 
-    ``published`` likewise of what was published.
+    ``block`` is the parsed payload of a BLOCK, ``published`` that of a PUBLISHED; None for other kinds.
     """
 
     header: RecordHeader
@@ -93,19 +93,19 @@ class RawRecord(NamedTuple):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks that it has, which stand or fall together."""
+        """The blocks of the record, which are applied together or not at all."""
         if self.published is not None:
             return self.published.blocks
         return () if self.block is None else (self.block,)
 
 
 def read_file_header(window: Window) -> JournalHeader:
-    """The file's header; JournalFormatError where it is none."""
+    """Reads the file's header. Raises JournalFormatError if it is not valid."""
     return JournalHeader.unpack(window.take(0, FILE_HEADER_BYTES))
 
 
 def read_head(window: Window, file: JournalHeader, offset: int) -> tuple[RecordHeader, bytes]:
-    """The header at ``offset`` and the bytes of the payload that its checksum covers, checked. JournalFormatError."""
+    """Reads and checks the header at ``offset``, and the payload's bytes that its sum covers. JournalFormatError."""
     data = window.take(offset, RECORD_HEADER_BYTES)
     header = unpack_record(data, file, offset)
     covered = window.take(offset + RECORD_HEADER_BYTES, header.covered)
@@ -116,7 +116,7 @@ def read_head(window: Window, file: JournalHeader, offset: int) -> tuple[RecordH
 
 
 def read_record(window: Window, file: JournalHeader, offset: int, end: int) -> RawRecord:
-    """The whole record at ``offset``, which has to end at or before ``end``. BadRecord."""
+    """Reads the whole record at ``offset``, which has to end at or before ``end``. BadRecord."""
     try:
         header, _ = read_head(window, file, offset)
     except JournalFormatError as error:
@@ -138,7 +138,7 @@ def read_record(window: Window, file: JournalHeader, offset: int, end: int) -> R
 
 
 def read_records(window: Window, file: JournalHeader, begin: int, end: int) -> Iterator[RawRecord]:
-    """All records from ``begin`` to ``end``, which is where the last one has to end. BadRecord."""
+    """Yields all records from ``begin`` on; the last one has to end at ``end``. BadRecord."""
     offset = begin
     while offset < end:
         record = read_record(window, file, offset, end)
@@ -149,10 +149,10 @@ def read_records(window: Window, file: JournalHeader, begin: int, end: int) -> I
 class Record(NamedTuple):
     """A record as recovery hands it to the node.
 
-    ``payload`` are the bytes of a control record (b"" of a block), ``block`` the block of a block record (None of
-    others), with ``branch`` (16 bytes) of its last seq and ``snapshot``, its bounds (0, 0 where there is none).
-    ``lsn`` is where the record ends, as ``Journal.append`` gave it or, where recovery wrote it anew, would have.
-    ``covered`` is how much of the payload the record's own checksum covers.
+    ``payload`` are the bytes of a control record (b"" for a block), ``block`` the block of a block record (None for
+    others), with ``branch`` (16 bytes) of its last seq and ``snapshot``, its bounds (0, 0 without a snapshot). ``lsn``
+    is the record's end, as ``Journal.append`` returned it, or would have if recovery copied the record. ``covered`` is
+    the number of the payload's bytes that the record's own checksum covers.
     """
 
     kind: RecordKind
@@ -167,7 +167,7 @@ class Record(NamedTuple):
 
 
 def record_of(raw: RawRecord) -> Record:
-    """A record that has been read, as recovery hands it to the node."""
+    """Returns a record that has been read in the form for the node."""
     header = raw.header
     return Record(
         RecordKind(header.kind),

@@ -1,6 +1,6 @@
 """The records of a recovered journal, for the node to take over: by columns, or one at a time.
 
-What recovery has read and found good is read a second time, when the node knows what its manifests say.
+Records that recovery has checked are read a second time, when the node knows its manifests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FileExtent(NamedTuple):
-    """A file of the journal and how much of it counts: from its header to ``end``."""
+    """A file of the journal, whose records count from its header to ``end``."""
 
     path: str
     header: JournalHeader
@@ -31,9 +31,9 @@ class FileExtent(NamedTuple):
 
 
 class Records:
-    """The records of a journal in order. Each ``for`` reads the files again; nothing of them is kept.
+    """The records of a journal in order. Each iteration reads the files again, and keeps nothing.
 
-    Raises JournalDamaged where a file has changed since recovery read it.
+    Raises JournalDamaged if a file has changed since recovery read it.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Records:
 
     @property
     def begin(self) -> int:
-        """The lsn where the oldest file begins."""
+        """The lsn of the oldest file's begin."""
         return lsn(self.extents[0].header.number, 0)
 
     def parts(self) -> Iterator[Stretch | Record]:
-        """The same records, by columns as far as that goes; what is too large for it one at a time."""
+        """Yields the same records by columns; records that are too large for that one at a time."""
         progress = Progress("replaying", sum(extent.end for extent in self.extents), self._clock)
         for extent in self.extents:
             yield from self._parts(extent, progress)
@@ -73,7 +73,7 @@ class Records:
                 offset = raw.header.end
 
     def of_kind(self, kind: RecordKind) -> Iterator[Record]:
-        """Those of one kind, in order."""
+        """Yields the records of one kind, in order."""
         for part in self.parts():
             if isinstance(part, Record):
                 if part.kind is kind:

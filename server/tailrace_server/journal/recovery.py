@@ -1,10 +1,10 @@
-"""Opening a journal: it is inspected (inspection.py), and gone on with in a new file.
+"""Opens a journal: inspects its files (inspection.py), and continues in a new file.
 
-What lies beyond `synced` may be in the page cache only, because of an fsync that failed or never came. So it is copied
-to a new file, which is fsynced before anything is shown. The new file says in its header where the old one ends, so
-giving it its name is the one step that matters: a crash before it changes nothing, and after it the rest of the old
+Records beyond `synced` may be in the page cache only, because of an fsync that failed or never came. So they are copied
+to a new file, which is fsynced before anything is shown. The new file's header has the end of the old one. So giving
+the new file its name is the one step that counts: a crash before it changes nothing, and after it the rest of the old
 file does not count any more (LEFTOVER). A newest file that is small is copied whole and replaced, so that frequent
-restarts don't leave thousands of tiny files. Never is anything appended to a file of an earlier process.
+restarts don't leave thousands of tiny files. Nothing is ever appended to a file of an earlier process.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ REPLACE_BYTES_MAX = 1 << 20
 
 
 class Recovered(NamedTuple):
-    """What ``open_journal`` found.
+    """The result of ``open_journal``.
 
     ``records`` may be iterated over any number of times, best before the journal is written to; each record is read
-    from its file then. ``end`` is the number of the newest file and where its last whole record ended, before recovery
-    changed anything: (0, 0) where the journal is new. ``torn_bytes`` were cut from the newest file, ``copied_bytes``
-    of records written anew, because nobody could know that they were durable. ``cases`` has each file's path and case.
+    from its file then. ``end`` is the number of the newest file and the end of its last whole record, before recovery
+    changed anything: (0, 0) if the journal is new. ``torn_bytes`` were cut from the newest file. ``copied_bytes`` of
+    records were copied, because they were not known to be durable. ``cases`` has each file's path and case.
     ``rolled_back``: there is a record of a rollback, so ``records`` have to be read once more before they are applied.
     """
 
@@ -66,13 +66,23 @@ def open_journal(
     clock: Callable[[], float] = time.monotonic,
     reached: tuple[int, int] = (0, 0),
 ) -> tuple[Journal, Recovered]:
-    """Recover the journal in ``directory``, which is made where it is missing; everything found is durable then.
+    """Recovers the journal in ``directory``, which is made if it is missing. All records found are durable then.
 
-    ``file_bytes_max`` is the size above which a file is not written to any more, ``token`` gives so many random bytes,
-    for the keys of new files, ``clock`` seconds, ``reached`` are number and offset up to which it was durable (HELD).
-    Whoever opens holds the data directory's lock. JournalDamaged: something that was durable is gone or changed;
-    Incomplete: it ends before ``reached``; nothing has been touched. NoSpace: the copy of the newest records did
-    not fit. JournalFailed: it could not be made.
+    The caller holds the data directory's lock.
+
+    Args:
+        disk: The file system.
+        directory: The path of the journal's directory.
+        file_bytes_max: The size in bytes above which a file takes no more records.
+        token: Returns random bytes, for the keys of new files.
+        clock: Returns seconds.
+        reached: The number and offset up to which the journal was durable (HELD).
+
+    Raises:
+        JournalDamaged: A durable part is gone or changed; nothing has been touched.
+        Incomplete: The journal ends before ``reached``; nothing has been touched.
+        NoSpace: The copy of the newest records did not fit.
+        JournalFailed: The copy could not be made.
     """
     disk.make_directory(directory)
     files = survey(disk, directory, clock)
@@ -126,12 +136,12 @@ def check_reached(directory: str, end: tuple[int, int], reached: tuple[int, int]
 
 
 def copy_from(synced: int) -> int:
-    """From which offset on the newest file, known to be durable up to ``synced``, is copied to a new one."""
+    """Returns the offset from which the newest file, known to be durable up to ``synced``, is copied to a new one."""
     return FILE_HEADER_BYTES if synced <= REPLACE_BYTES_MAX else synced
 
 
 class Copied(NamedTuple):
-    """What was written anew, of the newest file: so many bytes of so many records, and their ``surplus_ns``."""
+    """The copied part of the newest file: its bytes, its count of records, and their ``surplus_ns``."""
 
     nbytes: int = 0
     records: int = 0
@@ -139,7 +149,7 @@ class Copied(NamedTuple):
 
 
 def _continue(disk: Disk, directory: str, newest: InspectedFile | None, key: int) -> tuple[FileExtent, File, Copied]:
-    """Make the file that the journal goes on with: its extent, itself, and what was copied to it."""
+    """Makes the file in which the journal continues. Returns its extent, the file, and the copied part."""
     if newest is None:
         header, begin, end = JournalHeader(1, key, 0, FILE_HEADER_BYTES), 0, 0
     else:
@@ -162,7 +172,7 @@ def _continue(disk: Disk, directory: str, newest: InspectedFile | None, key: int
 
 
 def _copy(disk: Disk, source: InspectedFile, begin: int, target: File, header: JournalHeader) -> Copied:
-    """Write the records of ``source`` from ``begin`` on to ``target``, behind its header."""
+    """Writes the records of ``source`` from ``begin`` on to ``target``, behind its header."""
     offset, place, records, surplus = FILE_HEADER_BYTES, begin, 0, 0
     end = source.facts.end
     with contextlib.closing(disk.open(source.path)) as file:
@@ -187,7 +197,7 @@ def _copy(disk: Disk, source: InspectedFile, begin: int, target: File, header: J
 
 
 def _write_copy(target: File, file: JournalHeader, offset: int, record: RawRecord) -> int:
-    """Write a record to its new place; its size there, which is what it was."""
+    """Writes a record to its new place. Returns its size, which does not change."""
     payload, old = record.payload, record.header
     header = pack_record(
         file.key,
@@ -208,12 +218,12 @@ def _write_copy(target: File, file: JournalHeader, offset: int, record: RawRecor
 
 
 def _counts(found: InspectedFile, newest: FileExtent) -> int:
-    """Where an older file ends now: at what its successor says."""
+    """Returns the end of an older file: the one that its successor tells."""
     return newest.header.previous_end if found.header.number + 1 == newest.header.number else found.facts.end
 
 
 def _cut_leftovers(disk: Disk, files: list[InspectedFile], newest: FileExtent) -> None:
-    """Cut every older file where it ends. Only for tidiness: what lies behind that does not count any more."""
+    """Cuts every older file at its end. This only frees space: bytes behind the end do not count any more."""
     for found in files:
         end = _counts(found, newest)
         if found.path != newest.path and found.facts.size > end:
@@ -223,7 +233,7 @@ def _cut_leftovers(disk: Disk, files: list[InspectedFile], newest: FileExtent) -
 
 
 def _remove_temporaries(disk: Disk, directory: str) -> None:
-    """Remove what an interrupted start or rotation left."""
+    """Removes files of an interrupted start or rotation, and one that was created ahead."""
     for name in disk.names(directory):
         if name.endswith(TEMPORARY):
             disk.remove(os.path.join(directory, name))

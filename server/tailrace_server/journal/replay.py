@@ -1,12 +1,12 @@
-"""What a block record of a recovered journal means for its partition. Pure.
+"""Decides whether a block record of a recovered journal is applied to its partition. Pure.
 
-A rollback record voids every earlier block of its partition above its seq, so rollbacks are gathered first. What is
-left is applied in file order; each block is exactly one of these cases, tried from the top:
+A rollback record voids every earlier block of its partition above its seq, so rollbacks are gathered first. The
+other records are applied in file order; each block is exactly one of these cases, tried from the top:
 
     VOIDED     a later rollback went below its last seq                                       skip
     FLUSHED    its last seq is at or below the partition's flushed seq: a segment has it      skip
     HELD       a block with the same branch, first seq and body sum has been applied          skip
-    NEXT       it begins right above what is held                                             apply
+    NEXT       it begins right above the last seq that is held                                apply
     GAP        anything else                                                                  damage: stop
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BlockCase(enum.Enum):
-    """What to do with a block record; the table above."""
+    """The case of a block record; the table above."""
 
     VOIDED = "voided"
     FLUSHED = "flushed"
@@ -30,7 +30,7 @@ class BlockCase(enum.Enum):
 
 
 class Rollback(NamedTuple):
-    """A rollback record of the partition: where it ends in the journal, and the seq down to which it went."""
+    """A rollback record of the partition: the lsn of its end, and the seq that the partition went back to."""
 
     lsn: int
     seq: int
@@ -46,10 +46,10 @@ def decide_block(
     held_seq: int,
     known: bool,
 ) -> BlockCase:
-    """The case of the block record that ends at ``lsn``.
+    """Returns the case of the block record that ends at ``lsn``.
 
-    ``rollbacks`` are all those of its partition, ``flushed_seq`` what its segments reach, ``held_seq`` the last seq
-    that is held now, in segments or applied; ``known`` whether the same block has been applied.
+    ``rollbacks`` are all those of its partition, ``flushed_seq`` is the end of its segments, ``held_seq`` the last seq
+    that is held now, in segments or applied. ``known`` is True if the same block has been applied.
     """
     if any(rollback.lsn > lsn and rollback.seq < last_seq for rollback in rollbacks):
         return BlockCase.VOIDED

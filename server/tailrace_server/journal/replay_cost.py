@@ -1,4 +1,4 @@
-"""How long a start takes to read a journal, told from what is in it: bytes are no measure of it, nor are records. Pure.
+"""Estimates the time of a start to read a journal, by its records: neither their bytes nor their count will do. Pure.
 
     read and check a byte, twice, and copy it      5 ns
     a block                                        9 us
@@ -30,12 +30,12 @@ _NS_A_CONTROL_BYTE = 200
 
 
 def replay_ns(nbytes: int, records: int, surplus_ns: int) -> int:
-    """How long so many bytes of so many records take, in nanoseconds; ``surplus_ns`` is the sum of theirs."""
+    """Returns the nanoseconds for ``records`` of ``nbytes`` together; ``surplus_ns`` is the sum of their surplus."""
     return nbytes * _NS_A_BYTE + records * _NS_A_RECORD + surplus_ns
 
 
 def surplus_ns(kind: int, length: int, covered: int) -> int:
-    """What a record with a payload of ``length`` bytes, ``covered`` by its sum, takes beyond a block of that length."""
+    """Returns a record's time beyond that of a block of ``length`` bytes; its sum covers ``covered`` of them."""
     if kind == RecordKind.BLOCK:
         return 0
     if kind == RecordKind.PUBLISHED:
@@ -44,7 +44,7 @@ def surplus_ns(kind: int, length: int, covered: int) -> int:
 
 
 def surplus_ns_of(heads: Records) -> int:
-    """The sum of ``surplus_ns`` of records by their headers."""
+    """Returns the sum of ``surplus_ns`` over records, by their headers."""
     others = heads[heads["kind"] != RecordKind.BLOCK]
     if not len(others):
         return 0

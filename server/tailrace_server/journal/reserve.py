@@ -1,9 +1,9 @@
-"""RESERVE, space that is kept so that a full disk can be emptied.
+"""RESERVE: space that is kept so that a full disk can be emptied.
 
     no space ── release ──> flush: segment, manifest ──> trim: journal files go ── make ──> the reserve is there again
 
-A journal file can go only when what it holds is in a segment, and a segment needs space. So a file of a fixed size is
-allocated while there is room, and given back when a flush found none.
+A journal file can be removed only when its rows are in a segment, and a segment needs space. So a file of a fixed size
+is allocated while there is room, and released when a flush finds none.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RESERVE_BYTES_DEFAULT = 64 << 20
 
 
 class Reserve:
-    """The reserve of a data directory. Calls block, and come one at a time; any thread may make them.
+    """The reserve of a data directory. Calls block, one at a time; any thread may call.
 
-    ``held_bytes`` is how much is kept: all of it or 0.
+    ``held_bytes`` is the size of the reserve now: all of it or 0.
     """
 
     def __init__(self, disk: Disk, directory: str, nbytes: int = RESERVE_BYTES_DEFAULT) -> None:
-        """For ``directory``, which is there; nothing is done yet. ``nbytes`` 0: there is none."""
+        """For ``directory``, which exists; does nothing yet. With ``nbytes`` 0 there is no reserve."""
         self._disk = disk
         self._directory = directory
         self._path = os.path.join(directory, RESERVE_NAME)
@@ -38,10 +38,10 @@ class Reserve:
         self.held_bytes = 0
 
     def make(self, *, free_bytes_min: int = 0) -> bool:
-        """Keep the space; True where it is kept now.
+        """Makes the reserve, if it is not there. Returns True if it is there now.
 
-        Only where at least ``free_bytes_min`` would stay free besides, so that the reserve is not what fills the disk.
-        Where there is no room nothing is taken, and a later call may succeed. OSError where the disk fails otherwise.
+        Only if at least ``free_bytes_min`` stay free besides, so that the reserve does not fill the disk. Without room
+        nothing is taken, and a later call may succeed. OSError for other failures of the disk.
         """
         if self.held_bytes == self._nbytes:
             return True
@@ -53,7 +53,7 @@ class Reserve:
                 if not file.allocate(0, self._nbytes):
                     file.truncate(0)
                     return False
-                file.truncate(self._nbytes)  # where it was made for a larger reserve
+                file.truncate(self._nbytes)  # it was made for a larger reserve
                 file.sync()
         except OSError as error:
             if is_no_space(error):
@@ -63,7 +63,7 @@ class Reserve:
         return True
 
     def release(self) -> bool:
-        """Give the space back, for a flush and what it allows to remove; False where none was kept. Raises OSError."""
+        """Releases the space, so that a flush can free more. Returns False if there was no reserve. OSError."""
         if not self._disk.exists(self._path):
             return False
         with contextlib.closing(self._disk.open(self._path, writable=True)) as file:

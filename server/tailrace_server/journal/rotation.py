@@ -101,7 +101,7 @@ class Rotation:
             self.is_named = True
 
     def cut(self) -> None:
-        """Cuts what is behind the file's end, durably, and closes the file. OSError."""
+        """Cuts the copies off, durably, and closes the file. OSError."""
         try:
             self._file.truncate(self.end)
             self._file.sync()

@@ -1,12 +1,12 @@
-"""Neighbouring records of a journal file, checked and read by columns: a fraction of what one at a time costs.
+"""Checks and reads neighbouring records of a journal file by columns: at a fraction of the cost of single records.
 
     window of the file ── read_stretch ──>  Stretch: all whole, good records from its beginning on
                                             heads         a column for each field of the records' headers
                                             block_heads   likewise of the blocks' headers
 
-Records are found by the file's key, which each of them begins with, and have to follow each other without a gap. This
-way has no verdict of its own on a record: one that does not pass every check here is given to ``read_record``
-(reader.py), which decides and says why. So both ways always agree on where the good records end.
+Records are found by the file's key, which each of them begins with, and have to follow each other without a gap. A
+record that does not pass every check here is not rejected here: ``read_record`` (reader.py) decides, and tells the
+reason. So both ways always agree on the end of the good records.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _HEAD_WORDS = RECORD_HEADER_BYTES // _WORD
 _BLOCK_HEAD_WORDS = HEADER_BYTES // _WORD
 # A record's sum stands last in its header, and covers the rest of it.
 _SUMMED_BYTES = RECORD_HEADER_BYTES - _WORD
-# What the sum of a block's record covers: its own header but the sum, and the block's header.
+# The bytes that the sum of a block's record covers: its own header but the sum, and the block's header.
 _BLOCK_RECORD_WORDS = np.concatenate(
     (np.arange(_HEAD_WORDS - 1), np.arange(_HEAD_WORDS, _HEAD_WORDS + _BLOCK_HEAD_WORDS))
 )
@@ -96,9 +96,8 @@ _COPIED_BYTES_MAX = 4_096
 _CONTROLS = np.isin(
     np.arange(max(KINDS) + 1), [kind for kind in KINDS if kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)]
 )
-# How nearly all publishes say whose batch they are: one sink, names of printable ASCII without escapes, numbers below
-# 10^18, and a digest, which older clients do not send. JSON of any other form, such as of a batch in parts, is left to
-# ``read_record``.
+# The usual JSON of a publish: one sink, names of printable ASCII without escapes, numbers below 10^18, and a digest,
+# which older clients do not send. JSON of any other form, such as of a batch in parts, is left to ``read_record``.
 _USUAL_SINKS = re.compile(
     rb'\{"sinks":\{"[ !#-\[\]-~]{1,200}":\[(?:0|[1-9][0-9]{0,17}),"[ !#-\[\]-~]{0,200}",(?:0|[1-9][0-9]{0,17})'
     rb'(?:,"[0-9a-f]{16}")?\]\}\}'
@@ -109,7 +108,7 @@ _COUNTS_BYTES = 8
 class Stretch:
     """Good records, one after the other; at least one.
 
-    ``data`` has them and may go on; ``begin`` is its offset in the file, ``end`` where the last record ends. ``starts``
+    ``data`` begins with them; ``begin`` is its offset in the file, ``end`` that of the last record's end. ``starts``
     are their places in ``data``. ``block_heads`` has a header for each record that ``is_block`` marks, in the same
     row. For each that ``is_run`` marks, a publish with blocks, it has the last block's header, but with the first seq
     of all of them and without a producer. Its other rows mean nothing.
@@ -149,28 +148,28 @@ class Stretch:
 
     @property
     def lsns(self) -> npt.NDArray[np.int64]:
-        """Where each record ends, as `Record.lsn`."""
+        """The ends of all records, as `Record.lsn`."""
         lengths = self.heads["length"].astype("<i8")
         return lsn(self.file.number, self.begin + RECORD_HEADER_BYTES) + self.starts + ((lengths + 7) & ~7)
 
     def has(self, kind: RecordKind) -> bool:
-        """Whether a record of this kind is among them."""
+        """Returns True if a record of this kind is among them."""
         return bool((self.heads["kind"] == kind).any())
 
     def block(self, index: int) -> Block:
-        """The block of a record that ``is_block`` marks; it holds its own bytes."""
+        """Returns the block of a record that ``is_block`` marks; it holds its own bytes."""
         begin = int(self.starts[index]) + RECORD_HEADER_BYTES
         body = begin + HEADER_BYTES
         head = self.data[begin:body]
         return Block(BlockHeader.read(head), head, self.data[body : begin + int(self.heads["length"][index])])
 
     def published(self, index: int) -> PublishedRecord:
-        """What a record that ``is_run`` marks has; its blocks hold their own bytes."""
+        """Returns the publish of a record that ``is_run`` marks; its blocks hold their own bytes."""
         begin, head = int(self.starts[index]) + RECORD_HEADER_BYTES, self.heads[index]
         return open_published(self.data[begin : begin + int(head["length"])], int(head["covered"]))
 
     def record(self, index: int) -> Record:
-        """One of them, as `Records` gives it one at a time; it holds its own bytes."""
+        """Returns one record in the form of `Records`; it holds its own bytes."""
         at = int(self.starts[index])
         header = RecordHeader.read(self.data, at)
         begin = at + RECORD_HEADER_BYTES
@@ -182,9 +181,9 @@ class Stretch:
 
 
 def read_stretch(window: Window, file: JournalHeader, begin: int, end: int) -> Stretch | None:
-    """The good records from ``begin`` on, as many as one read of the file gives, up to ``end`` at most.
+    """Returns the good records from ``begin`` on, as many as one read of the file gives, up to ``end`` at most.
 
-    None if there is none: the record at ``begin`` is bad, or too large for one read, which ``read_record`` tells.
+    Returns None if the record at ``begin`` is bad, or too large for one read; ``read_record`` tells which.
     Raises JournalDamaged if the disk cannot read.
     """
     data = window.load(begin)
@@ -223,9 +222,9 @@ def read_stretch(window: Window, file: JournalHeader, begin: int, end: int) -> S
 
 
 def moved(stretch: Stretch, file: JournalHeader, offset: int) -> bytearray:
-    """All records as they stand in another file, ``file``, from ``offset`` on: with its key, and new sums.
+    """Returns all records as they are in another file, ``file``, from ``offset`` on: with its key, and new sums.
 
-    They say of the file that nothing of it but its header is known to be durable.
+    Their ``synced`` says that only the file's header is known to be durable.
     """
     heads = stretch.heads.copy()
     heads["file_key"], heads["file_number"], heads["synced"] = file.key, file.number, FILE_HEADER_BYTES
@@ -246,18 +245,18 @@ def moved(stretch: Stretch, file: JournalHeader, offset: int) -> bytearray:
 
 
 def _leading(flags: Bools) -> int:
-    """How many of ``flags`` are set before the first one that is not."""
+    """Returns the number of set ``flags`` before the first one that is not set."""
     return len(flags) if flags.all() else int(flags.argmin())
 
 
 def _records_at(words: Words, starts: Indices, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The structures of so many words that begin at ``starts``."""
+    """Returns the structures of ``dtype``, each of whole words, that begin at ``starts``."""
     records: npt.NDArray[Any] = words[starts[:, None] + np.arange(count)].view(dtype).reshape(-1)
     return records
 
 
 def _strings_at(words: Words, starts: Indices, places: Indices) -> list[bytes]:
-    """For each of ``starts`` the words at ``places`` from there on, as one string."""
+    """Returns for each of ``starts`` the words at ``places`` from there on, as one string."""
     strings: list[bytes] = words[starts[:, None] + places].view(f"V{len(places) * _WORD}").reshape(-1).tolist()
     return strings
 
@@ -269,7 +268,7 @@ def _sums(strings: Sequence[bytes | memoryview]) -> Words:
 def _good_blocks(
     data: bytes, words: Words, starts: Indices, heads: Records, is_block: Bools, block_heads: Heads
 ) -> Bools:
-    """Which records are blocks that pass every check: of the record, of the block's header, and of its body."""
+    """Marks the records that are blocks and pass every check: of the record, the block's header, and its body."""
     good: Bools = is_block & (heads["covered"] == HEADER_BYTES)
     good &= heads["length"] == HEADER_BYTES + block_heads["stored_bytes"].astype("<i8")
     good &= _good_bounds(block_heads)
@@ -284,7 +283,7 @@ def _good_blocks(
 
 
 def _good_block_sums(data: bytes, words: Words, places: Indices, bodies: Indices, block_heads: Heads) -> Bools:
-    """Which blocks, with headers at the words ``places`` and bodies at the bytes ``bodies``, have the right sums."""
+    """Marks the blocks, with headers at the words ``places`` and bodies at the bytes ``bodies``, with right sums."""
     head_sums = _sums(_strings_at(words, places, np.arange(_BLOCK_HEAD_WORDS - 1)))
     stored = block_heads["stored_bytes"].astype(np.intp)
     source = data if int(stored.max()) <= _COPIED_BYTES_MAX else memoryview(data)
@@ -294,9 +293,9 @@ def _good_block_sums(data: bytes, words: Words, places: Indices, bodies: Indices
 
 
 def _good_published(data: bytes, words: Words, starts: Indices, heads: Records, block_heads: Heads) -> Bools:
-    """Which records are publishes with blocks that pass every check; their rows of ``block_heads`` are filled.
+    """Marks the publishes with blocks that pass every check, and fills their rows of ``block_heads``.
 
-    One whose JSON has not the usual form is left to ``read_record``.
+    A publish with unusual JSON is left to ``read_record``.
     """
     good: Bools = (heads["kind"] == RecordKind.PUBLISHED) & (heads["length"] >= _COUNTS_BYTES)
     picked = np.flatnonzero(good)
@@ -347,12 +346,12 @@ def _good_published(data: bytes, words: Words, starts: Indices, heads: Records, 
 
 
 def _is_usual_text(data: bytes, begin: int, end: int, padded_end: int) -> bool:
-    """Whether the bytes from ``begin`` to ``end`` are JSON of the usual form, and zeros behind, to ``padded_end``."""
+    """Returns True for JSON of the usual form from ``begin`` to ``end``, and zeros behind, to ``padded_end``."""
     return _USUAL_SINKS.fullmatch(data, begin, end) is not None and not any(data[end:padded_end])
 
 
 def _good_bounds(heads: Heads) -> Bools:
-    """Which blocks' headers keep the bounds that `BlockHeader.unpack` checks."""
+    """Marks the headers of blocks within the bounds that `BlockHeader.unpack` checks."""
     flags, rows = heads["flags"], heads["rows"]
     stored, raw = heads["stored_bytes"].astype("<u8"), heads["raw_bytes"].astype("<u8")
     first, last = heads["first_seq"], heads["last_seq"]
@@ -373,7 +372,7 @@ def _good_bounds(heads: Heads) -> Bools:
 
 
 def _good_controls(data: bytes, starts: Indices, heads: Records) -> Bools:
-    """Which records are neither blocks nor published, of a known kind, covered whole by a sum that is right."""
+    """Marks the records of other known kinds than blocks and publishes, covered whole by a right sum."""
     good: Bools = _CONTROLS[np.minimum(heads["kind"], len(_CONTROLS) - 1)] & (heads["kind"] < len(_CONTROLS))
     good &= heads["covered"] == heads["length"]
     picked = np.flatnonzero(good)
@@ -389,7 +388,7 @@ def _good_controls(data: bytes, starts: Indices, heads: Records) -> Bools:
 
 
 def _good_padding(words: Words, ends: Indices, heads: Records) -> Bools:
-    """Which records have nothing but zeros between their payload and the next multiple of 8."""
+    """Marks the records with only zeros between their payload and the next multiple of 8."""
     used = (heads["length"] % _WORD).astype("<u8")
     good: Bools = (used == 0) | (words[ends - 1] >> (used * np.uint64(8)) == 0)
     return good

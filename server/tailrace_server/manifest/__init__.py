@@ -1,16 +1,16 @@
-"""What a data directory says of its feeds and partitions (docs/formats/manifest.md).
+"""The files that describe a data directory's feeds and partitions (docs/formats/manifest.md).
 
     feeds/<feed id>/FEED                   feed_file.py   the feed, and its first branch
-    feeds/<feed id>/<partition>/MANIFEST   manifest.py    the chain of segments, and what the partition knows else
+    feeds/<feed id>/<partition>/MANIFEST   manifest.py    the chain of segments, and the rest of its state
     feeds/<feed id>/<partition>/*.seg                     the segments
 
 fields.py      the kinds of values in these files, pure
 manifest.py    the manifest, pure
 codec.py       its bytes, pure
-invariants.py  what holds in every manifest, pure
+invariants.py  the invariants of every manifest, pure
 producers.py   a partition's producers as JSON, pure
 feed_file.py   FEED and its bytes, pure
-store.py       the directories, and everything that is written there or removed
+store.py       the directories: all writing and removing
 """
 
 from __future__ import annotations

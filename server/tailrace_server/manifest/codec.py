@@ -26,7 +26,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """Returns what ``encode`` was given. ManifestDamaged, which names ``path`` and the fault, for anything else."""
+    """Parses the content of ``encode``. Raises ManifestDamaged, with ``path`` and the fault, for other bytes."""
     manifest = Manifest(**read_sealed(data, path, FORMAT, VERSION, _MANIFEST, _ADDED))
     found = problems(manifest)
     if found:
@@ -74,7 +74,7 @@ _MANIFEST = {
     "sinks": Kind(last_batches.to_json, last_batches.from_json),
     "rollbacks": fields.COUNT,
 }
-# What a manifest says by leaving it out, as those from before it was known do.
+# The values of members that are left out, as in manifests of earlier versions.
 _ADDED = {"rollbacks": 0}
 
 assert tuple(_SEGMENT) == SegmentEntry._fields

@@ -1,4 +1,4 @@
-"""What goes wrong with the files of this package."""
+"""The errors of manifests and FEED files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tailrace.errors import TailraceError
 
 
 class ManifestDamaged(TailraceError):
-    """A MANIFEST or a FEED can't be used; nothing has been changed. ``path`` is the file, ``why`` what is wrong."""
+    """A MANIFEST or a FEED can't be used; nothing has been changed. ``path`` is the file, ``why`` the fault."""
 
     def __init__(self, path: str, why: str, what_to_do: str = "restore the directory from a backup") -> None:
         super().__init__(f"{path} can't be used: {why}; {what_to_do}")

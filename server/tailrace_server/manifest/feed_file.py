@@ -1,6 +1,6 @@
-"""FEED, the file by which a directory is a feed. Pure.
+"""FEED, the file that makes a directory a feed. Pure.
 
-It says what the journal's record of the creation says, so that this record need not be kept for ever.
+It repeats the journal's record of the creation, so that this record need not be kept for ever.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ NAME_LENGTH_MAX = 100
 
 
 class FeedFile(NamedTuple):
-    """A feed as it was asked for, and the first branch (16 bytes) of all its partitions."""
+    """A feed as it was created, and the first branch (16 bytes) of all its partitions."""
 
     info: FeedInfo
     branch: bytes
 
     def encode(self) -> bytes:
-        """The content of the file."""
+        """Returns the content of the file."""
         members = {**write_members(_INFO, self.info), "branch": self.branch.hex()}
         return seal(FORMAT, VERSION, members)
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> FeedFile:
-        """What ``encode`` made. ManifestDamaged, which names ``path`` and says what is wrong, for anything else."""
+        """Parses the content of ``encode``. Raises ManifestDamaged, with ``path`` and the fault, for other bytes."""
         values = read_sealed(data, path, FORMAT, VERSION, {**_INFO, "branch": fields.ID})
         branch = values.pop("branch")
         return cls(FeedInfo(**values), branch)

@@ -1,4 +1,4 @@
-"""The kinds of values in FEED and MANIFEST: how each is written as JSON, and read back with every bound checked. Pure.
+"""The kinds of values in FEED and MANIFEST: writes them as JSON, and reads them with all bounds checked. Pure.
 
 Ids and 64-bit hashes are hexadecimal text, since many readers of JSON keep only 53 bits of a number.
 """
@@ -20,21 +20,21 @@ _BYTES_MAX = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """A kind of value. ``read`` raises ValueError, which says what was expected and what was found."""
+    """A kind of value. ``read`` raises ValueError with the expected and the found value."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
 
 
 def write_members(kinds: Mapping[str, Kind], value: NamedTuple) -> dict[str, Any]:
-    """The members of a tuple as JSON values, in the order of ``kinds``."""
+    """Returns the members of a tuple as JSON values, in the order of ``kinds``."""
     return {name: kind.write(getattr(value, name)) for name, kind in kinds.items()}
 
 
 def read_members(
     kinds: Mapping[str, Kind], members: Any, where: str = "", added: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The values that ``write_members`` was given. ValueError names the member, with ``where`` in front of it.
+    """Returns the values that ``write_members`` was given. ValueError names the member, behind ``where``.
 
     ``added`` are JSON values of members that may be missing.
     """
@@ -62,9 +62,9 @@ def read_sealed(
     kinds: Mapping[str, Kind],
     added: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The values in a sealed file, those of ``added`` where they are missing.
+    """Returns the values in a sealed file; those of ``added`` if they are missing.
 
-    ManifestDamaged, which names ``path`` and says what is wrong."""
+    Raises ManifestDamaged, with ``path`` and the fault."""
     try:
         return read_members(kinds, unseal(data, format, version), added=added)
     except UnknownVersion as error:
@@ -74,21 +74,21 @@ def read_sealed(
 
 
 def read_id(value: Any, nbytes: int = ID_BYTES) -> bytes:
-    """The bytes that a text in lower-case hexadecimal tells."""
+    """Returns the bytes of a text in lower-case hexadecimal. ValueError."""
     if isinstance(value, str) and len(value) == 2 * nbytes and not set(value) - set("0123456789abcdef"):
         return bytes.fromhex(value)
     raise ValueError(f"{2 * nbytes} hexadecimal digits are needed, not {value!r:.60}")
 
 
 def read_integer(value: Any, least: int, greatest: int) -> int:
-    """An integer from ``least`` to ``greatest``."""
+    """Returns an integer from ``least`` to ``greatest``. ValueError."""
     if type(value) is not int or not least <= value <= greatest:
         raise ValueError(f"an integer from {least} to {greatest} is needed, not {value!r:.60}")
     return value
 
 
 def read_list(value: Any, count_max: int) -> list[Any]:
-    """A list of at most ``count_max``."""
+    """Returns a list of at most ``count_max`` items. ValueError."""
     if not isinstance(value, list) or len(value) > count_max:
         found = f"{len(value)}" if isinstance(value, list) else f"{value!r:.60}"
         raise ValueError(f"a list of at most {count_max} is needed, not {found}")
@@ -96,7 +96,7 @@ def read_list(value: Any, count_max: int) -> list[Any]:
 
 
 def read_number(value: Any) -> float:
-    """A finite number, not below 0."""
+    """Returns a finite number, not below 0. ValueError."""
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise ValueError(f"a number, 0 or more, is needed, not {value!r:.60}")
     return value  # type: ignore[no-any-return]  # an int stays one

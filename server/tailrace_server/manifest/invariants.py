@@ -1,18 +1,18 @@
-"""What holds in every manifest. Pure.
+"""The invariants of every manifest. Pure.
 
-A chain of three, of which the second was folded from two while the third was being flushed:
+A chain of three segments. The second was compacted from two while the third was being flushed:
 
     id      a                b                 c
     run     (0, 120]         (120, 400]        (400, 401]
     base    zeros            a                 y
-    folded                   x, y
+    included                 x, y
 
-1. Each segment begins where the one before it ends, and the last one ends at the flushed seq.
-2. Each segment's base is the one before it, or one that was folded into that. The first one's is nothing where the
-   chain begins at 0; where older segments were trimmed it may be one of those.
-3. What the chain lacks at its beginning was trimmed.
+1. Each segment begins at the end of the one before it, and the last one ends at the flushed seq.
+2. Each segment's base is the one before it, or one that was compacted into that. The first segment has no base if the
+   chain begins at 0; if older segments were trimmed, its base may be one of those.
+3. Rows that the chain lacks at its beginning were trimmed.
 4. Timestamps never fall along the chain, and none is above the last one that was given.
-5. A segment's branch is the one that the failover log has for its last seq, as far back as the log goes.
+5. A segment's branch is that of its last seq in the failover log, as far back as the log goes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tailrace_server.state.last_batches import SINKS_MAX
 # Compaction keeps a chain at tens of segments; a feed that keeps all its history has one for some 10 GiB. At half a
 # kilobyte each, a manifest stays small enough to be written again at each flush.
 SEGMENTS_MAX = 10_000
-# More than anybody has replicas.
+# More than any set has replicas.
 PLACEMENTS_MAX = 64
 
 
 def problems(manifest: Manifest) -> list[str]:
-    """Everything that does not hold, each in words."""
+    """Returns a sentence about each invariant that does not hold."""
     return [*_numbers(manifest), *_chain(manifest), *_identities(manifest.segments), *_order(manifest)]
 
 
 def check(manifest: Manifest) -> None:
-    """AssertionError names every invariant that does not hold."""
+    """Raises AssertionError, which names every invariant that does not hold."""
     found = problems(manifest)
     assert not found, f"partition {manifest.feed_id.hex()}/{manifest.partition}: {'; '.join(found)}"
 

@@ -1,4 +1,4 @@
-"""A partition's manifest: which segments it consists of, and everything that it knows beside its rows. Pure.
+"""A partition's manifest: its chain of segments, and its state beside the rows. Pure.
 
 segments   (0, 120] ── (120, 400] ── (400, 401]     flushed seq 401; the rest is in the journal
 """
@@ -14,10 +14,11 @@ from tailrace_server.state.last_batches import LastBatch
 
 
 class SegmentEntry(NamedTuple):
-    """A segment, as its identity says: the run (``after_seq``, ``last_seq``], with the branch of its last seq.
+    """A segment of the chain: the run (``after_seq``, ``last_seq``], and the branch of its last seq.
 
-    ``base_id`` is the segment before it in the chain when it was made (zeros: none), ``included_ids`` were folded into
-    it. ``nbytes`` is the file's size. ``placements`` are the data directories that have acknowledged a copy.
+    ``base_id`` is the segment before it in the chain when it was made (zeros: none); the segment was compacted
+    from ``included_ids``. ``nbytes`` is the file's size. ``placements`` are the data directories that have acknowledged
+    a copy.
     """
 
     id: bytes
@@ -36,19 +37,19 @@ class SegmentEntry(NamedTuple):
     placements: tuple[bytes, ...] = ()
 
 
-# What an entry says as its segment's identity does.
+# The fields that an entry repeats from its segment's identity.
 _REPEATED = tuple(name for name in SegmentEntry._fields if name in SegmentIdentity._fields)
 
 
 class Manifest(NamedTuple):
-    """All that a partition needs for its start beside the journal.
+    """The state that a partition needs for its start, beside the journal.
 
     ``hash_first`` to ``hash_last`` are its key hashes, both included. ``segments`` are the chain, oldest first, which
-    ends at ``flushed_seq``. Rows at or below ``purge_seq`` may be missing though nothing newer of their key is there,
+    ends at ``flushed_seq``. Rows at or below ``purge_seq`` may be missing though no newer row of their key is there;
     rows at or below ``trim_seq`` were dropped by age. ``log`` has the partition's term as well. ``last_timestamp`` is
-    the last stamp that was given, in microseconds since 1970. ``producers`` is what ``producers_to_json`` made,
-    ``sinks`` the last batch of each sink as of ``flushed_seq``. ``rollbacks`` is how often the partition had been
-    rolled back: records of the journal that tell of a later time are not in it.
+    the last stamp that was given, in microseconds since 1970. ``producers`` comes from ``producers_to_json``, ``sinks``
+    has the last batch of each sink as of ``flushed_seq``. ``rollbacks`` counts the partition's rollbacks: the manifest
+    knows nothing of journal records with a higher count.
     """
 
     feed_id: bytes
@@ -68,12 +69,12 @@ class Manifest(NamedTuple):
     rollbacks: int = 0
 
     def identity_of(self, entry: SegmentEntry) -> SegmentIdentity:
-        """As much of a segment's identity as its entry here tells: all that ``entry_of`` takes from one."""
+        """Returns a segment's identity as far as its entry has it: all that ``entry_of`` takes from one."""
         repeated = {name: getattr(entry, name) for name in _REPEATED}
         return SegmentIdentity(self.feed_id, self.partition, segment_id=entry.id, purge_seq=0, **repeated)
 
 
 def entry_of(identity: SegmentIdentity, nbytes: int, placements: Iterable[bytes] = ()) -> SegmentEntry:
-    """The entry of a segment whose file has ``nbytes`` bytes."""
+    """Returns the entry of a segment whose file has ``nbytes`` bytes."""
     repeated = {name: getattr(identity, name) for name in _REPEATED}
     return SegmentEntry(id=identity.segment_id, nbytes=nbytes, placements=tuple(placements), **repeated)

@@ -1,16 +1,16 @@
-"""What a partition remembers of its producers, as JSON for the manifest. Pure.
+"""A partition's producers as JSON for the manifest. Pure.
 
     {"evicted_age_s": null, "branches": ["0a1b..."],
      "entries": [["1122334455667788", 7, 12.5, [[6, 0, 90, 99], [7, 0, 100, 110]]]]}
 
-An entry is the producer's id, the number of its last block, how many seconds ago it was used, and its last results:
-number, index of the branch, first and last seq. The least recently used comes first. Ages are of the node's monotonic
-time and go on from there at the next start: time in which no node ran counts for nothing, so nothing is forgotten
-early. ``evicted_age_s`` is how long ago an entry was forgotten, for its age or for room, null if none was within a day.
+An entry is the producer's id, the number of its last block, the seconds since its last use, and its last results:
+number, index of the branch, first and last seq. The least recently used producer comes first. Ages are of the node's
+monotonic time, and continue at the next start: time without a running node does not count, so no entry is forgotten
+early. ``evicted_age_s`` is the age of the last eviction, for age or for room; null if there was none within a day.
 
-Where all 16 results of a producer are above the flushed seq, nothing is written of it: its older numbers are forgotten,
-and the journal tells of the newer ones. Should a crash lose every one of these, its next block is out of order, and the
-writer takes a new id: nothing is written twice, but it hears of a loss that was smaller than it says.
+If all 16 results of a producer are above the flushed seq, its entry is left out: its older numbers are forgotten, and
+the journal has the newer ones. If a crash loses all of these, the producer's next block is out of order, and the writer
+takes a new id. Nothing is written twice, but the writer is told of a larger loss than there was.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NUMBER_MAX = 2**32 - 1  # producer seqs are u32 in a block
 
 
 def producers_to_json(table: ProducerTable, through_seq: int, now: float) -> dict[str, Any]:
-    """The table as it was at ``through_seq``, the flushed seq; what is above comes back from the journal.
+    """Returns the table as of ``through_seq``, the flushed seq. Newer results come back from the journal.
 
-    ``now`` is monotonic seconds. A result above the flushed seq may be of a block that a crash still loses.
-    With many producers it takes a while: a ``copy`` of the table may be given to another thread.
+    ``now`` is monotonic seconds. A result above the flushed seq may be of a block that a crash still loses. With many
+    producers this takes a while: a ``copy`` of the table may be given to another thread.
     """
     entries, evicted_age_s = table.snapshot(now)
     branches: dict[bytes, int] = {}
@@ -49,14 +49,14 @@ def producers_to_json(table: ProducerTable, through_seq: int, now: float) -> dic
 
 
 def producers_from_json(value: dict[str, Any], partition: int, now: float) -> ProducerTable:
-    """The table that ``value``, out of a manifest, tells of. ValueError where it is not what it should be."""
+    """Restores the table from ``value``, a manifest's ``producers``. Raises ValueError if it is malformed."""
     table = ProducerTable()
     table.restore(*_parse(value, partition), now)
     return table
 
 
 def read_producers(value: Any) -> dict[str, Any]:
-    """``value``, where it can be restored. ValueError."""
+    """Returns ``value`` if it can be restored. ValueError."""
     _parse(value, 0)
     assert isinstance(value, dict)
     return value

@@ -1,16 +1,16 @@
-"""The directories of feeds and partitions: what is written there, in which order, and what is removed.
+"""The directories of feeds and partitions: writes and removes their files, in an order that every crash leaves whole.
 
     feeds/<feed id>/                made first
     feeds/<feed id>/<partition>/    made with its MANIFEST, before its first segment
-    feeds/<feed id>/FEED            when all that its creation says has its home here
+    feeds/<feed id>/FEED            made when it replaces the journal's record of the creation
 
 1. A file has its name only once its content is durable, and ``write`` returns when the name is durable as well.
 2. A segment without a MANIFEST beside it is damage: a partition gets its first manifest before its first segment.
-3. A segment that the manifest does not name was never part of the partition, or is no more: ``sweep`` removes it.
-4. What is found may have its name in the system's cache only, left by a process that was killed. ``read``, ``read_all``
-   and ``feeds`` make it durable, since journal files and segments will be removed because of what it says.
-5. A feed is dropped by giving FEED the name FEED.dropped. From then on it is none, whatever is still there, and the
-   removal is finished at the next start if it has to be.
+3. A segment that the manifest does not name was never part of the partition, or has left it: ``sweep`` removes it.
+4. A process that was killed may leave names in the system's cache only. ``read``, ``read_all`` and ``feeds`` make them
+   durable, since journal files and segments are removed later because of them.
+5. A feed is dropped by renaming FEED to FEED.dropped. From then on it is no feed, although files are left. The next
+   start finishes an interrupted removal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEED_NAME = "FEED"
 DROPPED_NAME = "FEED.dropped"
 MANIFEST_NAME = "MANIFEST"
 
-# Segments of a node that have a descriptor while they are not being read: well below the usual limit of 1,024.
+# Segments that keep a descriptor while they are not being read: well below the usual limit of 1,024.
 SEGMENTS_OPEN_MAX = 512
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -48,7 +48,7 @@ _SEGMENT = re.compile(r"[0-9a-f]{32}\.seg")
 
 
 def segment_name(segment_id: bytes) -> str:
-    """The name of a segment's file in its partition's directory."""
+    """Returns the name of a segment's file in its partition's directory."""
     return f"{segment_id.hex()}.seg"
 
 
@@ -65,24 +65,24 @@ class ManifestStore:
         self.segment_files = OpenFiles(disk, segments_open_max)
 
     def feed_directory(self, feed_id: bytes) -> str:
-        """Where a feed's files are."""
+        """Returns the path of a feed's directory."""
         return os.path.join(self._root, feed_id.hex())
 
     def partition_directory(self, feed_id: bytes, partition: int) -> str:
-        """Where a partition's manifest and segments are."""
+        """Returns the path of the directory of a partition's manifest and segments."""
         return os.path.join(self._root, feed_id.hex(), str(partition))
 
     def segment_path(self, feed_id: bytes, partition: int, segment_id: bytes) -> str:
-        """A segment's file."""
+        """Returns the path of a segment's file."""
         return os.path.join(self.partition_directory(feed_id, partition), segment_name(segment_id))
 
     # Feeds.
 
     def write_feed(self, feed: FeedFile) -> None:
-        """Make a directory a feed, or replace what FEED says; durable when this returns.
+        """Writes or replaces FEED, which makes a directory a feed; durable when this returns.
 
-        The journal's record of the creation may go then, as far as the partitions have manifests. Raises NoSpace,
-        OSError: it is what it was, or (if the directory's fsync failed) either.
+        The journal's record of the creation may be removed then, if the partitions have manifests. Raises NoSpace,
+        OSError: the old state is still there, or (if the directory's fsync failed) either one.
         """
         directory = self.feed_directory(feed.info.feed_id)
         try:
@@ -93,7 +93,7 @@ class ManifestStore:
             raise
 
     def feeds(self) -> list[FeedFile]:
-        """Every feed that has its FEED, in the order of their ids, durable when this returns; for the start.
+        """Returns every feed that has its FEED, in the order of their ids, durable when this returns; for the start.
 
         Raises ManifestDamaged, OSError. No removal is finished.
         """
@@ -109,9 +109,9 @@ class ManifestStore:
         return feeds
 
     def begin_drop(self, feed_id: bytes) -> None:
-        """Make it durable that a feed's directory is none any more; nothing if there is no directory. OSError.
+        """Marks a feed's directory as dropped, durably. Does nothing if there is no directory. OSError.
 
-        The journal's record of the drop may go then: the next start finishes the removal without it.
+        The journal's record of the drop may be removed then: the next start finishes the removal without it.
         """
         directory = self.feed_directory(feed_id)
         if not self._disk.exists(directory):
@@ -124,9 +124,9 @@ class ManifestStore:
         self._disk.sync_directory(directory)
 
     def drop_feed(self, feed_id: bytes) -> None:
-        """Remove a feed's directory with all that is in it, durably; nothing where there is none.
+        """Removes a feed's directory with all its files, durably. Does nothing if there is no directory.
 
-        OSError: all is removed that can be. The rest is by the next call, or by ``finish_drops`` after the next start.
+        OSError: all removable files are gone. The next call, or ``finish_drops`` at the next start, removes the rest.
         """
         self.begin_drop(feed_id)
         directory = self.feed_directory(feed_id)
@@ -134,11 +134,11 @@ class ManifestStore:
             self._remove_rest(directory)
 
     def finish_drops(self, known: Collection[bytes]) -> list[bytes]:
-        """Remove what interrupted drops and creations left, at a start; the ids of those feeds.
+        """Removes the rest of interrupted drops and creations, at a start. Returns the ids of those feeds.
 
-        ``known`` are the feeds that the node has after reading the journal; without a FEED these are left alone. (For
-        one that has its FEED, and of which the journal says that it was dropped, call ``drop_feed``.) A directory of no
-        feed that holds segments is damage: ManifestDamaged. What cannot be removed is left, with a line in the log.
+        ``known`` are the feeds that the node has after reading the journal; without a FEED these are left alone. (If
+        the journal has the drop of a feed that has its FEED, call ``drop_feed``.) A directory of no feed that holds
+        segments is damage: ManifestDamaged. Files that cannot be removed are left, with a line in the log.
         """
         removed = []
         for name in self._feed_names():
@@ -160,7 +160,7 @@ class ManifestStore:
         return removed
 
     def _remove_rest(self, directory: str) -> None:
-        """The mark that this has to be done is made durable first, and goes when the rest has gone durably."""
+        """Removes a dropped feed's directory. Its mark is made durable first, and removed last."""
         disk = self._disk
         disk.sync_directory(directory)
         failures: list[OSError] = []
@@ -179,7 +179,7 @@ class ManifestStore:
         disk.sync_directory(self._root)
 
     def _remove(self, path: str) -> OSError | None:
-        """Remove a file; the error if the disk refuses."""
+        """Removes a file. Returns the error if the disk refuses."""
         try:
             self._disk.remove(path)
         except OSError as error:
@@ -197,10 +197,10 @@ class ManifestStore:
     # Partitions.
 
     def write(self, manifest: Manifest) -> None:
-        """Make this the partition's manifest, and its directory where that is missing; durable when this returns.
+        """Replaces the partition's manifest; makes its directory if it is missing. Durable when this returns.
 
-        Every segment that it names has its name durably. Raises NoSpace, and OSError: the old one is still there, or
-        (if the directory's fsync failed) either is, so that no segment may be removed that one of them names.
+        Every segment that the manifest names must have its name durably. Raises NoSpace and OSError: the old manifest
+        is still there, or (if the directory's fsync failed) either one. Then no segment of either may be removed.
         """
         data = codec.encode(manifest)
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
@@ -212,11 +212,11 @@ class ManifestStore:
             raise
 
     def make_partition(self, feed_id: bytes, partition: int) -> None:
-        """Makes a partition's directory where it is missing. OSError."""
+        """Makes a partition's directory if it is missing. OSError."""
         self._disk.make_directory(self.partition_directory(feed_id, partition))
 
     def read(self, feed_id: bytes, partition: int) -> Manifest | None:
-        """A partition's manifest, durable when this returns; None where there is nothing of the partition yet.
+        """Returns a partition's manifest, durable when this returns; None if the partition has no files yet.
 
         Raises ManifestDamaged, OSError.
         """
@@ -246,15 +246,15 @@ class ManifestStore:
         return manifest
 
     def missing(self, manifest: Manifest) -> list[SegmentEntry]:
-        """The segments of which there is no file of their size; empty where all is well."""
+        """Returns the segments that have no file of their size."""
         return [entry for entry in manifest.segments if not self._is_there(manifest, entry)]
 
     def sweep(self, manifest: Manifest, kept: Collection[bytes] = ()) -> list[str]:
-        """Remove temporaries and segments that ``manifest``, the one on disk, does not name; the names of the files.
+        """Removes temporaries and segments that ``manifest``, the one on disk, does not name. Returns their names.
 
-        For the start, or with the ids of all segments that are being read or written as ``kept``. Files of other names
-        are left alone, and so is what cannot be removed. A removal that a crash undoes is done again by the next sweep,
-        so it is not waited for.
+        For the start, or with the ids of all segments that are being read or written as ``kept``. Files with other
+        names are left alone, and so are files that cannot be removed. The removals are not synced: if a crash undoes
+        one, the next sweep does it again.
         """
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
         named = {segment_name(id_) for id_ in (*kept, *(entry.id for entry in manifest.segments))}

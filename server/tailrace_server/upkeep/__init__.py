@@ -1,10 +1,16 @@
-"""What keeps a node's storage in order: flushing, folding, trimming (docs/internals/storage.md).
+"""Upkeep of a node's storage: commits, flushes, compactions, trimming (docs/internals/storage.md).
 
-storage.py     all of it as one object
+storage.py     the storage as one object
 committer.py   one fsync for all writes that wait
-policy.py      what to flush now, pure
-pace.py        how far writers may go on meanwhile, pure
-installer.py   the only one who changes a partition's manifest and chain
-flusher.py     the task that flushes, trims the journal, and removes what nobody needs
-compactor.py   the task that folds segments in another process
+policy.py      chooses the write queues to flush, pure
+pace.py        bounds how far writers get meanwhile, pure
+installer.py   changes manifests and chains; nothing else does
+flusher.py     the task that flushes, then trims
+flushed_segment.py  the segment that a flush writes
+trimmer.py     removes journal files, replaced segments and dropped feeds
+compactor.py   the task that compacts segments in another process
+snapshot_segment.py  the segment of a snapshot that a follower gets
+rollback.py    rolls a partition back
+held_writer.py keeps HELD up to date
+space.py       the free space of the disk
 """

@@ -1,7 +1,7 @@
-"""The task that folds segments, one partition after the other, and drops what is too old of a history.
+"""The compactor: the task that compacts segments, one partition after the other, and trims histories by age or size.
 
-After each flush of a partition, and now and then for what only ages, it asks the policy what to do with the chain. The
-work is another process's; what that made is put in place by the installer, and until then nothing has changed.
+After each flush of a partition, and from time to time because rows age, the policy chooses segments of its chain.
+Another process compacts them. The installer puts the result in place; until then nothing has changed.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from tailrace_server.upkeep.space import Space
 
 log = logging.getLogger("tailrace.server")
 
-# How often every chain is looked at for what has aged.
+# The interval at which every chain is checked for aged rows.
 SWEEP_SECONDS = 60.0
-# How often the rate follows what writers do.
+# The interval at which the rate follows the writers.
 RATE_SECONDS = 0.25
-# How often the time that the node has been up is written down: so much of it is lost in a crash.
+# The interval at which the node's uptime is stored: a crash loses this much of it.
 UPTIME_SECONDS = 600.0
-# A chain of so many segments is folded at full speed, whoever writes: folding has fallen behind.
+# A chain of this many segments is compacted at full speed, also beside writers: compaction has fallen behind.
 SEGMENTS_BEHIND = 48
-# What has no more bytes (of keys and values) and rows is compacted in a thread: 3 to 10 ms of processor time. A process
-# takes 450 ms to begin with, so that thousands of slowly written partitions would outrun it.
+# Segments with at most these bytes (of keys and values) and rows are compacted in a thread: 3 to 10 ms of processor
+# time. A process takes 450 ms to start, so thousands of slowly written partitions would outrun it.
 SMALL_BYTES_MAX = 1024 * 1024
 SMALL_ROWS_MAX = 4_096
-# A partition whose compaction has failed is left alone for so long, and each time twice as long as before, up to this.
-# For lack of room it is always the shorter time: that is looked at before anything is read.
+# After a failed compaction a partition has a pause of this length, which doubles with each failure up to the second.
+# For lack of room it is always the shorter one: the room is checked before anything is read.
 PAUSE_SECONDS = 60.0
-# So far back a stream since a time finds its place by marks, of a history that is kept for ever: a week.
+# In a history that is kept for ever, a stream since a time finds its place by marks up to a week back.
 UNBOUNDED_US = 7 * 86_400_000_000
 PAUSE_SECONDS_MAX = 3_600.0
 
 
 class CompactionStatistics(NamedTuple):
-    """Since the start: compactions, bytes of their segments, rows read and dropped; a failure ("": none)."""
+    """Since the start: compactions, bytes of their segments, rows read and dropped; the last error, or ""."""
 
     compactions: int
     compacted_bytes: int
@@ -65,7 +65,7 @@ class CompactionStatistics(NamedTuple):
 
 
 class Compactor:
-    """One a node."""
+    """Compacts the partitions of a node, which has one compactor."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Compactor:
         uptime: Uptime,
         rate_max: int,
     ) -> None:
-        """``rate_max`` bytes a second are what a compaction has while writes come; 0: as much as it takes."""
+        """``rate_max`` bounds the bytes a second of a compaction beside writes; 0: no bound."""
         self._host = host
         self._data = data
         self._store = store
@@ -89,11 +89,11 @@ class Compactor:
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
         self._tended: Partition | None = None
-        # Partitions that are left alone, until when (monotonic), and why where it is not for damage.
+        # Partitions in a pause: its end (monotonic), and the error, "" for damage.
         self._paused: dict[Partition, tuple[float, str]] = {}
-        self._tries: dict[Partition, int] = {}  # of such, how often in a row it has failed
+        self._tries: dict[Partition, int] = {}  # of these, the count of failures in a row
         self._damaged: set[str] = set()  # segments that could not be read
-        self._told: set[tuple[Partition, int]] = set()  # of whose wrong hashes the log has heard
+        self._told: set[tuple[Partition, int]] = set()  # whose wrong hashes were logged
         self._wanted = trio.Event()
         self._writes = self._writes_seen = 0
         self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
@@ -102,33 +102,33 @@ class Compactor:
 
     @property
     def failure(self) -> str:
-        """Why a partition cannot be folded, other than for damage; "" where all can."""
+        """The error of a compaction, other than damage; "" if all is well."""
         return next((why for _, why in self._paused.values() if why), "")
 
     def statistics(self) -> CompactionStatistics:
-        """For status."""
+        """Returns counts for status."""
         return CompactionStatistics(self._compactions, self._bytes, self._rows_read, self._rows_dropped, self.failure)
 
     def wrote(self) -> None:
-        """Somebody writes: compactions have to leave room."""
+        """Notes a write: compactions have to leave room for writers."""
         self._writes += 1
 
     def consider(self, partition: Partition) -> None:
-        """The chain of ``partition`` is another one now."""
+        """Notes that the chain of ``partition`` has changed."""
         if partition.is_dropped:
             return
         self._candidates[partition] = None
         self._wanted.set()
 
     def forget(self, partition: Partition) -> None:
-        """The partition is no more."""
+        """Drops all plans for ``partition``, of a feed that was dropped."""
         self._candidates.pop(partition, None)
         self._recovered(partition)
         self._told = {told for told in self._told if told[0] is not partition}
         self.uptime.ahead.forget(PartitionPlace(partition.feed_id, partition.id))
 
     async def run(self) -> None:
-        """Folds for ever, whatever is to be folded."""
+        """Compacts until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_rate)
             nursery.start_soon(self._keep_uptime)
@@ -141,16 +141,16 @@ class Compactor:
                 if trio.current_time() >= sweep_at:
                     sweep_at = trio.current_time() + SWEEP_SECONDS
                     self._candidates.update(dict.fromkeys(self._catalog.partitions()))
-                # Where partitions come faster than they are folded, the others have their turn all the same.
+                # If partitions come faster than they are compacted, the others get their turn all the same.
                 while self._candidates and trio.current_time() < sweep_at:
                     self._tended = next(iter(self._candidates))
                     del self._candidates[self._tended]
-                    await trio.lowlevel.checkpoint()  # mostly nothing is to be done, thousands of times in a row
+                    await trio.lowlevel.checkpoint()  # mostly there is no work, thousands of times in a row
                     await self._tend(self._tended)
                 self._tended = None
 
     async def _tend(self, partition: Partition) -> None:
-        """Does all that is to be done about one partition. What fails is told, and tried again after a while."""
+        """Does all work of one partition. Logs an error, and tries again after a pause."""
         if partition.is_dropped:
             return
         if partition in self._paused and self._host.clock.monotonic() < self._paused[partition][0]:
@@ -170,7 +170,9 @@ class Compactor:
             self.consider(partition)
         except (OSError, TailraceError) as error:
             if not partition.is_dropped:
-                log.error("partition %s of feed %s cannot be folded: %s", partition.id, partition.feed_id.hex(), error)
+                log.error(
+                    "partition %s of feed %s cannot be compacted: %s", partition.id, partition.feed_id.hex(), error
+                )
                 self._pause(partition, str(error), grows=not isinstance(error, NoSpace))
         else:
             self._recovered(partition)
@@ -184,12 +186,12 @@ class Compactor:
             return
         if grows:
             self._tries[partition] = self._tries.get(partition, 0) + 1
-        # The exponent is bounded since the pause is.
+        # The exponent is bounded, since the pause is.
         pause = min(PAUSE_SECONDS * 2.0 ** min(max(0, self._tries.get(partition, 0) - 1), 16), PAUSE_SECONDS_MAX)
         self._paused[partition] = self._host.clock.monotonic() + pause, failure
 
     def look_ahead(self, partition: Partition, info: FeedInfo) -> None:
-        """Marks how far a partition is flushed whose stamps lie ahead of the clock, as of the last tick."""
+        """Marks the flushed seq of a partition whose stamps lie ahead of the clock, as of the last tick."""
         place, uptime = PartitionPlace(partition.feed_id, partition.id), self.uptime
         wall_us = self._host.clock.wall_us()
         if is_ahead(partition.last_timestamp, wall_us):
@@ -201,12 +203,12 @@ class Compactor:
             uptime.ahead.forget(place)
 
     def _old_seq(self, partition: Partition, age_us: int) -> int:
-        """Up to which seq all of a partition that is ahead of the clock is so old; 0 if it is not ahead."""
+        """Returns the seq up to which a partition that is ahead of the clock has this age; 0 if it is not ahead."""
         place = PartitionPlace(partition.feed_id, partition.id)
         return self.uptime.ahead.old_seq(place, partition.log, age_us, self.uptime.now_us)
 
     async def trim(self, partition: Partition, info: FeedInfo) -> None:
-        """Drops the oldest segments of a history that is kept for a while, or up to a size. OSError, NoSpace."""
+        """Drops the oldest segments of a history that is bounded by age or size. OSError, NoSpace."""
         retention = PartitionRetention.of(info)
         if not retention.history:
             return
@@ -221,12 +223,15 @@ class Compactor:
             await self._installer.drop_oldest(partition, found.segments, rollbacks)
 
     async def compact(self, partition: Partition, info: FeedInfo) -> bool:
-        """Folds what the policy chooses; False where it chooses nothing. SegmentDamaged, CompactionFailed, OSError."""
+        """Compacts the segments that the policy chooses. Returns False if there are none.
+
+        Raises SegmentDamaged, CompactionFailed, OSError.
+        """
         retention = PartitionRetention.of(info)
         stable_seq = partition.stable_seq
         rollbacks = partition.rollbacks
         begin, whole = self._whole_stretch(partition)
-        # Behind a segment that is left out tombstones have to stay, so nothing is folded for their sake.
+        # Behind a segment that is left out tombstones have to stay, so no compaction is begun for them.
         may_purge = begin == 0 and not retention.history
         age_us = int(info.tombstone_age_s * 1e6)
         purge_before_us = self.uptime.cutoff(age_us) if may_purge else None
@@ -242,10 +247,10 @@ class Compactor:
         if plan is None:
             return False
         folded = whole[plan.first : plan.last + 1]
-        # Not begun without room for it: what it has read and written by then would be in vain, time after time.
+        # Without room it is not begun: its reading and writing would be in vain, time after time.
         await self._space.check_room(plan.nbytes, f"the compaction of {len(folded)} segments")
         is_major = plan.is_major and begin == 0
-        if old_seq:  # the seq decides, whatever the stamps say
+        if old_seq:  # the seq decides, not the stamps
             purge_before_us, stable_seq = TIMESTAMP_MAX, min(stable_seq, old_seq)
         segment_id = self._host.randomness.token(16)
         output = self._store.segment_path(partition.feed_id, partition.id, segment_id)
@@ -279,7 +284,7 @@ class Compactor:
         return True
 
     def _whole_stretch(self, partition: Partition) -> tuple[int, tuple[Segment, ...]]:
-        """The longest stretch of the chain without a segment that cannot be read, and where it begins."""
+        """Returns the longest stretch of readable segments in the chain, and its index."""
         segments = partition.chain.segments
         bad = [-1]
         bad += [i for i, s in enumerate(segments) if isinstance(s, LostSegment) or s.path in self._damaged]
@@ -293,7 +298,7 @@ class Compactor:
         self._rows_read += result.rows
         self._rows_dropped += result.superseded + result.purged
         log.info(
-            "partition %s of feed %s: %s segments folded (%s), %s of %s rows left",
+            "partition %s of feed %s: %s segments compacted (%s), %s of %s rows left",
             *(partition.id, partition.feed_id.hex(), plan.last - plan.first + 1, plan.reason.value),
             *(result.identity.rows, result.rows),
         )
@@ -319,17 +324,17 @@ class Compactor:
 
     async def _keep_uptime(self) -> None:
         while True:
-            # At the start too: a run that nobody remembers could have stamped rows by a wrong clock.
+            # At the start too: a run without a stored uptime could have stamped rows by a wrong clock.
             tick_uptime(self.uptime, self._host.clock)
             try:
                 await self._host.workers.in_thread(lambda: store_uptime(self.uptime, self._host.disk, self._data))
             except OSError as error:
-                log.warning("the time that this node has been up cannot be written down: %s", error)
+                log.warning("the uptime of this node cannot be stored: %s", error)
             await trio.sleep(UPTIME_SECONDS)
 
 
 def _keep_us(info: FeedInfo) -> int:
-    """At which age a feed drops rows, or tombstones; UNBOUNDED_US of one that drops none for its age."""
+    """Returns the age at which a feed drops rows, or tombstones; UNBOUNDED_US if it drops none by age."""
     age_s = info.history_age_s if info.retention == "history" else info.tombstone_age_s
     return UNBOUNDED_US if age_s is None else int(age_s * 1e6)
 

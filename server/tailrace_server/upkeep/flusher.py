@@ -1,9 +1,9 @@
-"""The task that moves write queues to segments, and then lets go of what nobody needs any more.
+"""The flusher: the task that moves write queues to segments, and then trims the journal.
 
-A flush writes the blocks as they lie in the tree, in another thread, and adds the key table: superseded rows stay, to
-be dropped by a compaction. It takes only what is stable: durable, on a follower at the leader too, and in a set at a
-majority, unless memory is tight. Where the disk refuses, everything stays as it was, in memory
-and in the journal, and is tried again after a while; the node's status says so.
+A flush writes the blocks of the tree as they are, in another thread, and adds the key table. Superseded rows stay; a
+compaction drops them. A flush takes only stable blocks: durable here; on a follower, durable at the leader too; in a
+set, durable at a majority, unless memory is tight. If the disk refuses, memory and journal stay as they were, and the
+flush is tried again after a while; the node's status says so.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from tailrace_server.upkeep.trimmer import Trimmer
 
 log = logging.getLogger("tailrace.server")
 
-# How often ages are looked at; size and memory wake the flusher by themselves.
+# The interval at which ages are checked; size and memory wake the flusher by themselves.
 TICK_SECONDS = 1.0
-# So many small blocks of a partition wake it too: they take twice their bytes until they are merged.
+# This number of small blocks of a partition wakes it too: they take twice their bytes until they are merged.
 UNMERGED_BLOCKS = 2_048
-# A partition whose flush has failed is tried again after so long at most: somebody may have freed space.
+# The longest time until a failed flush of a partition is tried again: space may have been freed.
 PAUSE_SECONDS_MAX = 5.0
-# A clean stop flushes if a start would take longer than this to read the journal, and for so long.
+# A clean stop flushes if a start would take longer than this to read the journal, and for FOR_STOP_SECONDS at most.
 FOR_STOP_REPLAY_SECONDS = 1.0
 FOR_STOP_SECONDS = 3.0
-# If so many partitions are due, or more, so many are flushed at the same time. A flush waits for the disk most of its
-# time, but each of these fsyncs is in the way of the journal's.
+# If at least TOGETHER_FROM partitions are due, FLUSHED_TOGETHER are flushed at the same time. A flush mostly waits for
+# the disk, but each of its fsyncs delays those of the journal.
 TOGETHER_FROM = 64
 FLUSHED_TOGETHER = 4
-# Partitions that are looked at in one turn of the loop: a millisecond or two.
+# The partitions that one turn of the loop checks: a millisecond or two.
 LOOKS_AT_ONCE = 512
 
 
 class FlushStatistics(NamedTuple):
-    """Since the start: flushes, bytes of the segments that they wrote, and why the last try failed ("": it did not)."""
+    """Since the start: flushes, bytes of their segments, and the error of the last try ("" if it succeeded)."""
 
     flushes: int
     bytes: int
@@ -62,7 +62,7 @@ class FlushStatistics(NamedTuple):
 
 
 class Flusher:
-    """One a node."""
+    """Flushes the partitions of a node, which has one flusher."""
 
     def __init__(
         self,
@@ -84,36 +84,36 @@ class Flusher:
         self._account = account
         self._limits = limits
         self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
-        self._unmerged: dict[Partition, None] = {}  # of these, such that may have blocks to merge
-        self._crowded: dict[Partition, None] = {}  # of these, such that cannot wait for the end of a flush
+        self._unmerged: dict[Partition, None] = {}  # of these, the ones that may have blocks to merge
+        self._crowded: dict[Partition, None] = {}  # of these, the ones that cannot wait for the end of a flush
         self._has_merges_left = False
         self._wanted = trio.Event()
         self._to_trim = trio.Event()
-        # Partitions whose flush has failed: how often, until when they are left alone (monotonic), and why.
+        # Partitions whose flush has failed: count, end of the pause (monotonic), and error.
         self._failed: dict[Partition, tuple[int, float, str]] = {}
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
         self._flush_failure = self._trim_failure = ""
-        self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes durable what is written
+        self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes all written records durable
         self.on_flushed: Callable[[Partition], None] = lambda _: None
         self.count_partitions: Callable[[], int] = lambda: 1  # those of the node, which a start opens
 
     @property
     def failure(self) -> str:
-        """Why something could not be flushed or trimmed, "" if all could."""
+        """The error of a flush or a trim that failed; "" if all is well."""
         return self._flush_failure or self._trim_failure
 
     def statistics(self) -> FlushStatistics:
-        """For status."""
+        """Returns counts for status."""
         return FlushStatistics(self._flushes, self._bytes, self.failure)
 
     def wake(self) -> None:
-        """Something may be due."""
+        """Wakes the flusher, because a flush may be due."""
         self._wanted.set()
 
     def note(self, partition: Partition) -> None:
-        """``partition`` has just been written to."""
+        """Notes that ``partition`` has just been written to."""
         if partition not in self._dirty:
             self._dirty[partition] = self._host.clock.monotonic()
         self._unmerged[partition] = None
@@ -125,12 +125,12 @@ class Flusher:
             self._wanted.set()
 
     def forget(self, partition: Partition) -> None:
-        """The partition is no more."""
+        """Drops all plans for ``partition``, of a feed that was dropped."""
         for known in (self._dirty, self._unmerged, self._crowded, self._failed, self._flushing):
             known.pop(partition, None)
 
     async def run(self) -> None:
-        """Merges, flushes and trims for ever, whatever is due. A trim holds up no flush."""
+        """Merges, flushes and trims until cancelled. A trim delays no flush."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._trim_after_flushes)
             while True:
@@ -146,16 +146,16 @@ class Flusher:
             await self.trim()
 
     async def pass_once(self) -> None:
-        """Merges, flushes and then trims everything that is due now, for whoever goes a step at a time."""
+        """Merges, flushes and then trims everything that is due now; for tests that take single steps."""
         await self.flush_due()
         while self._wanted.is_set():
             await self.flush_due()
         await self.trim()
 
     async def flush_due(self) -> None:
-        """Merges and flushes what is due; ends early, with another one wanted, if something may be more pressing.
+        """Merges and flushes the due queues. Ends early, and wakes the flusher again, if others may be more urgent.
 
-        What the disk refuses is left as it was, and told by ``failure``.
+        If the disk refuses, the queue stays as it was, and ``failure`` tells the error.
         """
         self._wanted = trio.Event()
         self._has_merges_left = False
@@ -183,12 +183,12 @@ class Flusher:
             self._looked_at = now
             failure = await self._try(self._space.look) or failure
         failure = failure or next((why for _, _, why in self._failed.values()), "")
-        # As long as something is flushed there will be room again, and it is worth waiting for.
+        # As long as flushes succeed there will be room again, and writers wait for it.
         self._account.stuck = failure or self._why_not_yet() if self._flushes == flushes else ""
         self._tell(failure, self._trim_failure)
 
     def _begin_pace(self, due: Collection[Due[Partition]]) -> Pace | None:
-        """Slows writers down from now on if what is due is so because of a journal that a start would read for long."""
+        """Slows writers down from now on if queues are due because a start would take long to read the journal."""
         replay_s = self._journal.statistics().replay_seconds
         bound_s = self._limits.replay_bound_s(self.count_partitions())
         if replay_s <= bound_s or not any(cause is Cause.JOURNAL for _, cause in due):
@@ -199,7 +199,7 @@ class Flusher:
         return pace
 
     async def _flush_together(self, together: Sequence[Due[Partition]]) -> str:
-        """Flushes these at the same time; why one has failed, "" if none has."""
+        """Flushes these at the same time. Returns the error of one, "" if all succeeded."""
         failures: list[str] = []
 
         async def flush(partition: Partition, cause: Cause) -> None:
@@ -215,21 +215,21 @@ class Flusher:
         return next(filter(None, failures), "")
 
     def _must_look_again(self, cause: Cause, began: float) -> bool:
-        """Thousands of old queues must not hold up a full one: what was chosen at ``began`` may not be the first now.
+        """Returns True if the queues chosen at ``began`` may not be the most urgent now.
 
-        ``cause`` is why the next one of these is due. Whoever wakes the flusher has no time; what is due with every
-        look, as ages are, is looked at with every tick.
+        Thousands of old queues must not delay a full one. ``cause`` is that of the next chosen queue. A wake-up is
+        urgent; ages and retries are checked with every tick anyway.
         """
         if self._wanted.is_set() and cause in (Cause.AGE, Cause.RETRY):
             return True
         return self._host.clock.monotonic() - began >= TICK_SECONDS
 
     async def trim(self) -> None:
-        """Lets go of what nobody needs any more. What the disk refuses is told by ``failure``."""
+        """Trims journal, segments and feeds. If the disk refuses, ``failure`` tells the error."""
         self._tell(self._flush_failure, await self._try(self._trim_or_free))
 
     def _tell(self, flush_failure: str, trim_failure: str) -> None:
-        """Takes over what has failed, and says so if that is news."""
+        """Sets the failures, and logs a change."""
         before = self.failure
         self._flush_failure, self._trim_failure = flush_failure, trim_failure
         if self.failure and not before:
@@ -238,7 +238,7 @@ class Flusher:
             log.info("storage: all is well again")
 
     async def _try_flush(self, partition: Partition) -> str:
-        """Flushes; where that fails the partition is left alone for a while, the others are not concerned."""
+        """Flushes a partition. If that fails, the partition has a pause; others are not concerned."""
         why = await self._try(functools.partial(self._flush_or_free, partition), partition)
         if why:
             tries = self._failed[partition][0] + 1 if partition in self._failed else 1
@@ -249,10 +249,10 @@ class Flusher:
         return why
 
     async def _merge_all(self, waiting: dict[Partition, None]) -> str:
-        """Merges what of ``waiting`` is stable; why that has failed, "" if it has not.
+        """Merges the stable blocks of the partitions ``waiting``. Returns the error of one, "" if all succeeded.
 
-        After TICK_SECONDS it leaves the rest to the next look: after a start there may be a minute's work, and flushes
-        that are due do not wait for it.
+        After TICK_SECONDS the rest waits for the next call: after a start there may be a minute's work, and due flushes
+        do not wait for it.
         """
         failure, until = "", self._host.clock.monotonic() + TICK_SECONDS
         for number, partition in enumerate(list(waiting), 1):
@@ -261,13 +261,13 @@ class Flusher:
                 self._has_merges_left = True
                 break
             if waiting is self._crowded or partition.is_dropped or partition.stable_seq == partition.high_seq:
-                waiting.pop(partition, None)  # else it goes on with what becomes stable
+                waiting.pop(partition, None)  # else it stays for blocks that become stable
             if number % LOOKS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
         return failure
 
     async def _try(self, step: Callable[[], Awaitable[object]], partition: Partition | None = None) -> str:
-        """Does ``step``; why it has failed, "" where it has not."""
+        """Does ``step``. Returns its error, "" if it succeeded."""
         try:
             await step()
         except (OSError, TailraceError) as error:
@@ -276,9 +276,9 @@ class Flusher:
         return ""
 
     async def _flush_or_free(self, partition: Partition) -> None:
-        """Flushes; on a full disk with what is kept for that, since only a flush lets the journal be trimmed.
+        """Flushes. On a full disk it releases the reserve, since only a flush lets the journal be trimmed.
 
-        Without a free descriptor idle segments give theirs.
+        Without a free descriptor it closes those of idle segments.
         """
         try:
             await self.flush(partition)
@@ -292,7 +292,7 @@ class Flusher:
             await self.flush(partition)
 
     async def _trim_or_free(self) -> None:
-        """Trims; on a full disk with what is kept for that, since a trim frees space."""
+        """Trims. On a full disk it releases the reserve, since a trim frees space."""
         try:
             await self._trimmer.trim()
         except NoSpace:
@@ -301,9 +301,9 @@ class Flusher:
             await self._trimmer.trim()
 
     async def merge(self, partition: Partition, until: float = math.inf) -> None:
-        """Makes few blocks of many small ones, as far as they are stable; in short steps, between which others run.
+        """Merges many small stable blocks into few, in short steps, between which other tasks run.
 
-        It goes on ``until`` then (monotonic seconds) at most, and once more.
+        Begins no step after ``until`` (monotonic seconds), but the first.
         """
         while True:
             plan = partition.tree.merge_plan(partition.stable_seq, partition.merge_cuts)
@@ -322,18 +322,18 @@ class Flusher:
                 return
 
     def _why_not_yet(self) -> str:
-        """Why a follower has to go on, though it has no room: what comes next may say what it may flush."""
+        """Returns why a follower without room has to receive more: the leader may tell what is durable there."""
         held = [partition for partition in self._dirty if partition.tree.block_count]
         if not self._account.is_full or not held or any(p.state == "leader" for p in held):
             return ""
         if any(blocks_through(partition, self._limit(partition)) for partition in held):
             return ""
-        return "nobody has said yet what of this the leader has on its disk"
+        return "the leader has not told yet how much of this it has on its disk"
 
     async def _due(self) -> Sequence[Due[Partition]]:
-        """What has to be flushed now."""
+        """Returns the queues to flush now."""
         journal, journal_oldest = self._journal.statistics(), self._journal.oldest_number
-        # On a disk that is nearly full each older file of the journal is one too many.
+        # On a nearly full disk all older files of the journal are to go.
         is_low = bool(self._space.low) and len(self._journal.file_numbers) > 1
         is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.replay_seconds, self.count_partitions())
         is_pressed = self._account.is_tight or is_long
@@ -359,28 +359,28 @@ class Flusher:
         return [*chosen, *again]
 
     async def flush(self, partition: Partition) -> Segment | None:
-        """Moves what is stable of a partition's write queue to a segment; None where there is nothing.
+        """Moves the stable blocks of a partition's write queue to a segment. Returns None if there are none.
 
         OSError, NoSpace: nothing has changed.
         """
         return await self._flush(partition, self._limit(partition))
 
     async def _flush(self, partition: Partition, seq: int) -> Segment | None:
-        # One at a time of a partition: the flusher's own may be under way when a replica needs all to be flushed.
+        # One flush of a partition at a time: the flusher's may be under way when a replica needs all to be flushed.
         try:
             async with self._flushing[partition]:
                 return await self._flush_alone(partition, seq)
         finally:
-            if partition.is_dropped:  # meanwhile, after it was forgotten
+            if partition.is_dropped:  # during the flush, after `forget`
                 self.forget(partition)
 
     async def _flush_alone(self, partition: Partition, seq: int) -> Segment | None:
         rollbacks = partition.rollbacks
         blocks = blocks_through(partition, seq)
-        if blocks and not partition.has_manifest:  # it makes the directory, and comes before the first segment
+        if blocks and not partition.has_manifest:  # this makes the directory, and comes before the first segment
             await self._installer.write(partition)
             rollbacks = partition.rollbacks
-            blocks = blocks_through(partition, seq)  # none where the feed was dropped meanwhile
+            blocks = blocks_through(partition, seq)  # no blocks if the feed was dropped meanwhile
         if not blocks:
             return None
         identity = identity_of(partition, blocks, self._host.randomness.token(16))
@@ -412,10 +412,10 @@ class Flusher:
             await self._flush(partition, partition.durable_seq)
 
     async def flush_for_stop(self) -> None:
-        """Moves what is stable to segments before a clean stop, so that the next start has less of the journal to read.
+        """Moves stable blocks to segments before a clean stop, so that the next start reads less of the journal.
 
-        Only if the journal is long, for FOR_STOP_SECONDS at most, what the oldest file waits for first. What the disk
-        refuses stays in the journal. Cancelling leaves a part of it there.
+        Only if the journal is long, and for FOR_STOP_SECONDS at most; the queues that need the oldest file come first.
+        After an error of the disk, or if this is cancelled, the rest stays in the journal.
         """
         journal = self._journal.statistics()
         if journal.replay_seconds <= FOR_STOP_REPLAY_SECONDS:
@@ -447,13 +447,13 @@ class Flusher:
             await self._flush(partition, seq)
 
     async def write_feeds(self) -> None:
-        """Gives what is durable of the creation of feeds a home beside the journal. NoSpace, OSError."""
+        """Writes the FEED of durably created feeds, so that the journal need not keep the record. NoSpace, OSError."""
         await self._trimmer.write_feeds()
 
     def _limit(self, partition: Partition) -> int:
-        """Up to where it may be flushed now."""
+        """Returns the seq up to which ``partition`` may be flushed now."""
         return partition.safe_seq if self._account.is_tight else partition.stable_seq
 
     def _stable_bytes(self, partition: Partition) -> int:
-        """About how much of the write queue can be flushed: all of it, but for the little that is not stable yet."""
+        """Returns about how many bytes of the queue can be flushed; counts the few that are not stable yet."""
         return partition.tree.memory_bytes if self._limit(partition) > partition.flushed_seq else 0

@@ -1,8 +1,8 @@
-"""Keeps HELD up to date while a node runs: what it has on its disk at least (journal/held.py).
+"""Keeps HELD up to date while a node runs: a lower bound of the data on its disk (journal/held.py).
 
 HELD is written with each start, soon after the journal has begun a file, and every ten seconds while anything changes.
-It is written in a thread, and no writer waits for it. A crash before it is written leaves the older one, which says
-less, and nothing that is wrong.
+It is written in a thread, and no writer waits for it. A crash before it is written leaves the older one, which claims
+less, and is still right.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tailrace_server.journal.held import HeldFeed, HeldMark, OtherStart, store_h
 from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.installer import Installer
 
-# What an older copy may lack without a word; a file of one line and two fsyncs in that time cost nothing measurable.
+# An older copy that lacks less than this time goes unnoticed. A line and two fsyncs in this time cost next to nothing.
 HELD_SECONDS = 10.0
-# So many directories of other members are remembered: those that are, and some of disks that were replaced.
+# The bound of other members' directories that are remembered: the present ones, and some of replaced disks.
 OTHERS_MAX = 64
-# Partitions that are looked at in one turn of the loop: about a millisecond.
+# The partitions that one turn of the loop reads: about a millisecond.
 LOOKS_AT_ONCE = 1_024
 
 
@@ -36,9 +36,9 @@ class HeldWriter:
         self._journal = journal
         self._catalog = catalog
         self._installer = installer
-        # What other members have told of their directories, by placement id: kept for the next start.
+        # The starts of other members' directories, by placement id: kept for the next start.
         self.others: dict[bytes, OtherStart] = {}
-        # What HELD was written of last: file and end of the journal, installed manifests, the others.
+        # The state at the last writing: file and end of the journal, installed manifests, the others.
         self._kept: tuple[int, int, int, dict[bytes, OtherStart]] = (0, 0, -1, {})
         self._kept_at = -HELD_SECONDS  # monotonic
 
@@ -65,13 +65,13 @@ class HeldWriter:
         self._kept_at = now
 
     def store_now(self) -> None:
-        """Writes HELD; blocks. Of a start, when all that it holds is durable. OSError: the older one may be there."""
+        """Writes HELD, and blocks; for a start, when all its data is durable. OSError: the older one may be there."""
         self._kept = self._state()
         self._kept_at = self._host.clock.monotonic()
         self._store({feed.info.feed_id: held_feed(feed) for feed in self._catalog.feeds()}, self._kept[-1])
 
     def remember(self, placement_id: bytes, start: OtherStart) -> None:
-        """Notes what was told of another member's directory; durable with the next HELD."""
+        """Notes the start of another member's directory; durable with the next HELD."""
         self.others.pop(placement_id, None)
         self.others[placement_id] = start
         while len(self.others) > OTHERS_MAX:
@@ -81,12 +81,12 @@ class HeldWriter:
         return *self._journal.end, self._installer.installs, dict(self.others)
 
     def _store(self, feeds: dict[bytes, HeldFeed], others: dict[bytes, OtherStart]) -> None:
-        self._journal.sync()  # so that all that was looked at before is durable
+        self._journal.sync()  # so that all data that was read above is durable
         store_held(self._host.disk, self._data, HeldMark(self._journal.synced_end, feeds, dict(others)))
 
 
 def held_feed(feed: Feed) -> HeldFeed:
-    """Returns what HELD says of a feed, as it is now."""
+    """Returns the entry of a feed in HELD, as it is now."""
     seqs = tuple(partition.high_seq for partition in feed.partitions)
     rollbacks = {partition.id: partition.rollbacks for partition in feed.partitions if partition.rollbacks}
     return HeldFeed(feed.first_branch, seqs, rollbacks)

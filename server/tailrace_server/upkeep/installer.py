@@ -1,9 +1,9 @@
-"""The only one who changes a partition's manifest, and with it the chain of its segments.
+"""The installer: changes a partition's manifest and the chain of its segments. Nothing else changes them.
 
     segment: written, fsynced, renamed, its directory fsynced
     manifest that names it: durable                        <- from here on the chain has changed
     chain and tree of the running node
-    journal files that only it needed, segments that it replaced: may go
+    journal files that only the old chain needed, replaced segments: may go
 
 A crash between any two steps leaves the old chain or the new one; a segment that no manifest names is removed at the
 next start. Source: docs/formats/manifest.md.
@@ -30,7 +30,7 @@ from tailrace_server.segment import Segment
 
 
 class Installer:
-    """Changes of one partition take turns; different partitions do not wait for each other."""
+    """Changes manifests and chains. Changes of one partition take turns; partitions do not wait for each other."""
 
     def __init__(self, host: Host, store: ManifestStore, placement_id: bytes, pins: Pins) -> None:
         self._host = host
@@ -42,10 +42,10 @@ class Installer:
         self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
 
     async def add(self, partition: Partition, segment: Segment, rollbacks: int | None = None) -> None:
-        """Puts a flushed segment behind the others. OSError, NoSpace: nothing has changed.
+        """Appends a flushed segment to the chain. OSError, NoSpace: nothing has changed.
 
-        ``rollbacks`` here and below is `Partition.rollbacks` as it was when the work began, None where it cannot have
-        changed. RolledBack where it has.
+        ``rollbacks``, here and below, is `Partition.rollbacks` at the begin of the work, or None if it cannot have
+        changed. Raises RolledBack if it has changed.
         """
         async with self.holding(partition):
             _check_history(partition, rollbacks)
@@ -54,7 +54,7 @@ class Installer:
     async def install_snapshot(
         self, partition: Partition, segment: Segment, log: FailoverLog, *, purge_seq: int, trim_seq: int
     ) -> None:
-        """Puts a run that was never in the tree behind the others; the failover log is ``log`` from then on."""
+        """Appends the segment of a snapshot, which was never in the tree; the failover log becomes ``log``."""
         async with self.holding(partition):
             chain = partition.chain.with_flushed(segment)
             await self._install(partition, chain, purge_seq=purge_seq, trim_seq=trim_seq, log=log)
@@ -62,7 +62,7 @@ class Installer:
     async def install_compacted(
         self, partition: Partition, folded: Sequence[Segment], result: Segment, rollbacks: int | None = None
     ) -> None:
-        """Puts what a compaction made in the place of its input. OSError, NoSpace: nothing has changed."""
+        """Puts the result of a compaction in the place of its input. OSError, NoSpace: nothing has changed."""
         async with self.holding(partition):
             _check_history(partition, rollbacks)
             chain = partition.chain.with_folded(folded, result)
@@ -70,7 +70,7 @@ class Installer:
         self._pins.retire(folded)
 
     async def drop_oldest(self, partition: Partition, count: int, rollbacks: int | None = None) -> None:
-        """Drops the oldest segments of a feed that keeps its history for a while only."""
+        """Drops the oldest segments of a feed that bounds its history."""
         async with self.holding(partition):
             _check_history(partition, rollbacks)
             dropped = partition.chain.segments[:count]
@@ -79,23 +79,23 @@ class Installer:
         self._pins.retire(dropped)
 
     async def write(self, partition: Partition) -> None:
-        """Writes the manifest as the partition is: a home for what control records of the journal say."""
+        """Writes the manifest of the partition as it is, so that the journal need not keep its control records."""
         async with self.holding(partition):
             await self._install(partition, partition.chain)
 
     @contextlib.asynccontextmanager
     async def holding(self, partition: Partition) -> AsyncIterator[None]:
-        """Nobody else changes the partition's manifest or chain meanwhile."""
+        """Keeps all others from changing the partition's manifest or chain while the body runs."""
         try:
             async with self._locks[partition]:
                 yield
         finally:
-            if partition.is_dropped:  # nothing of it is written any more, by whoever waits for it either
+            if partition.is_dropped:  # nothing of it is written any more, also by tasks that wait
                 self._locks.pop(partition, None)
                 self._orphans.pop(partition, None)
 
     async def write_held(self, partition: Partition) -> None:
-        """``write``, for who is inside of ``holding``."""
+        """Writes as ``write``, inside of ``holding``."""
         await self._install(partition, partition.chain)
 
     async def _install(
@@ -123,7 +123,7 @@ class Installer:
         producers, now = table.copy(), self._host.clock.monotonic()
 
         def write() -> None:
-            made = producers_to_json(producers, manifest.flushed_seq, now)  # 0.2 s where it has 10,000 producers
+            made = producers_to_json(producers, manifest.flushed_seq, now)  # 0.2 s with 10,000 producers
             self._store.write(manifest._replace(producers=made))
 
         await self._host.workers.in_thread(write)
@@ -137,21 +137,21 @@ class Installer:
             await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
 
     def orphan(self, partition: Partition, path: str) -> None:
-        """A segment whose installation has failed: the manifest on disk may name it all the same.
+        """Notes a segment whose installation has failed. The manifest on disk may name it all the same.
 
-        It is removed when a later manifest, which does not name it, is durable.
+        The segment is removed when a later manifest, which does not name it, is durable.
         """
-        if not partition.is_dropped:  # else its directory goes as a whole
+        if not partition.is_dropped:  # else its directory is removed as a whole
             self._orphans[partition].append(path)
 
     async def forget(self, partition: Partition) -> None:
-        """The partition was dropped: nothing of it is written any more when this returns."""
+        """Waits until nothing of a dropped partition is written any more."""
         async with self.holding(partition):
             pass
 
 
 class RolledBack(TailraceError):
-    """The partition was rolled back while something was made of what it held."""
+    """The partition was rolled back while a segment or a manifest of it was made."""
 
 
 def _check_history(partition: Partition, rollbacks: int | None) -> None:
@@ -160,7 +160,7 @@ def _check_history(partition: Partition, rollbacks: int | None) -> None:
 
 
 def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Manifest:
-    """What the manifest has to say of ``partition`` with ``chain`` as its segments, but for its producers."""
+    """Returns the manifest of ``partition`` with ``chain`` as its segments, without its producers."""
     flushed_seq = max(chain.flushed_seq, partition.flushed_seq)
     return Manifest(
         feed_id=partition.feed_id,
@@ -182,12 +182,12 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
 
 
 def entries_of(segments: Iterable[Segment]) -> tuple[SegmentEntry, ...]:
-    """Segments as a manifest has them."""
+    """Returns the manifest's entries of segments."""
     return tuple(entry_of(segment.identity, segment.nbytes) for segment in segments)
 
 
 def _remove(disk: Disk, paths: Sequence[str]) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):  # what is left is removed at the next start
+        with contextlib.suppress(OSError):  # the next start removes the rest
             if disk.exists(path):
                 disk.remove(path)

@@ -1,9 +1,9 @@
-"""Which write queues are flushed now, and in which order. Pure.
+"""Chooses the write queues to flush now, and their order. Pure.
 
 SIZE      a queue is as large as a segment should be
 AGE       a queue's oldest block has waited long enough: the journal's files should not wait for it
 MEMORY    all queues together are over half of the node's bound: the largest first, until they are below
-JOURNAL   the journal is over one of its bounds: what its oldest file waits for
+JOURNAL   the journal is over one of its bounds: the queues that need its oldest file
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Generic, NamedTuple, TypeVar
 
 P = TypeVar("P")
 
-# With so many partitions the journal may cost a start half as much as with few: a start reads the files of each one,
-# and looks up each record among all of them. With very many the bound stays at a third, else all that is written would
+# With this number of partitions the journal may cost a start half as much as with few: a start reads the files of each
+# partition, and looks up each record among all. With very many the bound stays at a third; otherwise all writes would
 # be flushed at once.
 HALVING_PARTITIONS = 8_192
 REPLAY_SHARE_MIN = 1 / 3
 
 
 class Cause(enum.Enum):
-    """Why a queue is flushed; the table above."""
+    """The cause of a flush; the table above."""
 
     SIZE = "size"
     AGE = "age"
     MEMORY = "memory"
     JOURNAL = "journal"
-    RETRY = "retry"  # the flusher's own: the last flush has failed, a while ago
+    RETRY = "retry"  # set by the flusher: the last flush has failed, a while ago
 
 
 class FlushLimits(NamedTuple):
@@ -42,24 +42,24 @@ class FlushLimits(NamedTuple):
     journal_replay_s: float
 
     def replay_bound_s(self, partitions: int) -> float:
-        """Returns the seconds that a start of a node with so many partitions may take to read the journal."""
+        """Returns the seconds that a start of a node with this count of partitions may read the journal."""
         return self.journal_replay_s * replay_share(partitions)
 
     def is_journal_long(self, nbytes: int, replay_s: float, partitions: int) -> bool:
-        """Whether a journal of so many bytes, and of so many seconds for a start, is over one of its bounds."""
+        """Returns True if a journal with these bytes, and seconds of a start, is over one of its bounds."""
         return nbytes > self.journal_bytes or replay_s > self.replay_bound_s(partitions)
 
 
 def replay_share(partitions: int) -> float:
-    """Returns the share of ``journal_replay_s`` that the journal of a node with so many partitions may cost a start."""
+    """Returns the share of ``journal_replay_s`` that the journal may cost a start with this count of partitions."""
     return max(1 / (1 + partitions / HALVING_PARTITIONS), REPLAY_SHARE_MIN)
 
 
 class Queue(NamedTuple, Generic[P]):
-    """A write queue with something in it that can be flushed.
+    """A write queue that may be flushed.
 
-    ``stable_bytes`` can be flushed now; ``age_s`` is since when it has had something that is not flushed;
-    ``oldest_file`` is the oldest file of the journal that it needs, None: none.
+    ``stable_bytes`` can be flushed now; ``age_s`` is the time since it was last empty; ``oldest_file`` is the oldest
+    file of the journal that it needs, or None.
     """
 
     partition: P
@@ -69,7 +69,7 @@ class Queue(NamedTuple, Generic[P]):
 
 
 class Due(NamedTuple, Generic[P]):
-    """A partition to flush, and why."""
+    """A partition to flush, and the cause."""
 
     partition: P
     cause: Cause
@@ -78,7 +78,7 @@ class Due(NamedTuple, Generic[P]):
 def choose(
     queues: Iterable[Queue[P]], limits: FlushLimits, *, memory_used: int, journal_is_long: bool, journal_oldest: int
 ) -> Sequence[Due[P]]:
-    """What to flush now, the most pressing first; each partition once."""
+    """Returns the partitions to flush now, the most urgent first; each partition once."""
     ordered = sorted(queues, key=lambda queue: -queue.stable_bytes)
     due: list[Due[P]] = []
     excess = memory_used - limits.memory_bytes // 2

@@ -1,20 +1,20 @@
-"""Rolling a partition back to where its history and another one have parted.
+"""Rolls a partition back to the point at which its history and the leader's have parted.
 
     segments (0, 80] (80, 150]   tree 151..170       R = 120
     stays    (0, 80] (80, 120]                       stands at 120
-    or       (0, 80]                                 stands at 80, where (80, 150] is deduplicated
+    or       (0, 80]                                 stands at 80, if (80, 150] is deduplicated
 
-A node may have acknowledged what it has flushed, and must hold it on: of a segment that R lies in, what is below goes
-into a segment of its own. Of a deduplicated one rows are missing that were superseded further up in it: nobody can
-stand inside of it, and it goes whole. What went below R with it may have counted for a majority, so a member of a set
-owes that from then on (`on_shortfall`, replication/debts.py); likewise if it goes back to 0 with nothing in common.
-A block of the tree that R lies in was merged, here or by a leader, of such that were acknowledged: it is flushed first,
-and its segment cut.
+A node may have acknowledged its flushed rows, and must keep those up to R. If R lies inside of a segment, the rows up
+to R get a segment of their own. A deduplicated segment lacks rows that are superseded further up in it, so a partition
+cannot stand inside of it, and the whole segment is dropped. Its rows up to R may have counted for a majority: a member
+of a set owes them from then on (`on_shortfall`, replication/debts.py). The same holds if the partition goes back to 0
+because the two have nothing in common. If R lies inside of a block of the tree, that block was merged, here or by a
+leader, from acknowledged ones: it is flushed first, and its segment cut.
 
-1. What is above R goes to lost/, durably: blocks of the tree, and segments that end above it.
+1. Blocks of the tree above R, and segments that end above R, are put into lost/, durably.
 2. ROLLED_BACK is journaled, and the running node's partition changes, in one step. The record is durable before
    anything of another history is written, and before a manifest drops a segment.
-3. The manifest. A crash before it is durable is made good by the start, from the record: it cuts the segment anew.
+3. The manifest is written. After a crash before it is durable, the start cuts the segment again, by the record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OnShortfall = Callable[["Partition", int, int], None]
 
 
 class Point(NamedTuple):
-    """Where a partition stands after a rollback, and with which segments; ``cut`` is to be cut at ``seq``."""
+    """The seq and the segments of a partition after a rollback; ``cut`` is to be cut at ``seq``."""
 
     seq: int
     chain: Chain
@@ -57,9 +57,9 @@ class Point(NamedTuple):
 
 
 def point_below(partition: Partition, seq: int) -> Point:
-    """The last point at or below ``seq`` where ``partition`` can stand.
+    """Returns the last point at or below ``seq`` at which ``partition`` can stand.
 
-    In a segment that has all its rows that is ``seq``; else the end of a block or of a segment, or 0.
+    Inside of a segment that has all its rows this is ``seq``; otherwise the end of a block or of a segment, or 0.
     """
     if seq >= partition.high_seq:
         return Point(partition.high_seq, partition.chain)
@@ -76,9 +76,9 @@ def point_below(partition: Partition, seq: int) -> Point:
 def acknowledged(partition: Partition, seq: int, log_left: FailoverLog) -> tuple[int, int]:
     """Returns (term, seq) up to which ``partition``, which goes back to ``seq``, may have counted for a majority.
 
-    That is ``seq``, the last one in common with the leader. If they have no branch in common, so that ``log_left`` is
-    empty, that says nothing: the leader's log may have dropped the branches that both had, or it has purged or trimmed
-    what this copy would need. Then all that is durable here may have counted.
+    That is ``seq``, the last one in common with the leader. If ``log_left`` is empty, they have no branch in common,
+    which proves nothing: the leader's log may have dropped the common branches, or the leader has purged or trimmed
+    rows that this copy would need. Then all durable rows here may have counted.
     """
     if log_left and seq:
         return entries_through(log_left, seq).term, seq
@@ -88,11 +88,11 @@ def acknowledged(partition: Partition, seq: int, log_left: FailoverLog) -> tuple
 async def roll_back(
     storage: Storage, partition: Partition, seq: int, log_left: FailoverLog, on_shortfall: OnShortfall
 ) -> int:
-    """Takes ``partition`` back to ``seq`` or below; returns where it stands then, durably, with what is above in lost/.
+    """Rolls ``partition`` back to ``seq`` or below, durably. Returns the seq reached; rows above it are in lost/.
 
-    ``log_left`` is its failover log from then on, of which entries above that point are left out. Its streams end. The
-    caller is the only one who writes to it. Raises NoSpace, OSError: it is what it was, or rolled back and to be called
-    again; NotDurable, UnknownFeed.
+    ``log_left`` becomes its failover log, without entries above that seq. The streams of the partition end. The caller
+    is its only writer. Raises NoSpace, OSError: the partition is unchanged, or it is rolled back and this is to be
+    called again; NotDurable, UnknownFeed.
     """
     block = partition.tree.find(seq + 1)
     if block is not None and block.seqs[0] <= seq:
@@ -119,7 +119,7 @@ async def roll_back(
                 )
             _stand(storage, partition, point, log_left)
         except BaseException:
-            for segment in point.chain.segments[kept:]:  # that was made just now
+            for segment in point.chain.segments[kept:]:  # the one made by _cut
                 segment.close()
                 storage.installer.orphan(partition, segment.path)
             raise
@@ -136,33 +136,33 @@ async def roll_back(
 
 
 async def _cut(storage: Storage, partition: Partition, point: Point, whole: Segment, log_left: FailoverLog) -> Point:
-    """``point`` with what is below it of ``whole`` as a segment, which nobody names yet.
+    """Returns ``point`` with the part of ``whole`` below it as a segment, which no manifest names yet.
 
-    Where that cannot be read it goes whole, and its rows come again from the leader. NoSpace, OSError.
+    If ``whole`` cannot be read, all of it is dropped, and its rows come again from the leader. NoSpace, OSError.
     """
     id = storage.host.randomness.token(16)
     branch = (entries_through(log_left, point.seq) or partition.log).branch_at(point.seq)
-    # The journal's blocks will be void: without its FEED the next start would look at no segment.
+    # The journal's blocks will be void: without its FEED the next start would ignore the segments.
     await storage.flusher.write_feeds()
     try:
         segment = await storage.host.workers.in_thread(
             lambda: cut_segment(storage.host.disk, storage.store, whole, point.seq, branch, id)
         )
     except (SegmentDamaged, BadBlock) as error:
-        log.error("%s cannot be cut at seq %s, and goes whole: %s", whole.path, point.seq, error)
+        log.error("%s cannot be cut at seq %s, so all of it is dropped: %s", whole.path, point.seq, error)
         return Point(point.chain.flushed_seq, point.chain)
     return Point(point.seq, Chain((*point.chain.segments, segment)))
 
 
 def _stand(storage: Storage, partition: Partition, point: Point, log_left: FailoverLog) -> None:
-    """The one step that counts, on the loop."""
+    """Journals the rollback and changes the partition: one step, on the loop."""
     rollbacks = partition.rollbacks + 1
     held = entries_through(log_left, point.seq) if log_left or not point.seq else log_left
     producers = producers_to_json(partition.producers, point.seq, storage.host.clock.monotonic())
     payload = RollbackRecord(point.seq, held, rollbacks, producers).encode()
     place = storage.journal.append(RecordKind.ROLLED_BACK, partition.feed_id, partition.id, payload)
     partition.roll_back_to(point.seq, point.chain, held, rollbacks, storage.journal.file_of(place))
-    partition.end_history()  # of streams that were opened meanwhile
+    partition.end_history()  # for streams that were opened meanwhile
 
 
 def _time_name(wall_us: int) -> str:
@@ -172,7 +172,7 @@ def _time_name(wall_us: int) -> str:
 def _keep(
     storage: Storage, name: str, partition: Partition, seq: int, blocks: Sequence[Block], segments: Sequence[Segment]
 ) -> None:
-    """Puts what goes, above ``seq``, into lost/, durably. NoSpace, OSError."""
+    """Puts the dropped rows above ``seq`` into lost/, durably. NoSpace, OSError."""
     disk, data = storage.host.disk, storage.data
     lost = Lost(disk, data, name, is_dry=False)
     why = "rolled back: the leader has another history"
@@ -181,7 +181,7 @@ def _keep(
     try:
         for segment in segments:
             first_seq, last_seq = max(segment.identity.after_seq, seq) + 1, segment.identity.last_seq
-            gone = min(segment.identity.rows, last_seq - first_seq + 1)  # of one that is cut all rows are there
+            gone = min(segment.identity.rows, last_seq - first_seq + 1)  # a segment that is cut has all its rows
             rows += gone
             lost.rows(*place, first_seq, last_seq, source=segment.path, rows=gone, why=why)
             if disk.exists(segment.path):

@@ -1,9 +1,10 @@
-"""A run that a follower gets becomes a segment of its own, past journal and tree.
+"""Writes a snapshot that a follower gets to a segment of its own, past journal and tree.
 
     SNAPSHOT_START, not complete ── begin     blocks ── add, flow     SNAPSHOT_END ── finish ──> manifest
 
-Of a run rows are missing that are superseded further up in it, so it is there whole or not at all: nothing of it is
-shown, acknowledged or kept before the manifest names its segment. What a crash leaves of it the next start removes.
+The snapshot is a run of seqs without the rows that are superseded further up in it. So it is there whole or not at all:
+no row of it is shown, acknowledged or kept before the manifest names its segment. After a crash the next start removes
+an unnamed file.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
     from tailrace_server.upkeep.storage import Storage
 
-# What is gathered at most before ``add`` writes it itself: so much stops the loop for a few milliseconds.
+# The bytes gathered before ``add`` writes them itself, which stops the loop for a few milliseconds.
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
 _NO_BRANCH = bytes(16)
 
 
 class SnapshotSegment:
-    """One run of one partition: (``after_seq``, ``last_seq``].
+    """The segment of one run of one partition: (``after_seq``, ``last_seq``].
 
-    It is begun after ``flusher.flush_all``, so that the partition has nothing that is not flushed.
+    It is begun after ``flusher.flush_all``: all of the partition is flushed.
     """
 
     def __init__(self, storage: Storage, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> None:
@@ -51,14 +52,14 @@ class SnapshotSegment:
         self._is_over = False
 
     def add(self, block: Block) -> None:
-        """Takes the next block of the run; what of it is there already is cut off.
+        """Adds the next block of the run; cuts off rows that are there already.
 
-        Raises BadBlock for what does not fit, NoSpace and OSError where the disk does not take it: abandon it then.
+        Raises BadBlock if the block does not fit, NoSpace and OSError if the disk refuses: call ``abandon`` then.
         """
         header = block.header
         if header.last_seq <= self._seq or header.last_seq > self.last_seq:
             raise BadBlock(
-                f"seqs {header.first_seq} to {header.last_seq} are not in what is left of the run, ({self._seq}, "
+                f"seqs {header.first_seq} to {header.last_seq} are not in the rest of the run, ({self._seq}, "
                 f"{self.last_seq}]"
             )
         block = cut_above(block, self._seq)
@@ -73,27 +74,27 @@ class SnapshotSegment:
             self._write(self._take_gathered())
 
     def extend(self, last_seq: int, purge_seq: int) -> None:
-        """The run was announced again, with a higher end, and with the leader's purge seq as it is by now."""
+        """Takes over a higher end of the run, and the leader's newer purge seq, when the run is announced again."""
         self.last_seq = max(self.last_seq, last_seq)
         self._purge_seq = max(self._purge_seq, purge_seq)
 
     async def flow(self) -> None:
-        """Writes in a thread what was gathered. Raises NoSpace, OSError."""
+        """Writes the gathered blocks in a thread. Raises NoSpace, OSError."""
         blocks = self._take_gathered()
         if blocks:
             await self._storage.host.workers.in_thread(lambda: self._write(blocks))
 
     async def finish(self, log: FailoverLog) -> None:
-        """All of the run was given: it is the partition's when this returns, durably, with the leader's ``log``.
+        """Makes the whole run a part of the partition, durably, with the leader's ``log``.
 
-        Raises UnknownFeed, NoSpace, NotDurable, OSError: the partition is what it was.
+        Raises UnknownFeed, NoSpace, NotDurable, OSError: the partition is unchanged.
         """
         storage, partition = self._storage, self._partition
         blocks = self._take_gathered()
         held = entries_through(log, self.last_seq)
         try:
             await storage.all_durable()
-            # What the journal says of the feed is the only home of its creation otherwise, and of the segment's.
+            # Otherwise only the journal would hold the creation of the feed, and so of the segment.
             await storage.flusher.write_feeds()
             if not partition.has_manifest:
                 await storage.installer.write(partition)
@@ -125,14 +126,14 @@ class SnapshotSegment:
         )
 
     def _trim_seq(self) -> int:
-        """Of a feed that keeps its history nothing is superseded: what is missing at the beginning was trimmed."""
+        """Returns the seq up to which a history was trimmed: none of its rows is superseded."""
         if self._storage.feeds.of_id(self._partition.feed_id).info.retention != "history":
             return 0
         first_seq = self._first_row_seq or self.last_seq + 1
         return first_seq - 1 if first_seq > self.after_seq + 1 else 0
 
     def abandon(self) -> None:
-        """Nothing of the run is kept; nothing after ``finish``. May be called again."""
+        """Removes the file; does nothing after ``finish``. May be called again."""
         if self._writer is not None and not self._is_over:
             self._writer.abandon()
         self._is_over = True
@@ -163,7 +164,7 @@ class SnapshotSegment:
         return SegmentIdentity(
             feed_id=partition.feed_id,
             partition=partition.id,
-            branch=_NO_BRANCH,  # until it is known
+            branch=_NO_BRANCH,  # until `finish`
             segment_id=self._segment_id,
             base_id=segments[-1].identity.segment_id if segments else NO_BASE,
             included_ids=(),

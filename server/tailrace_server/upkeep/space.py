@@ -1,8 +1,8 @@
-"""The space that is left on the disk: what is kept to empty a full one, and when writers have to stop.
+"""The free space of the disk: a reserve to empty a full disk with, and a bound below which writers have to stop.
 
 plenty    the reserve is kept, all is well
-low       writes are refused, so that flushing and trimming still find room; the slowest readers let go of files
-none      a flush fails: the reserve is given up for it, and made again once there is room
+low       writes are refused, so that flushing and trimming still find room; the slowest readers release files
+none      a flush fails: the reserve is released for it, and made again once there is room
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace_server.runtime.host import Host
 
 
 class Space:
-    """Of one data directory. ``low`` says why no write is taken, "" where there is room."""
+    """The space of one data directory. ``low`` is why writes are refused, "" if there is room."""
 
     def __init__(self, host: Host, directory: str, reserve: Reserve, free_bytes_min: int) -> None:
         self._host = host
@@ -27,31 +27,31 @@ class Space:
         self.free_bytes = 0
         self.low = ""
         self.on_low: Callable[[], None] = lambda: None
-        self._using_reserve = trio.Lock()  # its calls come one at a time
+        self._using_reserve = trio.Lock()  # one call at a time
 
     @property
     def reserved_bytes(self) -> int:
-        """What is kept to empty a full disk with."""
+        """The bytes of the reserve."""
         return self._reserve.held_bytes
 
     async def look(self) -> None:
-        """Measures, and makes the reserve where there is room for it. OSError."""
+        """Measures the free space, and makes the reserve if there is room for it. OSError."""
         async with self._using_reserve:
             self.free_bytes = await self._host.workers.in_thread(self._measure)
         if self.free_bytes < self._free_bytes_min:
             self.low = (
-                f"only {self.free_bytes / 2**20:,.0f} MiB are free in {self._directory}, and writes are taken from "
-                f"{self._free_bytes_min / 2**20:,.0f} MiB on: free some"
+                f"only {self.free_bytes / 2**20:,.0f} MiB are free in {self._directory}, and writes need "
+                f"{self._free_bytes_min / 2**20:,.0f} MiB: free some"
             )
             self.on_low()
         else:
             self.low = ""
 
     async def check_room(self, nbytes: int, what: str) -> None:
-        """Raise NoSpace if ``nbytes`` more, for ``what``, would leave writers too little. OSError.
+        """Raises NoSpace if ``nbytes`` more, for ``what``, would leave writers too little. OSError.
 
-        A quarter of what is kept free for them is let through, as long as there is so much: what a small compaction
-        drops may be all that is missing.
+        A quarter of the space that is kept for writers may be used, if it is there: a small compaction may drop just
+        the bytes that are missing.
         """
         free = await self._host.workers.in_thread(lambda: self._host.disk.free_bytes(self._directory))
         if nbytes > min(free, max(free - self._free_bytes_min, self._free_bytes_min // 4)):
@@ -65,7 +65,7 @@ class Space:
         return self._host.disk.free_bytes(self._directory)
 
     async def release(self) -> bool:
-        """Gives up what is kept; False where nothing was. OSError."""
+        """Releases the reserve. Returns False if there was none. OSError."""
         async with self._using_reserve:
             if not self._reserve.held_bytes:
                 return False

@@ -1,4 +1,4 @@
-"""The storage of a node, as one object: journal, committer, flusher, installer, compactor, and what they share.
+"""The storage of a node as one object: journal, committer, flusher, installer, compactor, and their shared parts.
 
 write ── journal ── committer (durable) ── flusher (segments) ── compactor (fewer segments)
                                                └── installer (manifests), trimmer (journal files)
@@ -62,7 +62,7 @@ class Storage:
         self.store = store
         self.memory = memory
         self.pins = Pins()
-        self.journal_found = (0, 0)  # number of the newest file that the start found, and where it ended
+        self.journal_found = (0, 0)  # number and end of the newest file that the start found
         self.damages: dict[str, str] = {}  # the error of each segment that was found damaged, by path
         self.on_failed: Callable[[NotDurable], None] = _ignore
         self.on_progress: Callable[[], None] = _nothing
@@ -164,7 +164,7 @@ class Storage:
             self.memory.give_up(str(failure))
             self.on_failed(failure)
         self.on_progress()
-        if self.memory.is_tight:  # what has just become durable can be flushed
+        if self.memory.is_tight:  # newly durable blocks can be flushed
             self.flusher.wake()
 
     def _flushed(self, partition: Partition) -> None:

@@ -1,4 +1,4 @@
-"""What lets go of what nobody needs any more: journal files, replaced segments, dropped feeds."""
+"""The trimmer: removes files that are not needed any more, of the journal, replaced segments and dropped feeds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tailrace_server.segment import Segment
 from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.installer import Installer
 
-# Partitions that are looked at in one turn of the loop: about a millisecond.
+# The partitions that one turn of the loop checks: about a millisecond.
 LOOKS_AT_ONCE = 1_024
 
 
 class Trimmer:
-    """Its work is done after flushes, beside the next ones, in an order that survives a crash between any two steps."""
+    """Trims after flushes, beside the next flushes, in an order that survives a crash between any two steps."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Trimmer:
         self._writing_feeds = trio.Lock()
 
     async def trim(self) -> None:
-        """Remove what may go. OSError, NoSpace: some of it is still there, and the next call goes on.
+        """Removes all files that may go. OSError, NoSpace: some are still there, and the next call continues.
 
         A step is done even if one before it has failed: a file that cannot be removed does not keep the journal.
         """
@@ -59,7 +59,7 @@ class Trimmer:
             raise failure
 
     async def _remove_segments(self) -> None:
-        """Segments that have left their chain, and that nobody reads any more."""
+        """Removes segments that have left their chain, and that have no reader any more."""
         free = self._pins.take_free()
         if not free:
             return
@@ -76,20 +76,20 @@ class Trimmer:
                     left.append(segment)
                     failures.append(error)
 
-        # Which of them are gone after a crash does not matter: the start removes what no manifest names.
+        # After a crash any of them may be back: the start removes segments that no manifest names.
         await self._host.workers.in_thread(remove)
         self._pins.retire(left)  # they are tried again
         for failure in failures:
             raise failure
 
     async def write_feeds(self) -> None:
-        """Gives what the journal says of the creation of feeds another home."""
-        async with self._writing_feeds:  # a replica asks for it too, for each partition that it fills or rolls back
+        """Writes the FEED of created feeds, so that the journal need not keep the record of the creation."""
+        async with self._writing_feeds:  # a replica calls this too, for each snapshot and rollback
             for feed_id, place in list(self._catalog.creations.items()):
-                # A crash may still undo it, and the drop of one of the same name before it.
+                # A crash may still undo the creation, and the drop of a feed of the same name before it.
                 if self._journal.synced < place:
                     continue
-                if feed_id in self._catalog:  # else it was dropped while another one was written
+                if feed_id in self._catalog:  # else it was dropped while another FEED was written
                     feed = self._catalog.of_id(feed_id)
                     write = functools.partial(self._store.write_feed, FeedFile(feed.info, feed.first_branch))
                     await self._host.workers.in_thread(write)
@@ -110,7 +110,7 @@ class Trimmer:
         if drop.place is None:
             drop = self._catalog.tell_drop(feed_id, self._journal)
             await self._host.workers.in_thread(self._journal.sync)
-        # Its streams have ended with it; a thread may still be reading for one of them.
+        # The feed's streams have ended; a thread may still be reading for one of them.
         if drop.place is None or self._journal.synced < drop.place or self._pins.reads_feed(feed_id):
             return
         for partition in drop.partitions:
@@ -123,7 +123,7 @@ class Trimmer:
         self._catalog.drops.pop(feed_id, None)
 
     async def _trim_journal(self) -> None:
-        """Removes the files of which every record has its home elsewhere."""
+        """Removes the journal files whose records are all durable elsewhere."""
         if len(self._journal.file_numbers) == 1:
             return
         needed = self._journal.end[0]
@@ -137,8 +137,8 @@ class Trimmer:
                 oldest = partition.journal_references.oldest
             if oldest is not None:
                 needed = min(needed, oldest)
-        # Until the directory of a dropped feed is marked a start may find it, and then it needs the blocks of the feed:
-        # all of them where the drop is lost, and else those up to it.
+        # Until the directory of a dropped feed is marked, a start may find it, and needs the feed's blocks then: all of
+        # them if the drop is lost, otherwise those up to the drop.
         if not all(drop.is_marked for drop in self._catalog.drops.values()):
             return
         for place in self._catalog.creations.values():
