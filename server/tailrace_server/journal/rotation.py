@@ -1,13 +1,13 @@
 """Rotation: the change from one file of the journal to the next, in which the loop's thread waits for no fsync.
 
     loop's thread   append | swap | append to the new file, copy to the old one       | append to the new file
-    sync's thread          |      | fsync old, fsync new, give the new one its name   | cut the old one, close it
+    sync's thread          |      | fsync old, fsync new, give the new one its name   | close the old one
 
 1. A file is durable as a whole before its successor has its name. So ``synced`` stays in the old file until then.
 2. Until then a start finds only the old file. A copy of each record of the new file is therefore written to the old
    one too, behind its end: a process that is killed loses no record that ``append`` has returned.
 3. Once the new file has its name durably, bytes behind the end of the old one do not count (LEFTOVER in file_case.py).
-   They are cut then, not earlier.
+   The copies stay there until the next start, because a backup that runs may have taken them for the journal's end.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class Rotation:
             self.is_named = True
 
     def cut(self) -> None:
-        """Cuts the copies off, durably, and closes the file. OSError."""
+        """Cuts off the space behind the copies, durably, and closes the file. OSError."""
         try:
-            self._file.truncate(self.end)
+            self._file.truncate(self._copies_end)
             self._file.sync()
         finally:
             self._file.close()

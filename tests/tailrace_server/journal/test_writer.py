@@ -171,6 +171,19 @@ def test_a_file_is_durable_before_the_next_one_has_its_name_and_cut_after_it(dis
     assert calls_of(disk, lambda: append(journal, bytes(200))) == [("write_at", temporary)]
 
 
+def test_copies_stay_for_a_backup_that_has_read_them_until_the_next_start(disk):
+    journal = written_to_the_end(disk, is_next_there=True)
+    end = journal.end[1]
+    append(journal, bytes(200))
+    file = disk.open("/journal/00000001.log")
+    seen = file.read_at(0, end + 296)
+    journal.sync()
+    assert (file.read_at(0, end + 296), file.size()) == (seen, end + 296)
+    journal.close()
+    open_journal(disk, "/journal")
+    assert file.size() == end
+
+
 def test_the_next_file_is_created_once_half_of_the_present_one_is_used(disk):
     journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
     append(journal, bytes(200))
