@@ -1,8 +1,8 @@
-"""The command ``tailrace``. This module loads no command-line library, so that it can say when there is none.
+"""The command ``tailrace``. This module imports no command-line library, so it can report a missing one.
 
-The commands are found through the entry points of the group "tailrace.commands", each a function with typer's
-annotations or a ``typer.Typer``; only the one that is called is imported. ``errors`` is what a command raises on
-purpose, ``options`` what commands share, ``output`` how bytes are shown.
+The entry points of the group "tailrace.commands" name the commands: functions with typer's annotations, or a
+``typer.Typer``. Only the called command is imported. ``errors`` has the errors of commands, ``options`` their common
+options, and ``output`` prints bytes and tables.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import importlib.util
 import sys
 from typing import NoReturn
 
-# What the command line imports beyond the SDK's own requirements; the extra `cli` has them.
+# The libraries that the command line needs beyond the SDK's own; the extra `cli` installs them.
 LIBRARIES = ("typer", "rich")
 
 
 def main() -> NoReturn:
-    """Runs the command in ``sys.argv`` and leaves the process: 0, 1 where it failed, 2 where it was used wrongly."""
+    """Runs the command in ``sys.argv`` and exits: with 0, with 1 if it failed, with 2 if its arguments are wrong."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         print(f"tailrace: the command line needs {' and '.join(missing)}: pip install 'tailrace[cli]'", file=sys.stderr)

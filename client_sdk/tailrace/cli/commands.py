@@ -1,4 +1,4 @@
-"""Finds the commands, runs the one that is called, and turns what goes wrong into one line and an exit code."""
+"""Finds the commands, runs one of them, and turns its error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,27 +16,39 @@ from tailrace._version import __version__
 from tailrace.cli.errors import FAILED, INTERRUPTED, WRONG_USAGE, CommandFailed, alone, explain
 
 GROUP = "tailrace.commands"
+_HELP = """Tailrace, a changefeed service: serve feeds, write to them, follow them.
+
+\b
+Examples:
+  tailrace serve --data ./data          run a node
+  tailrace feed create orders           create a feed
+  tailrace put orders key value         write a mutation
+  tailrace tail orders                  print all mutations, and wait for new ones
+
+`tailrace COMMAND --help` explains a command.
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs ``tailrace`` with these arguments; gives the exit code."""
+    """Runs ``tailrace`` with these arguments. Returns the exit code."""
     commands = installed_commands()
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
-    # Only what is called is imported: a command of one package must not wait for the libraries of another.
-    wanted = {called: commands[called]} if called in commands else commands
-    return invoke(make_app(wanted), arguments)
+    # Only the called command is imported: it must not wait for the libraries of another package.
+    if called in commands:
+        commands = {called: commands[called]}
+    return invoke(make_app(commands), arguments)
 
 
 def installed_commands() -> dict[str, EntryPoint]:
-    """The commands of every installed package, by name."""
+    """Returns the commands of all installed packages, by name."""
     return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
 def make_app(commands: dict[str, EntryPoint]) -> typer.Typer:
-    """The command line of these commands. One that cannot be imported stays in it, and says why when it is called."""
+    """Makes the command line. A command that cannot be imported stays in it, and reports why when it is called."""
     app = typer.Typer(
         name="tailrace",
-        help="Tailrace, a changefeed service: serve feeds, write to them, follow them.",
+        help=_HELP,
         invoke_without_command=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -47,7 +59,7 @@ def make_app(commands: dict[str, EntryPoint]) -> typer.Typer:
         try:
             loaded = entry.load()
         except Exception as error:
-            # Whatever a package of others raises while it is imported: its command is broken, and only that one.
+            # Another package may raise anything while it is imported. Only its own command fails.
             _add_broken(app, name, entry, error)
             continue
         if isinstance(loaded, typer.Typer):
@@ -57,8 +69,8 @@ def make_app(commands: dict[str, EntryPoint]) -> typer.Typer:
     return app
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"tailrace {__version__}")
         raise typer.Exit
 
@@ -66,7 +78,7 @@ def _print_version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -87,7 +99,7 @@ def _add_broken(app: typer.Typer, name: str, entry: EntryPoint, error: Exception
 
 
 def invoke(app: Callable[..., Any], arguments: Sequence[str]) -> int:
-    """Calls a typer application; gives the exit code. What is explained needs no traceback; a bug keeps its own."""
+    """Calls a typer application. Returns the exit code. Known errors become one line; a bug keeps its traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
@@ -114,8 +126,8 @@ def invoke(app: Callable[..., Any], arguments: Sequence[str]) -> int:
 
 
 def _usage_line(error: BaseException) -> str | None:
-    """What the parser of the command line objects to, in one line; None where the error is another one."""
-    # By its methods: where typer keeps the class has changed from version to version.
+    """Returns the parser's error in one line; None if the error is of another kind."""
+    # It is recognized by its methods, because its class has moved between versions of typer.
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return None
@@ -126,6 +138,6 @@ def _usage_line(error: BaseException) -> str | None:
 
 
 def _forget_stdout() -> None:
-    """Nobody reads any more: what is still buffered must not fail again when the interpreter ends."""
+    """Redirects stdout, whose reader is gone, so that the buffered rest does not fail at the interpreter's exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

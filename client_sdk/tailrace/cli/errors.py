@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was asked to: one line on stderr, and an exit code."""
+"""The errors of commands: each ends the command with one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tailrace.errors import TailraceError, Unreachable
 
 FAILED = 1
 WRONG_USAGE = 2
-# By Ctrl-C, as shells count it.
+# After Ctrl-C, as in shells.
 INTERRUPTED = 130
 
 
-# What to do if no node was reached: before the request was sent, and after it.
+# The advice if a node does not answer: before the request was sent, and after it.
 _UNREACHABLE = (
-    "nothing was done; the nodes to ask come from --url, --node or TAILRACE_URL",
-    "it may have been done all the same: look before you do it again",
+    "nothing was changed; --url, --node or TAILRACE_URL name the nodes to ask",
+    "the request may have been executed: check before you repeat it",
 )
 
 
 class CommandFailed(Exception):
-    """Ends the command with one line on stderr; no line where the message is empty."""
+    """Ends the command with one line on stderr; without one if the message is empty."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -26,21 +26,21 @@ class CommandFailed(Exception):
 
 
 class WrongUsage(CommandFailed):
-    """The command was called with something that it cannot take."""
+    """An argument of the command is wrong."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, WRONG_USAGE)
 
 
 def alone(error: BaseException) -> BaseException:
-    """The first cause in a group of exceptions; anything else as it is."""
+    """Returns the first cause in a group of exceptions; any other exception as it is."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def explain(error: BaseException) -> str | None:
-    """The line for what may go wrong while a command runs; None for a bug, which deserves its traceback."""
+    """Returns the line for an error of a command; None for a bug, which gets a traceback."""
     if isinstance(error, Unreachable):
         return f"{error}; {_UNREACHABLE[error.outcome == 'unknown']}"
     if isinstance(error, CommandFailed | TailraceError):

@@ -1,4 +1,4 @@
-"""``tailrace explain-resume``: what would become of a consumer that resumed with its positions now."""
+"""``tailrace explain-resume``: explains how a consumer would resume with its positions now."""
 
 from __future__ import annotations
 
@@ -30,22 +30,30 @@ def explain_resume(
         str,
         typer.Argument(
             metavar="POSITIONS",
-            help="The positions that the consumer has stored; @FILE reads a file, - the standard input.",
+            help="The stored positions of the consumer. @FILE reads a file, - reads standard input.",
             show_default=False,
         ),
     ],
     visibility: Annotated[
-        str, typer.Option("--visibility", metavar="LEVEL", help="The level of the consumer: memory or disk.")
+        str, typer.Option("--visibility", metavar="LEVEL", help="The level of the consumer: memory, disk or quorum.")
     ] = "disk",
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Say what would happen if a consumer of FEED resumed with POSITIONS now, and why. Nothing is changed by it."""
+    """Explain how a consumer would resume.
+
+    Prints for each partition whether a consumer of FEED that resumed with POSITIONS now would go on, start over, wait
+    or end, and the reason. Nothing is changed.
+
+    \b
+    Example:
+      tailrace explain-resume orders @positions.txt
+    """
     parsed = read_positions("POSITIONS", positions, may_be_stdin=True)
     if visibility not in ("memory", "disk", "quorum"):
-        raise WrongUsage(f"--visibility: {visibility!r} is none of memory, disk, quorum")
+        raise WrongUsage(f"--visibility is {visibility!r}, but has to be memory, disk or quorum")
 
     async def work(client: Client) -> dict[int, Explanation]:
         return await client.feed(feed).explain_resume(parsed, visibility=visibility)
@@ -59,7 +67,7 @@ def explain_resume(
 
 
 def _show(feed: str, explained: list[Explanation]) -> None:
-    """A table, and a sentence for each partition that does not just go on."""
+    """Prints a table, and the explanation of each partition that does not go on."""
     rows = [
         (e.partition, e.seq, e.outcome.value, _number(e.resumes_at), _number(e.behind), e.reason) for e in explained
     ]

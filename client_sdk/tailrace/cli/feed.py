@@ -18,8 +18,8 @@ from tailrace.trio.client import Client
 app = typer.Typer(help="Create, list, show and drop feeds.", rich_markup_mode=None)
 
 
-class Retention(enum.StrEnum):
-    """What a feed keeps."""
+class RetentionOption(enum.StrEnum):
+    """The choices of --retention."""
 
     COMPACT = "compact"
     HISTORY = "history"
@@ -29,20 +29,28 @@ class Retention(enum.StrEnum):
 def create(
     feed: FeedName,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", help="The number of partitions, which never changes. [default: 16]")
+        int | None,
+        typer.Option("--partitions", help="The number of partitions. It cannot be changed later. [default: 16]"),
     ] = None,
     retention: Annotated[
-        Retention | None,
-        typer.Option("--retention", help="Keep the latest mutation of each key, or all. [default: compact]"),
+        RetentionOption | None,
+        typer.Option(
+            "--retention",
+            help="Keep the latest mutation of each key (compact) or all mutations (history). [default: compact]",
+        ),
     ] = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Create a feed, or show the one that exists.
+    """Create a feed, or show it if it exists.
 
-    An option that is left out is not compared with the feed that exists. One that differs is an error.
+    If the feed exists, --partitions and --retention have to match it, unless they are left out.
+
+    \b
+    Example:
+      tailrace feed create orders --partitions 32 --retention history
     """
 
     async def work(client: Client) -> FeedInfo:
@@ -58,7 +66,7 @@ def create(
 
 @app.command("list")
 def list_feeds(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
-    """List the feeds."""
+    """List all feeds."""
     infos = target("feed list", url, node, token).call(Client.feeds)
     if json:
         for info in infos:
@@ -68,12 +76,12 @@ def list_feeds(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, to
         rows = ((info.name, info.partitions, info.retention, info.feed_id.hex()) for info in infos)
         make_console().print(make_table("", columns, rows))
     else:
-        print("no feeds yet; `tailrace feed create NAME` makes one", file=sys.stderr)
+        print("there are no feeds yet; `tailrace feed create NAME` creates one", file=sys.stderr)
 
 
 @app.command()
 def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
-    """Show a feed and its partitions."""
+    """Show a feed and the state of its partitions."""
 
     async def work(client: Client) -> tuple[FeedInfo, list[PartitionInfo]]:
         return await _find(client, feed), await client.feed(feed).partitions()
@@ -104,15 +112,18 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
 @app.command()
 def drop(
     feed: FeedName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Drop a feed and everything in it. Asks first, so a script has to give --yes."""
+    """Drop a feed and all its mutations.
+
+    The command asks for confirmation. A script has to give --yes.
+    """
     if not yes and not sys.stdin.isatty():
-        raise CommandFailed(f"nothing was dropped: give --yes to drop feed {feed} and everything in it")
-    if not yes and not typer.confirm(f"Drop feed {feed} and everything in it?", err=True):
+        raise CommandFailed(f"nothing was dropped: give --yes to drop feed {feed} and all its mutations")
+    if not yes and not typer.confirm(f"Drop feed {feed} and all its mutations?", err=True):
         raise CommandFailed("nothing was dropped")
 
     async def work(client: Client) -> None:
@@ -125,7 +136,7 @@ async def _find(client: Client, feed: str) -> FeedInfo:
     for info in await client.feeds():
         if info.name == feed:
             return info
-    raise UnknownFeed(f"there is no feed {feed!r}; `tailrace feed list` lists those there are")
+    raise UnknownFeed(f"there is no feed {feed!r}; `tailrace feed list` lists the feeds")
 
 
 def _info_to_json(info: FeedInfo) -> dict[str, Any]:
@@ -133,6 +144,6 @@ def _info_to_json(info: FeedInfo) -> dict[str, Any]:
 
 
 def _partition_to_json(partition: PartitionInfo) -> dict[str, Any]:
-    # 64-bit hashes are no numbers in many a JSON reader.
+    # Hashes are strings, because many JSON readers round numbers of 64 bits.
     bounds = {"hash_first": f"{partition.hash_first:016x}", "hash_last": f"{partition.hash_last:016x}"}
     return {**partition._asdict(), **bounds}

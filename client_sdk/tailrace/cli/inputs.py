@@ -1,4 +1,4 @@
-"""Reads the standard input, and files that an argument names. Any of them may have no end."""
+"""Reads standard input and the files that arguments name, with a bound, since they may have no end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLANKS_MAX = 1024
 
 
 def read_value() -> bytes:
-    """Returns all of the standard input. Raises TooLarge if it has more than a value may have."""
+    """Returns all bytes of standard input. Raises TooLarge if they are more than a value may have."""
     return _read(sys.stdin.buffer, VALUE_BYTES_MAX, "that a value may have", "the standard input")
 
 
@@ -26,8 +26,8 @@ def read_positions(argument: str, text: str, *, may_be_stdin: bool = False, hint
     Args:
         argument: The name of the argument or option, for errors.
         text: The value of the argument.
-        may_be_stdin: Whether ``-`` stands for the standard input.
-        hint: What else the argument may be, for the error of a text that is no positions.
+        may_be_stdin: True if ``-`` stands for standard input.
+        hint: The other forms of the argument, for the error if the text is not positions.
 
     Raises:
         WrongUsage: There are no positions, or more than positions may have, or the file cannot be read.

@@ -1,4 +1,4 @@
-"""``tailrace put``, ``get`` and ``delete``: one key at a time."""
+"""``tailrace put``, ``get`` and ``delete``: they write and read one key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.inputs import read_value
-from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Token, Url, target
+from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, StateOption, Token, Url, target
 from tailrace.cli.output import from_argument, print_bytes, print_json, printable
 from tailrace.model import Item, Version
 from tailrace.model.json_rows import item_to_row
@@ -21,14 +21,24 @@ def put(
     feed: FeedName,
     key: Key,
     value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="The value; - reads it from the standard input.", show_default=False)
+        str, typer.Argument(metavar="VALUE", help="The value; - reads it from standard input.", show_default=False)
     ],
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Set KEY to VALUE, durably, and say which version it got. After `--` nothing is taken for an option."""
+    """Set a key to a value.
+
+    Prints the version of the write, its partition and seq, once the write is on disk. Put -- before a key or value that
+    begins with a dash.
+
+    \b
+    Examples:
+      tailrace put orders 4711 paid
+      tailrace put orders 4711 - < order.json
+      tailrace put orders -- -key- value
+    """
     key_bytes = _key_bytes(key)
     value_bytes = read_value() if value == "-" else from_argument(value)
 
@@ -41,15 +51,20 @@ def put(
 def get(
     feed: FeedName,
     key: Key,
-    state: ReadState = State.LEADER,
+    state: ReadState = StateOption.LEADER,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Print the value of KEY; exit code 1 where there is none.
+    """Print the value of a key.
 
-    The bytes are printed as they are where the output is no terminal, with nothing added.
+    The exit code is 1 if the feed does not have the key. Bytes that a terminal cannot show are escaped. To a pipe or
+    file, the value is written as it is, without a line end.
+
+    \b
+    Example:
+      tailrace get orders 4711 > order.json
     """
     key_bytes = _key_bytes(key)
 
@@ -68,7 +83,11 @@ def get(
 def delete(
     feed: FeedName, key: Key, json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None
 ) -> None:
-    """Delete KEY, durably, whether it is there or not, and say which version that got."""
+    """Delete a key.
+
+    Prints the version of the deletion, its partition and seq, once it is on disk. It is written even if the feed does
+    not have the key.
+    """
     key_bytes = _key_bytes(key)
 
     async def work(client: Client) -> Version:

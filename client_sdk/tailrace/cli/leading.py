@@ -1,4 +1,4 @@
-"""``tailrace promote`` and ``tailrace handover``: who leads a set."""
+"""``tailrace promote`` and ``tailrace handover``: they change the leader of a set."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ from tailrace.wire.opcodes import Opcode
 
 def promote(
     force: Annotated[
-        bool, typer.Option("--force", help="Lead without a majority too; what may be lost is said.")
+        bool, typer.Option("--force", help="Lead even without a majority. Prints which writes may be lost.")
     ] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Make a node lead its set; a replica, with --force, by itself.
+    """Make a node the leader of its set.
 
-    It asks a majority of the set, takes over what that has of acknowledged writes, and leads. Without a majority it
-    refuses, and says whom it has missed.
+    The node asks a majority of the set, takes over the acknowledged writes that they have, and leads. It refuses if no
+    majority answers, and prints the members that are missing. A replica, which is not a member of a set, needs --force.
+
+    \b
+    Example:
+      tailrace promote --node 10.0.0.2:4700
     """
     (address, *more), cluster = _nodes("promote", url, node, token)
     if more:
-        raise WrongUsage(f"the URL names {1 + len(more)} nodes: name the one that is to lead by --node HOST:PORT")
+        raise WrongUsage(f"the URL names {1 + len(more)} nodes: name the new leader with --node HOST:PORT")
     answer = trio.run(_ask, address, Opcode.PROMOTE, {"force": force}, math.inf, token, cluster)
     term, steps, may_be_lost = _outcome(answer)
     if json:
@@ -48,15 +52,19 @@ def promote(
 
 
 def handover(
-    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The member that is to lead.")],
+    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The member that becomes the leader.")],
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Give the leadership to another member. Writers wait meanwhile, and nothing is lost.
+    """Hand the leadership over to another member.
 
-    The leader is found among the nodes of the URL, and by what they say of it.
+    Writers wait meanwhile, and nothing is lost. The nodes of the URL name the present leader.
+
+    \b
+    Example:
+      tailrace handover --to 10.0.0.2:4700
     """
     try:
         target_address = parse_address(to)
@@ -81,7 +89,7 @@ async def _hand_over(nodes: NodeUrl, to: Address, token: str | None) -> tuple[Ad
 
 
 async def _find_leader(nodes: NodeUrl, token: str | None) -> Address:
-    """The leader of the highest term that these nodes know. Raises CommandFailed, and what the last one answered."""
+    """Returns the leader of the highest term that these nodes know. Raises CommandFailed, or the last node's error."""
     found: list[tuple[int, Address]] = []
     unreached: TailraceError | None = None
     for address in nodes.addresses:
@@ -98,7 +106,7 @@ async def _find_leader(nodes: NodeUrl, token: str | None) -> Address:
     if not found and unreached is not None:
         raise unreached
     if not found:
-        raise CommandFailed("nobody leads: `tailrace promote --node HOST:PORT` makes a node lead")
+        raise CommandFailed("the set has no leader: `tailrace promote --node HOST:PORT` makes a node the leader")
     return max(found)[1]
 
 

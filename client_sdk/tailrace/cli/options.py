@@ -1,4 +1,4 @@
-"""The options of every command that talks to a node, and the client that they make."""
+"""The options of all commands that use a node, and the client for them."""
 
 from __future__ import annotations
 
@@ -16,40 +16,45 @@ from tailrace.trio.client import Client, connect
 T = TypeVar("T")
 
 DEFAULT_URL = "tailrace://127.0.0.1:4700"
-# Long enough for a node that is being restarted under a supervisor; short enough for a person who mistyped a port.
+# Long enough for a node that a supervisor restarts, and short enough for a user who mistyped a port.
 CONNECT_SECONDS_MAX = 5.0
 RETRY_SECONDS_MAX = 10.0
 
 Url = Annotated[
     str,
-    typer.Option("--url", envvar="TAILRACE_URL", metavar="URL", help="The nodes: tailrace://HOST:PORT[,HOST:PORT...]."),
+    typer.Option(
+        "--url", envvar="TAILRACE_URL", metavar="URL", help="The nodes of the set: tailrace://HOST:PORT[,HOST:PORT...]."
+    ),
 ]
-Node = Annotated[
-    str | None, typer.Option("--node", metavar="HOST:PORT", help="One node; short for --url tailrace://HOST:PORT.")
-]
+Node = Annotated[str | None, typer.Option("--node", metavar="HOST:PORT", help="A single node, in place of --url.")]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="TAILRACE_TOKEN", metavar="TOKEN", help="What permits this.")
+    str | None,
+    typer.Option(
+        "--token", envvar="TAILRACE_TOKEN", metavar="TOKEN", help="The access token, if the node requires one."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object on each line.")]
 FeedName = Annotated[str, typer.Argument(metavar="FEED", help="The name of a feed.", show_default=False)]
 
 
-class State(enum.StrEnum):
-    """Which node of a set is read from."""
+class StateOption(enum.StrEnum):
+    """The choices of --state: the node of a set to read from."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
 
 
-ReadState = Annotated[
-    State, typer.Option("--state", help="Which node of a set to read from: the one that leads, or one that follows.")
-]
+ReadState = Annotated[StateOption, typer.Option("--state", help="Read from the leader of the set, or from a follower.")]
 
 
 class Target(NamedTuple):
-    """Where a command goes, and as whom.
+    """The nodes that a command uses, and its name and rights there.
 
-    ``name`` is shown in the node's status; ``state`` is that of `tailrace.connect`.
+    Attributes:
+        url: The URL of the nodes.
+        token: The access token, if any.
+        name: The name of the connection in the node's status.
+        state: The state of the node, as in `tailrace.connect`.
     """
 
     url: str
@@ -58,7 +63,7 @@ class Target(NamedTuple):
     state: str = "leader"
 
     def client(self) -> Client:
-        """A client, not connected yet; to be made inside of a trio run."""
+        """Makes a client that is not connected yet. Call it inside a trio run."""
         return connect(
             self.url,
             token=self.token,
@@ -69,7 +74,7 @@ class Target(NamedTuple):
         )
 
     def call(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Connects, does ``work``, and gives its result. Raises what the SDK raises."""
+        """Connects, and returns the result of ``work``. Raises the errors of the SDK."""
 
         async def connected() -> list[T]:
             results = []
@@ -82,7 +87,7 @@ class Target(NamedTuple):
 
 
 def target(command: str, url: str, node: str | None, token: str | None, state: str = "leader") -> Target:
-    """What the options say. Raises WrongUsage for a bad address."""
+    """Returns the target that the options name. Raises WrongUsage for a bad address."""
     option = "--url"
     try:
         cluster = parse_url(url).cluster

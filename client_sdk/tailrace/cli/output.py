@@ -1,4 +1,4 @@
-"""How bytes and values are shown, so that nothing that is stored in a feed can do anything to a terminal."""
+"""Prints bytes, values and tables. Bytes are escaped, so no stored value can control a terminal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Where the output is no terminal a row stays a line: no script should have to put broken ones together.
+# Without a terminal each row of a table stays on one line, for scripts.
 _PIPED_WIDTH_CHARS = 400
 
 
 def printable(data: bytes | str) -> str:
-    """One line of text. What is not UTF-8 or cannot be printed becomes an escape, and a backslash two, as in Python."""
+    """Returns one line of text. Bytes that are not UTF-8 or not printable are escaped as in Python, backslashes too."""
     text = data if isinstance(data, str) else data.decode(errors="surrogateescape")
     if text.isprintable() and "\\" not in text:
         return text
@@ -30,23 +30,23 @@ def _escaped(char: str) -> str:
         return "\\\\"
     if char.isprintable():
         return char
-    if "\udc80" <= char <= "\udcff":  # a byte that is no UTF-8
+    if "\udc80" <= char <= "\udcff":  # a byte that is not UTF-8
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")
 
 
 def to_json_line(value: dict[str, Any]) -> str:
-    """An object on a line of its own, in ASCII: what a terminal would act on is escaped."""
+    """Returns the object as a line of JSON in ASCII, with control characters escaped."""
     return json.dumps(value) + "\n"
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """``to_json_line`` on stdout."""
+    """Prints an object as a line of JSON."""
     sys.stdout.write(to_json_line(value))
 
 
 def print_bytes(data: bytes) -> None:
-    """``data`` on stdout: as it is where a program reads, on a line and safe where a person does."""
+    """Prints ``data``: as an escaped line on a terminal, otherwise as it is."""
     sys.stdout.flush()
     if sys.stdout.isatty():
         print(printable(data))
@@ -55,12 +55,12 @@ def print_bytes(data: bytes) -> None:
 
 
 def make_console() -> Console:
-    """Rich's console on stdout."""
+    """Returns a console of Rich on stdout."""
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH_CHARS, highlight=False)
 
 
 def make_table(title: str, columns: Iterable[tuple[str, str]], rows: Iterable[Iterable[object]]) -> Table:
-    """A table; ``columns`` are headings and how they are aligned ("left", "right"). Cells are shown as they are."""
+    """Makes a table; ``columns`` are headings with their alignment, "left" or "right". Cells are escaped."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for heading, justify in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left")
@@ -70,5 +70,5 @@ def make_table(title: str, columns: Iterable[tuple[str, str]], rows: Iterable[It
 
 
 def from_argument(text: str) -> bytes:
-    """The bytes that were given on the command line, whatever their encoding."""
+    """Returns the bytes of an argument of the command line, in any encoding."""
     return os.fsencode(text)

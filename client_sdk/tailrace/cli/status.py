@@ -1,4 +1,4 @@
-"""``tailrace status``: a node, its feeds and its connections, once or again and again."""
+"""``tailrace status``: prints the state of a node, its feeds and its connections."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tailrace.errors import Retryable
 from tailrace.trio.client import Client
 
 WATCH_INTERVAL_SECONDS = 1.0
-# More rows than anybody reads; --json has them all.
+# Longer tables are cut; --json prints all rows.
 PARTITIONS_SHOWN_MAX = 64
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the status again every second, until Ctrl-C.")] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Show a node: whether it is healthy, its feeds, its connections."""
+    """Show the state of a node, its feeds and its connections."""
     node_target = target("status", url, node, token, "any")
 
     async def run() -> None:
@@ -64,7 +64,7 @@ async def _watch(client: Client, json: bool) -> None:
 
 
 async def _every_second(client: Client) -> AsyncIterator[dict[str, Any]]:
-    """The status; where the node does not answer, an object with nothing but the reason."""
+    """Yields the status; if the node does not answer, an object with the reason alone."""
     while True:
         try:
             yield (await client.status()).details
@@ -81,11 +81,11 @@ def _print(console: Console, details: dict[str, Any], json: bool) -> None:
 
 
 def render(details: dict[str, Any]) -> RenderableType:
-    """A node's status, as ``/api/status`` gives it, as text and tables."""
+    """Renders a node's status, as ``/api/status`` returns it, as text and tables."""
     if "unreachable" in details:
         return Text(f"no answer: {printable(details['unreachable'])}", style="red")
     parts = [_summary(details), _feeds(details["feeds"])]
-    # A node from before there were replicas tells nothing of them.
+    # The status of an older node has no replicas.
     replication = details.get("replication", {})
     if replication.get("replicas"):
         parts.append(_replicas(replication["replicas"]))
@@ -134,11 +134,11 @@ def _usual_sync(seconds: float) -> str:
 
 
 def _role(replication: dict[str, Any]) -> str:
-    """What the node is among others, in a sentence."""
+    """Returns a sentence on the role of the node in its set."""
     among = f" in a set of {len(replication['members'])}" if replication["members"] else ""
     if replication["role"] == "leader":
         return f"leads{among} in term {replication['term']}"
-    follows = f"follows {replication['leader']}" if replication["leader"] else "follows nobody: it knows no leader"
+    follows = f"follows {replication['leader']}" if replication["leader"] else "knows no leader to follow"
     return f"{follows}{among}, term {replication['term']}"
 
 
@@ -231,7 +231,7 @@ def _connections(connections: list[dict[str, Any]]) -> RenderableType:
         ("name", "left"),
         ("age", "right"),
         ("streams", "right"),
-        ("on its way", "right"),
+        ("in flight", "right"),
         ("", "left"),
     ]
     rows = (
@@ -249,7 +249,7 @@ def _connections(connections: list[dict[str, Any]]) -> RenderableType:
 
 
 def show_bytes(count: float) -> str:
-    """A number of bytes, for people."""
+    """Formats a number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -258,7 +258,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A duration, for people: its two largest units."""
+    """Formats a duration for people, in its two largest units."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

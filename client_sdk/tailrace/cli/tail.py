@@ -1,4 +1,4 @@
-"""``tailrace tail``: follows a feed, from wherever it is told to, until it is interrupted."""
+"""``tailrace tail``: follows a feed from a given place until it is interrupted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.inputs import read_positions
-from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, State, Target, Token, Url, target
+from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, StateOption, Target, Token, Url, target
 from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
@@ -28,9 +28,9 @@ from tailrace.model.times import looks_like_time, parse_time
 from tailrace.trio.stream import Stream
 from tailrace.wire.filters import StreamFilter
 
-# Written at once; more than a pipe takes, and little to hold.
+# Lines are written in parts of this size: more than a pipe takes at once, and little memory.
 WRITE_CHARS = 256 * 1024
-# After Ctrl-C: what a write may still take where the reader is slow.
+# After Ctrl-C, a write to a slow reader may take this long.
 GRACE_SECONDS = 0.5
 
 
@@ -41,43 +41,53 @@ def tail(
         typer.Option(
             "--since",
             metavar="WHERE",
-            help="beginning, now, the positions that an earlier tail has printed, @FILE with such positions, or a "
-            "time: 2026-11-21T10:00:00Z, or -15m for a quarter of an hour ago.",
+            help="Start here: beginning, now, a time such as 2026-11-21T10:00:00Z or -15m (15 minutes ago), the "
+            "positions that an earlier tail has printed, or @FILE with such positions.",
         ),
     ] = "beginning",
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="WHERE", help="Where to end: now, positions, @FILE or a time; never, if not given."
+            "--until",
+            metavar="WHERE",
+            help="End here: now, positions, @FILE or a time. Without it, tail runs until Ctrl-C.",
         ),
     ] = None,
     key_prefix: Annotated[
-        str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys that begin with this.")
+        str, typer.Option("--key-prefix", metavar="PREFIX", help="Print only keys that begin with this prefix.")
     ] = "",
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave out the values.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Do not fetch or print values.")] = False,
     positions_to: Annotated[
         Path | None,
         typer.Option(
-            "--positions-to", metavar="FILE", help="Where to write the positions at the end, in place of stderr."
+            "--positions-to", metavar="FILE", help="Write the positions at the end to this file, not to stderr."
         ),
     ] = None,
-    state: ReadState = State.LEADER,
+    state: ReadState = StateOption.LEADER,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Follow a feed: print each mutation, those there are and those to come, until --until or Ctrl-C.
+    """Follow a feed.
 
-    At the end it says the positions from which another tail goes on: what was printed as a whole is not printed again.
+    Prints each mutation of the feed, present and future ones, on a line: partition:seq, put or delete, key and value,
+    with tabs in between. At the end it prints the positions at which the next tail can go on without a gap.
+
+    \b
+    Examples:
+      tailrace tail orders --since now
+      tailrace tail orders --since -15m --key-prefix 4711/ --json
+      tailrace tail orders --until now --positions-to positions.txt
+      tailrace tail orders --since @positions.txt
     """
     start = _parse_place(since, "--since", "beginning", "now")
     end = None if until is None else _parse_place(until, "--until", "now")
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
         raise WrongUsage(f"--until: {end} is before --since")
-    wanted = _parse_filter(key_prefix, keys_only)
+    filter = _parse_filter(key_prefix, keys_only)
     lines = json_lines if json else plain_lines
-    follower = _Follower(target("tail", url, node, token, state.value), feed, start, end, wanted, lines)
+    follower = _Follower(target("tail", url, node, token, state.value), feed, start, end, filter, lines)
     try:
         trio.run(follower.run)
     finally:
@@ -96,16 +106,20 @@ def _parse_place(where: str, option: str, *words: str) -> str | Positions | date
 
 
 def _parse_filter(key_prefix: str, keys_only: bool) -> StreamFilter:
-    wanted = StreamFilter(from_argument(key_prefix), keys_only)
+    filter = StreamFilter(from_argument(key_prefix), keys_only)
     try:
-        wanted.check()
+        filter.check()
     except ValueError as error:
         raise WrongUsage(f"--key-prefix: {error}") from None
-    return wanted
+    return filter
 
 
 class _Follower:
-    """Prints a feed. ``positions``: where to go on after what was printed; None where nothing has begun."""
+    """Prints a feed.
+
+    Attributes:
+        positions: The positions after the printed mutations; None if they are not known.
+    """
 
     def __init__(
         self,
@@ -113,21 +127,21 @@ class _Follower:
         feed: str,
         since: str | Positions | datetime,
         until: str | Positions | datetime | None,
-        wanted: StreamFilter,
+        filter: StreamFilter,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
         self._feed = feed
         self._since = since
         self._until = until
-        self._wanted = wanted
+        self._filter = filter
         self._lines = lines
         self._output = _Output()
         self._unread = False
         self.positions: Positions | None = None
 
     async def run(self) -> None:
-        """Up to the end, until SIGINT or SIGTERM, or until nobody reads any more."""
+        """Runs until the end, until SIGINT or SIGTERM, or until the reader of stdout is gone."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_at_signal, signals, nursery.cancel_scope)
@@ -138,8 +152,8 @@ class _Follower:
                         client.feed(self._feed).consume(
                             self._since,
                             until=self._until,
-                            key_prefix=self._wanted.key_prefix,
-                            keys_only=self._wanted.keys_only,
+                            key_prefix=self._filter.key_prefix,
+                            keys_only=self._filter.keys_only,
                         ) as stream,
                     ):
                         await self._print(stream)
@@ -147,7 +161,7 @@ class _Follower:
                     self._unread = True
                 nursery.cancel_scope.cancel()
         if self._unread:
-            self.positions = None  # nobody knows how much of what was printed has been read
+            self.positions = None  # the reader may not have read all printed lines
 
     async def _cancel_at_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
         await anext(signals)
@@ -155,10 +169,10 @@ class _Follower:
         scope.cancel()
 
     async def _cancel_without_reader(self, scope: trio.CancelScope) -> None:
-        """Where stdout is a pipe: a feed may be silent for hours, and a write is not needed to find nobody reading."""
+        """Ends the command when the reader of a pipe is gone, without a write: a feed may be silent for hours."""
         descriptor = sys.stdout.fileno()
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            # The end for writing is never readable; it wakes up by its error, when the other end is closed.
+            # The writing end never becomes readable, but its error wakes it when the other end is closed.
             await trio.lowlevel.wait_readable(descriptor)
             self._unread = True
             scope.cancel()
@@ -177,9 +191,9 @@ class _Follower:
 
 
 class _Output:
-    """What goes to stdout. It is written in a thread, so that a reader who waits keeps nothing else waiting.
+    """Writes to stdout in a thread, so that a slow reader does not block other tasks.
 
-    By the descriptor: a thread that is stuck in a write when the interpreter ends must hold no lock of ``sys.stdout``.
+    It writes to the descriptor, since a thread that hangs in a write at exit must not hold the lock of ``sys.stdout``.
     """
 
     def __init__(self) -> None:
@@ -193,11 +207,11 @@ class _Output:
         self.chars += len(line)
 
     async def write(self) -> None:
-        """Writes what was added. Raises BrokenPipeError where nobody reads any more."""
+        """Writes the lines that were added. Raises BrokenPipeError if the reader is gone."""
         data = "".join(self._lines).encode(sys.stdout.encoding or "utf-8", "backslashreplace")
         self._lines = []
         if data:
-            # Shielded: what was written should be counted as written.
+            # It is shielded, so that written lines count as written.
             deadline = trio.current_time() + self._grace_s
             with trio.CancelScope(deadline=deadline, shield=True) as self._writing:
                 await trio.to_thread.run_sync(_write_all, sys.stdout.fileno(), data, abandon_on_cancel=True)
@@ -206,7 +220,7 @@ class _Output:
         self.chars = 0
 
     def hurry(self) -> None:
-        """The command is about to end: a write has no more than a moment."""
+        """Limits the present write to `GRACE_SECONDS`, since the command ends."""
         self._grace_s = GRACE_SECONDS
         self._writing.deadline = trio.current_time() + GRACE_SECONDS
 
@@ -218,7 +232,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def json_lines(event: Event) -> Iterator[str]:
-    """An object for each mutation: as everywhere in JSON, and its partition. Likewise for a rollback."""
+    """Yields a JSON object for each mutation, with its partition, and for each rollback."""
     if isinstance(event, Mutations):
         for mutation in event:
             yield to_json_line({**mutation_to_row(mutation), "partition": event.partition})
@@ -228,9 +242,9 @@ def json_lines(event: Event) -> Iterator[str]:
 
 
 def plain_lines(event: Event) -> Iterator[str]:
-    """Partition and seq, put or delete, key, value where there is one.
+    """Yields a line for each mutation: partition and seq, put or delete, key, and the value if there is one.
 
-    With tabs in between, which the escapes keep out of the bytes.
+    Tabs separate the fields; tabs inside a field are escaped.
     """
     if isinstance(event, Mutations):
         for mutation in event:
@@ -245,15 +259,15 @@ def plain_lines(event: Event) -> Iterator[str]:
 
 
 def _tell(positions: Positions | None, path: Path | None) -> None:
-    """Says where to go on; nothing where nothing has begun. Raises CommandFailed where the file cannot be written."""
+    """Prints or stores the positions, if they are known. Raises CommandFailed if the file cannot be written."""
     if positions is None:
         return
     if path is None:
-        with contextlib.suppress(OSError):  # stderr is closed: then nobody wants to know
+        with contextlib.suppress(OSError):  # stderr may be closed
             print(f"tailrace: to go on from here: --since {positions}", file=sys.stderr)
         return
     try:
-        # A name of its own first: positions of an earlier tail are better than half a string.
+        # The file is replaced in one step: an earlier tail's positions are better than half a string.
         whole = path.with_name(f"{path.name}.new")
         whole.write_text(f"{positions}\n", encoding="ascii")
         whole.replace(path)

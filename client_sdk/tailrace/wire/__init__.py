@@ -1,1 +1,1 @@
-"""The wire protocol, sans-IO: frames (``frames``), what they carry (``messages``) and errors (``failures``)."""
+"""The wire protocol, sans-IO: frames (``frames``), messages (``messages``) and errors (``failures``)."""

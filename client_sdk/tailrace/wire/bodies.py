@@ -1,6 +1,6 @@
-"""The bodies of frames: JSON objects and packed integers. ProtocolError where they are not what they should be. Pure.
+"""The bodies of frames: JSON objects and packed integers. Pure.
 
-``what`` names the message in an error.
+All functions raise ProtocolError for a body that breaks the protocol. ``what`` names the message in the error.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ADDRESS_LENGTH_MAX = 300
 
 
 def encode_json(opcode: Opcode, value: Any, id: int = 0) -> bytes:
-    """A frame whose body is JSON."""
+    """Returns a frame with a JSON body."""
     return encode_frame(opcode, json.dumps(value, separators=(",", ":")).encode(), id)
 
 
 def decode_json(body: bytes | memoryview, what: str) -> dict[str, Any]:
-    """The JSON object in ``body``; ProtocolError where it is none. ``what`` names the message in the error."""
+    """Returns the JSON object in ``body``."""
     if len(body) > JSON_BODY_BYTES_MAX:
         raise ProtocolError(f"{what}: {len(body)} bytes of JSON; at most {JSON_BODY_BYTES_MAX} are accepted")
     try:
@@ -40,7 +40,7 @@ def decode_json(body: bytes | memoryview, what: str) -> dict[str, Any]:
 
 
 def field(value: dict[str, Any], name: str, kind: type, what: str, default: Any = ...) -> Any:
-    """The member ``name``, which has to be a ``kind``; where it is missing ``default``, or an error without one."""
+    """Returns the member ``name``, a ``kind``. If it is missing: ``default``, or an error without one."""
     found = value.get(name, default)
     if found is ...:
         raise ProtocolError(f"{what}: field {name!r} is missing")
@@ -50,7 +50,7 @@ def field(value: dict[str, Any], name: str, kind: type, what: str, default: Any 
 
 
 def hex_field(value: dict[str, Any], name: str, size: int, what: str) -> bytes:
-    """A member that is ``size`` bytes in hex."""
+    """Returns a member of ``size`` bytes in hex."""
     text = field(value, name, str, what)
     try:
         found = bytes.fromhex(text)
@@ -62,7 +62,7 @@ def hex_field(value: dict[str, Any], name: str, size: int, what: str) -> bytes:
 
 
 def seq_field(value: dict[str, Any], name: str, what: str, default: Any = ...) -> Any:
-    """A member that is a seq, or another number up to SEQ_MAX; or ``default``."""
+    """Returns a member that is a seq or another number up to SEQ_MAX; ``default`` if it is missing."""
     found = field(value, name, int, what, default)
     if found is not default and not 0 <= found <= SEQ_MAX:
         raise ProtocolError(f"{what}: field {name!r} is {found!r:.60}, not a seq")
@@ -70,7 +70,7 @@ def seq_field(value: dict[str, Any], name: str, what: str, default: Any = ...) -
 
 
 def address_field(value: dict[str, Any], name: str, what: str) -> str:
-    """A member that is where a node listens, as it says; "" where it does not. It is not looked at further."""
+    """Returns the address of a node, as the peer states it, "" without one. Only its length is checked."""
     text: str = field(value, name, str, what)
     if len(text) > ADDRESS_LENGTH_MAX:
         raise ProtocolError(f"{what}: field {name!r} is no address: it has {len(text)} characters")
@@ -78,7 +78,7 @@ def address_field(value: dict[str, Any], name: str, what: str) -> str:
 
 
 def positive_field(value: dict[str, Any], name: str, what: str, default: int) -> int:
-    """A member that is a positive integer; or ``default``."""
+    """Returns a member that is a positive integer; ``default`` if it is missing."""
     found: int = field(value, name, int, what, default)
     if found < 1:
         raise ProtocolError(f"{what}: field {name!r} is {found}, not positive")
@@ -86,7 +86,7 @@ def positive_field(value: dict[str, Any], name: str, what: str, default: int) ->
 
 
 def seconds_field(value: dict[str, Any], name: str, what: str) -> float:
-    """A member that is a positive number of seconds."""
+    """Returns a member that is a positive number of seconds, at most SEQ_MAX."""
     found = value.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
         raise ProtocolError(f"{what}: field {name!r} is {found!r:.60}, not a positive number of seconds")
@@ -94,7 +94,7 @@ def seconds_field(value: dict[str, Any], name: str, what: str) -> float:
 
 
 def text_fields(value: dict[str, Any], name: str, what: str) -> tuple[str, ...]:
-    """A member that is a list of strings."""
+    """Returns a member that is a list of strings."""
     found = field(value, name, list, what)
     if not all(isinstance(text, str) for text in found):
         raise ProtocolError(f"{what}: field {name!r} is not a list of strings")
@@ -102,15 +102,15 @@ def text_fields(value: dict[str, Any], name: str, what: str) -> tuple[str, ...]:
 
 
 def told_log_field(value: dict[str, Any], what: str) -> FailoverLog:
-    """The member ``log``, the failover log of a partition that a node has: there is one entry at least."""
+    """Returns the member ``log``, the failover log of a node's partition. It has at least one entry."""
     log = log_field(value, what)
     if not log:
-        raise ProtocolError(f"{what}: field 'log' is empty: a node's partition has one branch at least")
+        raise ProtocolError(f"{what}: field 'log' is empty: a node's partition has at least one branch")
     return log
 
 
 def log_field(value: dict[str, Any], what: str) -> FailoverLog:
-    """The member ``log``, a failover log."""
+    """Returns the member ``log``, a failover log."""
     try:
         return FailoverLog.from_json(field(value, "log", list, what))
     except (ValueError, TypeError, TailraceError) as error:
@@ -118,7 +118,7 @@ def log_field(value: dict[str, Any], what: str) -> FailoverLog:
 
 
 def unpack(layout: struct.Struct, body: bytes | memoryview, what: str) -> tuple[Any, ...]:
-    """The fixed part at the start of ``body``."""
+    """Unpacks the fixed part at the start of ``body``."""
     try:
         return layout.unpack_from(body)
     except struct.error:

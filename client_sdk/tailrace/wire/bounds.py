@@ -1,8 +1,8 @@
 """The longest body of each request. Pure.
 
-A node refuses what is longer by the frame's header, before it reads on. JSON costs a reader up to 28 times its length
-in memory, and 0.1 s a MiB. So a request has no more room than its members can take. Answers are not bounded here: a
-client asks for them, and a partition map has megabytes.
+A node refuses a longer body by the frame's header, before it reads the body. Parsing JSON takes up to 28 times its
+length in memory, and 0.1 s a MiB. So each bound is the room that the members of the request can take. Answers are not
+bounded here: a client asks for them, and a partition map has megabytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors as they travel: a code, a sentence, and the fields that the exception has. Pure."""
+"""Errors on the wire: a code, a sentence, and the fields of the exception. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.model import EndReason, Version, VersionRange
 
 
 class OutOfOrder(TailraceError):
-    """A producer's block is not the one that comes next; ``expected`` is the number that would be.
+    """The number of a producer's block is not the next one, ``expected``.
 
     Internal to the protocol: the SDK resends or renumbers, and users never see it.
     """
@@ -56,17 +56,17 @@ def _code_of(error: TailraceError) -> str:
 
 
 def version_to_wire(version: Version | None) -> list[Any] | None:
-    """``[partition, branch in hex, seq]``."""
+    """Returns ``[partition, branch in hex, seq]``."""
     return None if version is None else [version.partition, version.branch.hex(), version.seq]
 
 
 def version_from_wire(value: list[Any] | None) -> Version | None:
-    """The reverse of ``version_to_wire``."""
+    """Reads the result of ``version_to_wire``."""
     return None if value is None else Version(int(value[0]), bytes.fromhex(value[1]), int(value[2]))
 
 
 def error_to_wire(error: TailraceError) -> dict[str, Any]:
-    """The body of an ERROR frame."""
+    """Returns the body of an ERROR frame."""
     body: dict[str, Any] = {"code": _code_of(error), "message": str(error)}
     match error:
         case errors.VersionConflict():
@@ -89,7 +89,7 @@ def error_to_wire(error: TailraceError) -> dict[str, Any]:
 
 
 def error_from_wire(body: dict[str, Any]) -> TailraceError:
-    """The exception that an ERROR frame stands for; a code from a newer peer becomes a plain TailraceError."""
+    """Returns the exception of an ERROR frame. An unknown code, of a newer peer, becomes a plain TailraceError."""
     kind = _CODES.get(str(body.get("code")), TailraceError)
     message = str(body.get("message", "the peer gave no reason"))
     if kind is errors.VersionConflict:

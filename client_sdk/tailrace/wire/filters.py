@@ -1,7 +1,7 @@
-"""What a consumer wants of a stream's mutations, as a STREAM_REQUEST says it. Pure.
+"""The filter of a stream, in a STREAM_REQUEST. Pure.
 
-A node that does not understand a filter must not stream without it: members that it does not know are kept by name, and
-the request is refused.
+A node that does not know a member of a filter must not stream without it. So the names of such members are kept, and
+the node refuses the request.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from tailrace.block.header import KEY_BYTES_MAX
 from tailrace.errors import ProtocolError
 
 _MEMBERS = ("key_prefix", "keys_only")
-# What an error tells of members that nobody knows: names, and the length of each.
+# The names of unknown members in an error: their number, and the length of each.
 _UNKNOWN_MAX = 8
 _NAME_CHARS_MAX = 40
 
 
 class StreamFilter(NamedTuple):
-    """Only mutations whose key begins with ``key_prefix``; ``keys_only``: without their values.
+    """Selects mutations.
 
-    ``unknown``: members that this version does not know; whoever has any must not stream.
+    Attributes:
+        key_prefix: Only mutations whose key begins with this are sent.
+        keys_only: True if they are sent without values.
+        unknown: The names of members that this version does not know. A node refuses a filter that has any.
     """
 
     key_prefix: bytes = b""
@@ -29,31 +32,29 @@ class StreamFilter(NamedTuple):
 
     @property
     def selects(self) -> bool:
-        """Some mutations may be left out."""
+        """True if the filter may leave mutations out."""
         return bool(self.key_prefix)
 
     def check(self) -> None:
-        """ValueError and TypeError where no node would take it."""
+        """Raises ValueError or TypeError for a filter that no node accepts."""
         if not isinstance(self.key_prefix, bytes):
-            raise TypeError(f"key_prefix is {self.key_prefix!r}, and has to be bytes: use .encode() for text")
+            raise TypeError(f"key_prefix is {self.key_prefix!r}, but has to be bytes: use .encode() for text")
         if not isinstance(self.keys_only, bool):
-            raise TypeError(f"keys_only is {self.keys_only!r}, and has to be True or False")
+            raise TypeError(f"keys_only is {self.keys_only!r}, but has to be True or False")
         if len(self.key_prefix) > KEY_BYTES_MAX:
-            raise ValueError(
-                f"key_prefix has {len(self.key_prefix)} bytes; a key has at most {KEY_BYTES_MAX}, so none can begin so"
-            )
+            raise ValueError(f"key_prefix has {len(self.key_prefix)} bytes; but a key has at most {KEY_BYTES_MAX}")
 
     def to_json(self) -> dict[str, Any]:
-        """As it travels."""
+        """Returns the filter as a JSON object."""
         return {"key_prefix": self.key_prefix.hex(), "keys_only": self.keys_only}
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> StreamFilter:
-        """The reverse of ``to_json``; ``what`` names the message in errors. ProtocolError for what is no filter."""
+        """Reads the result of ``to_json``. ProtocolError if it is not a filter; ``what`` names the message in it."""
         if value is None:
             return EVERYTHING
         if not isinstance(value, dict):
-            raise ProtocolError(f"{what}: field 'filter' is no object")
+            raise ProtocolError(f"{what}: field 'filter' is not an object")
         keys_only = value.get("keys_only", False)
         if not isinstance(keys_only, bool):
             raise ProtocolError(f"{what}: field 'keys_only' of the filter is neither true nor false")
@@ -70,7 +71,7 @@ def _prefix(text: Any, what: str) -> bytes:
     except ValueError:
         prefix = None
     if prefix is None:
-        raise ProtocolError(f"{what}: field 'key_prefix' of the filter is no bytes in hex")
+        raise ProtocolError(f"{what}: field 'key_prefix' of the filter is not bytes in hex")
     if len(prefix) > KEY_BYTES_MAX:
         raise ProtocolError(f"{what}: the filter's key_prefix has {len(prefix)} bytes, a key at most {KEY_BYTES_MAX}")
     return prefix

@@ -19,10 +19,10 @@ FRAME_HEADER_BYTES = _HEADER.size
 
 # A whole block of the largest size (32 MiB raw, stored as it is) with the fixed part of a WRITE around it.
 FRAME_BODY_BYTES_MAX = 33 * 1024 * 1024
-# What a peer may send before it has said HELLO: enough for a token and a name, too little to hurt.
+# The longest body before HELLO: room for a token and a name, and harmless from an unknown peer.
 HELLO_BODY_BYTES_MAX = 64 * 1024
 
-# Every opcode has room for this much: packed integers, a name, an address, a few settings.
+# Each opcode may have a body of this length: packed integers, a name, an address, a few settings.
 SMALL_BODY_BYTES = 4 * 1024
 
 _OPCODES = {int(opcode): opcode for opcode in Opcode}
@@ -31,7 +31,7 @@ _digest = xxhash.xxh3_64_digest  # the same as 8 bytes, the highest first
 
 
 class Frame(NamedTuple):
-    """One frame; ``body`` is a view of what was received and keeps that alive."""
+    """One frame. ``body`` is a view of the received bytes, and keeps all of them in memory."""
 
     opcode: Opcode
     flags: int
@@ -40,17 +40,17 @@ class Frame(NamedTuple):
 
 
 def frame_header(opcode: int, body_bytes: int, id: int = 0, flags: int = 0) -> bytes:
-    """The 16 bytes that go before a body of ``body_bytes`` bytes."""
+    """Returns the 16 bytes before a body of ``body_bytes`` bytes."""
     start = _CHECKED.pack(body_bytes, opcode, flags, 0, id)
     return start + _digest(start)[:3:-1]
 
 
 def encode_frame(opcode: int, body: bytes = b"", id: int = 0, flags: int = 0) -> bytes:
-    """A whole frame as bytes; for bodies that are large already, send ``frame_header`` and the body instead."""
+    """Returns a whole frame. For a large body, send ``frame_header`` and the body instead, without a copy."""
     return frame_header(opcode, len(body), id, flags) + body
 
 
-# Pieces of a frame that are smaller are joined as they come: each would cost up to 250 bytes besides.
+# Smaller pieces of a frame are joined as they come, because each object would take up to 250 bytes more.
 _JOINED_BYTES_MAX = 4 * 1024
 
 
@@ -67,7 +67,7 @@ class _Begun:
         nbytes = end - start
         self.nbytes += nbytes
         if nbytes > _JOINED_BYTES_MAX:
-            # A piece keeps all that it was received with alive.
+            # A view keeps all bytes of ``data`` in memory.
             self._pieces.append(piece if 2 * nbytes > len(data) else bytes(piece))
             return
         last = self._pieces[-1] if self._pieces else None
@@ -83,7 +83,7 @@ class _Begun:
         return whole
 
     def clear(self) -> None:
-        """Forgets it."""
+        """Drops all pieces."""
         self.nbytes = 0
         self._pieces = []
 
@@ -91,10 +91,10 @@ class _Begun:
 class FrameDecoder:
     """Cuts a stream of bytes into frames.
 
-    ``body_bytes_max`` bounds the body of every frame; it may be raised once the peer is known. ``bound_of`` bounds a
-    body by its opcode besides; it is asked about bodies above SMALL_BODY_BYTES only.
+    ``body_bytes_max`` bounds all bodies; it may be raised once the peer is known. ``bound_of`` also bounds a body by
+    its opcode; it is called for bodies above SMALL_BODY_BYTES only.
 
-    What it holds costs at most twice what was received and has not been cut.
+    The decoder takes at most twice the memory of the bytes that it has received and not cut.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class FrameDecoder:
         self.body_bytes_max = body_bytes_max
         self._bound_of = bound_of
         self._begun = _Begun()
-        self._needed_bytes = FRAME_HEADER_BYTES  # of that frame, as far as it is known
-        self._data = b""  # what was fed last, of which everything from ``_offset`` on is still to be cut
+        self._needed_bytes = FRAME_HEADER_BYTES  # of the frame in ``_begun``, as far as they are known
+        self._data = b""  # the last bytes; those from ``_offset`` on are not cut yet
         self._offset = 0
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were received and not cut: of a frame that is not complete, and of those that nobody took yet."""
+        """The number of received bytes that are not cut: of an incomplete frame, and of frames not taken yet."""
         return self._begun.nbytes + len(self._data) - self._offset
 
     def receive_data(self, data: bytes) -> list[Frame]:
@@ -121,12 +121,12 @@ class FrameDecoder:
         return self.next_frames()
 
     def feed(self, data: bytes) -> None:
-        """Adds what was received. All frames of what was fed before have to be taken by then."""
-        assert self._offset == len(self._data), "frames of what was fed before are left"
+        """Adds received bytes. All frames of the bytes before have to be taken already."""
+        assert self._offset == len(self._data), "frames of earlier bytes are left"
         self._data, self._offset = data, 0
 
     def next_frames(self, frames_max: int = sys.maxsize) -> list[Frame]:
-        """Returns the next frames that are complete, in order, ``frames_max`` at most; none: more has to be fed.
+        """Returns the next frames that are complete, in order, ``frames_max`` at most; none if more bytes are needed.
 
         Raises as ``receive_data``.
         """
@@ -161,14 +161,14 @@ class FrameDecoder:
                 begun.clear()
 
     def _cut(self, data: bytes, offset: int, frames: list[Frame], frames_max: int) -> int:
-        """Adds the whole frames from ``offset`` on to ``frames``; returns where the rest begins."""
+        """Appends the whole frames from ``offset`` on to ``frames``. Returns the offset of the rest."""
         view = memoryview(data)
         size = len(data)
         self._needed_bytes = FRAME_HEADER_BYTES
         while size - offset >= FRAME_HEADER_BYTES and len(frames) < frames_max:
             body_bytes, code, flags, reserved, id, check = _HEADER.unpack_from(data, offset)
             if _xxh3(view[offset : offset + 12]) & 0xFFFFFFFF != check:
-                raise ProtocolError("a frame's header does not match its check: this is no frame, or it was damaged")
+                raise ProtocolError("a frame's header does not match its check: this is not a frame, or it was damaged")
             opcode = _OPCODES.get(code)
             if opcode is None:
                 raise ProtocolError(f"unknown opcode 0x{code:02x}")

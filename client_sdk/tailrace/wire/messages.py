@@ -1,8 +1,8 @@
-"""What the frames carry: one small class a message, each with ``encode`` and ``decode``. Pure.
+"""The messages of greetings, writes, look-ups and errors: a small class each, with ``encode`` and ``decode``. Pure.
 
-This is how peers greet, writes, look-ups and errors; what is about streams is in stream_messages.py. Rare messages are
-JSON, frequent ones packed integers (little-endian). Every ``decode`` takes bytes from outside and raises ProtocolError,
-never anything else, where they are not what they should be. Layouts: docs/protocol/messages.
+The messages of streams are in stream_messages.py. Rare messages are JSON, frequent ones packed integers
+(little-endian). Each ``decode`` takes bytes of a peer, and raises ProtocolError alone if they break the protocol.
+Layouts: docs/protocol/messages.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
 PROTOCOL_VERSION = 1
-# A GET of more keys is several GETs: bounds the work of one frame.
+# The keys of one GET; it bounds the work of one frame.
 GET_KEYS_MAX = 4_096
 _SESSION = re.compile(r"[0-9a-f]{32}")
 
 
 def encode_error(error: TailraceError, id: int = 0) -> bytes:
-    """An ERROR frame; ``id`` is the request or stream that failed, 0 the whole connection."""
+    """Returns an ERROR frame. ``id`` is that of the request or stream that failed; 0: the whole connection."""
     return encode_json(Opcode.ERROR, error_to_wire(error), id)
 
 
 def decode_error(body: bytes | memoryview) -> TailraceError:
-    """The exception in an ERROR frame."""
+    """Returns the exception of an ERROR frame."""
     try:
         return error_from_wire(decode_json(body, "ERROR"))
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -50,8 +50,8 @@ def decode_error(body: bytes | memoryview) -> TailraceError:
 class Hello(NamedTuple):
     """The client's first frame.
 
-    ``session``: 32 hex digits that only this client knows, "" for none. The node ends an earlier connection that gave
-    the same ones.
+    ``session`` is 32 hex digits that only this client knows, or "". The node ends an earlier connection with the same
+    digits.
     """
 
     versions: tuple[int, ...] = (PROTOCOL_VERSION,)
@@ -82,11 +82,12 @@ class Hello(NamedTuple):
 
 
 class HelloOk(NamedTuple):
-    """The server's answer: who it is and what it accepts. ``window_bytes``: what it will have under way at most.
+    """The node's answer to HELLO: its identity, and the limits that it accepts.
 
-    ``role`` is "leader" or "follower", ``term`` that of the node (it grows with every change of leadership), ``leader``
-    the address ("HOST:PORT") of the leader that it knows, "" where it knows none or leads itself. ``cluster`` is the
-    name of the cluster, "" if it has none.
+    ``window_bytes`` is the number of bytes that it has under way at most. ``role`` is "leader" or "follower". ``term``
+    is the node's term, which grows with each change of leadership. ``leader`` is the address ("HOST:PORT") of the
+    leader that the node knows; "" if it knows none or leads itself. ``cluster`` is the name of the cluster, "" if it
+    has none.
     """
 
     version: int
@@ -131,14 +132,14 @@ class WriteFlag:
     RESEND = 1  # this block may have been received before
     IF_ABSENT = 2
     IF_VERSION = 4
-    IF_PRESENT = 8  # a deletion that is taken only where there is something to delete
+    IF_PRESENT = 8  # the deletion is accepted only if the key has a value
 
 
 _WRITE = struct.Struct("<16sBB6x16sQ")
 
 
 class Write(NamedTuple):
-    """A block for a partition of a feed; the block follows the fixed part. One frame, one block, one answer."""
+    """A block for a partition of a feed, behind the fixed part. A frame has one block, and gets one answer."""
 
     feed_id: bytes
     level: Level
@@ -149,7 +150,7 @@ class Write(NamedTuple):
 
     @staticmethod
     def encode_fixed(feed_id: bytes, level: int, flags: int = 0, version: Version | None = None) -> bytes:
-        """The part before the block."""
+        """Returns the part before the block."""
         branch, seq = (version.branch, version.seq) if version is not None else (bytes(16), 0)
         return _WRITE.pack(feed_id, level, flags, branch, seq)
 
@@ -167,7 +168,7 @@ _WRITTEN = struct.Struct("<I4x16sQQ")
 
 
 class Written(NamedTuple):
-    """The answer to a WRITE: the versions that its rows have. first 0: nothing was written, as nothing was there."""
+    """The answer to a WRITE: the versions of its rows. First seq 0: IF_PRESENT found no value, nothing was written."""
 
     partition: int
     branch: bytes
@@ -188,7 +189,7 @@ _GET = struct.Struct("<16sBB2xI")
 class Get(NamedTuple):
     """A look-up of keys. After the fixed part: a u32 length for each key, then the keys.
 
-    ``state`` is what the node has to be of the feed: 0 leader, 1 follower.
+    ``state`` is the required role of the node: 0 leader, 1 follower.
     """
 
     feed_id: bytes
@@ -225,9 +226,9 @@ _NONE = _GOT_ITEM.pack(0, 0, 0, 0, bytes(16))
 
 
 class Got(NamedTuple):
-    """The answer to a GET, in the order of its keys: (version, timestamp, value), or None where there is nothing.
+    """The answer to a GET, in the order of its keys: (version, timestamp, value), or None for a key without a value.
 
-    It may end early where the values are large: the client asks again for the keys that are left.
+    If the values are large it may have fewer items than keys. The client asks again for the other keys.
     """
 
     items: list[tuple[Version, int, bytes] | None]
@@ -245,7 +246,7 @@ class Got(NamedTuple):
 
     @staticmethod
     def decode(body: memoryview, keys: list[bytes]) -> list[Item | None]:
-        """The items, one at least; ``keys`` are those of the GET."""
+        """Returns the items, at least one. ``keys`` are those of the GET."""
         (count,) = unpack(_GOT_COUNT, body, "GOT")
         if not 1 <= count <= len(keys) or len(body) < _GOT_COUNT.size + count * _GOT_ITEM.size:
             raise ProtocolError(f"GOT: {count} items for {len(keys)} keys in {len(body)} bytes")

@@ -6,7 +6,7 @@ import enum
 
 
 class Opcode(enum.IntEnum):
-    """A frame's kind; numbers are never used again for anything else."""
+    """The kind of a frame. A number is never used again for another kind."""
 
     # Either way
     HELLO = 0x01

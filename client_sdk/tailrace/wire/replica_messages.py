@@ -1,6 +1,6 @@
-"""What nodes of a set say to each other on the streams of a replica. Pure. Layouts: docs/protocol/messages.
+"""The messages between nodes on the streams of a replica. Pure. Layouts: docs/protocol/messages.
 
-The requests between nodes (MEMBER, PROMISE, ...) are JSON objects, and their members are with those who read them.
+The requests between nodes (MEMBER, PROMISE, ...) are JSON objects. The server's handlers read their members.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SEQS = struct.Struct("<I4xQQ")
 
 
 class Replica(NamedTuple):
-    """Who asks for a stream as a replica: member ``replica`` of a STREAM_REQUEST.
+    """The replica that asks for a stream: member ``replica`` of a STREAM_REQUEST.
 
-    ``placement_id`` (16 bytes) is that of its data directory, ``term`` the highest that it has promised, ``address``
-    where it listens ("" where it cannot be reached), ``votes`` whether its acknowledgements count for a majority;
-    ``cluster_id`` (16 bytes) is that of its cluster.
+    ``placement_id`` (16 bytes) is the id of its data directory, and ``cluster_id`` (16 bytes) that of its cluster.
+    ``term`` is the highest term that it has promised. ``address`` is its listening address, "" if it cannot be reached.
+    ``votes`` is true if its acknowledgements count for a majority.
     """
 
     placement_id: bytes
@@ -36,7 +36,7 @@ class Replica(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> Replica | None:
-        """The member ``replica`` of a message; None where it is missing. ProtocolError."""
+        """Returns the member ``replica`` of a message; None if it is missing. Raises ProtocolError."""
         if value is None:
             return None
         if not isinstance(value, dict):
@@ -51,7 +51,7 @@ class Replica(NamedTuple):
 
 
 class ReplicaAck(NamedTuple):
-    """A replica holds a partition, fsynced, up to ``seq``, the end of a run, on ``branch``, the newest of its log."""
+    """A replica has fsynced a partition up to ``seq``, the end of a run, on ``branch``, the newest of its log."""
 
     partition: int
     branch: bytes
@@ -66,7 +66,7 @@ class ReplicaAck(NamedTuple):
 
 
 class LeaderSeqs(NamedTuple):
-    """How far the leader has a partition on its disk, and how far a majority has."""
+    """The seqs of a partition on the leader's disk, and on the disks of a majority."""
 
     partition: int
     durable_seq: int
@@ -81,9 +81,9 @@ class LeaderSeqs(NamedTuple):
 
 
 class Producers(NamedTuple):
-    """What the leader remembers of a partition's producers as of ``seq``, where the next snapshot ends.
+    """The leader's table of a partition's producers at ``seq``, the end of the next snapshot.
 
-    ``value`` is what the server's ``producers_to_json`` made.
+    ``value`` is the result of the server's ``producers_to_json``.
     """
 
     partition: int

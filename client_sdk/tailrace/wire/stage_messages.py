@@ -1,8 +1,8 @@
-"""What is said of stages and of what is published from them. Pure. Layouts: docs/protocol/messages.
+"""The messages of stages and their publishes. Pure. Layouts: docs/protocol/messages.
 
-STAGE_BLOCK ──> STAGED       a block for a stage, and how many the stage has
-STAGE_SEAL  ──> RESULT       nothing more comes: the stage is made durable
-PUBLISH     ──> RESULT       the rows of some stages, in one step a partition
+STAGE_BLOCK ──> STAGED       a block for a stage; the number of blocks that the stage has
+STAGE_SEAL  ──> RESULT       the stage is complete, and is made durable
+PUBLISH     ──> RESULT       the rows of some stages, in one step for each partition
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
 
 STAGE_ID_BYTES = 16
-# Of one PUBLISH: a stage for each task of a large job, and a bound for the JSON.
+# The stages of one PUBLISH: enough for a stage of each task of a large job; it bounds the JSON.
 STAGES_MAX = 4_096
 PARTITIONS_MAX = 65_536
 NAME_CHARS_MAX = 200
@@ -31,7 +31,7 @@ _SEAL = struct.Struct("<16s16sI4xQQ")
 
 
 class StageBlock(NamedTuple):
-    """A block for a stage: its number there, from 0, and how many the node had acknowledged when it was sent."""
+    """A block for a stage: its number there, from 0, and the number of blocks that were acknowledged before it."""
 
     feed_id: bytes
     stage_id: bytes
@@ -43,7 +43,7 @@ class StageBlock(NamedTuple):
     def encode(
         feed_id: bytes, stage_id: bytes, number: int, acknowledged: int, block: Block, id: int
     ) -> tuple[bytes, bytes | memoryview]:
-        """The frame in two buffers, the block's body is the second one."""
+        """Returns the frame in two buffers. The second one is the body of the block."""
         start = _BLOCK.pack(feed_id, stage_id, number, acknowledged) + block.head
         return frame_header(Opcode.STAGE_BLOCK, len(start) + len(block.body), id) + start, block.body
 
@@ -56,7 +56,7 @@ class StageBlock(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """The answer: the stage has its first ``blocks`` blocks."""
+    """The answer to a STAGE_BLOCK: the stage has its first ``blocks`` blocks."""
 
     blocks: int
 
@@ -69,7 +69,7 @@ class Staged(NamedTuple):
 
 
 class StageSeal(NamedTuple):
-    """A stage is complete: so many blocks and rows; ``checksum`` is XXH3-64 of the blocks' headers, back to back."""
+    """Seals a stage with these numbers of blocks and rows. ``checksum`` is XXH3-64 of all block headers, joined."""
 
     feed_id: bytes
     stage_id: bytes
@@ -102,7 +102,7 @@ class Publish(NamedTuple):
     in_steps: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The body of a PUBLISH."""
+        """Returns the body of a PUBLISH."""
         value: dict[str, Any] = {
             "feed_id": self.feed_id.hex(),
             "sink": self.sink,
@@ -141,7 +141,7 @@ class Publish(NamedTuple):
 
 
 def digest_to_json(digest: int) -> str:
-    """Returns the digest in 16 hexadecimal digits: JSON keeps no whole number of 64 bits for every reader."""
+    """Returns the digest in 16 hexadecimal digits: not every JSON reader keeps integers of 64 bits."""
     return digest.to_bytes(DIGEST_BYTES).hex()
 
 
@@ -155,7 +155,7 @@ def _name(value: dict[str, Any], name: str) -> str:
 
 
 def published_to_json(written: Iterable[VersionRange], skipped: Iterable[int], *, more: bool = False) -> dict[str, Any]:
-    """Returns the RESULT of a PUBLISH: a range for each part that was written; ``more``: it is to be asked again."""
+    """Returns the RESULT of a PUBLISH: a range for each written part; ``more``: the client has to ask again."""
     ranges = [[r.partition, r.branch.hex(), r.first_seq, r.last_seq] for r in written]
     return {"written": ranges, "skipped": [*skipped], "more": more}
 
@@ -163,7 +163,7 @@ def published_to_json(written: Iterable[VersionRange], skipped: Iterable[int], *
 class PublishAnswer(NamedTuple):
     """The ranges that were written, in the order of seqs, and the partitions that had the batch.
 
-    ``more``: the batch is not whole yet, and the node is to be asked again.
+    ``more``: a part of the batch is not written yet, and the client has to ask again.
     """
 
     written: tuple[VersionRange, ...]
@@ -172,18 +172,18 @@ class PublishAnswer(NamedTuple):
 
 
 def published_from_json(value: dict[str, Any]) -> PublishAnswer:
-    """Returns what ``published_to_json`` was given. ProtocolError."""
+    """Reads the result of ``published_to_json``. ProtocolError if it is not one."""
     try:
         ranges = tuple(VersionRange(int(p), bytes.fromhex(b), int(f), int(s)) for p, b, f, s in value["written"])
         return PublishAnswer(ranges, tuple(map(int, value["skipped"])), value.get("more") is True)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise ProtocolError(f"what was published cannot be read: {error!r}") from None
+        raise ProtocolError(f"the answer to PUBLISH cannot be read: {error!r}") from None
 
 
 class SinksTold(NamedTuple):
-    """The last batches of a partition's sinks as of ``seq``, where the next snapshot ends: told to a replica.
+    """For replicas: the last batches of a partition's sinks at ``seq``, the end of the next snapshot.
 
-    ``value`` is what the server's ``last_batches.to_json`` made.
+    ``value`` is the result of the server's ``last_batches.to_json``.
     """
 
     partition: int

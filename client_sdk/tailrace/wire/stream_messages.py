@@ -1,4 +1,4 @@
-"""What the frames of streams carry, as messages.py has it of the others: requests, answers, ends, markers. Pure.
+"""The messages of streams: requests, answers, ends, markers. Pure.
 
 Layouts: docs/protocol/messages.
 """
@@ -31,10 +31,10 @@ COOKIE_BYTES_MAX = 64
 
 
 class StreamRequest(NamedTuple):
-    """Asks for a partition from a position on (docs/protocol/streams.md). ``seq`` None: from now on, or since the
+    """A request for a partition from a position on (docs/protocol/streams.md).
 
-    first mutation that was stamped at ``since_us`` or later (microseconds since 1970 UTC). ``until_us``: likewise, the
-    stream ends before the first one that was stamped then or later.
+    ``seq`` None: from now on, or from the first mutation with a timestamp of ``since_us`` or later (microseconds since
+    1970 UTC). The stream ends before the first mutation with a timestamp of ``until_us`` or later.
     """
 
     feed_id: bytes
@@ -88,7 +88,7 @@ class StreamRequest(NamedTuple):
             raise ProtocolError(f"{what}: {error}") from None
         state = field(value, "state", str, what)
         if state not in ("leader", "follower"):
-            raise ProtocolError(f"{what}: field 'state' is {state!r:.60}, neither 'leader' nor 'follower'")
+            raise ProtocolError(f"{what}: field 'state' is {state!r:.60}, but has to be 'leader' or 'follower'")
         request = cls(
             hex_field(value, "feed_id", 16, what),
             seq_field(value, "partition", what),
@@ -115,7 +115,7 @@ class StreamRequest(NamedTuple):
 class StreamOk(NamedTuple):
     """The stream begins at ``seq``; ``log`` is the partition's failover log.
 
-    ``snapshot``: the run that ``seq`` lies in, where it begins and ends, of a stream that begins at a time.
+    If the stream begins at a time, ``snapshot`` holds the first and last seq of the run that has ``seq``.
     """
 
     partition: int
@@ -150,7 +150,7 @@ class StreamOk(NamedTuple):
 
 
 class RollBack(NamedTuple):
-    """The stream cannot begin where it was asked for: go back to ``seq`` and ask again from there."""
+    """The stream cannot begin at the requested seq: the consumer has to go back to ``seq``, and ask again."""
 
     partition: int
     seq: int
@@ -173,7 +173,7 @@ class RollBack(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The stream of a partition is over. ``first_seq``: where what was trimmed is the reason, the oldest seq kept."""
+    """The stream of a partition has ended. ``first_seq`` is the oldest seq that is kept, for the reason "trimmed"."""
 
     partition: int
     reason: EndReason
@@ -194,7 +194,9 @@ class StreamEnd(NamedTuple):
         try:
             reason = EndReason(field(value, "reason", str, what))
         except ValueError:
-            reason = EndReason.ERROR  # from a newer server: reopened, like every end that is not known to be final
+            reason = (
+                EndReason.ERROR
+            )  # of a newer server: the stream is asked for again, as after every end that is not final
         return cls(
             seq_field(value, "partition", what),
             reason,
@@ -205,9 +207,9 @@ class StreamEnd(NamedTuple):
 
 
 class ResumeAnswer(NamedTuple):
-    """The RESULT of an EXPLAIN_RESUME: what the node would answer to that STREAM_REQUEST, and what it decides by.
+    """The RESULT of an EXPLAIN_RESUME: the node's answer to that STREAM_REQUEST, and the facts of its decision.
 
-    Empty log and zeros: the node has no such partition.
+    An empty log and zeros mean that the node does not have the partition.
     """
 
     answer: StreamOk | RollBack | StreamEnd
@@ -249,9 +251,9 @@ _U64 = struct.Struct("<Q")
 
 
 class SnapshotStartMessage(NamedTuple):
-    """All that happened after ``after_seq`` up to ``last_seq`` follows. ``complete``: no superseded row is left out.
+    """The mutations after ``after_seq`` up to ``last_seq`` follow. ``complete``: no superseded row is left out.
 
-    ``published``, to a replica only: what follows is to be taken over in one step, together with the next SINKS.
+    ``published``, for replicas: the replica has to apply the snapshot in one step, together with the next SINKS.
     """
 
     partition: int
@@ -274,29 +276,29 @@ class SnapshotStartMessage(NamedTuple):
 
 
 def encode_seq(opcode: Opcode, partition: int, seq: int, id: int) -> bytes:
-    """SNAPSHOT_END or SEQ_ADVANCED."""
+    """Returns a SNAPSHOT_END or SEQ_ADVANCED frame."""
     return frame_header(opcode, _SEQ.size, id) + _SEQ.pack(partition, seq)
 
 
 def decode_seq(body: memoryview, what: str) -> tuple[int, int]:
-    """(partition, seq) of SNAPSHOT_END or SEQ_ADVANCED."""
+    """Returns (partition, seq) of a SNAPSHOT_END or SEQ_ADVANCED."""
     partition, seq = unpack(_SEQ, body, what)
     return partition, seq
 
 
 def encode_number(opcode: Opcode, number: int) -> bytes:
-    """ROUND_COMPLETE (its number) or CREDIT (bytes consumed)."""
+    """Returns a frame with one number: that of a ROUND_COMPLETE, or the consumed bytes of a CREDIT."""
     return frame_header(opcode, _U64.size) + _U64.pack(number)
 
 
 def decode_number(body: memoryview, what: str) -> int:
-    """The number in ROUND_COMPLETE or CREDIT."""
+    """Returns the number of a ROUND_COMPLETE or CREDIT."""
     (number,) = unpack(_U64, body, what)
     return int(number)
 
 
 def decode_cookie(body: memoryview, what: str) -> bytes:
-    """A barrier's cookie, 1 to 64 bytes."""
+    """Returns the cookie of a barrier, 1 to 64 bytes."""
     if not 1 <= len(body) <= COOKIE_BYTES_MAX:
         raise ProtocolError(f"{what}: a cookie of {len(body)} bytes; 1 to {COOKIE_BYTES_MAX} are accepted")
     return bytes(body)

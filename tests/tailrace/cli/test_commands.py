@@ -147,12 +147,12 @@ def test_a_module_that_fails_while_it_is_loaded_is_broken_too(app, tmp_path, mon
         (
             Unreachable("refused"),
             1,
-            "refused; nothing was done; the nodes to ask come from --url, --node or TAILRACE_URL",
+            "refused; nothing was changed; --url, --node or TAILRACE_URL name the nodes to ask",
         ),
         (
             Unreachable("silent", outcome="unknown"),
             1,
-            "silent; it may have been done all the same: look before you do it again",
+            "silent; the request may have been executed: check before you repeat it",
         ),
         (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "x.txt: No such file or directory"),
         (ExceptionGroup("of a nursery", [ExceptionGroup("of another", [Retryable("inner")])]), 1, "inner"),

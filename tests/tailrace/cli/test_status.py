@@ -124,7 +124,7 @@ def test_a_follower_says_whom_it_follows(call):
     details["replication"] = replication | {"role": "follower", "term": 2, "leader": "b:1", "replica_of": "b:1"}
     assert "follows b:1, term 2" in rendered(details)
     details["replication"]["leader"] = ""
-    assert "follows nobody: it knows no leader, term 2" in rendered(details)
+    assert "knows no leader to follow, term 2" in rendered(details)
     del details["replication"]
     assert "follows" not in rendered(details), "a node from before there were replicas"
 

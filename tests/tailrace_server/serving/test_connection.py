@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("others_are_served")
 async def test_garbage(raw):
     async with raw() as connection:
         await connection.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await expect_end(connection, ProtocolError, "this is no frame")
+        await expect_end(connection, ProtocolError, "this is not a frame")
 
 
 async def test_garbage_after_a_hello(greeted):
