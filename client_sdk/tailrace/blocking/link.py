@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.blocking.dialer import Dialer
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.watch import look
-from tailrace.errors import Forbidden, ProtocolError, TailraceError, Unreachable
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.finder import LOOK_WAITING_SECONDS, Finder
+from tailrace.link.rules import SILENT_INTERVALS_MAX, TICK_SECONDS, is_final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.wire.messages import Hello, HelloOk
 
-# The seconds between two checks of deadlines and held requests, while a thread waits.
-TICK_SECONDS = 0.05
 RECEIVE_BYTES = 256 * 1024
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
 BUFFERS_MAX = 512
@@ -37,8 +36,6 @@ BUFFERS_MAX = 512
 IDLE_SECONDS = 1.0
 # The most seconds of one try at one address, even if the caller waits longer.
 TRY_SECONDS_MAX = 10.0
-# A node that sends nothing for this many of its noop intervals counts as dead. The node uses the same rule.
-SILENT_INTERVALS = 3
 
 
 class LinkSession(Protocol):
@@ -320,7 +317,7 @@ class BlockingLink:
         peer = self._session.peer
         limit_s = self._dialer.try_s  # for the greeting
         if self._session.is_open and peer is not None:
-            limit_s = SILENT_INTERVALS * peer.noop_interval_s
+            limit_s = SILENT_INTERVALS_MAX * peer.noop_interval_s
         if silent_s > limit_s:
             self._lost(Unreachable(f"nothing heard from the node for {silent_s:.3g} s"))
 
@@ -342,7 +339,7 @@ class BlockingLink:
             self._disconnect()
             self._session.connection_lost(error)
             self.guard.end()
-        if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
+        if is_final(error, greeted=greeted):
             raise error
 
 

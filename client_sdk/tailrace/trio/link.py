@@ -7,38 +7,13 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError, Unreachable
+from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
+from tailrace.link.rules import SILENT_INTERVALS_MAX, TICK_SECONDS, Silence, is_final
 from tailrace.requests.session import RequestSession
 from tailrace.trio.transport import Connect, Transport, connect_tcp
 from tailrace.trio.watch import keep_looking
-
-# The seconds between two checks of deadlines and held requests, while there are any.
-TICK_SECONDS = 0.05
-
-# A node that sends nothing for three of its own noop intervals counts as dead.
-SILENT_INTERVALS_MAX = 3
-
-
-class Silence:
-    """Measures how long the peer has been silent, from a counter of reads: so a read needs no clock."""
-
-    def __init__(self, now: float) -> None:
-        self._count = 0
-        self._since = self._looked = now
-
-    def seconds(self, count: int, now: float, *, listened: bool = True) -> float:
-        """Returns the seconds since ``count`` was last seen to change; 0 if it has changed since the last call.
-
-        The time since the last call does not count unless the program has ``listened`` meanwhile.
-        """
-        if count != self._count:
-            self._count, self._since = count, now
-        elif not listened:
-            self._since += now - self._looked
-        self._looked = now
-        return now - self._since
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +98,7 @@ class RequestLink:
             self._greeted = trio.Event()
             self._finder.failed(error, progressed=self._session.has_progressed)
             self._session.connection_lost(error)
-            if isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted):
+            if is_final(error, greeted=greeted):
                 raise error
 
     async def _use(self, transport: Transport) -> None:

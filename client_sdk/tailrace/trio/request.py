@@ -11,7 +11,7 @@ import trio
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import check_cluster
-from tailrace.trio.link import SILENT_INTERVALS_MAX
+from tailrace.link.rules import SILENT_INTERVALS_MAX
 from tailrace.trio.transport import Connect, Transport, connect_tcp
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder, encode_frame

@@ -17,12 +17,12 @@ from tailrace.consuming.subscription import Subscription
 from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable, WrongProcess
 from tailrace.link.finder import Finder
 from tailrace.link.forks import OfOneProcess
+from tailrace.link.rules import SILENT_INTERVALS_MAX, Silence
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
-from tailrace.trio.link import SILENT_INTERVALS_MAX, Silence
 from tailrace.trio.transport import Transport
 from tailrace.trio.watch import keep_looking
 from tailrace.wire.messages import Hello

@@ -8,10 +8,10 @@ import trio
 
 import tailrace
 from tailrace.errors import ProtocolError
+from tailrace.link.rules import Silence
 from tailrace.model import Level
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
-from tailrace.trio.link import Silence
 from tailrace.trio.transport import connect_tcp
 from tailrace.wire.messages import Get
 from tailrace_server.serving import connection as connection_module

@@ -1,0 +1,36 @@
+"""The rules that the links of all shells share: when a peer counts as dead, and which errors are final. Pure."""
+
+from __future__ import annotations
+
+from tailrace.errors import Forbidden, ProtocolError
+
+# The seconds between two checks of deadlines and held requests, while there are any.
+TICK_SECONDS = 0.05
+
+# A node that sends nothing for this many of its own noop intervals counts as dead. The node uses the same rule.
+SILENT_INTERVALS_MAX = 3
+
+
+def is_final(error: BaseException, *, greeted: bool) -> bool:
+    """Tells whether no retry can mend the error that ended a connection; ``greeted``: the node had said hello."""
+    return isinstance(error, Forbidden) or (isinstance(error, ProtocolError) and not greeted)
+
+
+class Silence:
+    """Measures how long the peer has been silent, from a counter of reads: so a read needs no clock."""
+
+    def __init__(self, now: float) -> None:
+        self._count = 0
+        self._since = self._looked = now
+
+    def seconds(self, count: int, now: float, *, listened: bool = True) -> float:
+        """Returns the seconds since ``count`` was last seen to change; 0 if it has changed since the last call.
+
+        The time since the last call does not count unless the program has ``listened`` meanwhile.
+        """
+        if count != self._count:
+            self._count, self._since = count, now
+        elif not listened:
+            self._since += now - self._looked
+        self._looked = now
+        return now - self._since
