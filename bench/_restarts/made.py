@@ -24,6 +24,7 @@ from tailrace_server.journal.published_record import encode_published
 from tailrace_server.node.node import Node
 from tailrace_server.node.start import recover
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.writing import append_block
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.last_batches import LastBatch
 
@@ -156,7 +157,7 @@ async def _flush(node: Node, feeds: list[list[Partition]], load: Load) -> None:
             for number in range(load.segments):
                 keys = [b"key-%d-%d" % (number, row) for row in range(10)]
                 block = encode_block(keys, [b"value"] * 10, partition=partition.id)
-                partition.append(block.numbered(1, number + 1), node.storage.journal, now_us=_now_us(), now=0.0)
+                append_block(partition, block.numbered(1, number + 1), node.storage.journal, now_us=_now_us(), now=0.0)
                 partition.durable_through(partition.high_seq)
                 await node.storage.flusher.flush(partition)
 

@@ -93,7 +93,7 @@ class StoredPartition(Partition):
 
     def hang_recovered(self, block):
         """Hangs a block that has its seqs, as if file 1 of a journal had held it."""
-        self.append_journaled(block, self.log.branch_at(block.header.last_seq), 1, 0.0)
+        self.append(block, self.log.branch_at(block.header.last_seq), 1, 0.0)
 
     def sync(self):
         """Everything is durable."""
@@ -146,7 +146,7 @@ class StoredPartition(Partition):
         )
         made = Segment.open(self.disk, path)
         self.purge_seq = max(self.purge_seq, made.identity.purge_seq)
-        self.install(self.chain.with_folded(folded, made), 0)
+        self.install(self.chain.with_compacted(folded, made), 0)
         self.pins.retire(folded)
         return made
 

@@ -1,6 +1,6 @@
-"""The feeds of a node, by name and by id. How they come back at a start is ``recovery.py``.
+"""The feeds of a node, by name and by id. ``recovery.py`` restores them at a start.
 
-Which there are the feed ``_feeds`` says; the directories of the others follow it (``reconcile``).
+The feed ``_feeds`` lists the others; their directories follow it (``reconcile``).
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from tailrace_server.feeds.feed import (
 from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
 from tailrace_server.journal import CleanPartition, Journal, RecordKind
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.writing import append_block
 from tailrace_server.state.memory import MemoryAccount
 
 log = logging.getLogger("tailrace.server")
 
 
 class Drop(NamedTuple):
-    """A feed that was dropped, whose files are still there: where the journal says so, and its partitions.
+    """A dropped feed whose files still exist: the place (lsn) of the journal's record of the drop, and its partitions.
 
-    ``place`` is None as long as only ``_feeds`` says so, because there was no room for the journal's record.
-    ``is_marked``: the directory says so as well, durably, so that the next start needs nothing of the journal for it.
+    ``place`` is None while only ``_feeds`` has the drop, because there was no room for the journal's record.
+    ``is_marked`` if the directory is durably marked as well, so that the next start does not need the journal's record.
     """
 
     place: int | None
@@ -43,19 +44,19 @@ class Drop(NamedTuple):
 class Catalog:
     """The feeds of a node.
 
-    ``creations`` are feeds whose FEED is not written yet, with the place of the journal's record (lsn); ``drops`` are
-    feeds whose files are not removed yet.
+    ``creations`` are feeds whose file FEED is not written yet, with the place (lsn) of the journal's record. ``drops``
+    are feeds whose files are not removed yet.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
         self.creations: dict[bytes, int] = {}
         self.drops: dict[bytes, Drop] = {}
-        self.account = account  # of all write queues
+        self.account = account  # for the memory of all write queues
         self.system = system_feed(account)
-        # Feeds that ``reconcile`` would drop, if what says so could not be lost any more.
+        # Whether ``reconcile`` left a feed whose drop may still be lost.
         self.awaits_drops = False
-        self.additions = 0  # how many feeds have come since the start, those that were found there included
-        self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and how far it was read
+        self.additions = 0  # the number of feeds added, those that the start found included
+        self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and the seq up to which it was read
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
         self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
@@ -67,25 +68,25 @@ class Catalog:
         return len(self._by_name)
 
     def named(self, name: str) -> Feed:
-        """The feed of this name. Raises UnknownFeed."""
+        """Returns the feed of this name. Raises UnknownFeed."""
         feed = self.system if name == SYSTEM_FEED_NAME else self._by_name.get(name)
         if feed is None:
             raise UnknownFeed(f"there is no feed {name!r}; create it, or list the feeds there are")
         return feed
 
     def find(self, feed_id: bytes) -> Feed | None:
-        """The feed of this id; None where there is none."""
+        """Returns the feed of this id, or None."""
         return self._by_id.get(feed_id)
 
     def of_id(self, feed_id: bytes) -> Feed:
-        """The feed of this id. Raises UnknownFeed."""
+        """Returns the feed of this id. Raises UnknownFeed."""
         feed = self._by_id.get(feed_id)
         if feed is None:
             raise UnknownFeed(f"there is no feed of id {feed_id.hex()}: it was dropped, or belongs to another node")
         return feed
 
     def partition(self, feed_id: bytes, number: int) -> Partition:
-        """A partition. Raises UnknownFeed."""
+        """Returns a partition. Raises UnknownFeed."""
         partitions = self.of_id(feed_id).partitions
         if number >= len(partitions):
             raise UnknownFeed(f"feed {self.of_id(feed_id).info.name!r} has no partition {number}")
@@ -96,9 +97,9 @@ class Catalog:
         return sum(len(feed.partitions) for feed in self._by_id.values())
 
     def partitions(self) -> Iterator[Partition]:
-        """Every partition of every feed, that of ``_feeds`` first.
+        """Yields every partition of every feed, that of ``_feeds`` first.
 
-        A feed whose name another one has taken is among them as long as its drop may still be lost.
+        They include a feed whose name belongs to a newer feed already, while its drop may still be lost.
         """
         yield from self.system.partitions
         for feed in sorted(self._by_id.values(), key=lambda feed: (feed.info.name, feed.info.feed_id)):
@@ -106,19 +107,19 @@ class Catalog:
                 yield from feed.partitions
 
     def feeds(self) -> list[Feed]:
-        """Returns every feed, that of feeds among them, in no order."""
+        """Returns every feed, including ``_feeds``, in no order."""
         return list(self._by_id.values())
 
     def known_ids(self) -> set[bytes]:
-        """The feeds whose directories have to be there, or are still to be removed."""
+        """Returns the feeds whose directories exist, or are still to be removed."""
         return self._by_id.keys() | self.drops.keys()
 
     def clean_partitions(self) -> list[CleanPartition]:
-        """What the mark of a clean stop says of each partition."""
+        """Returns the entry of each partition for the mark of a clean stop."""
         return [CleanPartition(p.feed_id, p.id, p.log.branch, p.high_seq) for p in self.partitions() if p.log]
 
     def add(self, feed: Feed) -> None:
-        """A feed that is durable, or journaled."""
+        """Adds a feed that is durable, or journaled."""
         self._by_name[feed.info.name] = feed
         self._by_id[feed.info.feed_id] = feed
         self.additions += 1
@@ -126,13 +127,13 @@ class Catalog:
     def _remove(self, feed: Feed) -> None:
         del self._by_id[feed.info.feed_id]
         del self._by_name[feed.info.name]
-        # In a recovery the next one of this name may be there already, from its FEED.
+        # In a recovery the next feed of this name may exist already, from its file FEED.
         self._by_name.update(
             {other.info.name: other for other in self._by_id.values() if other.info.name == feed.info.name}
         )
 
     def existing(self, info: FeedInfo, *, exist_ok: bool, asked: Container[str] = FeedInfo._fields) -> Feed | None:
-        """Returns the feed that a creation finds, or None if there is none of that name.
+        """Returns the feed that a creation finds, or None if no feed has that name.
 
         Args:
             info: The feed that would be made.
@@ -170,9 +171,10 @@ class Catalog:
         return feed
 
     def create(self, info: FeedInfo, journal: Journal, branch: bytes, feeds_max: int) -> Feed:
-        """Makes a feed by one record, so there is all of it or nothing. Raises Overloaded, NoSpace, JournalFailed.
+        """Makes a feed by one record, so that a crash leaves all of it or nothing.
 
-        Its row in ``_feeds`` is to come next: call ``write_rows``, then ``listed``.
+        The caller then writes its row into ``_feeds``, by ``write_rows`` and ``listed``. Raises Overloaded, NoSpace,
+        JournalFailed.
         """
         self.check_room(feeds_max)
         return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
@@ -182,7 +184,7 @@ class Catalog:
         _listed(feed, self.system.partitions[0].high_seq)
 
     def check_room(self, feeds_max: int) -> None:
-        """Overloaded where another feed is one too many."""
+        """Raises Overloaded if the node has ``feeds_max`` feeds."""
         if len(self) >= feeds_max:
             raise Overloaded(f"this node holds {len(self)} feeds, and at most {feeds_max}")
 
@@ -193,7 +195,7 @@ class Catalog:
         return feed
 
     def is_dropping(self, feed: Feed) -> bool:
-        """``_feeds`` says that it was dropped, and that may still be lost: until then the feed is there.
+        """Returns whether ``_feeds`` has a drop of ``feed`` that may still be lost; the feed exists until then.
 
         May read segments; SegmentDamaged.
         """
@@ -201,28 +203,35 @@ class Catalog:
         return row is not None and row.creation is None
 
     def rows(self) -> Mapping[bytes, FeedRow]:
-        """The newest row of ``_feeds`` of each feed, by its id. May read segments; SegmentDamaged."""
+        """Returns the newest row of ``_feeds`` for each feed id. May read segments; SegmentDamaged."""
         return self._rows.read()
 
     def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
-        """Says in ``_feeds`` which feeds are made (``creation_to_bytes`` by id) or dropped (None). NoSpace, NotDurable.
+        """Writes rows into ``_feeds``: ``creation_to_bytes`` by feed id for a creation, None for a drop.
 
-        A feed is made before its row, and dropped after it, so that whatever fails between the two is made good: a feed
-        without a row is listed by the next start, and a feed whose row says that it was dropped has no way back.
+        A feed is made before its row is written, and dropped after it. So a failure between the two is repaired: the
+        next start lists a feed without a row, and drops a feed with a row of a drop. NoSpace, NotDurable.
         """
         for block in system_blocks(rows):
-            self.system.partitions[0].append(block, journal, now_us=now_us, now=now)
+            append_block(self.system.partitions[0], block, journal, now_us=now_us, now=now)
 
     def reconcile(
         self, journal: Journal, feeds_max: int, *, whole: bool = True, keep_absent: bool = False
     ) -> tuple[list[Feed], list[Feed]]:
-        """Makes the feeds equal to what ``_feeds`` says up to its high seq; those dropped, and those created.
+        """Makes the feeds equal to the rows of ``_feeds`` up to its high seq; returns those dropped and those created.
 
-        A feed is dropped only where what says so cannot be lost any more (``Partition.stable_seq``); ``awaits_drops``
-        tells that some are left, to be dropped by a later call. ``whole``: it says all that the leader's does, so that
-        a feed of which it has no row is none; ``keep_absent``: such feeds stay. Where there are more than ``feeds_max``
-        the log says so: a replica has to hold what its leader does. Reads segments; SegmentDamaged, NoSpace,
-        JournalFailed.
+        A feed is dropped only if its drop cannot be lost any more (``Partition.stable_seq``); ``awaits_drops`` tells
+        that a later call has more to drop. A replica has to hold its leader's feeds: if they are more than
+        ``feeds_max``, it logs a warning. Reads segments.
+
+        Args:
+            journal: The node's.
+            feeds_max: The bound of the node's feeds.
+            whole: Whether ``_feeds`` has all of the leader's rows, so that a feed without a row is to be dropped.
+            keep_absent: Whether feeds without a row stay all the same.
+
+        Raises:
+            SegmentDamaged, NoSpace, JournalFailed: Some feeds may be dropped or created; call it again.
         """
         rows, stable_seq = self._rows.read(), self.system.partitions[0].stable_seq
         created = []
@@ -235,28 +244,32 @@ class Catalog:
             _listed(feed, row.seq)
             self._by_name[feed.info.name] = feed
         if created and len(self) > feeds_max:
-            log.warning("this node holds %s feeds, and should hold at most %s", len(self), feeds_max)
+            log.warning(
+                "this node holds %s feeds, more than its bound of %s: raise the limit, or drop feeds on the leader",
+                len(self),
+                feeds_max,
+            )
         gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
         final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
         partition = self.system.partitions[0]
-        if partition.state != "leader":  # until the leader has said how far it is, it may have more rows
+        if partition.state != "leader":  # before the leader has reported its seqs, it may have more rows
             whole = whole and partition.knows_leader_seqs and partition.high_seq >= partition.leader_durable_seq
         absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
         if whole and stable_seq >= partition.high_seq:
             final += absent
-        self.awaits_drops = True  # also where one of these fails
+        self.awaits_drops = True  # even if one of these fails
         dropped = [self.drop(feed_id, journal) for feed_id in final]
         self.awaits_drops = len(final) < len(gone) + len(absent)
         self._reconciled = partition.rollbacks, partition.high_seq
         return dropped, created
 
     def lists_through(self, seq: int) -> bool:
-        """The feeds here are those that ``_feeds`` tells of up to ``seq``, or further, as far as it was taken over."""
+        """Returns whether the feeds were reconciled with the rows of ``_feeds`` up to ``seq`` at least."""
         rollbacks, reconciled_seq = self._reconciled
         return rollbacks == self.system.partitions[0].rollbacks and reconciled_seq >= seq
 
     def unlisted(self) -> dict[bytes, bytes]:
-        """The creations of feeds that ``_feeds`` knows nothing of: they were made before there was one."""
+        """Returns the creations of feeds without a row in ``_feeds``: they are older than ``_feeds``."""
         rows = self._rows.read()
         feeds = (feed for feed in self if feed.info.feed_id not in rows)
         return {feed.info.feed_id: creation_to_bytes(feed.info, feed.first_branch) for feed in feeds}
@@ -265,10 +278,10 @@ class Catalog:
         return feed_id in self._by_id
 
     def drop(self, feed_id: bytes, journal: Journal) -> Feed:
-        """Drops a feed of which ``_feeds`` says so, or that it does not list. Raises UnknownFeed.
+        """Drops a feed that ``_feeds`` has as dropped, or does not list. Raises UnknownFeed.
 
-        A journal that takes no record does not stop it, since the next start would drop the feed anyway: it goes now,
-        and the journal's record follows by ``tell_drop``, before any of its files is removed.
+        If the journal takes no record, the feed is dropped all the same, as the next start would do. The record follows
+        by ``tell_drop``, before any of the feed's files is removed.
         """
         feed = self.of_id(feed_id)
         place = None
@@ -278,7 +291,7 @@ class Catalog:
         return feed
 
     def tell_drop(self, feed_id: bytes, journal: Journal) -> Drop:
-        """Writes the record of a drop for which there was no room. Raises NoSpace, JournalFailed: call it again."""
+        """Writes the record of a drop that ``drop`` could not write. Raises NoSpace, JournalFailed: call it again."""
         place = journal.append(RecordKind.FEED_DROPPED, feed_id, 0, b"")
         self.drops[feed_id] = self.drops[feed_id]._replace(place=place)
         return self.drops[feed_id]
@@ -288,7 +301,7 @@ class Catalog:
         self.drops[feed_id] = self.drops[feed_id]._replace(is_marked=True)
 
     def dropped(self, feed: Feed, place: int | None) -> None:
-        """Removes a feed that is no more; its files are left to be removed. ``place``: where the journal says so."""
+        """Removes a dropped feed; its files are removed later. ``place``: the lsn of the journal's record."""
         self._remove(feed)
         self.creations.pop(feed.info.feed_id, None)
         self.drops[feed.info.feed_id] = Drop(place, tuple(feed.partitions))

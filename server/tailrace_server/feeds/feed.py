@@ -1,4 +1,4 @@
-"""A feed as a node holds it: what was asked for at its creation, and its partitions."""
+"""A feed as a node holds it: its settings and its partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
 HISTORY_BYTES_MAX = 2**63 - 1
 
-# The feed that lists the others; clients may read it. The name is none that a client could give.
+# The feed that lists the others; clients may read it. Its name is not valid for a client's feed.
 SYSTEM_FEED_ID = bytes(15) + b"\x01"
 SYSTEM_FEED_NAME = "_feeds"
 SYSTEM_FEED = FeedInfo(SYSTEM_FEED_NAME, SYSTEM_FEED_ID, 1, "hash", "compact", None, None, 259_200, "stream")
@@ -36,7 +36,7 @@ class Feed:
 
     @classmethod
     def of(cls, info: FeedInfo, first_branch: bytes, account: MemoryAccount) -> Feed:
-        """A feed with empty partitions, all of them on ``first_branch`` (16 bytes)."""
+        """Returns a feed with empty partitions, all of them on ``first_branch`` (16 bytes)."""
         ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
         log = with_branch(FailoverLog(), first_branch, 0)  # one for all partitions: it is immutable
         partitions = [
@@ -50,34 +50,34 @@ class Feed:
 
 
 def system_feed(account: MemoryAccount) -> Feed:
-    """The feed of feeds (feed_rows.py), as every directory has it from the beginning: empty, and without a branch."""
+    """Returns the feed ``_feeds`` (feed_rows.py) of a new directory: empty, and without a branch."""
     partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account, takes_writes=False)
     return Feed(SYSTEM_FEED, b"", [partition])
 
 
 def info_to_json(info: FeedInfo) -> dict[str, Any]:
-    """For the journal and the wire."""
+    """Returns the JSON of a feed's settings, for the journal and the wire."""
     return {**info._asdict(), "feed_id": info.feed_id.hex()}
 
 
 def info_from_json(value: dict[str, Any]) -> FeedInfo:
-    """The reverse of ``info_to_json``; what it has read is trusted, so only for what this node wrote."""
+    """Returns the settings of ``info_to_json``, unchecked: only for JSON that this node wrote."""
     return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
 
 
 def creation_to_bytes(info: FeedInfo, branch: bytes) -> bytes:
-    """The payload of the journal's record of a creation: the feed, and the first branch of all its partitions."""
+    """Returns the payload of the journal's record of a creation: the feed, and the first branch of its partitions."""
     return json.dumps({"feed": info_to_json(info), "branch": branch.hex()}).encode()
 
 
 def feed_of_creation(payload: bytes, account: MemoryAccount) -> Feed:
-    """The feed, still empty, that such a record made."""
+    """Returns the feed, still empty, that such a record made."""
     value = json.loads(payload)
     return Feed.of(info_from_json(value["feed"]), bytes.fromhex(value["branch"]), account)
 
 
 def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
-    """What a CREATE_FEED asks for. Raises ProtocolError for what is missing, TailraceError for what cannot be had."""
+    """Returns the settings of a CREATE_FEED. Raises ProtocolError (missing ones), TailraceError (invalid ones)."""
     try:
         name, feed_id = value["name"], bytes.fromhex(value["feed_id"])
         partitions, keyspace = value.get("partitions", 16), value.get("keyspace", "hash")

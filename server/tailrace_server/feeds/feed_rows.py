@@ -1,7 +1,7 @@
-"""The rows of ``_feeds``: which feeds there are, as a feed of its own, so that replicas have them like any other rows.
+"""The rows of ``_feeds``, the feed that lists the feeds, so that replicas get the list like any other rows.
 
 key      the feed's id, 16 bytes; it is never used again
-value    what the journal's record of the creation says (feed.creation_to_bytes); a deletion: the feed was dropped
+value    the payload of the journal's record of the creation (feed.creation_to_bytes); a deletion: the feed was dropped
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import NamedTuple
 from tailrace.block import Block, encode_block
 from tailrace_server.partition.partition import Partition
 
-# So many rows of about 300 bytes make a block.
+# Rows of a block, about 300 bytes each.
 BLOCK_ROWS_MAX = 1_000
-# What is read of a segment at once.
+# Bytes of one read of a segment.
 READ_BYTES = 1024 * 1024
 
 
 class FeedRow(NamedTuple):
-    """A feed as its newest row tells it; ``creation`` is None where it was dropped."""
+    """The newest row of a feed; ``creation`` is None if the feed was dropped."""
 
     seq: int
     creation: bytes | None
 
 
 def system_blocks(rows: Mapping[bytes, bytes | None]) -> Iterator[Block]:
-    """Blocks of these rows: what a creation says by the feed's id, None for a drop."""
+    """Yields blocks of ``rows``: the payload of a creation by the feed's id, None for a drop."""
     items = list(rows.items())
     for begin in range(0, len(items), BLOCK_ROWS_MAX):
         keys, values = zip(*items[begin : begin + BLOCK_ROWS_MAX], strict=True)
@@ -34,7 +34,7 @@ def system_blocks(rows: Mapping[bytes, bytes | None]) -> Iterator[Block]:
 
 
 class FeedRows:
-    """The newest row of each feed, read once: what has come since is added by ``read``."""
+    """The newest row of each feed. Rows are read once; ``read`` adds the rows that came since."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -42,7 +42,7 @@ class FeedRows:
         self._seq = self._rollbacks = 0
 
     def read(self) -> Mapping[bytes, FeedRow]:
-        """By the feeds' ids, up to the partition's high seq. Reads segments that were not read yet. SegmentDamaged."""
+        """Returns the rows up to the high seq, by feed id. Reads segments that were not read yet. SegmentDamaged."""
         partition = self._partition
         if self._rollbacks != partition.rollbacks or self._seq > partition.high_seq:
             self._rows, self._seq, self._rollbacks = {}, 0, partition.rollbacks
@@ -50,7 +50,7 @@ class FeedRows:
             columns = block.open_columns()
             for key, value, seq in zip(columns.keys(), columns.values(), columns.seqs(), strict=True):
                 if seq > self._seq:
-                    self._rows.pop(key, None)  # so that the newest come last
+                    self._rows.pop(key, None)  # so that the newest row is the last
                     self._rows[key] = FeedRow(seq, value)
         self._seq = partition.high_seq
         return self._rows

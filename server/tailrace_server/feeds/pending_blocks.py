@@ -1,13 +1,13 @@
-"""Blocks that a start has read from the journal and not applied yet, so that many of a partition become few.
+"""Collects the blocks that a start reads from the journal, so that many small blocks of a partition become few.
 
     stretches of the journal ── add ──>  columns of blocks, in file order
-                                apply ─> sorted by partition; neighbouring small blocks joined; hung into the trees
+                                apply ─> sorted by partition; neighbouring small blocks joined; appended to the trees
 
-What a publish wrote waits among them, as one row of the columns. It is never joined with anything, and hung as a whole.
+A published batch is one row of the columns. It is never joined with other blocks, and is appended as a whole.
 
-What becomes of each block is decided by the table of journal/replay.py, here by columns: blocks that are voided or
-flushed are left out, and all others have to follow what is held. Where one does not, nothing is applied here: the
-caller applies the blocks one at a time, in file order, which finds the held ones and names the gap.
+The table of journal/replay.py decides about each block, here by columns: voided and flushed blocks are left out, and
+all others have to follow the rows that are held. If one does not, nothing is applied here. Then the caller applies the
+blocks one at a time, in file order, which skips blocks that are held and names a gap.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tailrace_server.state.producer_columns import ProducerResults
 from tailrace_server.state.use_times import UseTimes
 from tailrace_server.tree.aging import MERGED_BYTES_MAX, SMALL_BYTES_MAX
 
-# So many bytes of blocks, unpacked, are held until they are applied: several times that in memory, and far more records
-# than there are partitions, of which each costs some microseconds each time.
+# Unpacked bytes of blocks that wait until they are applied. They take several times that in memory. They are far more
+# records than partitions, each of which costs some microseconds each time.
 PENDING_BYTES_MAX = 64 * 1024 * 1024
-# So much is unpacked at once at most. A stretch of the journal, 1 MiB, may become 255 MiB.
+# The most bytes that are unpacked at once. A stretch of the journal, 1 MiB, may become 255 MiB.
 _UNPACKED_BYTES_MAX = 16 * 1024 * 1024
-# Compressed blocks of more raw bytes are not joined: to unpack, copy and compress one takes longer than to hang it. The
-# flusher merges them when the node runs, in a thread.
+# Compressed blocks of more raw bytes are not joined: unpacking, copying and compressing one takes longer than appending
+# it. The flusher merges them when the node runs, in a thread.
 _PACKED_BYTES_MAX = 1024
-# A joined block ends before it has more rows than this: there is room for one more small block.
+# The rows of a joined block, which leaves room for one more small block.
 _JOINED_ROWS_MAX = ROWS_MAX // 2
 
 Array = npt.NDArray[Any]
@@ -51,7 +51,7 @@ _VALUE_FIELDS = SmallBlocks._fields.index("value_begins"), SmallBlocks._fields.i
 
 
 class _StretchBlocks(NamedTuple):
-    """Blocks of a stretch: their places in it, the slots of their partitions, and what `open_small` made of them."""
+    """Blocks of a stretch: their places in it, the slots of their partitions, and the result of `open_small`."""
 
     stretch: Stretch
     indices: Array
@@ -60,18 +60,18 @@ class _StretchBlocks(NamedTuple):
 
 
 class FeedsOf(NamedTuple):
-    """The ``feeds`` that some records are of, and for each record ``which`` of these; None: it is none any more."""
+    """The ``feeds`` of some records, and for each record the index of its feed; None for a dropped feed."""
 
     feeds: list[Feed | None]
     which: Array
 
     def part(self, begin: int, end: int) -> FeedsOf:
-        """The same of some of the records."""
+        """Returns the feeds of some of the records."""
         return FeedsOf(self.feeds, self.which[begin:end])
 
 
 class _PendingBatch(NamedTuple):
-    """What a publish wrote to the journal's ``file``."""
+    """A published batch in the journal's ``file``."""
 
     blocks: tuple[Block, ...]
     sinks: dict[str, LastBatch]
@@ -79,7 +79,7 @@ class _PendingBatch(NamedTuple):
 
 
 class _Places:
-    """Feeds that blocks are of: each of their partitions has a slot, a number of its own."""
+    """The feeds of the blocks. Each of their partitions has a slot: a number of its own."""
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
@@ -87,7 +87,7 @@ class _Places:
         self._firsts: dict[bytes, tuple[Feed, int]] = {}
 
     def first_of(self, feed: Feed) -> int:
-        """The slot of the feed's first partition; the others follow."""
+        """Returns the slot of the feed's first partition; the others follow."""
         known = self._firsts.get(feed.info.feed_id)
         if known is not None and known[0] is feed:
             return known[1]
@@ -100,10 +100,10 @@ class _Places:
 
 
 class PendingBlocks:
-    """For one start, after the manifests were read."""
+    """The blocks that wait, in one start, after the manifests were read."""
 
     def __init__(self, rollbacks: Mapping[tuple[bytes, int], Sequence[Rollback]], times: UseTimes) -> None:
-        """``rollbacks`` are those that the journal tells of, by feed and partition; they may be gathered later."""
+        """``rollbacks`` are those in the journal, by feed and partition; entries may be added later."""
         self._rollbacks = rollbacks
         self._times = times
         self._places = _Places()
@@ -113,18 +113,17 @@ class PendingBlocks:
 
     @property
     def is_full(self) -> bool:
-        """It is time to apply them."""
+        """Whether it is time to apply the blocks."""
         return self.nbytes >= PENDING_BYTES_MAX
 
     def has_of(self, partition: Partition) -> bool:
-        """Some may be of ``partition``."""
+        """Returns whether some blocks may be of ``partition``."""
         return partition in self._partitions
 
     def add(self, stretch: Stretch, begin: int, end: int, feeds: FeedsOf) -> None:
-        """Takes the records ``begin`` to ``end``, the latter excluded, of a stretch; all are blocks or runs.
+        """Adds the records ``begin`` to ``end``, the latter excluded, of a stretch: blocks and published batches.
 
-        Those that are of no feed any more are left out. They are one of ``pieces``, so that all that is held stays
-        bounded.
+        It skips records of dropped feeds. The records are one of ``pieces``, so that the bytes that wait stay bounded.
         """
         slots = self._slots(stretch, begin, end, feeds)
         heads = stretch.block_heads[begin:end]
@@ -134,7 +133,7 @@ class PendingBlocks:
             return
         slots, indices = slots[picked], picked + begin
         bodies = stretch.starts[indices] + RECORD_HEADER_BYTES + HEADER_BYTES
-        # (Of a run nothing is opened: its row says that its seqs are a column of their own.)
+        # (A published batch is not opened: its row is flagged to have a column of seqs.)
         opened = open_small(stretch.data, bodies, stretch.block_heads[indices], SMALL_BYTES_MAX, _PACKED_BYTES_MAX)
         self._parts.append(_StretchBlocks(stretch, indices, slots, opened))
         partitions = self._places.partitions
@@ -142,18 +141,18 @@ class PendingBlocks:
         self.nbytes += len(opened.raw)
 
     def _slots(self, stretch: Stretch, begin: int, end: int, feeds: FeedsOf) -> Array:
-        """The slot of each block's partition; -1 where its feed is none any more."""
+        """Returns the slot of each block's partition; -1 if its feed was dropped."""
         firsts = np.array([-1 if feed is None else self._places.first_of(feed) for feed in feeds.feeds])[feeds.which]
         return np.where(firsts < 0, -1, firsts + stretch.heads["partition"][begin:end].astype(np.intp))
 
     def take(self) -> tuple[_StretchBlocks, ...]:
-        """All that is pending, which is not any more."""
+        """Returns all blocks, and forgets them."""
         parts = tuple(self._parts)
         self._parts, self._partitions, self.nbytes = [], set(), 0
         return parts
 
     def apply(self) -> Iterator[Record]:
-        """Applies all, in a few large blocks; or gives them in file order, to be applied one at a time."""
+        """Applies all in a few large blocks, or yields their records in file order, to be applied one at a time."""
         parts = self.take()
         if not parts:
             return
@@ -165,12 +164,12 @@ class PendingBlocks:
         if not len(blocks.slots):
             return
         if self._follows(blocks):
-            self._hang(blocks)
+            self._append(blocks)
         else:
             yield from blocks.records()
 
     def _voided(self, blocks: _Blocks) -> Array:
-        """Which blocks a later rollback went below the last seq of."""
+        """Returns which blocks end above a later rollback."""
         voided = np.zeros(len(blocks.slots), np.bool_)
         if self._rollbacks:
             for slot, begin, end in blocks.partitions():
@@ -182,7 +181,7 @@ class PendingBlocks:
         return voided
 
     def _follows(self, blocks: _Blocks) -> bool:
-        """Whether each block begins right above what is held of its partition when its turn comes."""
+        """Returns whether each block begins right above the rows that its partition has when its turn comes."""
         held = np.concatenate(([0], blocks.last_seqs[:-1]))
         for slot, begin, _ in blocks.partitions():
             partition = self._places.partitions[slot]
@@ -191,12 +190,12 @@ class PendingBlocks:
                 return False
         return bool((blocks.first_seqs == held + np.uint64(1)).all())
 
-    def _hang(self, blocks: _Blocks) -> None:
+    def _append(self, blocks: _Blocks) -> None:
         partitions = self._places.partitions
         made = blocks.joined([partitions[slot].merge_cuts for slot, _, _ in blocks.partitions()])
         for (slot, begin, end), own in zip(blocks.partitions(), made, strict=True):
             partition = partitions[slot]
-            partition.reference_blocks(blocks.files(begin, end))
+            partition.restore_references(blocks.files(begin, end))
             _restore(partition, own)
             used_at = self._times.at_each(blocks.lsns[begin:end])
             for branch, first, last in _branches(partition.log, blocks.last_seqs[begin:end]):
@@ -205,7 +204,7 @@ class PendingBlocks:
 
 
 def _restore(partition: Partition, items: Sequence[Block | _PendingBatch]) -> None:
-    """Hangs blocks and runs, in their order."""
+    """Appends blocks and published batches, in order."""
     blocks: list[Block] = []
     for item in items:
         if isinstance(item, Block):
@@ -220,7 +219,7 @@ def _restore(partition: Partition, items: Sequence[Block | _PendingBatch]) -> No
 
 
 def pieces(stretch: Stretch, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cuts the blocks ``begin`` to ``end`` of a stretch, the latter excluded, so that no piece unpacks to too much."""
+    """Divides blocks ``begin`` to ``end`` of a stretch, the latter excluded, into pieces of bounded raw bytes."""
     heads = stretch.block_heads[begin:end]
     raw = heads["raw_bytes"].astype(np.intp)
     is_unpacked = ((heads["flags"] & FLAG_COMPRESSED) != 0) & (raw <= min(SMALL_BYTES_MAX, _PACKED_BYTES_MAX))
@@ -230,10 +229,10 @@ def pieces(stretch: Stretch, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _branches(log: FailoverLog, last_seqs: Array) -> list[tuple[bytes, int, int]]:
-    """The branches of blocks that end at ``last_seqs``, and which of the blocks each has: from one, up to another."""
+    """Returns (branch, first, end) for the branches of blocks that end at ``last_seqs``; ``end`` is excluded."""
     if int(last_seqs[0]) > log[0].base:
         return [(log.branch, 0, len(last_seqs))]
-    # Those up to the base of the oldest entry are of its branch too.
+    # Blocks up to the base of the oldest entry belong to its branch too.
     entries = list(reversed(log))
     borders = [0, *np.searchsorted(last_seqs, [entry.base for entry in entries[1:]], side="right").tolist()]
     spans = zip(entries, borders, [*borders[1:], len(last_seqs)], strict=True)
@@ -241,7 +240,7 @@ def _branches(log: FailoverLog, last_seqs: Array) -> list[tuple[bytes, int, int]
 
 
 class _Blocks:
-    """The blocks of all parts as columns, sorted by slot and then in file order. Arrays of one length."""
+    """The blocks of all parts as columns of one length, sorted by slot and then in file order."""
 
     def __init__(self, parts: Sequence[_StretchBlocks]) -> None:
         self._parts = parts
@@ -251,7 +250,7 @@ class _Blocks:
         self.lsns: Array = np.concatenate([part.stretch.lsns[part.indices] for part in parts])
         self._part = np.repeat(np.arange(len(parts)), sizes)
         self._index: Array = np.concatenate([part.indices for part in parts])
-        self._place = np.arange(len(self.slots))  # in file order: where `SmallBlocks` have it, joined
+        self._place = np.arange(len(self.slots))  # in file order: the index in the joined `SmallBlocks`
         self.first_seqs: Array = np.concatenate([head["first_seq"] for head in heads])
         self.last_seqs: Array = np.concatenate([head["last_seq"] for head in heads])
         self.producers: Array = np.concatenate([head["producer_id"] for head in heads])
@@ -265,11 +264,11 @@ class _Blocks:
         self._bounds: list[tuple[int, int, int]] = []
 
     def sort(self) -> None:
-        """Once, before anything else is asked."""
+        """Sorts the columns. Call it once, before any other method."""
         self.keep(np.lexsort((self.lsns, self.slots)))
 
     def keep(self, chosen: Array) -> None:
-        """Leaves out all others, or puts them into another order."""
+        """Keeps only the ``chosen`` blocks, or puts all into that order."""
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
                 setattr(self, name, column[chosen])
@@ -278,16 +277,16 @@ class _Blocks:
         self._bounds = [(int(self.slots[begin]), begin, end) for begin, end in itertools.pairwise(edges)]
 
     def partitions(self) -> list[tuple[int, int, int]]:
-        """Each slot, and where its blocks begin and end."""
+        """Returns (slot, begin, end) of the blocks of each slot."""
         return self._bounds
 
     def records(self) -> Iterator[Record]:
-        """One at a time, in file order."""
+        """Yields the records in file order."""
         for place in np.argsort(self.lsns).tolist():
             yield self._parts[self._part[place]].stretch.record(int(self._index[place]))
 
     def files(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """The files of the journal that have the blocks ``begin`` to ``end`` of a slot, and the last seq in each."""
+        """Returns (file, last seq in it) for the journal's files with the blocks ``begin`` to ``end`` of a slot."""
         files = self.lsns[begin:end] // FILE_BYTES_MAX
         if files[0] == files[-1]:
             return [(int(files[0]), int(self.last_seqs[end - 1]))]
@@ -300,7 +299,7 @@ class _Blocks:
         return self.producers, self.numbers, self.first_seqs, self.last_seqs
 
     def joined(self, cuts: Sequence[Sequence[int]]) -> list[list[Block | _PendingBatch]]:
-        """For each slot its blocks and runs, neighbouring small blocks joined, but not across its seqs of ``cuts``."""
+        """Returns the blocks and batches of each slot, small blocks joined, but not across a seq of ``cuts``."""
         begins = np.flatnonzero(self._group_begins(cuts))
         ends = np.append(begins[1:], len(self.slots))
         is_small = self._rows[begins] > 0
@@ -316,7 +315,7 @@ class _Blocks:
         return [found[a:b] for a, b in itertools.pairwise(counts)]
 
     def _group_begins(self, cuts: Sequence[Sequence[int]]) -> Array:
-        """Which blocks are the first of those that become one."""
+        """Returns which blocks begin a group that becomes one block."""
         begins = np.ones(len(self.slots), np.bool_)
         is_small = self._rows > 0
         begins[1:] = ~(is_small[1:] & is_small[:-1]) | (self.slots[1:] != self.slots[:-1])
@@ -346,7 +345,7 @@ class _Blocks:
         ]
 
     def _all_rows(self, chosen: Array) -> SmallRows:
-        """The rows of the ``chosen`` blocks, in their order."""
+        """Returns the rows of the ``chosen`` blocks, in order."""
         opened = [part.opened for part in self._parts]
         counts = self._rows[chosen]
         ends = np.cumsum(counts)
@@ -364,7 +363,7 @@ class _Blocks:
         return SmallRows(*numbers, *strings)
 
     def _item(self, place: int) -> Block | _PendingBatch:
-        """The block, or the run, that one row is."""
+        """Returns the block or the published batch of one row."""
         stretch: Stretch = self._parts[self._part[place]].stretch
         index = int(self._index[place])
         if stretch.is_block[index]:

@@ -1,12 +1,12 @@
-"""How the feeds of a node come back at its start: from the manifests first, then from the journal.
+"""Restores the feeds of a node at its start: from the manifests first, then from the journal.
 
     manifests ── restore ──>  feeds and their segments, up to the flushed seq of each partition
-    journal   ── gather ───>  what was rolled back: which blocks are void, and rollbacks that no manifest tells of yet
-              ── replay ───>  everything else, in the order of the files
+    journal   ── gather ───>  rollbacks: the void blocks, and the rollbacks that no manifest has yet
+              ── replay ───>  all other records, in the order of the files
 
-What becomes of a block is a table of cases (journal/replay.py). ``recover`` applies one record; ``replay`` applies many
-at once: blocks wait (pending_blocks.py) until there are many, or until another record of their partition comes, and few
-large ones are made of them.
+A table of cases (journal/replay.py) decides about each block. ``recover`` applies one record, ``replay`` many at once:
+blocks wait (pending_blocks.py) until they are many, or until another record of their partition comes. Then they become
+a few large blocks.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tailrace_server.partition.published import recover_batch, recover_sinks
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.use_times import UseTimes
 
-# So few blocks between two other records are applied one at a time: what it costs to gather them is more.
+# Fewer blocks than this between two other records are applied one at a time, which costs less than gathering them.
 TOGETHER_MIN = 64
-# So many blocks of a partition are merged while the journal is read: they take several times their bytes until then.
+# Unmerged blocks of a partition that are merged while the journal is read: they take several times their bytes.
 UNMERGED_BLOCKS_MAX = 4_096
 
 log = logging.getLogger("tailrace.server")
@@ -50,9 +50,9 @@ log = logging.getLogger("tailrace.server")
 class FeedRecovery:
     """Fills an empty ``catalog``, by ``restore``, ``gather`` and ``recover``. ``times`` are for its producers.
 
-    ``found_records`` tells whether the journal had any; ``unknown`` are feeds of which nothing but records in the
-    journal was found, with the partition and the file's number of the first one. ``listed_from`` is the first seq of
-    ``_feeds`` that the journal has; ``dropped`` are feeds of which the journal tells that they were dropped.
+    ``found_records`` tells whether the journal had any record. ``unknown`` are feeds that only records of the journal
+    name, with the partition and the file number of the first such record. ``listed_from`` is the first seq of
+    ``_feeds`` in the journal. ``dropped`` are feeds with a record of their drop.
     """
 
     def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, times: UseTimes) -> None:
@@ -60,7 +60,7 @@ class FeedRecovery:
         self._disk = disk
         self._store = store
         self._times = times
-        self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # that the journal tells of
+        self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # of the journal
         self._pending = PendingBlocks(self._rollbacks, times)
         self._manifests: list[Manifest] = []
         self.dropped: set[bytes] = set()
@@ -69,7 +69,7 @@ class FeedRecovery:
         self.listed_from = SEQ_MAX
 
     def restore(self) -> None:
-        """Takes over what the manifests say: comes before the journal's records. Raises ManifestDamaged, OSError."""
+        """Takes over the manifests, before the journal's records. Raises ManifestDamaged, OSError."""
         feeds = [self._catalog.system]
         for feed_file in self._store.feeds():
             feeds.append(Feed.of(feed_file.info, feed_file.branch, self._catalog.account))
@@ -84,7 +84,7 @@ class FeedRecovery:
     def sweep(self) -> None:
         """Removes the files that no manifest and no chain names. OSError.
 
-        It comes when it is known that nothing is missing. A segment that ``gather`` has cut is in the chain only.
+        Call it after the check that no file is missing. A segment that ``gather`` has cut is in the chain only.
         """
         for manifest in self._manifests:
             feed = self._catalog.find(manifest.feed_id)
@@ -92,10 +92,10 @@ class FeedRecovery:
             self._store.sweep(manifest, [segment.identity.segment_id for segment in segments])
 
     def gather(self, records: Iterable[Record], token: Callable[[int], bytes]) -> None:
-        """Takes over what the journal says of rollbacks: between ``restore`` and ``recover``.
+        """Takes over the journal's rollbacks, between ``restore`` and ``recover``.
 
-        One that no manifest tells of yet is finished: its segments leave the chain, and one that it goes into is cut.
-        ``token`` gives so many random bytes. Raises BadDirectory, NoSpace, OSError.
+        It finishes a rollback that no manifest has yet: segments above its seq leave the chain, and a segment around
+        the seq is cut. ``token`` returns the given number of random bytes. Raises BadDirectory, NoSpace, OSError.
         """
         for record in records:
             if record.kind is RecordKind.ROLLED_BACK:
@@ -110,7 +110,7 @@ class FeedRecovery:
                         _finish_rollback(partition, found, self._disk, self._store, token(16))
 
     def replay(self, parts: Iterable[Stretch | Record], journal: Journal) -> None:
-        """Applies all that the journal held, as `recover` one record at a time does. Raises BadDirectory."""
+        """Applies the whole journal, with the same result as `recover` of each record. Raises BadDirectory."""
         for part in parts:
             if isinstance(part, Record):
                 self._replay_one(part, journal)
@@ -136,7 +136,7 @@ class FeedRecovery:
             begin = end + 1
 
     def _feeds_of(self, stretch: Stretch, begin: int, end: int) -> FeedsOf | None:
-        """The feeds that records are of; None if one names a partition that its feed does not have."""
+        """Returns the feeds of the records; None if a record names a partition that its feed does not have."""
         heads = stretch.heads[begin:end]
         ids = list(zip(heads["feed_low"].tolist(), heads["feed_high"].tolist(), strict=True))
         numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(ids))}
@@ -157,7 +157,7 @@ class FeedRecovery:
         return FeedsOf(feeds, which)
 
     def _replay_one(self, record: Record, journal: Journal) -> None:
-        """One record, after what is pending of its partition, or of its feed."""
+        """Applies one record, after the pending blocks of its partition or feed."""
         feed = self._catalog.find(record.feed_id)
         if feed is not None and self._pending.nbytes:
             concerned = feed.partitions[record.partition : record.partition + 1]
@@ -172,7 +172,7 @@ class FeedRecovery:
             self.recover(record, journal)
 
     def recover(self, record: Record, journal: Journal) -> None:
-        """Applies a record that the journal held, in the order of the file. Raises BadDirectory."""
+        """Applies one record of the journal, in the order of the file. Raises BadDirectory."""
         self.found_records = True
         match record.kind:
             case RecordKind.FEED_CREATED:
@@ -196,14 +196,14 @@ class FeedRecovery:
                 )
 
     def _is_known(self, record: Record, journal: Journal) -> bool:
-        """Whether the record's feed is here."""
+        """Returns whether the record's feed is here."""
         if record.feed_id in self._catalog:
             return True
         self._note_unknown(record.feed_id, record.partition, journal.file_of(record.lsn))
         return False
 
     def _note_unknown(self, feed_id: bytes, partition: int, file: int) -> None:
-        """Notes a feed that is not here, unless the journal has told that it was dropped."""
+        """Notes a feed that is not here, unless the journal has a record of its drop."""
         if feed_id not in self.dropped:
             self.unknown.setdefault(feed_id, (partition, file))
 
@@ -228,7 +228,7 @@ class FeedRecovery:
         _recover_batch(partition, published, record.lsn, file, rollbacks)
 
     def _recover_control(self, record: Record, file: int) -> None:
-        """What a partition has beside its blocks: its log, and its producers."""
+        """Applies a record of a partition's log or of its producers."""
         partition = self._catalog.partition(record.feed_id, record.partition)
         now, told_seq = self._times.at(record.lsn), 0
         with _usable(record):
@@ -246,18 +246,18 @@ class FeedRecovery:
 
 @contextlib.contextmanager
 def _usable(record: Record) -> Iterator[None]:
-    """Its checksum is right, so it is what was written: by another version, or by a bug."""
+    """Raises BadDirectory if the body cannot use the record, which is as another version or a bug wrote it."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
         raise BadDirectory(
             f"the journal's {record.kind.name} record of feed {record.feed_id.hex()} cannot be used ({error!r}): start "
-            "the version that wrote it, or see with `tailrace repair` what can be saved without it"
+            "the version that wrote it, or let `tailrace repair` show the rows that can be saved without it"
         ) from error
 
 
 def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, store: ManifestStore, now: float) -> None:
-    """Opens the segments. A damaged one is told by ``partition.damage``: other partitions are not concerned."""
+    """Opens the segments. A damaged one sets ``partition.damage``, and leaves other partitions alone."""
     segments: list[Segment] = []
     damage: SegmentDamaged | None = None
     for entry in manifest.segments:
@@ -276,7 +276,7 @@ def _open_segment(store: ManifestStore, path: str, entry: SegmentEntry) -> Segme
     try:
         segment = Segment.open(store.segment_files, path)
     except OSError as error:
-        if is_out_of_descriptors(error):  # says nothing about the segment: the start has to fail
+        if is_out_of_descriptors(error):  # the segment may be good: the start has to fail
             raise
         raise SegmentDamaged(path, 0, f"it cannot be opened: {error.strerror}") from error
     found = entry_of(segment.identity, segment.nbytes, entry.placements)
@@ -292,9 +292,9 @@ def _open_segment(store: ManifestStore, path: str, entry: SegmentEntry) -> Segme
 def _finish_rollback(
     partition: Partition, record: RollbackRecord, disk: Disk, store: ManifestStore, segment_id: bytes
 ) -> None:
-    """Takes what is above out of the chain, as a manifest that was never written would have said.
+    """Takes the segments above the rollback out of the chain, as the manifest that was never written would have.
 
-    Where that goes into a segment which cannot be read, the partition is damaged, and stays as it was.
+    If the segment around the rollback's seq cannot be read, the partition is damaged, and its chain stays.
     """
     seq, chain = record.seq, partition.chain.through(record.seq)
     whole = straddling(partition.chain, seq)
@@ -322,7 +322,7 @@ def _recover_block(partition: Partition, record: Record, file: int, now: float, 
             raise BadDirectory(
                 f"the journal has blocks of feed {partition.feed_id.hex()}, and no branch of it: repair it"
             )
-        partition.append_journaled(record.block, partition.log.branch_at(header.last_seq), file, now)
+        partition.append(record.block, partition.log.branch_at(header.last_seq), file, now)
         _merge_some(partition)
     elif case is BlockCase.GAP:
         raise _gap(partition, header.first_seq, header.last_seq, file)
@@ -331,7 +331,7 @@ def _recover_block(partition: Partition, record: Record, file: int, now: float, 
 def _recover_batch(
     partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
 ) -> None:
-    """As ``_recover_block``, of blocks that are there together or not at all, with the batches that they are of."""
+    """Applies a published batch: all of its blocks, or none, with the sinks' last batches."""
     if not published.blocks:
         through = min([partition.high_seq, *(rollback.seq for rollback in rollbacks if rollback.lsn > lsn)])
         recover_sinks(partition, published.sinks, through, file)
@@ -346,7 +346,7 @@ def _recover_batch(
 
 
 def _case_of(partition: Partition, first: Block, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]) -> BlockCase:
-    """What becomes of the block ``first``, and of those behind it in its record, up to ``last_seq``."""
+    """Decides about the block ``first`` and the blocks behind it in its record, up to ``last_seq``."""
     header = first.header
     return decide_block(
         lsn=lsn,
@@ -360,7 +360,7 @@ def _case_of(partition: Partition, first: Block, last_seq: int, lsn: int, rollba
 
 
 def _is_held(partition: Partition, block: Block) -> bool:
-    """Whether ``block`` has been applied; it may have been joined with its neighbours since, then its rows tell."""
+    """Returns whether ``block`` is held; if it was joined with its neighbours since, its rows are compared."""
     first_seq, last_seq = block.seqs
     held = partition.tree.find(first_seq)
     if held is None or held.seqs[1] < last_seq:
@@ -370,7 +370,7 @@ def _is_held(partition: Partition, block: Block) -> bool:
     own, found = arrays_of(block), arrays_of(held)
     begin, end = np.searchsorted(found.seqs, [first_seq, last_seq + 1])
     part = take(found, slice(int(begin), int(end)))
-    own = own._replace(timestamps=part.timestamps)  # a body that has none was held to be the same without them
+    own = own._replace(timestamps=part.timestamps)  # the joined block may have a column of timestamps
     return own.rows == part.rows and encode_arrays(own, 0, compress=False) == encode_arrays(part, 0, compress=False)
 
 
@@ -387,24 +387,25 @@ def _gap(partition: Partition, first_seq: int, last_seq: int, file: int) -> Inco
 
 
 def _recover_log(partition: Partition, record: LogRecord) -> None:
-    """Unless the manifest has it, or a later one."""
+    """Takes over the log, unless the manifest has it, or a later one."""
     if (record.rollbacks, record.log.term) > (partition.rollbacks, partition.log.term):
         partition.restore_log(record.log)
 
 
 def _recover_rollback(partition: Partition, record: RollbackRecord, now: float) -> None:
-    """What was voided has not been applied, so nothing is above but what a manifest has that was written later."""
+    """Takes over a rollback, unless the manifest was written after it. The void blocks were not applied."""
     if record.rollbacks <= partition.rollbacks:
-        partition.restore_producers(None)  # those that an earlier leader sent ahead of its blocks
+        partition.restore_producers(None)  # an earlier leader sent them ahead of its blocks
         return
     producers = producers_from_json(record.producers, partition.id, now)
     partition.restore_rollback(record.log, record.rollbacks, producers)
 
 
 def _recover_producers(partition: Partition, record: ProducersRecord, now: float) -> None:
-    """Of what has been flushed the manifest tells, which was written later, and of blocks that follow the record.
+    """Takes over a leader's producers as of a seq, above the flushed seq, whose producers the manifest has.
 
-    Where those have not all come, what it says of them is forgotten by ``settle_producers``, at the end or by a record.
+    If the blocks up to the record's seq do not all follow, ``settle_producers`` forgets the results above: at the end
+    of the start, or by a record of its own.
     """
     if record.seq < partition.high_seq:
         partition.restore_producers(None)

@@ -1,17 +1,17 @@
-"""What a start looks for before it believes a data directory: files that are missing although others tell of them.
+"""Checks at a start that a data directory is whole: no file is missing that other files name.
 
-A directory that is not mounted, or that was removed, looks like a new one. A node that started on it would have lost
-what it acknowledged, and would give the same seqs of the same branch again. So each check names what is missing, and
-what tells of it; nothing has been changed then that ``tailrace repair`` needs.
+A directory that is not mounted, or that was removed, looks like a new one. A node that started on it would lose
+acknowledged rows, and would assign the same seqs of the same branch again. So each check names the missing file and
+the file that names it. Until then the start has changed nothing that ``tailrace repair`` needs.
 
-    missing                     told by
+    missing                     named by
     --------------------------- ------------------------------------------------------------------------------
     NODE                        CLEAN, a feed, or a record of the journal
     journal/                    NODE: it is written when the journal has its first file
     the journal's end           CLEAN
     feeds/<_feeds>/             any record of the journal: the first one is of _feeds
     feeds/<feed>/FEED           a row of _feeds that the journal has no more, or a block without FEED_DROPPED
-    the journal's newest file   HELD (journal/held.py), which open_journal looks at; so for an older copy of it
+    the journal's newest file   HELD (journal/held.py), which open_journal checks; it finds an older copy as well
     rows of a partition         CLEAN; HELD; a block of the journal that does not begin there (recovery.py)
 """
 
@@ -72,11 +72,9 @@ def check_recovered(
     mark: CleanMark | None,
     held: HeldMark | None,
 ) -> None:
-    """Raises Incomplete if less was recovered than the files tell of. ``mark`` is that of a clean stop, if it is good.
+    """Raises Incomplete if less was recovered than the files name. ``mark`` is that of a clean stop, if it is good.
 
-    ``held`` is what HELD says, if there is a good one.
-
-    May read segments of ``_feeds``. SegmentDamaged.
+    ``held`` is the content of HELD, if that is good. May read segments of ``_feeds``. SegmentDamaged.
     """
     feeds = os.path.join(data, FEEDS_NAME)
     [listed] = catalog.system.partitions
@@ -135,7 +133,7 @@ def _check_held(data: str, recovery: FeedRecovery, catalog: Catalog, held: HeldM
 
 
 def journal_numbers(disk: Disk, data: str) -> list[int]:
-    """The numbers of the journal's files, in their order."""
+    """Returns the numbers of the journal's files, in order."""
     directory = os.path.join(data, JOURNAL_NAME)
     names = disk.names(directory) if disk.exists(directory) else []
     return sorted(number for name in names if (number := file_number(name)) is not None)

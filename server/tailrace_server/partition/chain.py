@@ -1,7 +1,7 @@
-"""A partition's segments, oldest first, and who is still reading which.
+"""The chain of a partition's segments, oldest first, and the pins of their readers.
 
-Chain    (0, 120] ── (120, 400] ── (400, 401]       immutable: each change makes another one
-Pins     a reader names the segments that it reads; one that has left the chain is removed after the last of them
+Chain    (0, 120] ── (120, 400] ── (400, 401]       immutable: each change makes a new chain
+Pins     a reader pins the segments that it reads; a segment that has left the chain is removed after its last reader
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tailrace_server.segment import Problem, Read, Segment, SegmentDamaged, Segm
 
 
 class LostSegment(Segment):
-    """A segment that the manifest names and that cannot be opened. Whoever would have to read it is told why.
+    """A segment of the manifest that cannot be opened. Every read raises the error of the open.
 
     It keeps its place in the chain, so that the next manifest names it too, and the file can be put back.
     """
 
     def __init__(self, identity: SegmentIdentity, nbytes: int, why: SegmentDamaged) -> None:
-        """``identity`` and ``nbytes`` are what the manifest says, ``why`` what became of the file."""
+        """``identity`` and ``nbytes`` are those of the manifest, ``why`` is the error of the open."""
         self.identity, self.nbytes, self.path = identity, nbytes, why.path
-        self.blocks = 1  # a reader looks for one, and fails
+        self.blocks = 1  # a reader tries to read it, and fails
         self._why = why
 
     def block_after(self, seq: int) -> int:
@@ -37,7 +37,7 @@ class LostSegment(Segment):
 
     @property
     def last_row_seq(self) -> int:
-        return self.identity.after_seq  # it has rows above, and nobody knows which
+        return self.identity.after_seq  # its rows above are not known
 
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
         raise self._why.with_traceback(None)
@@ -46,11 +46,11 @@ class LostSegment(Segment):
         return [Problem(self._why.offset, self._why.why)]
 
     def close(self) -> None:
-        """Nothing: there is no file."""
+        """Does nothing: no file is open."""
 
 
 class Chain:
-    """The segments of a partition; each begins where the one before it ends."""
+    """The segments of a partition. Invariant: each begins at the end of the one before it."""
 
     __slots__ = ("nbytes", "segments")
 
@@ -60,29 +60,29 @@ class Chain:
 
     @property
     def flushed_seq(self) -> int:
-        """The last seq that the segments cover; 0 where there are none."""
+        """The last seq that the segments cover; 0 in an empty chain."""
         return self.segments[-1].identity.last_seq if self.segments else 0
 
     @property
     def newest_timestamp(self) -> int:
-        """The last stamp of all rows, in microseconds; 0 where there are none."""
+        """The last timestamp of all rows, in microseconds; 0 in an empty chain."""
         return max((segment.identity.newest_timestamp for segment in self.segments), default=0)
 
     def through(self, seq: int) -> Chain:
-        """The segments that end at or below ``seq``."""
+        """Returns the chain of the segments that end at or below ``seq``."""
         return Chain([segment for segment in self.segments if segment.identity.last_seq <= seq])
 
     def after(self, seq: int) -> tuple[Segment, ...]:
-        """The segments that cover anything above ``seq``."""
+        """Returns the segments with seqs above ``seq``."""
         for index, segment in enumerate(self.segments):
             if segment.identity.last_seq > seq:
                 return self.segments[index:]
         return ()
 
     def end_at(self, seq: int) -> int:
-        """The last end of a segment at or below ``seq``, which is at most ``flushed_seq``; 0 below the first one.
+        """Returns the last end of a segment at or below ``seq``, which is at most ``flushed_seq``; 0 below the first.
 
-        There a reader may stand, and not between two of them.
+        A stream may stop at the end of a segment, but not inside one.
         """
         for segment in reversed(self.segments):
             identity = segment.identity
@@ -93,23 +93,23 @@ class Chain:
         return seq if not self.segments else 0
 
     def with_flushed(self, segment: Segment) -> Chain:
-        """This chain and ``segment`` behind it."""
+        """Returns this chain with ``segment`` at its end."""
         assert segment.identity.after_seq == self.flushed_seq or not self.segments, "segments of a chain are contiguous"
         return Chain((*self.segments, segment))
 
-    def with_folded(self, folded: Sequence[Segment], result: Segment) -> Chain:
-        """This chain with ``result`` in the place of ``folded``, which are neighbours in it."""
-        first = self.segments.index(folded[0])
-        last = first + len(folded)
-        assert self.segments[first:last] == tuple(folded), "only neighbours can be folded into one segment"
+    def with_compacted(self, inputs: Sequence[Segment], result: Segment) -> Chain:
+        """Returns this chain with ``result`` in the place of ``inputs``, which are neighbours in it."""
+        first = self.segments.index(inputs[0])
+        last = first + len(inputs)
+        assert self.segments[first:last] == tuple(inputs), "only neighbours can be compacted into one segment"
         return Chain((*self.segments[:first], result, *self.segments[last:]))
 
     def without_oldest(self, count: int) -> Chain:
-        """This chain without its ``count`` oldest segments."""
+        """Returns this chain without its ``count`` oldest segments."""
         return Chain(self.segments[count:])
 
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
-        """The newest row of ``key``, whose hash is ``hash_``. Raises SegmentDamaged, and what ``read`` does."""
+        """Returns the newest row of ``key``, whose hash is ``hash_``. Raises SegmentDamaged, and errors of ``read``."""
         for segment in reversed(self.segments):
             found = segment.find(key, hash_, read)
             if found is not None:
@@ -125,7 +125,7 @@ class Chain:
 
 
 class Pins:
-    """Which segments of a node are being read. One that no chain has any more is free once nobody reads it."""
+    """The segments of a node that are being read. A segment that has left its chain is free after its last reader."""
 
     def __init__(self) -> None:
         self._readers: collections.Counter[Segment] = collections.Counter()
@@ -133,11 +133,11 @@ class Pins:
         self._free: list[Segment] = []
 
     def pin(self, segment: Segment) -> None:
-        """A reader begins with ``segment``."""
+        """Notes that a reader begins to read ``segment``."""
         self._readers[segment] += 1
 
     def unpin(self, segment: Segment) -> None:
-        """A reader has ended with ``segment``."""
+        """Notes that a reader has ended reading ``segment``."""
         self._readers[segment] -= 1
         if not self._readers[segment]:
             del self._readers[segment]
@@ -146,7 +146,7 @@ class Pins:
                 self._free.append(segment)
 
     def retire(self, segments: Iterable[Segment]) -> None:
-        """These have left their chain, and the manifest that says so is durable."""
+        """Notes that ``segments`` have left their chain, and that the manifest without them is durable."""
         for segment in segments:
             if segment in self._readers:
                 self._retired.add(segment)
@@ -154,19 +154,19 @@ class Pins:
                 self._free.append(segment)
 
     def take_free(self) -> list[Segment]:
-        """Retired segments that nobody reads any more, each once: to be closed and removed by the caller."""
+        """Returns the retired segments without readers, each once. The caller closes and removes them."""
         free, self._free = self._free, []
         return free
 
     def reads_feed(self, feed_id: bytes) -> bool:
-        """True while a reader of any segment of the feed has not ended."""
+        """Returns whether any segment of the feed is being read."""
         return any(segment.identity.feed_id == feed_id for segment in self._readers)
 
     def is_retired(self, segment: Segment) -> bool:
-        """``segment`` is kept only because somebody reads it."""
+        """Returns whether ``segment`` is kept only for its readers."""
         return segment in self._retired
 
     @property
     def retired_bytes(self) -> int:
-        """What is kept on disk only because somebody reads it."""
+        """The bytes on disk that are kept only for readers."""
         return sum(segment.nbytes for segment in self._retired)

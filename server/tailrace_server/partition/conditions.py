@@ -1,4 +1,4 @@
-"""Conditional writes: whether what a write asks for is so, at the moment at which it is taken."""
+"""Conditional writes: checks the condition of a write at the moment of its append."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The beginning of a segment as a segment of its own: for a rollback to a point inside of it.
+"""Cuts a segment for a rollback to a seq inside it: its beginning becomes a segment of its own.
 
-Only where all rows are there, and not where it is deduplicated: of a row that was superseded above the point nobody
-knows any more what it was.
+A deduplicated segment cannot be cut: it lacks the rows below the seq that later rows replaced.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.segment import Segment, SegmentWriter
 
-# What is read of a segment at once.
+# Bytes of one read of a segment.
 READ_BYTES = 1024 * 1024
 
 
 def straddling(chain: Chain, seq: int) -> Segment | None:
-    """The segment of ``chain`` that has rows on both sides of ``seq``, where it can be cut there; else None."""
+    """Returns the segment of ``chain`` with rows on both sides of ``seq`` if it can be cut there, else None."""
     for segment in chain.after(seq)[:1]:
         identity = segment.identity
         if identity.after_seq < seq and not identity.deduplicated and not isinstance(segment, LostSegment):
@@ -28,9 +27,10 @@ def straddling(chain: Chain, seq: int) -> Segment | None:
 def cut_segment(
     disk: Disk, store: ManifestStore, segment: Segment, seq: int, branch: bytes, segment_id: bytes
 ) -> Segment:
-    """Makes a segment ``segment_id`` of the rows of ``segment`` up to ``seq``, which is of ``branch``; durable, open.
+    """Writes the rows of ``segment`` up to ``seq``, which is of ``branch``, to a new segment ``segment_id``.
 
-    Nobody names it yet. Raises SegmentDamaged, BadBlock, NoSpace, OSError: there is none then.
+    Returns it durable and open; no manifest names it yet. Raises SegmentDamaged, BadBlock, NoSpace, OSError, and leaves
+    no file then.
     """
     whole = segment.identity
     identity = whole._replace(

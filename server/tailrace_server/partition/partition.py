@@ -4,7 +4,7 @@
 
     append ──> journal, tree ── durable_through (after the fsync) ──> streams ── install (a segment has it) ──> chain
 
-A producer's blocks come by writing.py, the leader's by replica_apply.py, those of a publish by published.py.
+Journaled first, a producer's blocks come by writing.py, the leader's by replica_apply.py, a publish's by published.py.
 
     seqs   1 ............ flushed_seq ............ durable_seq ....... high_seq
            [ chain: segments        ] [ tree: the write queue                 ]
@@ -12,7 +12,8 @@ A producer's blocks come by writing.py, the leader's by replica_apply.py, those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,9 @@ from tailrace.model import Level, Version, VersionRange
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow
-from tailrace_server.journal import Journal
 from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain
+from tailrace_server.partition.visibility import end_at
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.state.expected import Expected
 from tailrace_server.state.journal_references import JournalReferences
@@ -37,8 +38,7 @@ from tailrace_server.state.published_batches import PublishedBatch, PublishedBat
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 
-# Iterating over the enumeration takes longer than creating all other watchers of a partition.
-_LEVELS = tuple(Level)
+_Watchers: TypeAlias = dict[Level, dict[Callable[[], None], None]]
 
 
 class Partition:
@@ -69,11 +69,11 @@ class Partition:
         self.rollbacks = 0  # how often the partition was rolled back: work begun before a rollback is void
         self.listed_seq = 0  # the seq of the row of ``_feeds`` that lists the feed; 0 if it is not known
 
-        # Seqs. Invariant: 0 <= flushed_seq <= durable_seq <= high_seq once the start has synced the journal.
+        # Seqs. Invariant: 0 <= flushed_seq <= durable_seq <= high_seq, until the partition is dropped.
         self.high_seq = 0  # the last seq that was assigned, durable or not
         self.durable_seq = 0  # the last seq that the journal holds, fsynced
-        self.purge_seq = 0  # tombstones at or below it may be gone. Invariant: purge_seq <= flushed_seq
-        self.trim_seq = 0  # rows at or below it were dropped by age. Invariant: trim_seq <= flushed_seq
+        self.purge_seq = 0  # at or below it a key may be gone without a tombstone
+        self.trim_seq = 0  # rows at or below it were dropped by age
         self.last_timestamp = 0  # microseconds since 1970; it never falls, except in a rollback
 
         # Rows. Invariant: the chain covers (0, tree.base_seq], the tree covers (tree.base_seq, high_seq].
@@ -81,7 +81,7 @@ class Partition:
         self.tree = Tree()
         self.newest_block: Block | None = None  # the tree's last block as it came; None if it is flushed or not known
         self.keys = KeyIndex()  # Invariant: keys.indexed_seq <= high_seq
-        self.published = PublishedBatches()  # Invariant: each lies in (tree.base_seq, high_seq] and begins a block
+        self.published = PublishedBatches()  # Invariant: each lies in (tree.base_seq, high_seq], and no merge cuts it
         self._producers = ProducerTable()
         self._producers.charge_to(self.account.producers)
         self.sinks = LastBatches()
@@ -92,18 +92,18 @@ class Partition:
         self.is_dropped = False  # Invariant: once True it stays True, and the tree is empty
         self.damage: SegmentDamaged | None = None  # why a segment cannot be opened: the partition takes no writes
 
-        # Role, and what the leader or a majority has. Invariant: leader_durable_seq and quorum_seq fall in a rollback
-        # or with a new branch only. Both may be above high_seq on a follower that is behind.
+        # Role, and seqs of the leader and of a majority. Invariant: leader_durable_seq and quorum_seq fall only in a
+        # rollback or with a new branch. Both may be above high_seq on a follower that is behind.
         self.state = "leader"  # or "follower"
         self.needs_quorum = False  # in a set: rows that no majority has are not flushed unless memory is tight
         self.leader_durable_seq = 0  # on a follower: the leader's durable_seq
         self.knows_leader_seqs = False  # the leader has reported since the start, and since the last rollback
         self.quorum_seq = 0  # the last seq that a majority has on its disks
         self.leader_log: FailoverLog | None = None  # on a follower: the log that the leader sent last
-        self.expected = Expected()  # on a follower: what goes with the end of a published batch that is on its way
+        self.expected = Expected()  # on a follower: tables as of the end of a published batch to come
 
         # Observers.
-        self._watchers: dict[Level, dict[Callable[[], None], None]] = {level: {} for level in _LEVELS}
+        self._watchers: _Watchers = {Level.MEMORY: {}, Level.DISK: {}, Level.QUORUM: {}}
         self._readers: dict[Callable[[], None], None] = {}  # called when rows move from the tree to a segment
         self.on_durable: Callable[[], None] | None = None  # called when durable_seq has risen
         self.on_history_changed: Callable[[], None] | None = None  # called before rows of another history come
@@ -142,14 +142,10 @@ class Partition:
     @property
     def merge_cuts(self) -> list[int]:
         """The seqs that no merged block may cross: bases of branches, and ends of published batches of many blocks."""
-        cuts = [entry.base for entry in self.log]
-        return cuts + self.published.cuts(self.tree.find) if self.published else cuts
+        return [*(entry.base for entry in self.log), *self.published.cuts(self.tree.find)]
 
     def standing(self) -> tuple[int, int]:
-        """Returns (term, durable_seq), by which copies are compared at a promotion.
-
-        The term is that of the newest entry whose base is durable; 0 if there is none.
-        """
+        """Returns (term of the newest entry whose base is durable, or 0; durable_seq), to compare copies by."""
         term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
         return term, self.durable_seq
 
@@ -160,8 +156,7 @@ class Partition:
     def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> FoundRow | None:
         """Returns the newest row of ``key``, at any level. ``index_keys`` has to have returned True before.
 
-        Raises UnknownFeed, SegmentDamaged if a segment that it needs cannot be read, and NotCached if ``read`` would
-        have to wait for the disk.
+        Raises UnknownFeed, SegmentDamaged, and NotCached if ``read`` would have to wait for the disk.
         """
         if self.is_dropped:  # during a look-up of many keys
             raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
@@ -183,22 +178,12 @@ class Partition:
         """
         if level == Level.MEMORY:
             return self.high_seq
-        if level == Level.DISK:
-            if self.state == "leader":
-                return self.durable_seq
-            return max(self.flushed_seq, self._end_at(min(self.durable_seq, self.leader_durable_seq)))
-        return self._end_at(min(self.durable_seq, self.quorum_seq))
-
-    def _end_at(self, seq: int) -> int:
-        """Returns the last end of a block or published batch at or below ``seq``: no stream stops inside one."""
-        if seq > self.flushed_seq:
-            block = self.tree.find(seq)
-            assert block is not None, "what is shown is in the tree or in segments"
-            first_seq, last_seq = block.seqs
-            seq = seq if last_seq == seq else first_seq - 1
-            batch = self.published.around(seq)
-            return seq if batch is None else batch.after_seq
-        return self.chain.end_at(seq)
+        if level == Level.QUORUM:
+            return end_at(self.tree, self.published, self.chain, min(self.durable_seq, self.quorum_seq))
+        if self.state == "leader":
+            return self.durable_seq
+        seq = min(self.durable_seq, self.leader_durable_seq)
+        return max(self.flushed_seq, end_at(self.tree, self.published, self.chain, seq))
 
     @property
     def is_watched(self) -> bool:
@@ -240,7 +225,7 @@ class Partition:
         self.listed_seq = seq
 
     def set_leader_seqs(self, durable_seq: int, quorum_seq: int) -> None:
-        """Notes what the leader reports: the last seqs on its disk and on a majority's disks. Neither falls."""
+        """Notes the seqs that the leader reports: the last ones on its disk and on a majority's. Neither falls."""
         if durable_seq > self.leader_durable_seq or not self.knows_leader_seqs:
             self.knows_leader_seqs = True
             self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
@@ -254,25 +239,13 @@ class Partition:
             self._notify(Level.QUORUM)
 
     def _forget_above(self, seq: int) -> None:
-        """Lowers the leader's and the majority's seqs to ``seq``: what they had above is of another history."""
+        """Lowers the leader's and the majority's seqs to ``seq``: their rows above are of another history."""
         self.leader_durable_seq = min(self.leader_durable_seq, seq)
         self.quorum_seq = min(self.quorum_seq, seq)
 
     # Writing
 
-    def append(self, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
-        """Assigns seqs to a valid block, journals it and puts it into the tree.
-
-        NoSpace, NotDurable: nothing has changed.
-        """
-        # A timestamp never falls within a partition, even if the wall clock does.
-        timestamp = now_us if now_us > self.last_timestamp else self.last_timestamp
-        stamped = block.stamped(self.high_seq + 1, timestamp)
-        branch = self.log.branch
-        place = journal.append_block(self.feed_id, self.id, branch, stamped)
-        return self.append_journaled(stamped, branch, journal.file_of(place), now)
-
-    def append_journaled(self, block: Block, branch: bytes, file: int, now: float) -> VersionRange:
+    def append(self, block: Block, branch: bytes, file: int, now: float) -> VersionRange:
         """Puts a block of ``branch``, which the journal's ``file`` holds, into the tree."""
         header = block.header
         self.journal_references.block(file, header.last_seq)
@@ -293,10 +266,7 @@ class Partition:
     ) -> VersionRange:
         """Puts a published batch, which the journal's ``file`` holds, into the tree in one step."""
         after_seq, last = self.high_seq, blocks[-1].header
-        tree = self.tree
-        for block in blocks:
-            tree = tree.append(block)
-        self.replace_tree(tree)
+        self.replace_tree(self.tree.extended(blocks))
         self.newest_block, self.high_seq = blocks[-1], last.last_seq
         self.last_timestamp = last.timestamp
         self.published.add(PublishedBatch(after_seq, last.last_seq, len(blocks)))
@@ -312,9 +282,9 @@ class Partition:
             self.keep_journal_file(file, self.high_seq)
 
     def keep_journal_file(self, file: int, seq: int) -> None:
-        """Keeps the journal's ``file``, which has a control record of rows up to ``seq``, until a manifest covers it.
+        """Keeps the journal's ``file``, with a control record of rows up to ``seq``, until a manifest covers it.
 
-        If all of these rows are flushed, the next manifest does. So the journal of an idle partition can be trimmed.
+        If all these rows are flushed, the next manifest does. So the journal of an idle partition can be trimmed.
         """
         if seq > self.flushed_seq:
             self.journal_references.block(file, seq)
@@ -324,20 +294,16 @@ class Partition:
         """Notes that the journal holds everything up to ``seq``, fsynced."""
         assert self.durable_seq <= seq <= self.high_seq
         self.durable_seq = seq
-        for notify in self._watchers[Level.DISK]:
-            notify()
+        self._notify(Level.DISK)
         if self.quorum_seq:  # a majority may have had it before this disk
             self._notify(Level.QUORUM)
         if self.on_durable is not None:
             self.on_durable()
 
-    # History: branches, and what a leader sends
+    # History: branches, and the state that a leader sends
 
     def begin_branch(self, log: FailoverLog, file: int) -> None:
-        """Takes over ``log``, whose newest entry begins at ``high_seq``; the journal's ``file`` holds it.
-
-        The node leads then: the log and the seqs that an earlier leader sent do not count any more.
-        """
+        """Takes over ``log``, whose newest entry begins at ``high_seq``, to lead; the journal's ``file`` holds it."""
         self.journal_references.control(file)
         self.log, self.leader_log = log, None
         self._forget_above(self.high_seq)
@@ -346,14 +312,14 @@ class Partition:
         """Notes the leader's ``log``; its entries are taken over as the blocks up to their bases come."""
         known = self.log if self.leader_log is None else self.leader_log
         begun = [entry.base for entry in log if entry not in known]
-        if begun:  # what was reported of seqs above was of another branch
+        if begun:  # the reports about seqs above were of another branch
             self._forget_above(min(begun))
         self.leader_log = log
 
     def adopt_log(self, log: FailoverLog, file: int, *, rollbacks: int) -> None:
-        """Takes over ``log``, as far as its blocks are held; the journal's ``file`` holds it. Ends the streams first.
+        """Takes over ``log``, whose blocks are held; the journal's ``file`` holds it. Ends the streams first.
 
-        ``rollbacks`` is the new count: one more if an entry goes of which nothing is held.
+        ``rollbacks`` is the new count: one more if an entry goes of which no row is held.
         """
         self.journal_references.control(file)
         self.rollbacks = rollbacks
@@ -366,7 +332,7 @@ class Partition:
             self.on_history_changed()
 
     def expect(self, expected: Expected) -> None:
-        """Keeps what the leader sent ahead of the published batch that it goes with."""
+        """Keeps the tables that the leader sent ahead of a published batch."""
         self.expected = expected
 
     def adopt_expected(self) -> None:
@@ -413,8 +379,8 @@ class Partition:
         last = blocks[-1].header
         self.newest_block, self.high_seq, self.last_timestamp = blocks[-1], last.last_seq, last.timestamp
 
-    def reference_blocks(self, files: Sequence[tuple[int, int]]) -> None:
-        """Notes which files of the journal hold restored blocks: (file, the last seq in it)."""
+    def restore_references(self, files: Iterable[tuple[int, int]]) -> None:
+        """Notes the files of the journal that hold the restored blocks: (file, the last seq in it)."""
         for file, last_seq in files:
             self.journal_references.block(file, last_seq)
 
@@ -423,11 +389,11 @@ class Partition:
         self._producers.record_all(self.id, branch, results, used_at)
 
     def restore_log(self, log: FailoverLog) -> None:
-        """Takes over a log that the journal held. No stream is open yet."""
+        """Takes over a log of the journal. No stream is open yet."""
         self.log = log
 
     def restore_rollback(self, log: FailoverLog, rollbacks: int, producers: ProducerTable) -> None:
-        """Takes over the outcome of a rollback that the journal held. The blocks that it voided were not applied."""
+        """Takes over a rollback of the journal. The blocks that it voided were not applied."""
         self.log, self.rollbacks, self.producers = log, rollbacks, producers
         self.last_timestamp = self.held_timestamp
 

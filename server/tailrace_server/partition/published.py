@@ -45,7 +45,7 @@ def publish(
         journal: The node's.
         now_us: Wall clock, microseconds since 1970.
         digest: The digest of all rows of the batch; None if it is not known.
-        before: The batch with the parts of it that are here; None if there are none.
+        before: The batch with the parts that the partition has; None if it has no part.
         through: The key hash up to which the partition has the batch then; None if the blocks are all of it.
     """
     timestamp = max(now_us, partition.last_timestamp)

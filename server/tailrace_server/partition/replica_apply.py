@@ -1,4 +1,4 @@
-"""Applies what a leader sends to a follower's partition: blocks with their seqs, the log, producers, last batches.
+"""Applies a leader's stream to a follower's partition: blocks with their seqs, the log, producers, last batches.
 
     high seq     80 ─── apply 81..90 ─── apply 91..100 ───────────── apply 101..110
     log          [u]                            [u] ── adopt ──> [v 100, u]
@@ -56,7 +56,7 @@ def apply_block(partition: Partition, block: Block, journal: Journal, now: float
     _check_next(partition, block, partition.high_seq, partition.held_timestamp)
     branch = partition.log.branch_at(block.header.last_seq)
     place = journal.append_block(partition.feed_id, partition.id, branch, block)
-    partition.append_journaled(block, branch, journal.file_of(place), now)
+    partition.append(block, branch, journal.file_of(place), now)
     _adopt_reached(partition, journal, now)
 
 

@@ -1,7 +1,7 @@
-"""The checks at the door: what a producer's block must pass before it gets its seqs.
+"""Validates a producer's block before it gets its seqs.
 
-After them nothing of the block is looked at again on the way to journal, tree and streams, and a broken one would be
-refused by every consumer for ever. Header and body sums were verified by ``Block.parse``.
+The journal, the tree and the streams do not check the block again, and every consumer would refuse a broken block.
+``Block.parse`` has verified the sums of header and body.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tailrace.errors import BadBlock, TooLarge
 if TYPE_CHECKING:
     from tailrace.block import Block
 
-# Rows that a filter leaves of a block have gaps between their seqs, and so a column of these.
+# Bytes of a row's seq: the rows that a filter leaves of a block have gaps, and so a column of seqs.
 _SEQ_BYTES = 8
 
 
 def validate_block(block: Block, hash_first: int, hash_last: int) -> None:
-    """BadBlock where ``block`` may not enter a partition that owns the hashes ``hash_first`` to ``hash_last``.
+    """Raises BadBlock if ``block`` is not valid in a partition of hashes ``hash_first`` to ``hash_last``, inclusive.
 
-    Both ends are included. The block must be as a producer makes it: without seqs and timestamps, its key hashes inside
-    the range, its columns whole. TooLarge where a part of its rows might be no block any more. No row is looked at:
-    under 50 µs for 1,000 rows that are not compressed.
+    The block must be as a producer makes it: without seqs and timestamps, its key hashes inside the range, its columns
+    whole. Raises TooLarge if some of its rows, with their seqs, might not fit into a block. It reads no row: it takes
+    below 50 µs for 1,000 rows that are not compressed.
     """
     header = block.header
     if header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS):

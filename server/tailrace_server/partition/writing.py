@@ -1,4 +1,4 @@
-"""Writes a producer's block to a partition that leads: checks it, and appends it with its seqs."""
+"""Writes blocks to a partition that leads: checks a producer's block, assigns its seqs, journals and appends it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,20 @@ def write_block(
     if flags & CONDITIONS and not _condition_holds(partition, block, flags, if_version, read):
         return WriteResult(VersionRange(partition.id, partition.log.branch, 0, 0), fresh=False)
     # NamedTuple's own constructor takes twice as long.
-    return tuple.__new__(WriteResult, (partition.append(block, journal, now_us=now_us, now=now), True))
+    return tuple.__new__(WriteResult, (append_block(partition, block, journal, now_us=now_us, now=now), True))
+
+
+def append_block(partition: Partition, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
+    """Assigns seqs to a valid block, journals it, and appends it to the tree.
+
+    NoSpace, NotDurable: nothing has changed.
+    """
+    # A timestamp never falls within a partition, even if the wall clock does.
+    timestamp = now_us if now_us > partition.last_timestamp else partition.last_timestamp
+    stamped = block.stamped(partition.high_seq + 1, timestamp)
+    branch = partition.log.branch
+    place = journal.append_block(partition.feed_id, partition.id, branch, stamped)
+    return partition.append(stamped, branch, journal.file_of(place), now)
 
 
 def _condition_holds(partition: Partition, block: Block, flags: int, if_version: Version | None, read: Read) -> bool:

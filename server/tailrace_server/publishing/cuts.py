@@ -1,7 +1,7 @@
-"""The shares of a node that are being cut into parts (cutting.py), from one request to the next.
+"""Keeps the shares that are being cut into parts (cutting.py), from one request to the next.
 
-Sorting a large share takes longer than one step of a publish. So what is sorted stays, for the next step, or for the
-same request after a broken connection. It goes when the batch is there, when something has failed, or when it is not
+Sorting a large share takes longer than one step of a publish. So the sorted rows stay for the next step, or for the
+same request after a broken connection. They go when the partition has the batch, after an error, or if they are not
 used.
 """
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 # A client asks for the next step at once, and comes back soon after a broken connection.
 KEPT_S_MAX = 60.0
-# Shares that are sorted, or of which a part is written, at a time: each takes some 100 MiB of memory.
+# Shares that are sorted, or written in parts, at a time: each takes some 100 MiB of memory.
 AT_ONCE_MAX = 2
 
 _Key = tuple[bytes, str]
 
 
 class _Kept:
-    """A share that is being cut, what it is of, and when it was used last, in monotonic seconds."""
+    """A share that is being cut, ``what`` it belongs to, and when it was last used, in monotonic seconds."""
 
     __slots__ = ("cut", "path", "used_at", "what")
 
@@ -45,7 +45,7 @@ class _Kept:
 
 
 class Cuts:
-    """One a node; at most one share of each sink and feed, as these publish in turn."""
+    """The shares of one node: at most one of each sink and feed, because a sink's publishes take turns."""
 
     def __init__(self, host: Host, stages: Stages, bytes_max: int) -> None:
         self._host = host
@@ -57,9 +57,9 @@ class Cuts:
 
     @contextlib.asynccontextmanager
     async def turn(self, feed_id: bytes, sink: str) -> AsyncIterator[CutTurn]:
-        """The body may cut a share of this sink. What it has cut stays if it ends in time, or is cancelled.
+        """Lets the body cut a share of this sink. The cut rows stay, unless the body raises an error.
 
-        Cancelling waits for the disk, which gets the rows that are sorted in memory.
+        Cancelling waits for the disk, to write the rows that are sorted in memory.
         """
         key = feed_id, sink
         async with self._turns:
@@ -80,7 +80,7 @@ class Cuts:
     async def find(
         self, key: _Key, partition: Partition, request: Publish, share: Sequence[Share], before: LastBatch | None
     ) -> CutShare:
-        """Returns the share as far as it is cut, without what the partition has of it by ``before``."""
+        """Returns the share as far as it is cut, without the rows that the partition has by ``before``."""
         what = (partition.id, request.batch, request.origin, request.stages)
         after_hash = -1 if before is None else before.parts[-1].through
         kept = self._kept.get(key)
@@ -101,7 +101,7 @@ class Cuts:
         return cut
 
     async def _rest(self, key: _Key) -> None:
-        """Writes the rows of this sink's share that are in memory. If that fails the share is removed."""
+        """Writes the rows of this sink's share that are in memory; removes the share if that fails."""
         kept = self._kept.get(key)
         if kept is None:
             return
@@ -112,7 +112,7 @@ class Cuts:
                 await self.drop(key)
 
     async def drop(self, key: _Key) -> None:
-        """Removes what is cut of this sink's share, if anything. Cancelling waits for the disk."""
+        """Removes this sink's share, if there is one. Cancelling waits for the disk."""
         kept = self._kept.pop(key, None)
         if kept is not None:
             kept.cut.close()
@@ -120,7 +120,7 @@ class Cuts:
                 await self._host.workers.in_thread(functools.partial(self._stages.remove, [kept.path]))
 
     async def expire(self) -> None:
-        """Removes what was not used for ``KEPT_S_MAX``."""
+        """Removes the shares that were not used for ``KEPT_S_MAX``."""
         cutoff = self._host.clock.monotonic() - KEPT_S_MAX
         for key in list(self._kept):
             kept = self._kept.get(key)  # a publish may have begun to use it while another one's file was removed
@@ -128,13 +128,13 @@ class Cuts:
                 await self.drop(key)
 
     def close(self) -> None:
-        """The node stops: the next start removes the files."""
+        """Closes all shares, when the node stops; the next start removes their files."""
         for kept in self._kept.values():
             kept.cut.close()
 
 
 class CutTurn:
-    """What one publish may do with the share of its sink."""
+    """The share of one publish, while it has its turn."""
 
     def __init__(self, cuts: Cuts, key: _Key) -> None:
         self._cuts = cuts
@@ -143,7 +143,7 @@ class CutTurn:
     async def find(
         self, partition: Partition, request: Publish, share: Sequence[Share], before: LastBatch | None
     ) -> CutShare:
-        """Returns the share as far as it is cut, without what the partition has of it by ``before``."""
+        """Returns the share as far as it is cut, without the rows that the partition has by ``before``."""
         if before is not None and len(before.parts) >= PARTS_MAX:
             raise TooLarge(
                 f"partition {partition.id} has {PARTS_MAX} parts of batch {request.batch} of sink {request.sink!r}, "
@@ -152,5 +152,5 @@ class CutTurn:
         return await self._cuts.find(self._key, partition, request, share, before)
 
     async def drop(self) -> None:
-        """Removes what is cut: the partition has all of it."""
+        """Removes the share: the partition has all of it."""
         await self._cuts.drop(self._key)

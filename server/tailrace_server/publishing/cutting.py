@@ -1,10 +1,10 @@
-"""A share that is too large for one record, cut into parts by key hash.
+"""Cuts a share that is too large for one record into parts by key hash.
 
     hashes    0 ........ through | part 1 | part 2 | ... | last part: up to the greatest hash
-              these are there     each has at most ``bytes_max``, and all rows of the keys that it has
+              already published   each has at most ``bytes_max``, and all rows of its keys
 
-A part is known by the hash up to which the partition then has the batch. So a try that comes later, with the same rows
-in other pieces and another order of pieces, goes on above that hash, and its parts may end elsewhere.
+A part is identified by the hash up to which the partition then has the batch. So a later try, with the same rows in
+other blocks and another order of blocks, goes on above that hash. Its parts may end at other hashes.
 
 `CutShare.advance` and `CutShare.part` are for a thread, one at a time; each call takes a bounded time.
 """
@@ -33,25 +33,25 @@ from tailrace_server.publishing.spreading import (
 )
 from tailrace_server.publishing.stage_file import StagedBlock
 
-# Of a stage, in one step: what a disk reads, and a processor sorts, within some 100 ms.
+# Bytes of a stage in one step: a disk reads and a processor sorts them within some 100 ms.
 READ_BYTES = 4 * 1024 * 1024
-# Beside key and value, of a row in a block.
+# Bytes of a row in a block beside key and value.
 _ROW_BYTES = 16
 
-# A stage and the blocks in it that are of one partition.
+# A stage, and its blocks of one partition.
 Share = tuple[bytes, list[StagedBlock]]
 ReadBlocks = Callable[[bytes, Sequence[StagedBlock]], list[Block]]
 
 
 class BatchPart(NamedTuple):
-    """Blocks without seqs; with them the partition has all rows of the batch whose key hash is ``through`` or less."""
+    """Blocks without seqs. With them the partition has all rows of the batch with a key hash up to ``through``."""
 
     blocks: list[Block]
     through: int
 
 
 class _Planned(NamedTuple):
-    """A part to be: whole buckets, or of one bucket the rows up to ``through``."""
+    """A planned part: whole buckets, or the rows of one bucket from ``first_hash`` to ``through``."""
 
     buckets: list[Bucket]
     first_hash: int
@@ -61,7 +61,7 @@ class _Planned(NamedTuple):
 class CutShare:
     """The rows of ``share`` above ``after_hash`` (-1: all of them), in parts of at most ``bytes_max`` bytes.
 
-    ``read`` gives the blocks of a stage; ``file`` is an empty scratch file, which ``close`` closes.
+    ``read`` returns blocks of a stage; ``file`` is an empty scratch file, which ``close`` closes.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class CutShare:
         self._work = self._sort_and_plan(share, read)
 
     def advance(self) -> bool:
-        """Sorts some of the rows; True once all are sorted, and parts can be had.
+        """Sorts some of the rows; True once all are sorted, and ``part`` may be called.
 
-        Raises UnknownStage, NoSpace, TooLarge: then it is of no more use.
+        Raises UnknownStage, NoSpace, TooLarge: close it then.
         """
         next(self._work, None)
         return self.is_sorted
 
     @property
     def is_sorted(self) -> bool:
-        """All rows are sorted, and it is known which parts there are."""
+        """Whether all rows are sorted, and all parts are planned."""
         return self._planned is not None
 
     def rest(self) -> None:
-        """Writes the rows that it has in memory, as it may be left alone for a while. Raises NoSpace, UnknownStage."""
+        """Writes the rows that are in memory, before a pause. Raises NoSpace, UnknownStage."""
         self._spread.write()
 
     def part(self) -> BatchPart:
-        """Returns the next part; the last one may be empty. Raises UnknownStage if the disk has damaged it.
+        """Returns the next part; the last one may be empty. Raises UnknownStage if the scratch file is damaged.
 
         Raises TooLarge if the rows of one key do not fit.
         """
@@ -117,13 +117,13 @@ class CutShare:
         return BatchPart(joined(self._blocks(planned)), through)
 
     def taken(self, part: BatchPart) -> None:
-        """Notes that the partition has ``part``, which ``part`` has returned."""
+        """Notes that the partition has ``part``, which the method ``part`` returned."""
         assert self._planned is not None
         del self._planned[:1]
         self.after_hash = part.through
 
     def close(self) -> None:
-        """Closes the scratch file. It may be called again."""
+        """Closes the scratch file. It may be called twice."""
         self._work.close()
         self._file.close()
 
@@ -148,7 +148,7 @@ class CutShare:
         self._planned = planned
 
     def _plan_within(self, bucket: Bucket, planned: list[_Planned]) -> Iterator[None]:
-        """Adds the parts of a bucket that is too large for one, as it has keys with many rows, to ``planned``.
+        """Adds the parts of a bucket that is too large for one part, because of keys with many rows, to ``planned``.
 
         Raises TooLarge if the rows of one key do not fit.
         """
@@ -178,7 +178,7 @@ class CutShare:
                 key = block.open_columns().key_at(0)
                 raise TooLarge(
                     f"partition {self._partition} would get more than {self._bytes_max} bytes of changes of one key, "
-                    f"{key[:60]!r}, by one batch, and the changes of a key are not parted: keep the last change of "
+                    f"{key[:60]!r}, by one batch, and the changes of a key are not divided: keep the last change of "
                     "each key in a batch, or make batches smaller"
                 )
             yield
@@ -191,7 +191,7 @@ class CutShare:
                 yield from self._rows(bucket, planned.first_hash, planned.through)
 
     def _rows(self, bucket: Bucket, first_hash: int, last_hash: int) -> Iterator[Block]:
-        """Yields the rows of ``bucket`` whose key hashes are these, in their order."""
+        """Yields the rows of ``bucket`` with key hashes from ``first_hash`` to ``last_hash``, in order."""
         for group in steps(self._spread.read(bucket)):
             arrays = join_blocks(group)
             rows = rows_between(arrays, first_hash, last_hash)
@@ -205,7 +205,7 @@ def _whole(buckets: list[Bucket]) -> _Planned:
 
 
 def _some_at_a_time(entries: Iterable[StagedBlock]) -> Iterator[list[StagedBlock]]:
-    """Yields ``entries`` in groups of at most ``READ_BYTES``, or of one."""
+    """Yields ``entries`` in groups of at most ``READ_BYTES``, or of one entry."""
     group: list[StagedBlock] = []
     nbytes = 0
     for entry in entries:

@@ -1,9 +1,9 @@
-"""Which stages give way where there is no room for others. Pure.
+"""Chooses the stages that are removed for lack of room. Pure.
 
-A job that fails and is started again, over and over, leaves the stages of each try behind: nobody will publish them,
-and nobody says so. They would keep every other job from staging anything until they are a day old. So once a stage was
-refused for lack of room, those that nothing was heard of for longest go, down to a part of the bounds. What a job that
-is well still needs is rarely so old; where it is, its batch is staged anew.
+A job that fails and restarts again and again leaves the stages of each try behind, and no one publishes them. Until
+they expire, after a day, they would keep all other jobs from staging. So once a stage was refused for lack of room, the
+stages that were not used for longest are removed, down to a part of the bounds. A healthy job rarely needs a stage of
+that age; if it does, it stages the batch again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# None gives way before: far longer than a sink tries again what fails, and than most batches take to be published.
+# A younger stage stays: this is far longer than a sink retries, and than most batches take to be published.
 AGE_S_MIN = 600.0
-# How much of each bound may be taken when some have given way.
+# The part of each bound that may be in use afterwards.
 _KEPT = 0.75
 
 
 class StageUse(NamedTuple):
-    """A stage: when something was last heard of it (monotonic seconds), and whether it is still being written."""
+    """A stage: when it was last used (monotonic seconds), its bytes, and whether it is still being written."""
 
     id: bytes
     heard_at: float
@@ -27,7 +27,7 @@ class StageUse(NamedTuple):
 
 
 class StageBounds(NamedTuple):
-    """Of one node: how many stages, how many of them unsealed, and their bytes."""
+    """The bounds of one node: stages, unsealed stages among them, and the bytes of all."""
 
     stages: int
     open: int
@@ -35,7 +35,7 @@ class StageBounds(NamedTuple):
 
 
 def stages_to_evict(held: Iterable[StageUse], bounds: StageBounds, now: float) -> list[bytes]:
-    """Their ids, the ones of which nothing was heard for longest first."""
+    """Returns the ids of the stages to remove, least recently used first."""
     by_age = sorted(held, key=lambda stage: stage.heard_at)
     count, count_open = len(by_age), sum(stage.is_open for stage in by_age)
     nbytes = sum(stage.nbytes for stage in by_age)

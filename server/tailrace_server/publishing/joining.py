@@ -1,6 +1,6 @@
-"""Small blocks of a publish made few: a job of many tasks stages one for each task and partition. Pure.
+"""Joins the small blocks of a publish: a job of many tasks stages a block for each task and partition. Pure.
 
-A publish of one block has nothing to be cut, so that its readers may stand at its end like at any other block's.
+A publish of one block cannot be cut inside, so that streams may stop at its end as at any other block's.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Iterable, Iterator
 from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
 from tailrace_server.blocks import merge_blocks
 
-# As large as the blocks that a writer makes.
+# Raw bytes of a joined block, the same as of the blocks that a writer makes.
 JOINED_BYTES_MAX = 1024 * 1024
 _ANY_TIME = 1
 
 
 def joined(blocks: Iterable[Block]) -> list[Block]:
-    """The rows of a producer's ``blocks``, which have no seqs yet, in few blocks. BadBlock for a damaged one.
+    """Returns the rows of a producer's ``blocks``, which have no seqs yet, in few blocks.
 
-    The result has no more bytes than ``blocks``: a bound that these keep holds for it as well.
+    The result has no more bytes than ``blocks``, so that it keeps their bounds. BadBlock if a block is damaged.
     """
     return [block for group in _groups(blocks) for block in _joined_group(group)]
 
 
 def joining_bytes(blocks: Iterable[Block]) -> int:
-    """How much ``joined`` has to copy: the uncompressed bytes of those blocks that do not stay as they are."""
+    """Returns the bytes that ``joined`` has to copy: the raw bytes of the blocks that do not stay as they are."""
     return sum(block.header.raw_bytes for group in _groups(blocks) if len(group) > 1 for block in group)
 
 
 def _groups(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """The blocks in their order, in stretches of which each makes one block."""
+    """Yields the blocks in order, in groups that each make one block."""
     group: list[Block] = []
     rows = raw_bytes = 0
     for block in blocks:
@@ -45,7 +45,7 @@ def _groups(blocks: Iterable[Block]) -> Iterator[list[Block]]:
 
 
 def _joined_group(group: list[Block]) -> list[Block]:
-    """Returns one block, or the group as it is if one block is larger: lz4 may save enough of some of it only."""
+    """Returns one block, or the group itself if one block is larger, since lz4 may compress only some of its blocks."""
     if len(group) == 1:
         return group
     seq, numbered = 1, []

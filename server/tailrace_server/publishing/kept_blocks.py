@@ -1,7 +1,7 @@
-"""The blocks of stages that are still in memory: a publish need not read and verify what was just written. Pure.
+"""Keeps the blocks of new stages in memory, so that a publish need not read and verify them. Pure.
 
-Only stages that began in this run, all of whose blocks are here. Where there is no more room the stage that began first
-is let go of, as one is that was not published soon: both are read from their files then.
+It keeps stages that began in this run, with all their blocks. If it is full, it forgets the stage that began first; it
+also forgets a stage that is not published soon. A publish reads such stages from their files.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from tailrace.block import Block
 from tailrace_server.publishing.stage_file import StagedBlock
 
-# The driver of a job publishes when the last of its tasks has ended.
+# A stage waits until the last task of its job has ended: then the driver publishes.
 KEPT_S_MAX = 60.0
 
 
 class KeptShare(NamedTuple):
-    """What a stage has of one partition, in its order."""
+    """The blocks of one partition in a stage, in order."""
 
     entries: list[StagedBlock]
     blocks: list[Block]
@@ -35,7 +35,7 @@ class _Stage:
 
 
 class KeptBlocks:
-    """At most ``bytes_max`` bytes of blocks, by stage."""
+    """Blocks by stage, at most ``bytes_max`` bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -43,11 +43,11 @@ class KeptBlocks:
         self.nbytes = 0
 
     def begin(self, id: bytes, now: float) -> None:
-        """A stage has begun; ``now`` are monotonic seconds."""
+        """Begins a stage; ``now`` is monotonic seconds."""
         self._stages[id] = _Stage(now)
 
     def add(self, id: bytes, entry: StagedBlock, block: Block, now: float) -> None:
-        """The next block of a stage."""
+        """Adds the next block of a stage."""
         stage = self._stages.get(id)
         if stage is None:
             return
@@ -61,17 +61,17 @@ class KeptBlocks:
             self.forget((next(iter(self._stages)),))
 
     def find(self, id: bytes) -> dict[int, KeptShare] | None:
-        """What a stage has of each partition; None where it has to be read."""
+        """Returns the blocks of a stage by partition; None if they have to be read from its file."""
         stage = self._stages.get(id)
         return None if stage is None else stage.shares
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """These stages are published, gone, or to be read."""
+        """Forgets these stages, which were published or removed."""
         for id in ids:
             stage = self._stages.pop(id, None)
             if stage is not None:
                 self.nbytes -= stage.nbytes
 
     def expire(self, now: float) -> None:
-        """Lets go of what was not published soon."""
+        """Forgets the stages that were not used for ``KEPT_S_MAX``."""
         self.forget([id for id, stage in self._stages.items() if now - stage.used_at >= KEPT_S_MAX])

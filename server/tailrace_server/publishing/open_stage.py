@@ -1,4 +1,4 @@
-"""A stage that is not sealed: its file as it grows, and what of it is good after a restart."""
+"""An unsealed stage: its file as it grows, and the good blocks in it after a restart."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _bytes_of_first_block(data: bytes) -> int:
 
 
 def _scan_part(stage: OpenStage, data: bytes) -> bool:
-    """Notes the whole blocks that ``data`` begins with; False if there are none."""
+    """Notes the whole blocks that ``data`` begins with; False if it has no whole block."""
     offset = 0
     while offset < len(data):
         try:

@@ -1,18 +1,18 @@
-"""What a PUBLISH does: the rows of some stages become a batch of a sink, in one step a partition.
+"""Executes a PUBLISH: the rows of some stages become a batch of a sink, in one step for each partition.
 
-    every stage is sealed and here, else nothing is published at all
-    for each partition, in order: its blocks are read, and where the batch is not here yet one record has them all
-    if they are too many for one record: they are sorted by key hash, and come in parts, a record each (cutting.py)
-    all of it is durable, and at quorum in a set: answered; the stages' files go, which nobody waits for
+    check that every stage is sealed and here; else publish nothing
+    for each partition, in order: if it lacks the batch, read its blocks, and write all of them by one record
+    if they are too many for one record: sort them by key hash, and write parts, a record each (cutting.py)
+    wait until all of it is durable, and at quorum in a set; answer; remove the stages' files
 
-Whatever comes between two partitions, a crash or a broken connection, the same PUBLISH again does what is left. So does
-a PUBLISH of the same batch from other stages: a partition takes its share once, from whoever comes first.
+After a crash or a broken connection between two partitions, the same PUBLISH again does the rest. So does a PUBLISH of
+the same batch from other stages: a partition takes its share once, from the first PUBLISH that has it.
 
-A client that asks in steps is answered when a step has taken ``STEP_S``, and asks for the next one: so it knows that
-the node goes on, and may be as patient as with any other request.
+A client that asks in steps gets an answer when a step has taken ``STEP_S``, and asks for the next step. So it knows
+that the node works, and can use the same timeout as for any other request.
 
-A PUBLISH belongs to the term in which it began. A leader that is deposed meanwhile may lose what it has written, and
-lead again in a later term: the PUBLISH fails then, and the same one again looks anew at what each partition has.
+A PUBLISH belongs to the term in which it began. A leader that is deposed in between may lose the rows that it has
+written, and lead again in a later term. Then the PUBLISH fails, and the same PUBLISH again checks each partition anew.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
     from tailrace_server.stream.open_streams import OpenStreams
     from tailrace_server.upkeep.storage import Storage
 
-# What is joined on the loop's thread: about 0.1 ms, as a hop to another one takes.
+# Bytes that are joined on the node's loop: about 0.1 ms, the same as a hop to a thread takes.
 JOINED_HERE_BYTES_MAX = 64 * 1024
-# How long a step works: a fraction of what clients wait for an answer, and long against what a step costs by itself.
+# Seconds of a step: a fraction of a client's timeout, and long compared with the cost of a step itself.
 STEP_S = 5.0
-# There are rows to be published.
+# The partition lacks rows of the batch.
 _WANTED = (BatchVerdict.PUBLISH, BatchVerdict.CONTINUE)
-# A stage and the blocks in it that are of one partition.
+# A stage, and its blocks of one partition.
 _Share = tuple[bytes, list[StagedBlock]]
 
 
 class PublishResult(NamedTuple):
-    """What was written now, and which partitions had the batch already; the files of the stages, to be removed.
+    """The versions that were written now, the partitions that had the batch before, and the stages' files to remove.
 
-    ``more``: the step is over, and the batch is not there yet.
+    ``more`` if the step is over and the batch is not complete.
     """
 
     written: tuple[VersionRange, ...]
@@ -76,9 +76,9 @@ class PublishResult(NamedTuple):
 
 
 class _Step:
-    """What one request does: all that is asked for, or for a client that asks in steps what ``STEP_S`` are enough for.
+    """The work of one request: the whole PUBLISH, or for a client that asks in steps ``STEP_S`` of it.
 
-    ``written`` and ``found`` are what partitions got now, and the last seqs of the batch in those that had it.
+    ``written`` has the versions that were written now; ``found`` the last seqs of the batch in partitions that had it.
     """
 
     def __init__(self, request: Publish, monotonic: Callable[[], float]) -> None:
@@ -89,17 +89,17 @@ class _Step:
 
     @property
     def is_over(self) -> bool:
-        """Something was done, and the time is over. Ask when something was done."""
+        """Whether the time of the step is over. A step does some work before it asks."""
         return self._monotonic() >= self._until
 
     @property
     def seqs(self) -> dict[int, int]:
-        """By partition, up to where the batch is there."""
+        """The last seq of the batch in each partition that has it."""
         return {versions.partition: versions.last_seq for versions in self.written} | self.found
 
 
 class Publisher:
-    """One a node."""
+    """The publisher of one node."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ class Publisher:
         self._cuts = Cuts(storage.host, stages, part_bytes_max)
 
     async def publish(self, request: Publish) -> PublishResult:
-        """Does it; returns once it is as safe as it gets here.
+        """Publishes, and returns once the batch is durable, and in a set at quorum; or after a step.
 
         Raises BatchBehind, BatchChanged, UnknownFeed, Forbidden if nothing was published, and UnknownStage, TooLarge
-        and Retryable errors if a part may have been.
+        and Retryable errors if a part may have been published.
         """
         async with self._turn(request):
             leaderships = self._leaderships.of_feed(request.feed_id)
@@ -148,16 +148,16 @@ class Publisher:
         return PublishResult(tuple(step.written), skipped, files, not is_done)
 
     async def expire(self) -> None:
-        """Removes what was sorted for batches that are not published any more."""
+        """Removes the sorted rows of batches whose PUBLISH did not come again."""
         await self._cuts.expire()
 
     def close(self) -> None:
-        """The node stops."""
+        """Closes the scratch files, when the node stops."""
         self._cuts.close()
 
     @contextlib.asynccontextmanager
     async def _turn(self, request: Publish) -> AsyncIterator[None]:
-        """One publish of a sink at a time: another one might remove the stages that this one reads."""
+        """Lets one publish of a sink run at a time: a second one might remove the stages that the first one reads."""
         key = request.feed_id, request.sink
         lock, users = self._locks.get(key, (trio.Lock(), 0))
         self._locks[key] = lock, users + 1
@@ -170,7 +170,7 @@ class Publisher:
                 self._locks[key] = lock, users - 1
 
     def _check_numbers(self, feed: Feed, request: Publish) -> None:
-        """Refuses a batch that is not to go on in some partition of the feed, whether it has rows there or not.
+        """Refuses a batch that any partition of the feed cannot take, even if the batch has no rows there.
 
         Raises BatchBehind, BatchChanged.
         """
@@ -181,23 +181,23 @@ class Publisher:
         if BatchVerdict.CHANGED in verdicts and not behind:
             raise BatchChanged(
                 f"batch {request.batch} of sink {request.sink!r} was published before, and comes again with other "
-                "rows: as of a checkpoint that was restored or copied, or as rows that are not the same each time they "
-                f"are computed. Rows that were not published have to begin at batch {first}",
+                "rows: its checkpoint was restored or copied, or its rows differ each time they are computed. "
+                f"Rows that were not published have to begin at batch {first}",
                 first_batch=first,
             )
         if not behind:
             return
         if all(last is not None and last.origin == request.origin for last in behind):
-            why = "is older than the last one of the same origin, as of a checkpoint that was restored or copied"
+            why = "is older than the last one of the same origin: its checkpoint was restored or copied"
         else:
             why = "has a number that was used already, by another query or checkpoint"
         raise BatchBehind(
-            f"batch {request.batch} of sink {request.sink!r} {why}: this one has to begin at batch {first}",
+            f"batch {request.batch} of sink {request.sink!r} {why}; this one has to begin at batch {first}",
             first_batch=first,
         )
 
     async def _shares(self, feed: Feed, request: Publish) -> dict[int, list[_Share]]:
-        """What each partition is to get. Where every one has the batch already the stages may be gone."""
+        """Returns the share of each partition. If all partitions have the batch already, the stages may be gone."""
         told = set(request.partitions)
         if not told <= set(range(len(feed.partitions))):
             raise UnknownFeed(f"feed {feed.info.name!r} has {len(feed.partitions)} partitions, not {max(told) + 1}")
@@ -218,7 +218,7 @@ class Publisher:
         return shares
 
     async def _index(self, stage: bytes) -> dict[int, list[StagedBlock]]:
-        """The blocks of a sealed stage by partition. UnknownStage where it is gone, or damaged."""
+        """Returns the blocks of a sealed stage by partition. UnknownStage if it is missing or damaged."""
         stages = self._stages
         kept = stages.kept.find(stage)
         if kept is not None:
@@ -232,7 +232,7 @@ class Publisher:
     async def _write(
         self, feed: Feed, request: Publish, shares: dict[int, list[_Share]], terms: Terms, step: _Step
     ) -> bool:
-        """Gives each partition its share, and notes it in ``step``; False if that was over before."""
+        """Writes each partition's share, and notes it in ``step``; False if the step was over before."""
         for number in sorted(shares):
             partition, share = feed.partitions[number], shares[number]
             if self._note_found(partition, request, step.found) or not share:
@@ -254,7 +254,7 @@ class Publisher:
     async def _write_parts(
         self, partition: Partition, share: list[_Share], request: Publish, terms: Terms, step: _Step
     ) -> bool:
-        """Gives a partition its share, or what it has not of it, in parts; False if ``step`` was over before."""
+        """Writes the missing parts of a partition's share; False if ``step`` was over before."""
         in_thread = self._storage.host.workers.in_thread
         async with self._cuts.turn(request.feed_id, request.sink) as turn:
             while not self._note_found(partition, request, step.found):
@@ -290,7 +290,7 @@ class Publisher:
         through: int | None = None,
     ) -> None:
         storage = self._storage
-        if not blocks:  # the hashes above those that are here have no rows
+        if not blocks:  # no rows have a hash above those that the partition has
             assert before is not None
             assert through is not None
             appending.note_sinks(
@@ -316,7 +316,7 @@ class Publisher:
 
     @staticmethod
     def _note_found(partition: Partition, request: Publish, found: dict[int, int]) -> bool:
-        """Whether ``partition`` has the batch; then the last seq of the sink there goes into ``found``."""
+        """Returns whether ``partition`` has the batch; if so, notes the last seq of the sink there in ``found``."""
         last = partition.sinks.find(request.sink)
         if last is None or _decide(last, request) in _WANTED:
             return False
@@ -324,13 +324,13 @@ class Publisher:
         return True
 
     def _is_large(self, share: Sequence[_Share]) -> bool:
-        """Whether one record cannot have all of ``share``."""
+        """Returns whether ``share`` is too large for one record."""
         entries = [entry for _, found in share for entry in found]
         nbytes = sum(entry.nbytes for entry in entries)
         return nbytes > self._part_bytes_max or len(entries) > BLOCKS_MAX
 
     async def _blocks(self, number: int, share: Sequence[_Share]) -> list[Block]:
-        """A partition's blocks, in the order of the stages. UnknownStage where one is damaged. A checkpoint."""
+        """Returns a partition's blocks in the order of the stages. UnknownStage if one is damaged. A checkpoint."""
         stages = self._stages
         kept = [found[number].blocks for stage, _ in share if (found := stages.kept.find(stage)) is not None]
         if len(kept) < len(share):
@@ -338,15 +338,15 @@ class Publisher:
         blocks = [block for part in kept for block in part]
         if joining_bytes(blocks) > JOINED_HERE_BYTES_MAX:
             return await self._storage.host.workers.in_thread(functools.partial(joined, blocks))
-        await trio.lowlevel.checkpoint()  # others have their turn between two partitions
+        await trio.lowlevel.checkpoint()  # other tasks run between two partitions
         return joined(blocks)
 
     def _read(self, share: Sequence[_Share]) -> list[Block]:
-        """For a thread: what ``_blocks`` gives, from the stages' files."""
+        """For a thread: returns the blocks from the stages' files."""
         return joined(block for stage, entries in share for block in self._stages.read_blocks(stage, entries))
 
     def _check_writable(self, partition: Partition, terms: Terms) -> None:
-        """Nothing was waited for since: what stands in the way of writing is said."""
+        """Raises the error that prevents a write now. The write comes without a wait in between."""
         terms.require_writable()
         self._storage.require_durable()
         if partition.is_dropped:
@@ -356,10 +356,10 @@ class Publisher:
         self._storage.require_space()
 
     async def _settled(self, feed: Feed, seqs: Mapping[int, int], terms: Terms) -> None:
-        """Returns once ``seqs``, by partition, are as safe as they get here: in a set a majority has them.
+        """Waits until ``seqs``, by partition, are durable, and in a set at quorum.
 
-        Raises NotDurable if it never will be, and NotLeader if this node has not led in ``terms`` ever since: then the
-        seqs that are waited for may be those of other rows.
+        Raises NotDurable if the journal has failed, and NotLeader if this node has not led in ``terms`` all the time:
+        then these seqs may be those of other rows.
         """
         terms.require()
         needs = [(feed.partitions[number], seq) for number, seq in seqs.items()]
@@ -370,7 +370,7 @@ class Publisher:
         terms.require()
 
     async def _answered(self, ask: Callable[[Answer], Cancel | None]) -> None:
-        """Waits for what ``ask`` is told; raises the error that it is told."""
+        """Calls ``ask`` with a callback, and waits for the callback; raises the error that it gets."""
         done = trio.Event()
         errors: list[TailraceError] = []
 

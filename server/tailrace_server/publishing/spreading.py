@@ -1,9 +1,9 @@
-"""The rows of a share that is too large for one record, sorted into buckets by key hash, in a scratch file.
+"""Sorts the rows of a share that is too large for one record into buckets by key hash, in a scratch file.
 
     blocks in any order of hashes ──add──> buckets of rows in memory ──write──> blocks of one bucket each, in the file
 
-Within a bucket the rows keep the order in which they were added, so the rows of a key keep theirs. Memory holds
-``HELD_BYTES_MAX`` of rows, however many there are. All methods are for a thread, one at a time.
+Within a bucket, and so within a key, rows keep the order in which they were added. Memory holds ``HELD_BYTES_MAX`` of
+rows, for any number of rows. All methods are for a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tailrace_server.blocks import BlockBuilder, ColumnArrays, join_arrays, join
 from tailrace_server.host.disk import File, raise_if_no_space
 from tailrace_server.publishing.joining import JOINED_BYTES_MAX
 
-# Rows in memory before they are written, raw: 1,024 buckets then get blocks of some 32 KiB.
+# Raw bytes of rows in memory before they are written: 1,024 buckets then get blocks of some 32 KiB.
 HELD_BYTES_MAX = 32 * 1024 * 1024
-# Raw bytes that are sorted, or filtered, at a time.
+# Raw bytes that are sorted or filtered in one step.
 STEP_BYTES = 4 * 1024 * 1024
-# Of one share. Each has an entry in memory for each time that rows are written.
+# Buckets of one share. Each has an entry in memory for each time that rows are written.
 BUCKETS_MAX = 1_024
-# Of a part: so much of it stays empty at most, if the hashes of the rows are as even as hashes are.
+# Buckets of a part: with evenly spread hashes, at most one bucket's share of a part stays empty.
 BUCKETS_A_PART = 8
-# Beside keys and values: the hash, both offsets, and what a row needs to be sorted.
+# Bytes of a row beside key and value: the hash, both offsets, and the numbers for sorting.
 _ROW_BYTES = 32
 
 
@@ -39,7 +39,7 @@ class ScratchBlock(NamedTuple):
 
 
 class Bucket:
-    """The rows whose key hashes are ``first_hash`` to ``last_hash``."""
+    """The rows with key hashes from ``first_hash`` to ``last_hash``."""
 
     __slots__ = ("extents", "first_hash", "last_hash", "nbytes", "pieces")
 
@@ -52,7 +52,7 @@ class Bucket:
 
 
 class Spread:
-    """Sorts rows with key hashes from ``first_hash`` to ``last_hash`` into ``count`` buckets; others are left out."""
+    """Sorts rows with key hashes from ``first_hash`` to ``last_hash`` into ``count`` buckets; skips other rows."""
 
     def __init__(self, file: File, partition: int, first_hash: int, last_hash: int, count: int) -> None:
         self._file = file
@@ -66,7 +66,7 @@ class Spread:
         self._compress = False
 
     def add(self, blocks: Iterable[Block]) -> None:
-        """Takes blocks that have no seqs. Raises BadBlock for a damaged one, NoSpace, UnknownStage."""
+        """Adds blocks that have no seqs. Raises BadBlock if one is damaged, NoSpace, UnknownStage."""
         for group in steps(blocks):
             self._compress |= any(block.header.flags & FLAG_COMPRESSED for block in group)
             self._sort(join_blocks(group))
@@ -105,7 +105,7 @@ class Spread:
                 self._end += block.nbytes
 
     def read(self, bucket: Bucket) -> Iterator[Block]:
-        """Yields the written blocks of ``bucket``. Raises UnknownStage if the disk has damaged one."""
+        """Yields the written blocks of ``bucket``. Raises UnknownStage if one cannot be read."""
         for extent in bucket.extents:
             try:
                 yield Block.parse(self._file.read_at(*extent))
@@ -128,13 +128,13 @@ def steps(blocks: Iterable[Block]) -> Iterator[list[Block]]:
 
 
 def rows_between(arrays: ColumnArrays, first_hash: int, last_hash: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Returns which rows have a key hash from ``first_hash`` to ``last_hash``."""
+    """Returns the indices of the rows with a key hash from ``first_hash`` to ``last_hash``."""
     hashes = arrays.hashes
     return np.flatnonzero((hashes >= np.uint64(first_hash)) & (hashes <= np.uint64(last_hash)))
 
 
 def encode_rows(pieces: Sequence[ColumnArrays], partition: int, *, compress: bool) -> list[Block]:
-    """Returns the rows of ``pieces``, none of them empty, in blocks that are as those of a producer."""
+    """Returns the rows of ``pieces``, none of them empty, in blocks like those of a producer."""
     blocks: list[Block] = []
     builder = BlockBuilder(partition, JOINED_BYTES_MAX, compress=compress, on_block=blocks.append)
     rows = join_arrays(pieces)

@@ -1,8 +1,8 @@
-"""The bytes of a stage: blocks as their producer made them, sealed by an index. Pure. docs/formats/stage.md.
+"""The format of a stage's file: blocks as their producer made them, sealed by an index. Pure. docs/formats/stage.md.
 
     header (64 bytes) | blocks, back to back | index: 24 bytes a block | footer (64 bytes)
 
-A stage without a footer was not sealed, and nobody publishes anything of it.
+A stage without a footer is not sealed, and cannot be published.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ assert _FOOTER.size == FOOTER_BYTES
 
 
 class BadStage(ValueError):
-    """Bytes that are not those of a sealed stage; the message says in which way."""
+    """The bytes are not those of a sealed stage; the message says why."""
 
 
 class StagedBlock(NamedTuple):
-    """A block in the file: its partition, its rows, and where it lies."""
+    """A block in the file: its partition, its rows, its offset and its bytes."""
 
     partition: int
     rows: int
@@ -44,7 +44,7 @@ class StagedBlock(NamedTuple):
 
 
 class StageFooter(NamedTuple):
-    """What a sealed stage says of itself; ``checksum`` is that of its blocks' headers (`StageSum`)."""
+    """The footer of a sealed stage; ``checksum`` is that of its blocks' headers (`StageSum`)."""
 
     blocks: int
     rows: int
@@ -55,13 +55,13 @@ class StageFooter(NamedTuple):
 
 
 def encode_header(feed_id: bytes, stage_id: bytes) -> bytes:
-    """The first 64 bytes."""
+    """Returns the first 64 bytes of the file."""
     data = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, feed_id, stage_id, 0)
     return data[: -_SUM.size] + _SUM.pack(sum_of(data[: -_SUM.size]))
 
 
 def decode_header(data: bytes) -> tuple[bytes, bytes]:
-    """Feed id and stage id. BadStage."""
+    """Returns feed id and stage id. BadStage."""
     if len(data) != HEADER_BYTES or sum_of(data[: -_SUM.size]) != _SUM.unpack_from(data, HEADER_BYTES - _SUM.size)[0]:
         raise BadStage("its header is damaged")
     magic, version, header_bytes, feed_id, stage_id, _ = _HEADER.unpack(data)
@@ -73,7 +73,7 @@ def decode_header(data: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_end(entries: Sequence[StagedBlock], index_offset: int, checksum: int, sealed_us: int) -> bytes:
-    """Index and footer, which stand behind the blocks."""
+    """Returns index and footer, which stand behind the blocks."""
     index = b"".join(_ENTRY.pack(entry.partition, entry.rows, entry.offset, entry.nbytes, 0) for entry in entries)
     rows = sum(entry.rows for entry in entries)
     fields = (len(entries), FOOTER_BYTES, rows, index_offset, sum_of(index), checksum, sealed_us)
@@ -83,7 +83,7 @@ def encode_end(entries: Sequence[StagedBlock], index_offset: int, checksum: int,
 
 
 def decode_footer(data: bytes) -> StageFooter:
-    """The last 64 bytes. BadStage."""
+    """Returns the footer in the last 64 bytes. BadStage."""
     if len(data) != FOOTER_BYTES:
         raise BadStage("it has no footer")
     blocks, footer_bytes, rows, index_offset, index_sum, checksum, sealed_us, magic = _FOOTER.unpack(data)
@@ -94,7 +94,7 @@ def decode_footer(data: bytes) -> StageFooter:
 
 
 def decode_index(data: bytes, footer: StageFooter) -> list[StagedBlock]:
-    """The blocks in their order. BadStage."""
+    """Returns the blocks in order. BadStage."""
     if len(data) != footer.blocks * ENTRY_BYTES or sum_of(data) != footer.index_sum:
         raise BadStage("its index is damaged")
     entries = [StagedBlock(*_ENTRY.unpack_from(data, at)[:4]) for at in range(0, len(data), ENTRY_BYTES)]
@@ -109,7 +109,7 @@ def decode_index(data: bytes, footer: StageFooter) -> list[StagedBlock]:
 
 
 def by_partition(entries: Iterable[StagedBlock]) -> dict[int, list[StagedBlock]]:
-    """The blocks of each partition, in their order."""
+    """Returns the blocks of each partition, in order."""
     found: dict[int, list[StagedBlock]] = {}
     for entry in entries:
         found.setdefault(entry.partition, []).append(entry)

@@ -65,7 +65,7 @@ class Installer:
         """Puts the result of a compaction in the place of its input. OSError, NoSpace: nothing has changed."""
         async with self.holding(partition):
             _check_history(partition, rollbacks)
-            chain = partition.chain.with_folded(folded, result)
+            chain = partition.chain.with_compacted(folded, result)
             await self._install(partition, chain, purge_seq=result.identity.purge_seq)
         self._pins.retire(folded)
 

@@ -68,7 +68,7 @@ def test_a_fold_takes_the_place_of_its_input(partition):
 def test_only_neighbours_are_folded(partition):
     first, _, last = partition.chain.segments
     with pytest.raises(AssertionError, match="neighbours"):
-        partition.chain.with_folded([first, last], first)
+        partition.chain.with_compacted([first, last], first)
 
 
 def test_segments_are_contiguous(partition):

@@ -14,7 +14,7 @@ def partition_of(blocks, id=0):
     made.log = made.log.with_entry(FailoverEntry(b"u" * 16, 1, 0))
     for rows in blocks:
         block = encode_block([key for key, _ in rows], [value for _, value in rows], partition=id)
-        made.append_journaled(block.stamped(made.high_seq + 1, 1000), made.log.branch, 1, 0.0)
+        made.append(block.stamped(made.high_seq + 1, 1000), made.log.branch, 1, 0.0)
     return made
 
 
@@ -46,7 +46,7 @@ def test_it_goes_in_slices_while_the_partition_grows():
         if turns % 40 == 0 and len(blocks) > 3:
             rows = blocks.pop()
             block = encode_block([key for key, _ in rows], [value for _, value in rows], partition=0)
-            partition.append_journaled(block.stamped(partition.high_seq + 1, 1000), partition.log.branch, 1, 0.0)
+            partition.append(block.stamped(partition.high_seq + 1, 1000), partition.log.branch, 1, 0.0)
     assert turns >= len(keys) - 1
     again = Lookup(keys, [partition] * len(keys))
     assert again.step(never)
