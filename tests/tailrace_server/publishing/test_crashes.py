@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import logging
-import random
 
 import pytest
-import trio
-from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import LOSE, READING, MemoryDisk
-from tests.tailrace_server.publishing.blocks import block
+from tests.tailrace_server.publishing.crashes import (
+    World,
+    batch_of,
+    check_all,
+    crash_everywhere,
+    digest_of_batch,
+    is_noticed,
+)
 
 from tailrace.errors import BatchChanged, UnknownStage
-from tailrace.wire.stage_messages import Publish, StageSeal
-from tailrace_server.config import Config, Storage
 from tailrace_server.journal import writer
-from tailrace_server.node.start import recover
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing import joining, stages
-from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep import flushed_segment
 
-DATA = "/data"
-PARTITIONS = 2
 BATCHES = 4
-# A flush after each batch, several files of the journal, and segments small enough to want a second one. A publish
-# reads its stages.
-STORAGE = Storage(
-    segment_bytes=1,
-    journal_file_bytes_max=3_000,
-    journal_bytes_max=6_000,
-    reserve_bytes=0,
-    free_bytes_min=0,
-    stage_kept_bytes_max=0,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -54,127 +40,6 @@ def _little_is_allocated(monkeypatch):
 def _quiet_log(caplog):
     """Each crash is worth a warning."""
     caplog.set_level(logging.CRITICAL, "tailrace.server")
-
-
-class World:
-    """A node over a disk in memory, and what it has answered."""
-
-    storage = STORAGE
-
-    def __init__(self, disk, seed=1, data=DATA):
-        self.disk = disk
-        self.clock = FakeClock()
-        self.answered = []
-        rnd = random.Random(seed)
-        self._stage_ids = rnd.randbytes
-        host = Host(
-            clock=self.clock,
-            randomness=SeededRandomness(rnd),
-            disk=disk,
-            network=None,
-            workers=InlineWorkers(disk),
-        )
-        disk.make_directory(data)
-        self.node = recover(Config(data, storage=self.storage), host)
-
-    @property
-    def feed(self):
-        return self.node.feeds.named("orders")
-
-    async def create(self):
-        self.node.feed_changes.create({"name": "orders", "feed_id": (b"f" * 16).hex(), "partitions": PARTITIONS})
-        await self.node.storage.committer.commit()
-
-    def stage(self, batch, part, parts):
-        """A sealed stage with a part of a batch's rows, in blocks of one row."""
-        places = itertools.product(range(part, 4, parts), range(PARTITIONS))
-        return self.seal([block(number, PARTITIONS, rows=1, name=b"%d-%d-" % (batch, row)) for row, number in places])
-
-    def seal(self, found):
-        """A sealed stage of blocks."""
-        id = self._stage_ids(16)
-        for number, made in enumerate(found):
-            self.node.stages.take(self.feed.info.feed_id, id, number, 0, made)
-        open_stage = self.node.stages._open[id]
-        seal = StageSeal(self.feed.info.feed_id, id, len(found), len(found), open_stage.sum.intdigest())
-        begun = self.node.stages.begin_seal(seal)
-        self.node.stages.sealed(begun, self.node.stages.finish_seal(begun))
-        return id
-
-    async def publish(self, batch, ids, digest=None):
-        told = self.feed.info.feed_id, "job", "query", batch, tuple(ids), tuple(range(PARTITIONS))
-        request = Publish(*told, digest_of_batch(batch) if digest is None else digest)
-        error = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.node.storage.committer.run)
-            try:
-                await self.node.publisher.publish(request)
-            except (UnknownStage, BatchChanged) as refused:  # as themselves, not in a group
-                error = refused
-            nursery.cancel_scope.cancel()
-        if error is not None:
-            raise error
-        self.answered.append(batch)
-
-    async def run_batch(self, batch, parts):
-        await self.publish(batch, [self.stage(batch, part, parts) for part in range(parts)])
-
-    def written(self, partition):
-        """The keys of a partition in order, as often as they are there."""
-        return list(itertools.chain.from_iterable(one.open_columns().keys() for one in self.blocks(partition)))
-
-    def blocks(self, partition):
-        """The blocks of a partition, in order."""
-        blocks = [one for segment in partition.chain.segments for one in segment.read_blocks(0, 1 << 40)[0]]
-        return [*blocks, *partition.tree.blocks_after(partition.flushed_seq)]
-
-
-def digest_of_batch(batch):
-    """Any number that is the same for each try."""
-    return (1 << 63) + batch
-
-
-def batch_of(key):
-    return int(key.split(b"-")[0])
-
-
-async def life(world):
-    """Batches of one or two stages, each flushed, with some writes of others between them."""
-    await world.create()
-    for batch in range(BATCHES):
-        await world.run_batch(batch, parts=1 + batch % 2)
-        await world.node.storage.flusher.pass_once()
-        world.clock.advance(1.0)
-
-
-async def crash_everywhere():
-    """Disks as crashes leave them, each with the batches that had been answered and how it came to be."""
-    disk = MemoryDisk()
-    world = World(disk)
-    found = []
-
-    def before(name, path):
-        if name not in READING:
-            found.append((disk.fork(), list(world.answered), f"{name} {path}"))
-
-    disk.before = before
-    await life(world)
-    disk.before = None
-    found.append((disk.fork(), list(world.answered), "the end"))
-    return endings(found)
-
-
-def endings(found):
-    """Each crash with each of its ends."""
-    rnd = random.Random(7)
-    for left, answered, call in found:
-        for ending in ("killed", "power cut, all lost", "power cut, some lost"):
-            after = copy.deepcopy(left)
-            if ending == "killed":
-                after.kill()
-            else:
-                after.cut_power(LOSE if "all" in ending else rnd)
-            yield after, answered, f"{ending} before {call}"
 
 
 async def check_crash(disk, answered):
@@ -209,15 +74,8 @@ async def check_crash(disk, answered):
 
 @pytest.mark.slow
 async def test_a_crash_before_every_call():
-    crashes = 0
-    for disk, answered, how in await crash_everywhere():
-        crashes += 1
-        try:
-            await check_crash(disk, answered)
-        except BaseException as error:
-            error.add_note(how)
-            raise
-    assert crashes > 300
+    said = await check_all(await crash_everywhere(World(MemoryDisk()), BATCHES), check_crash)
+    assert len(said) > 300
 
 
 def forget_the_batch(monkeypatch):
@@ -272,14 +130,7 @@ def seal_without_a_sync(monkeypatch):
 @pytest.mark.parametrize("plant", [forget_the_batch, write_block_by_block, say_the_batch_too_early])
 async def test_planted_bugs_are_found(monkeypatch, plant):
     plant(monkeypatch)
-    found = ""
-    for disk, answered, _ in await crash_everywhere():
-        try:
-            await check_crash(disk, answered)
-        except AssertionError as error:
-            found = str(error)
-            break
-    assert found, "nobody has noticed"
+    assert await is_noticed(await crash_everywhere(World(MemoryDisk()), BATCHES), check_crash)
 
 
 async def test_a_sealed_stage_survives_every_crash(monkeypatch):

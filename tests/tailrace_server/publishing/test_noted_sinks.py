@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 from tests.memory_disk import MemoryDisk
-from tests.tailrace_server.publishing import test_crashes
-from tests.tailrace_server.publishing.test_crashes import DATA
+from tests.tailrace_server.publishing import crashes
+from tests.tailrace_server.publishing.crashes import DATA
 
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.host.randomness import SystemRandomness
@@ -18,10 +18,10 @@ from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.upkeep.rollback import roll_back
 
 
-class World(test_crashes.World):
+class World(crashes.World):
     """A node whose journal is one file, so that a start reads all of it."""
 
-    storage = dataclasses.replace(test_crashes.STORAGE, journal_file_bytes_max=1 << 20, journal_bytes_max=1 << 21)
+    storage = dataclasses.replace(crashes.STORAGE, journal_file_bytes_max=1 << 20, journal_bytes_max=1 << 21)
 
     def note(self):
         """Journals the last batch of each partition, as a replica does when its leader tells it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.memory_disk import MemoryDisk
-from tests.tailrace_server.publishing.test_crashes import BATCHES, DATA, World, life
+from tests.tailrace_server.publishing.crashes import DATA, World, life
 
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup
@@ -13,13 +13,14 @@ from tailrace_server.offline.restore import restore
 from tailrace_server.offline.verify import verify
 
 TIME = "20260131-154500"
+BATCHES = 4
 
 
 @pytest.fixture
 async def world():
     """All batches, the last of them in the journal only, and a stage that nobody has published."""
     made = World(MemoryDisk())
-    await life(made)
+    await life(made, BATCHES)
     await made.run_batch(BATCHES, parts=1)
     made.stage(BATCHES + 1, 0, 1)
     return made
