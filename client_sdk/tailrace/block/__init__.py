@@ -1,17 +1,17 @@
 """The block: an immutable columnar run of mutations of one partition, in seq order (docs/formats/block.md).
 
     header.py    the 96 bytes in front, which alone say how to order, route, check and forward a block
-    layout.py    where each column lies in a body
-    check.py     whether the columns of a body hold what they must, by whole columns
+    layout.py    the place of each column in a body
+    check.py     checks the columns of a body, whole columns at a time
     columns.py   a body opened: columns as buffers, lists, Arrow arrays
     block.py     header and body together
     encode.py    a block from lists of keys and values
     row.py, row_layout.py        a block of one row, encoded and opened in fewer steps
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
     hash_columns.py              the hashes of an Arrow array of keys
-    row_digest.py                whether two sets of rows are the same, in any order and any blocks
+    row_digest.py                compares two sets of rows, in any order and any blocks
 
-Everything here is pure: bytes in, objects out. Numpy and pyarrow are used where they are installed, and imported at
+Everything here is pure: bytes in, objects out. Numpy and pyarrow are used if they are installed, and imported at
 the first need (lazy.py).
 """
 

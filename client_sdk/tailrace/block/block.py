@@ -25,7 +25,7 @@ from tailrace.errors import BadBlock
 class Block:
     """An immutable block.
 
-    ``header`` is what the header says, ``head`` its 96 bytes, ``body`` the stored body, compressed or not, never
+    ``header`` has the fields of the header, ``head`` its 96 bytes, ``body`` the stored body, compressed or not, never
     copied: a block parsed from a buffer keeps that whole buffer alive, and the buffer must not change.
     """
 
@@ -33,7 +33,7 @@ class Block:
     header: BlockHeader
 
     def __init__(self, header: BlockHeader, head: bytes, body: bytes | memoryview) -> None:
-        """For those who know that the three belong together; others parse or encode."""
+        """Joins parts that are known to belong together. Other callers parse or encode."""
         self.header = header
         self.head = head
         self.body = body
@@ -106,7 +106,7 @@ class Block:
         return self._with(header._replace(first_seq=first_seq, last_seq=last_seq, timestamp=timestamp))
 
     def numbered(self, producer_id: int, producer_seq: int) -> Block:
-        """This block under another producer's number: a producer renumbers what it sends again."""
+        """Returns this block with another number of its producer, for a resend."""
         return self._with(self.header._replace(producer_id=producer_id, producer_seq=producer_seq))
 
     def tobytes(self) -> bytes:
@@ -114,7 +114,7 @@ class Block:
         return b"".join((self.head, self.body))
 
     def columns(self) -> Columns:
-        """The columns, decompressed and checked once and kept. BadBlock where they break the format.
+        """Returns the columns, decompressed and checked once, and kept. BadBlock if they break the format.
 
         A compressed block then holds its raw body too; ``open_columns`` does not keep it.
         """
@@ -137,7 +137,7 @@ class Block:
         return Columns(header, layout, raw)
 
     def _raw_body(self) -> bytes:
-        """A compressed body, decompressed. BadBlock where it is no lz4, or not of its length."""
+        """Decompresses a body. BadBlock if it is not lz4, or not of its length."""
         header = self.header
         try:
             raw: bytes = lz4.block.decompress(self.body, uncompressed_size=header.raw_bytes)

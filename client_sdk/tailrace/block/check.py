@@ -1,4 +1,4 @@
-"""Whether the columns of a body hold what they must: by whole columns, no row is looked at.
+"""Checks the columns of a body, whole columns at a time and never a single row.
 
     key_hash    the least and the greatest are those of the header
     seq         rises strictly, from the header's first to its last
@@ -7,8 +7,8 @@
     value       offsets from 0 up to the data's length; no value over VALUE_BYTES_MAX; a tombstone has no bytes
     validity    a bit a row, then zeros; at least one tombstone
 
-That the hashes are those of the keys is the producer's word. There are two ways to the same answer: numpy, and plain
-Python for where it is not installed and for blocks too small to be worth numpy's calls.
+The hashes are not compared with the keys; the producer vouches for them. Both ways give the same answer: numpy, and
+plain Python if numpy is not installed or the block is too small for numpy's calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPARED_ROWS_MAX = 1_024  # above, making offsets to compare with takes 30 tim
 
 
 def check_columns(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
-    """BadBlock where a column of the raw body breaks the rules above."""
+    """Raises BadBlock if a column of the raw body breaks the rules above."""
     numpy = numpy_or_none() if header.rows > PLAIN_ROWS_MAX else None
     if numpy is None:
         check_plainly(header, layout, raw)
@@ -123,7 +123,7 @@ _recent_uniform_offsets = functools.lru_cache(maxsize=32)(_uniform_offsets)
 
 
 def _extremes_with_numpy(numpy: Any, offsets: memoryview, rows: int) -> tuple[int, int, int]:
-    """The first offset, the least and the greatest step from one to the next; some negative step where one goes back.
+    """Returns the first offset, and the least and the greatest step between two; a negative step if one falls.
 
     The last offset is the data's length by the layout, so where no other is above it all are inside, and the steps fit
     into 32 bits with their signs.

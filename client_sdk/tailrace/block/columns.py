@@ -51,7 +51,7 @@ class Columns:
 
     @property
     def key_offsets(self) -> memoryview:
-        """Where each key begins in ``key_data``, and where the last ends: ``rows + 1`` u32."""
+        """The start of each key in ``key_data``, and the end of the last: ``rows + 1`` u32."""
         return self._raw[self._layout.key_offsets]
 
     @property
@@ -61,13 +61,13 @@ class Columns:
 
     @property
     def validity(self) -> memoryview | None:
-        """A bit a row, least bit first, 0 for a tombstone; None where there is no tombstone."""
+        """A bit for each row, least bit first, 0 for a tombstone; None if the block has no tombstone."""
         extent = self._layout.validity
         return None if extent is None else self._raw[extent]
 
     @property
     def value_offsets(self) -> memoryview:
-        """Where each value begins in ``value_data``, and where the last ends: ``rows + 1`` u32."""
+        """The start of each value in ``value_data``, and the end of the last: ``rows + 1`` u32."""
         return self._raw[self._layout.value_offsets]
 
     @property
@@ -80,7 +80,7 @@ class Columns:
         return list(unpack_u64(self.hash_buffer, self.rows))
 
     def seqs(self) -> Sequence[int]:
-        """The seq of each row, a range where they are dense; all 0 before the server gave them."""
+        """The seq of each row, a range if they are dense; all 0 before the server has given them."""
         header, extent = self.header, self._layout.seqs
         if extent is not None:
             return unpack_u64(self._raw[extent], header.rows)
@@ -125,17 +125,17 @@ class Columns:
         return deleted
 
     def row_above(self, seq: int) -> int:
-        """The first row whose seq is above ``seq``; ``rows`` where there is none."""
+        """Returns the first row whose seq is above ``seq``; ``rows`` if all are at or below it."""
         return bisect.bisect_right(self.seqs(), seq)
 
     def row_stamped(self, timestamp: int) -> int:
-        """The first row whose timestamp is ``timestamp`` or later; ``rows`` where there is none."""
+        """Returns the first row whose timestamp is ``timestamp`` or later; ``rows`` if all are earlier."""
         if self._layout.timestamps is None:
             return 0 if self.header.timestamp >= timestamp else self.rows
         return bisect.bisect_left(self.timestamps(), timestamp)
 
     def seq_buffer(self) -> memoryview | None:
-        """The column of seqs, ``rows`` u64; None where they are dense."""
+        """Returns the column of seqs, ``rows`` u64; None if they are dense."""
         extent = self._layout.seqs
         return None if extent is None else self._raw[extent]
 

@@ -66,12 +66,12 @@ def encode_block(
     compress: bool = True,
     stamps: Stamps | None = None,
 ) -> Block:
-    """A block of ``len(keys)`` mutations, in the order given; a value of None deletes its key.
+    """Returns a block of ``len(keys)`` mutations, in the order given; a value of None deletes its key.
 
-    ``hashes`` are the keys' hashes (``tailrace.model.hashing.hash_keys``) where the caller has them. ``compress=False``
-    leaves lz4 off, which is dropped by itself where it saves less than an eighth. ``stamps`` makes a block that
-    has its seqs and timestamps already, with columns for them where one number does not say it. TypeError for what is
-    not bytes; ValueError for an empty key, no rows, or columns of different lengths; TooLarge for a key, a value, a
+    ``hashes`` are the keys' hashes (``tailrace.model.hashing.hash_keys``) if the caller has them. ``compress=False``
+    leaves lz4 off; lz4 is also left off if it saves less than an eighth. With ``stamps`` the block has its seqs and
+    timestamps already, with columns for them if one number is not enough. TypeError for a key or value that is not
+    bytes; ValueError for an empty key, no rows, or columns of different lengths; TooLarge for a key, a value, a
     number of rows or a body over its bound (header.py).
     """
     rows = check_rows(len(keys), len(values))
@@ -86,7 +86,7 @@ def encode_block(
 
 
 def header_of(rows: int, partition: int, producer_id: int, producer_seq: int, least: int, greatest: int) -> BlockHeader:
-    """What a producer knows of a header before there is a body. ValueError for a partition that cannot be."""
+    """Returns the header of a producer, without the body. ValueError for a partition out of bounds."""
     if not 0 <= partition <= PARTITION_MAX:
         raise ValueError(f"partition {partition} is not between 0 and {PARTITION_MAX}")
     return BlockHeader(
@@ -107,7 +107,7 @@ def header_of(rows: int, partition: int, producer_id: int, producer_seq: int, le
 
 
 def check_rows(keys: int, values: int) -> int:
-    """How many rows the columns have. ValueError where they differ or are empty, TooLarge above ROWS_MAX."""
+    """Returns the number of rows. ValueError if the columns differ or are empty, TooLarge above ROWS_MAX."""
     if keys != values:
         raise ValueError(f"{keys} keys came with {values} values")
     if keys == 0:
@@ -129,7 +129,7 @@ def check_lengths(what: str, shortest: int, longest: int) -> None:
 def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps: Stamps | None = None) -> Block:
     """The block of ``columns``. ``header`` says rows, partition, producer and hashes; the rest of it is filled in.
 
-    TooLarge where the body passes BODY_BYTES_MAX; ValueError for stamps that do not fit.
+    TooLarge if the body passes BODY_BYTES_MAX; ValueError for stamps that do not fit.
     """
     seqs = timestamps = None
     if stamps is not None:
@@ -151,7 +151,7 @@ def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps
 
 
 def stored_form(raw: bytes) -> tuple[bytes, int]:
-    """The body as it is stored, and FLAG_COMPRESSED or 0: lz4 where that saves enough."""
+    """Returns the stored body, and FLAG_COMPRESSED or 0: lz4 if that saves enough."""
     if len(raw) >= COMPRESS_BYTES_MIN:
         packed = lz4.block.compress(raw, store_size=False)
         if len(packed) <= len(raw) * _COMPRESSED_SHARE_MAX:
@@ -160,7 +160,7 @@ def stored_form(raw: bytes) -> tuple[bytes, int]:
 
 
 def _stamp(header: BlockHeader, stamps: Stamps) -> tuple[BlockHeader, bytes | None, bytes | None]:
-    """The header with its seqs and timestamp, and the columns of both where the header does not say it all."""
+    """Returns the header with its seqs and timestamp, and columns of both if the header cannot hold all."""
     seqs, timestamps = stamps
     if not len(seqs) == len(timestamps) == header.rows:
         raise ValueError(f"{header.rows} rows came with {len(seqs)} seqs and {len(timestamps)} timestamps")
@@ -178,7 +178,7 @@ def _stamp(header: BlockHeader, stamps: Stamps) -> tuple[BlockHeader, bytes | No
 
 
 def _values(values: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes | None]:
-    """Offsets, data and, where there are tombstones, the bitmap of a column of values."""
+    """Returns offsets, data and, if there are tombstones, the bitmap of a column of values."""
     try:
         offsets, data = _strings(values, "value")
         return offsets, data, None

@@ -54,7 +54,7 @@ def block_from_arrow(
 
 
 def _binary(array: Any, what: str) -> Any:
-    """The array as one of type binary, by casting where it is another, zero-copy where that is possible."""
+    """Returns the array as one of type binary, cast if necessary, and without a copy if possible."""
     pa = pyarrow()
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()

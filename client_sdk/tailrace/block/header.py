@@ -53,7 +53,7 @@ _SEQS_OFFSET = 16
 
 
 class BlockHeader(NamedTuple):
-    """What the header says. Magic, version, the reserved field and the header's own sum are pack's and unpack's.
+    """The fields of the header. `pack` and `unpack` handle magic, version, the reserved field and the header's own sum.
 
     ``first_seq`` and ``last_seq`` are the seqs of the first and the last row, both 0 before the server gave them;
     ``timestamp`` is in microseconds since 1970 UTC, the greatest of the rows; ``least_hash`` and ``greatest_hash`` are
@@ -75,7 +75,7 @@ class BlockHeader(NamedTuple):
     body_sum: int
 
     def pack(self) -> bytes:
-        """The 96 bytes, with their sum. ValueError where a number does not fit into its field."""
+        """Returns the 96 bytes, with their sum. ValueError if a number does not fit into its field."""
         try:
             fields = _FIELDS.pack(MAGIC, VERSION, *self[:10], 0, *self[10:])
         except struct.error as error:
@@ -84,7 +84,7 @@ class BlockHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, buffer: bytes | memoryview) -> BlockHeader:
-        """The header at the beginning of ``buffer``, which may go on. BadBlock where it breaks the format."""
+        """Reads the header at the beginning of ``buffer``, which may be longer. BadBlock if it breaks the format."""
         view = memoryview(buffer)
         if view.nbytes < HEADER_BYTES:
             raise BadBlock(f"a block's header has {HEADER_BYTES} bytes, here are only {view.nbytes}")
@@ -117,7 +117,7 @@ def seqs_of(head: bytes) -> tuple[int, int]:
 
 
 def _check_bounds(header: BlockHeader) -> None:
-    """BadBlock where a field is outside of its bounds or contradicts another."""
+    """Raises BadBlock if a field is out of bounds or contradicts another."""
     if header.flags & ~FLAGS_KNOWN:
         raise BadBlock(f"the flags {header.flags:#06x} have bits that this version does not know")
     if not 1 <= header.rows <= ROWS_MAX:
@@ -146,7 +146,7 @@ def _check_sizes(header: BlockHeader) -> None:
 
 
 def _check_stamp(header: BlockHeader) -> None:
-    """Seqs and timestamp: not yet given, or as many seqs as rows, or more where the body says which."""
+    """Checks seqs and timestamp: not given yet, or a seq for each row, or more if the body has a column of them."""
     first, last = header.first_seq, header.last_seq
     if header.timestamp > TIMESTAMP_MAX or last > SEQ_MAX:
         raise BadBlock(f"seq {last} or timestamp {header.timestamp} is above {SEQ_MAX}")

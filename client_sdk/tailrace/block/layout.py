@@ -44,7 +44,7 @@ def padding_after(nbytes: int) -> int:
 
 
 def read_layout(header: BlockHeader, raw: memoryview) -> Layout:
-    """Walk through the raw body. BadBlock where a column passes its end, bytes are left over, or padding is not zero.
+    """Finds the columns of a raw body. BadBlock if a column passes its end, bytes are left, or padding is not zero.
 
     Only the last offset of keys and values is read; check.py looks at the others.
     """

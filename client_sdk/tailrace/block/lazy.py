@@ -1,4 +1,4 @@
-"""Numpy and pyarrow, where they are installed: imported at the first need, since loading them takes 0.1 s."""
+"""Imports numpy and pyarrow, if they are installed, at the first need: loading them takes 0.1 s."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 @functools.cache
 def numpy_or_none() -> Any:
-    """The module numpy, or None where it is not installed."""
+    """Returns the module numpy; None if it is not installed."""
     return _import_or_none("numpy")
 
 
 @functools.cache
 def pyarrow_or_none() -> Any:
-    """The module pyarrow, or None where it, or numpy, which taking columns needs too, is not installed."""
+    """Returns the module pyarrow; None if it is not installed, or if numpy, which columns need too, is not."""
     return _import_or_none("pyarrow") if numpy_or_none() is not None else None
 
 
 def pyarrow() -> Any:
-    """The module pyarrow; ImportError that says how to install it where it is missing."""
+    """Returns the module pyarrow. If it is missing, the ImportError tells how to install it."""
     module = pyarrow_or_none()
     if module is None:
         raise ImportError("this needs pyarrow and numpy: pip install 'tailrace[arrow]'")

@@ -1,4 +1,4 @@
-"""A block of one row, which is what a single put or delete is: the general way's bytes and verdicts in fewer steps.
+"""A block of one row, as a single put or delete makes it: the same bytes and checks as in general, in fewer steps.
 
      0  hash of the key u64
      8  offsets of the key: 0 and its length, u32 each
@@ -7,8 +7,8 @@
         offsets of the value: 0 and its length, u32 each
         the value
 
-A process that sleeps between writes finds its caches cold, and then every call counts. What is unusual is left to the
-general way: layout.py, check.py, encode.py.
+A process that sleeps between writes finds its caches cold, and then every call counts. Unusual blocks take the general
+way: layout.py, check.py, encode.py.
 """
 
 from __future__ import annotations

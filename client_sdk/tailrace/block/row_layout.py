@@ -24,7 +24,7 @@ _HASHES, _KEY_OFFSETS = slice(0, 8), slice(8, 16)
 
 
 def usual_row_layout(header: BlockHeader, raw: memoryview) -> Layout | None:
-    """Where the columns of the one row lie. None for a deletion, a row with columns of its own, and a broken one."""
+    """Returns the places of the row's columns. None for a deletion, a row with columns of its own, and a broken one."""
     nbytes = raw.nbytes
     if header.flags & ~FLAG_COMPRESSED or nbytes < _LEAST_BYTES:
         return None
