@@ -40,7 +40,7 @@ async def test_a_damaged_publish_is_found_and_repaired_as_a_whole(world):
     """What is lost of a publish is all of it, and so is its batch: it can be published again."""
     before = lasts(world)
     world.disk.kill()
-    path = max(name for name in world.disk.names_now if "/journal/" in name)
+    path = max(name for name in world.disk.names_now if "/journal/" in name and name.endswith(".log"))
     content = world.disk.content(path)
     place = bytes(content).rfind(b"TRBK")
     world.disk.flip(path, 8 * (place + 100))  # in the body of the last block
