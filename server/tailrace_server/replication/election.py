@@ -145,9 +145,9 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
             return Step(StepKind.FOUND, "all_new")
         return _wait("to_be_founded", "all members are new: the first of the list founds the set")
     if own.is_new:
-        return _wait("new", f"this node is new and nobody leads; {_no_answer(silent)}")
+        return _wait("new", f"this node is new and there is no leader; {_no_answer(silent)}")
     if not own.led:
-        return _wait("was_follower", f"nobody leads, and this node was not the last leader; {_no_answer(silent)}")
+        return _wait("was_follower", f"there is no leader, and this node was not the last leader; {_no_answer(silent)}")
     later = [address for address, answer in answers.items() if is_later(answer, own.leader_term)]
     if later:
         return _wait("later_leader", f"{later[0]} knows of a later leader than this node; {_no_answer(silent)}")

@@ -169,7 +169,7 @@ class LocalMember:
         self.file.store(self.file.now.owing(with_debt(self.file.now.owes, debt)))
         log.warning(
             "partition %s of feed %s goes back below seq %s, which this node may have acknowledged: by its promise "
-            "nobody is promoted who has less",
+            "no node is promoted that has less",
             *(partition.id, partition.feed_id.hex(), seq),
         )
 

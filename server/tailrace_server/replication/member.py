@@ -367,7 +367,7 @@ class Member:
         self._higher_looks += 1
         if self._higher_looks >= _LOOKS_BEFORE_LEADING_AGAIN:
             self._higher_looks = 0
-            log.warning("%s promised a higher term, and nobody leads by it: this node leads anew", ", ".join(higher))
+            log.warning("%s promised a higher term, and no node leads by it: this node leads anew", ", ".join(higher))
             await self._lead_again()
 
     def step_down(self) -> None:

@@ -112,7 +112,7 @@ class Membership(NamedTuple):
 
     def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
         """Returns the membership of the leader of ``term``: it votes and owes nothing, since its rows are the set's."""
-        assert term >= self.term, "who promised more does not lead"
+        assert term >= self.term, "a node that has promised more does not lead"
         founders = self.founders if founders is None else founders
         return self._replace(
             term=term,

@@ -13,12 +13,12 @@ import trio
 
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.wire.bodies import address_field, field, hex_field, seq_field
-from tailrace_server.replication.debts import debts_to_json
+from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
 from tailrace_server.replication.election import is_later
 from tailrace_server.replication.eligibility import why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, line_from_json, line_to_json
 from tailrace_server.replication.peers import members_field, standings_of
-from tailrace_server.replication.standings import Standings, standings_to_json
+from tailrace_server.replication.standings import Standings, standings_from_json, standings_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -62,6 +62,25 @@ class Promise(NamedTuple):
             hex_field(value, "placement_id", 16, what) if "placement_id" in value else None,
             line_from_json(value, what),
         )
+
+
+class Promised(NamedTuple):
+    """Another member's promise, as its answer tells."""
+
+    votes: bool
+    standings: Standings
+    owes: tuple[Debt, ...] = ()
+
+    @classmethod
+    def from_json(cls, answer: dict[str, Any], what: str) -> Promised:
+        """Returns the promise in the answer to a PROMISE. Raises ProtocolError."""
+        votes = field(answer, "votes", bool, what)
+        is_new = field(answer, "is_new", bool, what)  # a new member may be of any cluster, and holds nothing
+        standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
+        try:
+            return cls(votes, standings, debts_from_json(answer.get("owes", [])))
+        except ValueError as error:
+            raise ProtocolError(f"{what}: {error}") from None
 
 
 async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:

@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from tailrace.errors import Forbidden, NotLeader, ProtocolError, TailraceError
+from tailrace.errors import Forbidden, NotLeader, TailraceError
 from tailrace.link.address import Address, parse_address
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.partition.branching import begin_branch
-from tailrace_server.replication.debts import FEEDS, Debt, debts_from_json
+from tailrace_server.replication.debts import FEEDS
 from tailrace_server.replication.election import MemberState, majority_of, why_not_again
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.lineage import line_from_json, line_to_json
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
-from tailrace_server.replication.promises import keep_promise, why_refused
+from tailrace_server.replication.promises import Promised, keep_promise, why_refused
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.standings import Best, PartitionId, Standings, choose, readable, standings_from_json
+from tailrace_server.replication.standings import Best, PartitionId, Standings, choose, readable
 from tailrace_server.replication.unreadable import listed, told, unreadable_of
 
 if TYPE_CHECKING:
@@ -49,21 +49,6 @@ class PromotionResult(NamedTuple):
     term: int
     steps: list[str]
     may_be_lost: str
-
-
-class Promised(NamedTuple):
-    """Another member's promise."""
-
-    votes: bool
-    standings: Standings
-    owes: tuple[Debt, ...] = ()
-
-
-def _debts(value: Any, what: str) -> tuple[Debt, ...]:
-    try:
-        return debts_from_json(value)
-    except ValueError as error:
-        raise ProtocolError(f"{what}: {error}") from None
 
 
 class Promotion:
@@ -177,8 +162,8 @@ class Promotion:
         clusters = {seen.cluster_id for seen in others}
         if len(clusters) != 1:
             raise NotLeader(
-                "this node is new: it holds nothing, and nobody who does has answered. A set is founded by itself, "
-                "once all its members are there and new"
+                "this node is new and holds nothing, and no member that holds anything has answered. A set is "
+                "founded by itself, once all its members are there and new"
             )
         self._node.join(clusters.pop())
 
@@ -196,13 +181,13 @@ class Promotion:
             own = "" if member.local.votes else "; this node has no vote: its disk is new, and it has not caught up"
             silent = ", ".join(f"{address} ({why})" for address, why in sorted(self._silent.items()))
             raise NotLeader(
-                f"refused: {found} of the {needed} voters that it takes were found{own}. Without: {silent or 'nobody'}."
+                f"refused: {found} of the {needed} voters that it takes were found{own}. Without: {silent or 'none'}."
                 f" --force leads all the same. {self._may_be_lost()}"
             )
 
     def _may_be_lost(self) -> str:
         member = self._member
-        without = ", ".join(sorted(self._silent)) or "nobody"
+        without = ", ".join(sorted(self._silent)) or "none"
         if not member.local.is_in_set:
             return f"What may be lost: all that {member.local.source} has acknowledged and this node does not have"
         gaps = [*self._lost.values(), *self._unpaid]
@@ -252,7 +237,7 @@ class Promotion:
             raise NotLeader(f"it does not lead again by itself: {self._later}")
         self._require_voters(promised.votes for promised in self._promised.values())
         self._require_term()
-        said = ", ".join(sorted(self._promised)) or "nobody"
+        said = ", ".join(sorted(self._promised)) or "no other member"
         self._say(f"{said} promised it too" + "".join(f"; {a} did not ({why})" for a, why in self._silent.items()))
 
     async def _ask(self, name: str, address: Address, timeout_s: float) -> None:
@@ -283,10 +268,9 @@ class Promotion:
                 self._silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
                 return
             self._silent.pop(name, None)
-            votes = self._member.local.counts(field(answer, "votes", bool, what), placement_id)
-            is_new = field(answer, "is_new", bool, what)  # a new member may be of any cluster, and holds nothing
-            standings = {} if is_new else standings_from_json(answer.get("partitions"), what)
-            self._promised[name] = self._counting(Promised(votes, standings, _debts(answer.get("owes", []), what)))
+            promised = Promised.from_json(answer, what)
+            votes = self._member.local.counts(promised.votes, placement_id)
+            self._promised[name] = self._counting(promised._replace(votes=votes))
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
 
@@ -309,7 +293,7 @@ class Promotion:
     def _require_term(self) -> None:
         now = self._member.local.file.now.term
         if now != self._term:
-            raise NotLeader(f"term {now} was promised to another one meanwhile")
+            raise NotLeader(f"term {now} was promised to another node meanwhile")
 
     # Fetch
 
@@ -428,7 +412,7 @@ class Promotion:
                     if unpaid not in self._unpaid:  # each choice asks again
                         self._unpaid.append(unpaid)
         if self._unpaid and not self._force:
-            silent = ", ".join(sorted(self._silent)) or "nobody"
+            silent = ", ".join(sorted(self._silent)) or "none"
             raise NotLeader(f"refused: {self._unpaid[0]}. Without: {silent}. --force leads all the same")
 
     async def _fetch(self, chosen: dict[PartitionId, Best]) -> bool:

@@ -74,7 +74,7 @@ def forecast_of_follower(
     here = [*(["this node"] if own.votes else []), *voters]
     tally = f"{found} of {len(seen) + 1} members answer with a vote ({_listed(here)}), and {needed} are needed"
     if own.is_new and all(answer.is_new for answer in answers.values()):
-        return _refused("new", "this node is new, and nobody who holds anything answers; --force changes nothing")
+        return _refused("new", "this node is new, and no node that holds anything answers; --force changes nothing")
     if found < needed:
         why = tally + ("" if own.votes else "; this node has no vote yet")
         others = sorted(silent + [address for address in answers if address not in voters])
@@ -136,11 +136,11 @@ def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:
     if have:
         texts = [f"{_listed(have)} {_hold(have)} all that is at {level}"]
     elif here:
-        texts = [f"nobody who could lead holds all that is at {level}"]
+        texts = [f"no node that could lead holds all that is at {level}"]
     elif in_set:
-        texts = ["nobody who could lead is connected"]
+        texts = ["no node that could lead is connected"]
     else:
-        texts = ["nobody follows it, so nothing can be promoted"]
+        texts = ["no node follows it, so none can be promoted"]
     behind = sorted((f.missing or 0, f.address) for f in here if f.missing or (in_set and not f.votes))
     if behind:
         texts.append(", ".join(f"{address} {_lacks(missing) or 'has no vote'}" for missing, address in behind))
@@ -166,7 +166,7 @@ def _lacks(missing: int) -> str:
 
 def _of_replica(own: MemberState, answers: Mapping[str, MemberState], silent: list[str]) -> Forecast:
     if own.is_new and all(answer.is_new for answer in answers.values()):
-        return _refused("new", "this replica is new, and nobody who holds anything answers")
+        return _refused("new", "this replica is new, and no node that holds anything answers")
     leaders = [(answer.term, answer.held, address) for address, answer in answers.items() if answer.leads]
     if not leaders:
         gone = f"what {_listed(silent)} has acknowledged" if silent else "what the leader has acknowledged"
@@ -188,7 +188,7 @@ def _fetch(own: MemberState, answers: Mapping[str, MemberState]) -> str:
     """Says whose history goes on: the newest branch decides, then the number of held mutations."""
     best = max(answers.items(), key=lambda item: (_rank(item[1]), item[0]), default=None)
     if best is None or _rank(best[1]) <= _rank(own):
-        return "it has as much as anybody who answers, and would fetch nothing"
+        return "no node that answers has more, so it would fetch nothing"
     address, answer = best
     more = max(0, answer.held - own.held)
     newer = " of a newer history" if answer.held_term > own.held_term else ""
@@ -208,7 +208,7 @@ def _hold(addresses: list[str]) -> str:
 
 
 def _listed(addresses: list[str]) -> str:
-    return ", ".join(addresses) or "nobody"
+    return ", ".join(addresses) or "none"
 
 
 def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) -> Forecast:

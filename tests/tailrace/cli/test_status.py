@@ -34,7 +34,7 @@ def test_tables(call, node_process, monkeypatch):
         ["orders", number, "leader", "1", "1", "-"] for number in "01"
     ], "no quorum where there is no set"
     assert "leads in term 1\n" in text
-    assert "nobody follows it, so nothing can be promoted" in " ".join(text.split())
+    assert "no node follows it, so none can be promoted" in " ".join(text.split())
     assert "tailrace status" in text
 
 

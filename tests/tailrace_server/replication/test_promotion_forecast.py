@@ -122,7 +122,7 @@ LEADERS = {
     "all are away": (
         [KnownReplica("b:1", True, 0, connected=False), KnownReplica("c:1", True, 4, connected=False)],
         3,
-        "nobody who could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. "
+        "no node that could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. "
         r"no majority: 1 of 3 members .*2 are needed \(not connected: b:1, c:1\)",
     ),
     "they have not come": (
@@ -130,9 +130,9 @@ LEADERS = {
         3,
         "is connected; b:1 is not connected; c:1 is not connected. no majority: 1 of 3",
     ),
-    "nobody follows": ([], 0, "nobody follows it, so nothing can be promoted$"),
+    "nobody follows": ([], 0, "no node follows it, so none can be promoted$"),
     "a plain replica": ([KnownReplica("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
-    "a plain replica is behind": ([KnownReplica("b:1", False, 2)], 0, "nobody who could lead.*b:1 lacks about 2"),
+    "a plain replica is behind": ([KnownReplica("b:1", False, 2)], 0, "no node that could lead.*b:1 lacks about 2"),
 }
 
 
@@ -147,7 +147,7 @@ def test_leaders(name):
 def test_a_node_that_is_alone_is_not_promoted():
     found = forecast_of_lone_node([])
     assert (found.case, found.succeeds) == ("alone", False)
-    assert re.search("^nothing to promote: .*by itself.*nobody follows it, so nothing can be promoted$", found.text)
+    assert re.search("^nothing to promote: .*by itself.*no node follows it, so none can be promoted$", found.text)
     assert forecast_of_lone_node([KnownReplica("b:1", False, 0)]).text.endswith("gone: b:1 holds all that is at disk")
 
 
@@ -203,7 +203,7 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
         for number in range(5):
             await feed.put(b"%d" % number, b"v")
     told = replication(first)
-    assert "gone: nobody who could lead is connected; " in told["promotion"]
+    assert "gone: no node that could lead is connected; " in told["promotion"]
     assert f"{third.address} is not connected, and had all that is at quorum" in told["promotion"]
     assert "no majority: 1 of 3 members are here with a vote, and 2 are needed" in told["promotion"]
     told = await http_status(first)
@@ -351,7 +351,7 @@ async def test_a_plain_replica_and_its_leader(tmp_path, nursery):
     await until(lambda: f"{first}, which leads now, has and this node does not: about 0" in promotion(replica))
     assert replication(replica)["term"] == source.logs("orders")[0].term
     await replica.stop()
-    await until(lambda: promotion(source).endswith("nobody follows it, so nothing can be promoted"))
+    await until(lambda: promotion(source).endswith("no node follows it, so none can be promoted"))
     [state] = status_of(source.node.services)["feeds"][0]["states"]
     assert (state["role"], state["term"], state["durable"], state["visible"]) == ("leader", 1, 1, 1)
     assert (len(state["branches"]), state["followers"]) == (1, [])
