@@ -19,7 +19,7 @@ from pathlib import Path
 from _report import Line, show
 from _restarts.made import Load, make
 from _server import Server
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.upkeep.pace import GROWTH_SHARE
 from tailrace_server.upkeep.policy import replay_share
 
@@ -29,7 +29,7 @@ READY_SECONDS_MAX = 5.0
 
 def replay_s(partitions: int) -> float:
     """What the journal may cost a start at most, as it counts that itself: writers are slowed down before."""
-    return Storage().journal_replay_s * (1 + GROWTH_SHARE) * replay_share(partitions)
+    return StorageConfig().journal_replay_s * (1 + GROWTH_SHARE) * replay_share(partitions)
 
 
 LOADS = (

@@ -25,8 +25,8 @@ import tailrace
 SMALL_PARTS = """
 from tailrace_server import config
 from tailrace_server.publishing import publisher
-make_storage = config.Storage.__init__
-config.Storage.__init__ = lambda self, **said: make_storage(self, **({"publish_bytes_max": 2_000} | said))
+make_storage = config.StorageConfig.__init__
+config.StorageConfig.__init__ = lambda self, **said: make_storage(self, **({"publish_bytes_max": 2_000} | said))
 publisher.STEP_S = 0.0
 """
 NODE = """

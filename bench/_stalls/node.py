@@ -2,10 +2,10 @@
 
     python bench/_stalls/node.py REPORT SETTINGS serve --data DIR ...
 
-SETTINGS is JSON: fields of `tailrace_server.config.Storage`. To the file REPORT the node writes JSON lines: each turn
-of the loop that took longer than _NOTED_SECONDS, with the step in it that took longest and where the task stood before
-and after it; and every _TOLD_EVERY_S what it has done so far. Times are of the monotonic clock, which all processes
-share.
+SETTINGS is JSON: fields of `tailrace_server.config.StorageConfig`. To the file REPORT the node writes JSON lines: each
+turn of the loop that took longer than _NOTED_SECONDS, with the step in it that took longest and where the task stood
+before and after it; and every _TOLD_EVERY_S what it has done so far. Times are of the monotonic clock, which all
+processes share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import trio
 
 from tailrace.cli import main
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.node import command
 from tailrace_server.node.node import Node
 
@@ -117,7 +117,7 @@ def run(report: Path, settings: dict[str, Any]) -> None:
     """Runs the command line with ``settings`` in the place of the defaults."""
     storage, open_node = command._storage, command.open_node
 
-    def with_settings(descriptors: int) -> Storage:
+    def with_settings(descriptors: int) -> StorageConfig:
         return dataclasses.replace(storage(descriptors), **settings)
 
     @asynccontextmanager

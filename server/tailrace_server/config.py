@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageConfig:
     """How much is held in memory and in the journal, and when it goes to segments."""
 
     #: The bytes of all write queues. At half of it the largest are flushed; at all of it writers wait.
@@ -111,7 +111,7 @@ class Config:
     #: Bounds on peers.
     limits: Limits = field(default_factory=Limits)
     #: Memory, journal and segments.
-    storage: Storage = field(default_factory=Storage)
+    storage: StorageConfig = field(default_factory=StorageConfig)
     #: True if the directory is a copy of another node's. The node begins new branches, as after ``tailrace restore``.
     restored: bool = False
     #: The node that this one follows without a vote.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tailrace import cli
 from tailrace.model import Level
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.host.disk import RealDisk, RealFile
 from tailrace_server.journal import Record, RecordKind, Recovered
 from tailrace_server.node import command, node, start
@@ -334,7 +334,7 @@ async def open_mortal(orders: Orders, config: Config):
         signal.signal(signal.SIGUSR1, death.hang)
     if orders.file_bytes_max:
         # Small enough that write queues are flushed, and their segments folded, in the middle of everything.
-        storage = Storage(
+        storage = StorageConfig(
             segment_bytes=16 * 1024,
             flush_age_s=1.0,
             journal_file_bytes_max=orders.file_bytes_max,

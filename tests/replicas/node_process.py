@@ -20,12 +20,14 @@ from typing import NamedTuple
 import trio
 
 from tailrace import cli
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.node import command, start
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.read_index import Confirmations
 
-STORAGE = Storage(segment_bytes=64 * 1024, flush_age_s=2.0, journal_file_bytes_max=512 * 1024, reserve_bytes=256 * 1024)
+STORAGE = StorageConfig(
+    segment_bytes=64 * 1024, flush_age_s=2.0, journal_file_bytes_max=512 * 1024, reserve_bytes=256 * 1024
+)
 
 
 class Orders(NamedTuple):

@@ -19,7 +19,7 @@ from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
-from tailrace_server.config import Config, Limits, Storage
+from tailrace_server.config import Config, Limits, StorageConfig
 from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.node.start import open_node
 from tailrace_server.runtime.host import Host
@@ -27,7 +27,7 @@ from tailrace_server.runtime.host import Host
 DATA = "/data"
 PORT = 4700
 # So small that a run of a minute flushes, folds, purges, rotates and trims all the time.
-STORAGE = Storage(
+STORAGE = StorageConfig(
     memory_bytes_max=60_000,
     segment_bytes=1_500,
     flush_age_s=4.0,

@@ -16,7 +16,7 @@ from tailrace.block.encode import Stamps
 from tailrace.model import FeedInfo, VersionRange
 from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog, common_seq
 from tailrace_server.blocks import cut_above
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.feeds.feed import creation_to_bytes
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.node.start import recover
@@ -29,7 +29,7 @@ from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 DATA = "/data"
 FEED_ID = b"f" * 16
 FIRST_BRANCH = b"u" * 16
-STORAGE = Storage(
+STORAGE = StorageConfig(
     segment_bytes=1_000_000,
     flush_age_s=0.0,
     journal_file_bytes_max=1_500,

@@ -17,7 +17,7 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 
 from tailrace.block import encode_block
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.directory.uptime_file import store_uptime
 from tailrace_server.journal import lock_directory
 from tailrace_server.journal.format import file_name
@@ -29,7 +29,7 @@ from .ledger import Ledger
 
 DATA = "/data"
 DAY = 86_400.0
-STORAGE = Storage(
+STORAGE = StorageConfig(
     memory_bytes_max=200_000,
     segment_bytes=2_000,
     flush_age_s=60.0,

@@ -8,13 +8,13 @@ import trio
 
 from tailrace import DataGone, EndReason, Mutations, Rollback, UnknownFeed
 from tailrace.errors import NotDurable
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 
 
 @pytest.fixture
 def node_config(node_config):
     """Nothing is flushed for its age."""
-    storage = Storage(flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
+    storage = StorageConfig(flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
     return dataclasses.replace(node_config, storage=storage)
 
 

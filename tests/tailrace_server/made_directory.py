@@ -10,7 +10,7 @@ from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
 from tailrace_server.node.start import recover
 from tailrace_server.partition.writing import write_block
@@ -26,7 +26,7 @@ class MadeDirectory:
 
     def __init__(self, disk=None, *, journal_file_bytes_max=1 << 16):
         self.disk = MemoryDisk() if disk is None else disk
-        storage = Storage(journal_file_bytes_max=journal_file_bytes_max, reserve_bytes=0)
+        storage = StorageConfig(journal_file_bytes_max=journal_file_bytes_max, reserve_bytes=0)
         self.config = Config(DATA, storage=storage)
         self.host = Host(
             clock=FakeClock(),

@@ -24,7 +24,7 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace.link.address import Address, parse_address
-from tailrace_server.config import Config, Limits, Storage
+from tailrace_server.config import Config, Limits, StorageConfig
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
 from tailrace_server.journal import JournalDamaged
@@ -281,8 +281,8 @@ def _limits(descriptors: int) -> Limits:
     )
 
 
-def _storage(descriptors: int) -> Storage:
-    usual = Storage()
+def _storage(descriptors: int) -> StorageConfig:
+    usual = StorageConfig()
     return dataclasses.replace(usual, segments_open_max=min(usual.segments_open_max, descriptors // SEGMENTS_SHARE))
 
 

@@ -90,7 +90,7 @@ class StepKind(enum.Enum):
     WAIT = "wait"
 
 
-class Step(NamedTuple):
+class NextStep(NamedTuple):
     """A step, the case of the table, the leader to follow, and for people the reason to wait."""
 
     kind: StepKind
@@ -121,7 +121,7 @@ def takes_back(own: OwnState, leader: MemberState) -> bool:
     return not own.votes and own.placement_id not in leader.founders and leader.term >= own.leader_term
 
 
-def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozenset[str] | set[str]) -> Step:
+def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozenset[str] | set[str]) -> NextStep:
     """Returns the next step of a member of a set.
 
     Args:
@@ -135,14 +135,14 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
     if leaders:
         term, address = leaders[-1]
         if term >= own.term or takes_back(own, answers[address]):
-            return Step(StepKind.FOLLOW, "leads", address)
+            return NextStep(StepKind.FOLLOW, "leads", address)
         return _wait("is_behind", f"{address} leads in term {term}, and term {own.term} was promised to another one")
     promoting = next((address for address, answer in answers.items() if answer.promoting), None)
     if promoting is not None:
         return _wait("is_promoted", f"{promoting} is being promoted")
     if own.is_new and not silent and all(answer.is_new for answer in answers.values()):
         if own.number == 0:
-            return Step(StepKind.FOUND, "all_new")
+            return NextStep(StepKind.FOUND, "all_new")
         return _wait("to_be_founded", "all members are new: the first of the list founds the set")
     if own.is_new:
         return _wait("new", f"this node is new and there is no leader; {_no_answer(silent)}")
@@ -160,7 +160,7 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
     promised = max((answer.term for answer in answers.values() if counts(answer, own.founders)), default=0)
     if silent and promised > own.term:
         return _wait("promised_away", f"term {promised} was promised to another one; {_no_answer(silent)}")
-    return Step(StepKind.LEAD_AGAIN, "led")
+    return NextStep(StepKind.LEAD_AGAIN, "led")
 
 
 class Leader(Protocol):
@@ -219,22 +219,22 @@ def later_leader(
     return None
 
 
-def decide_replica(own: OwnState, seen: Mapping[str, MemberState | None]) -> Step:
+def decide_replica(own: OwnState, seen: Mapping[str, MemberState | None]) -> NextStep:
     """Returns the next step of a plain replica: it follows the leader, and leads again once it was told to lead.
 
     ``seen``: the answer of the node that it is a replica of, and of the leader that this one has named.
     """
     leaders = sorted((answer.term, address) for address, answer in seen.items() if answer is not None and answer.leads)
     if leaders and not (own.led and leaders[-1][0] <= own.leader_term):
-        return Step(StepKind.FOLLOW, "leads", leaders[-1][1])
+        return NextStep(StepKind.FOLLOW, "leads", leaders[-1][1])
     if own.led:
-        return Step(StepKind.LEAD_AGAIN, "led")
+        return NextStep(StepKind.LEAD_AGAIN, "led")
     silent = sorted(address for address, answer in seen.items() if answer is None)
     return _wait("no_leader", f"the leader is not to be reached; {_no_answer(silent)}")
 
 
-def _wait(case: str, why: str) -> Step:
-    return Step(StepKind.WAIT, case, "", why)
+def _wait(case: str, why: str) -> NextStep:
+    return NextStep(StepKind.WAIT, case, "", why)
 
 
 def _no_answer(silent: list[str]) -> str:

@@ -26,7 +26,7 @@ from tailrace_server.host.randomness import fraction
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.election import (
     MemberState,
-    Step,
+    NextStep,
     StepKind,
     decide,
     decide_replica,
@@ -216,7 +216,7 @@ class Member:
         step = self._decide(found)
         return step.kind is StepKind.FOLLOW
 
-    def _decide(self, seen: Mapping[str, MemberState | None]) -> Step:
+    def _decide(self, seen: Mapping[str, MemberState | None]) -> NextStep:
         own = self.local.own_state()
         if self.local.is_in_set:
             return decide(own, seen, self.peers.asked)

@@ -11,7 +11,7 @@ from tailrace_server.partition import replica_apply as intake_taking
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import member, promises, waiting
-from tailrace_server.replication.election import Step, StepKind
+from tailrace_server.replication.election import NextStep, StepKind
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.quorum import Acknowledgements
@@ -55,7 +55,7 @@ def _check_nothing(partition):
 def _leads_again(own, seen, asked):
     """Who led last asks nobody."""
     step = _decide(own, seen, asked)
-    return Step(StepKind.LEAD_AGAIN, "led") if own.led and step.kind is not StepKind.FOLLOW else step
+    return NextStep(StepKind.LEAD_AGAIN, "led") if own.led and step.kind is not StepKind.FOLLOW else step
 
 
 async def _lead_at_once(member):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tailrace.block import encode_block
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.journal import CleanPartition, RecordKind, open_journal, write_clean
 from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES
@@ -65,7 +65,7 @@ def test_the_bounds_are_those_of_the_code():
     for bound in (PAYLOAD_BYTES_MAX, REPLACE_BYTES_MAX, RESERVE_BYTES_DEFAULT):
         assert f"{bound:,}" in PAGE
     assert FILE_BYTES_DEFAULT == 256 << 20
-    assert Storage().journal_file_bytes_max == 64 << 20
+    assert StorageConfig().journal_file_bytes_max == 64 << 20
     assert ALLOCATE_BYTES == 4 << 20
     assert "(64 MiB in a node, 256 MiB in a repair)" in PAGE
     assert "4 MiB ahead" in PAGE

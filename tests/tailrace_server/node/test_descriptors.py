@@ -19,12 +19,12 @@ PARTITIONS = 48
 
 NODE = """
 import resource, sys, trio
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.node.start import open_node
 
 async def main(data, descriptors):
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
-    storage = Storage(flush_age_s=0.2, journal_file_bytes_max=20_000, reserve_bytes=0)
+    storage = StorageConfig(flush_age_s=0.2, journal_file_bytes_max=20_000, reserve_bytes=0)
     async with open_node(Config(data, ("127.0.0.1", 0), http=None, ws=None, storage=storage)) as node:
         print(node.listening[1], flush=True)
         await trio.to_thread.run_sync(sys.stdin.read)

@@ -17,7 +17,7 @@ from tailrace.model import EndReason, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, StreamRequest, encode_number
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.host.disk import RealFile
 from tailrace_server.serving import time_slices
 from tailrace_server.stream import partition_stream, segment_cursor
@@ -26,7 +26,7 @@ from tailrace_server.stream import partition_stream, segment_cursor
 @pytest.fixture
 def node_config(node_config):
     """Room for a few small blocks; nothing is flushed for its age."""
-    storage = Storage(memory_bytes_max=100_000, flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
+    storage = StorageConfig(memory_bytes_max=100_000, flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
     return dataclasses.replace(node_config, storage=storage)
 
 

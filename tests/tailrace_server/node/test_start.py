@@ -11,7 +11,7 @@ from tailrace.wire.failures import OutOfOrder
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Write, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.journal import DirectoryInUse
 from tailrace_server.node.start import open_node
 
@@ -101,7 +101,7 @@ async def test_a_dropped_feed_stays_dropped(running, client, feed):
 
 
 async def test_files_of_the_journal_are_all_read(run_node, node_config):
-    storage = Storage(journal_file_bytes_max=10_000)
+    storage = StorageConfig(journal_file_bytes_max=10_000)
     config = dataclasses.replace(node_config, data=node_config.data + "-small", storage=storage)
     small = await run_node(config)
     async with tailrace.connect(small.url) as client:

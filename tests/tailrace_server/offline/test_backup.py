@@ -12,7 +12,7 @@ from tests.tailrace_server.offline.damage import files_of, fill_at, journal_of, 
 from tests.tiers import examples
 
 import tailrace
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.directory import restored_marks as marks
 from tailrace_server.directory.identity import BadDirectory, load
 from tailrace_server.host.disk import RealDisk, read_file
@@ -406,7 +406,7 @@ def test_a_feed_that_is_dropped_meanwhile_is_not_in_the_backup():
 async def test_a_backup_of_a_running_node_under_writes(tmp_path):
     """A writer, flushes, folds and trims go on; what is restored has all that was acknowledged before it began."""
     disk = RealDisk()
-    storage = Storage(
+    storage = StorageConfig(
         segment_bytes=20_000,
         journal_file_bytes_max=50_000,
         journal_bytes_max=150_000,

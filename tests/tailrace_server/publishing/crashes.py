@@ -13,7 +13,7 @@ from tests.tailrace_server.publishing.blocks import block
 
 from tailrace.errors import BatchChanged, TooLarge, UnknownStage
 from tailrace.wire.stage_messages import Publish, StageSeal
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.node.start import recover
 from tailrace_server.runtime.host import Host
 
@@ -21,7 +21,7 @@ DATA = "/data"
 PARTITIONS = 2
 # A flush after each batch, several files of the journal, and segments small enough to want a second one. A publish
 # reads its stages.
-STORAGE = Storage(
+STORAGE = StorageConfig(
     segment_bytes=1,
     journal_file_bytes_max=3_000,
     journal_bytes_max=6_000,

@@ -8,7 +8,7 @@ from tests.docs.test_docs import DOCS, MESSAGES, example, sections, tables
 from tailrace.block import Block, digest_of_block
 from tailrace.wire import stage_messages
 from tailrace.wire.bodies import decode_json
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.journal import published_record as record
 from tailrace_server.publishing import cuts, kept_blocks, publisher, spreading, stage_file, stages
 from tailrace_server.state import last_batches
@@ -36,7 +36,7 @@ def test_the_fields_of_the_file_lie_back_to_back():
 
 
 def test_the_bounds_are_those_of_the_code():
-    storage = Storage()
+    storage = StorageConfig()
     assert f"at most {storage.stages_max:,} stages, {stages.OPEN_MAX} of them unsealed" in STAGE
     assert f"{storage.stage_bytes_max >> 30} GiB of them" in STAGE
     assert f"{storage.stage_kept_bytes_max >> 20} MiB of them, and for a minute" in STAGE

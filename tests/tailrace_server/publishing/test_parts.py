@@ -17,7 +17,7 @@ from tailrace.block import encode_block
 from tailrace.errors import BatchChanged, NoSpace
 from tailrace.model.hashing import HASH_MAX, key_hash
 from tailrace.wire.stage_messages import Publish
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.journal import writer
 from tailrace_server.journal.published_record import PUBLISH_BYTES_MAX
 from tailrace_server.publishing import cuts, cutting, publisher
@@ -196,7 +196,7 @@ async def test_what_fits_into_a_record_is_not_cut(world, monkeypatch):
 
 
 async def test_a_bound_of_a_part_is_that_of_a_record():
-    assert Storage.__dataclass_fields__["publish_bytes_max"].default == PUBLISH_BYTES_MAX
+    assert StorageConfig.__dataclass_fields__["publish_bytes_max"].default == PUBLISH_BYTES_MAX
 
 
 async def test_what_is_sorted_outlives_a_cancelled_request_and_goes_when_it_is_not_used(world):

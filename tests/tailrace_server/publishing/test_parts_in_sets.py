@@ -8,7 +8,7 @@ from tests.tailrace_server.publishing.test_sets import last_batches, numbered, p
 from tests.tailrace_server.replication.made_set import make_set, until
 
 from tailrace.wire.stage_messages import Publish, SinksTold
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.publishing import cutting, publisher
 from tailrace_server.state.last_batches import to_json
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -21,7 +21,7 @@ async def members(tmp_path, nursery, monkeypatch):
     """A set whose nodes take 1,000 bytes of a batch at a time, one part a request."""
     monkeypatch.setattr(publisher, "STEP_S", 0.0)
     monkeypatch.setattr(cutting, "READ_BYTES", 1)
-    made = make_set(tmp_path, nursery, storage=Storage(publish_bytes_max=1_000))
+    made = make_set(tmp_path, nursery, storage=StorageConfig(publish_bytes_max=1_000))
     await made.start()
     await made.settled()
     return made

@@ -35,8 +35,8 @@ published.publish = publish_and_die
 # Little else may be in memory.
 LEAN = """
 from tailrace_server import config
-make_storage = config.Storage.__init__
-config.Storage.__init__ = lambda self, **said: make_storage(
+make_storage = config.StorageConfig.__init__
+config.StorageConfig.__init__ = lambda self, **said: make_storage(
     self, **({"memory_bytes_max": 48 << 20, "stage_kept_bytes_max": 16 << 20} | said)
 )
 """

@@ -30,7 +30,7 @@ from tailrace.model import Level, failover
 from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.replication import handover, membership
 from tailrace_server.replication.following import Following
@@ -1264,7 +1264,7 @@ async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(source_an
 
 async def test_a_follower_whose_memory_is_full_goes_on(new_set):
     made = new_set()
-    small = Storage(memory_bytes_max=256 * 1024)
+    small = StorageConfig(memory_bytes_max=256 * 1024)
     made[2].config = dataclasses.replace(made[2].config, storage=small)
     await made.start()
     await made.settled()

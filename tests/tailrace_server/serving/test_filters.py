@@ -8,7 +8,7 @@ import trio
 
 from tailrace import Mutations, Rollback, SnapshotEnd
 from tailrace.errors import TooLarge
-from tailrace_server.config import Storage
+from tailrace_server.config import StorageConfig
 
 PARTITIONS = 4
 
@@ -16,7 +16,7 @@ PARTITIONS = 4
 @pytest.fixture
 def node_config(node_config):
     """Nothing is flushed by itself."""
-    storage = Storage(flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
+    storage = StorageConfig(flush_age_s=1e9, reserve_bytes=0, free_bytes_min=0)
     return dataclasses.replace(node_config, storage=storage)
 
 

@@ -11,7 +11,7 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
-from tailrace_server.config import Config, Storage
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.node.start import recover
 from tailrace_server.partition.writing import write_block
@@ -35,7 +35,7 @@ class Engine:
         self.clock = FakeClock()
         self.host = Host(clock=self.clock, randomness=SeededRandomness(), disk=self.disk, workers=self.workers)
         usual = {"journal_file_bytes_max": FILE_BYTES, "reserve_bytes": 0, "free_bytes_min": 0, "flush_age_s": 0.0}
-        self.config = Config(DATA, storage=Storage(**(usual | storage)))
+        self.config = Config(DATA, storage=StorageConfig(**(usual | storage)))
         self.written = {}
         self.numbers = collections.Counter()  # of blocks that each producer has sent to each feed
         self.start()
