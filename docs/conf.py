@@ -38,7 +38,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections\.abc|typing|types|datetime|os|pathlib|sqlite3|trio|pyarrow|pyspark)\..*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|SupportsIndex|datetime)"),
     ("py:.*", r"(DataFrame|SparkSession|Column|StructType|DataSource\w*|abc\..*|enum\..*|optional|StrPath)"),
-    ("py:.*", r"(tuple|Mapping)\[.*|.*tailrace\.address\.Address"),
+    ("py:.*", r"(tuple|Mapping)\[.*|.*tailrace\.link\.address\.Address"),
     ("py:.*", r"(Protocol|Generic|NamedTuple|T|_T)"),
 ]
 # Types of the SDK that a signature names and that programs do not use by name.
