@@ -183,7 +183,7 @@ def wait_for(look):
     ("arguments", "code", "said"),
     [
         (["--repo", "nowhere"], 2, "--repo: nowhere is not a folder; give the path of a git repository"),
-        (["--data", "."], 1, "is not empty, and no earlier run has made it; give a new folder"),
+        (["--data", "."], 1, "is not empty, and not from an earlier run: give a new folder"),
     ],
 )
 def test_wrong_use_is_one_line(arguments, code, said, history_of_changes):
