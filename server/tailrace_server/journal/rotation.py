@@ -7,7 +7,8 @@
 2. Until then a start finds only the old file. A copy of each record of the new file is therefore written to the old
    one too, behind its end: a process that is killed loses no record that ``append`` has returned.
 3. Once the new file has its name durably, bytes behind the end of the old one do not count (LEFTOVER in file_case.py).
-   The copies stay there until the next start, because a backup that runs may have taken them for the journal's end.
+   The copies stay there until a clean stop or the next start, because a backup that runs may have taken them for the
+   journal's end.
 """
 
 from __future__ import annotations

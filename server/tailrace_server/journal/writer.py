@@ -19,6 +19,7 @@ begins with. It is cut off when the file is finished.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -461,6 +462,8 @@ class Journal:
                         self._make_rotation_durable(rotation, self._file, self._number)
                     self._finish()
                     self._next.remove()
+                    with contextlib.suppress(OSError):  # else the next start cuts the copies
+                        self._older.cut()
                     self._stopped = "the journal is closed"
             finally:
                 self._next.close()
