@@ -7,6 +7,7 @@ and of what is not, none is.
 import random
 
 import pytest
+import trio
 
 from tailrace.block import encode_block
 from tailrace_server.manifest.producers import producers_to_json
@@ -100,13 +101,16 @@ class Replica:
     async def roll_back(self):
         if not self.held:
             return
-        seq = await roll_back(
-            self.engine.node.storage,
-            self.partition,
-            self.random.choice(self.held)[3],
-            self.partition.log,
-            self.engine.node.leaderships.system.on_shortfall,
-        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.engine.node.storage.committer.run)
+            seq = await roll_back(
+                self.engine.node.storage,
+                self.partition,
+                self.random.choice(self.held)[3],
+                self.partition.log,
+                self.engine.node.leaderships.system.on_shortfall,
+            )
+            nursery.cancel_scope.cancel()
         self.held = [write for write in self.held if write[3] <= seq]
         self.coming = []
         self.check()
