@@ -189,7 +189,7 @@ async def test_trimmed_while_it_was_away(running, consume, consumer, feed):
         late = Consumer(feed, since=positions)
         nursery.start_soon(late.run)
     assert isinstance(late.error, DataGone)
-    assert "what is kept begins above seq 3" in str(late.error)
+    assert "the kept mutations begin above seq 3" in str(late.error)
     assert late.error.first_seq == 4
 
 

@@ -1,4 +1,4 @@
-"""The plan of `Feed.explain_resume`: asks a node what it would answer to a consumer that resumes. Pure."""
+"""The plan of `Feed.explain_resume`: asks a node for its answer to a consumer that resumes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.wire.stream_messages import ResumeAnswer
 def explain_plan(
     client: ClientCore, feed: FeedCore, positions: Positions, visibility: str
 ) -> Plan[dict[int, Explanation]]:
-    """Tells what a consumer that resumed with these positions would do now, and why. No stream is opened.
+    """Explains how a consumer would resume from these positions now, and why. No stream is opened.
 
     Args:
         positions: The stored positions of the consumer.

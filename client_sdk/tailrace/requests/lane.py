@@ -11,8 +11,8 @@ The node takes a producer's blocks in the order of their numbers, without a gap,
 1. At most 16 blocks are unanswered.
 2. A block refused for good frees its number; those after it bounce (out of order) and are sent again with numbers one
    lower, which keeps the order.
-3. After a lost connection all that is unanswered is sent again, flagged, under its old number: it is written once. What
-   was sent more than half an hour ago is given up instead: the node forgets a producer after an hour.
+3. After a lost connection all unanswered blocks are sent again, flagged, under their old numbers: each is written once.
+   A block that was sent more than half an hour ago is given up instead: the node forgets a producer after an hour.
 4. A block that is withdrawn before it was sent is never sent. One that was sent keeps its number until its answer comes
    or the connection is lost; it is not sent again.
 5. If the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level. The lane

@@ -2,7 +2,7 @@
 
 Two tasks: one reads what arrives, up to the bounds of a transaction; the other applies it, on the index's own thread,
 and of each key only the newest. So the slower the index, the more a transaction holds, and the fewer rows it writes.
-What is done with the index, and in which order, is in ``applier``.
+``applier`` decides which calls the index gets, and in which order.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Follower(OfOneProcess):
         self._register()
 
     async def __aenter__(self) -> Follower:
-        """Opens the index, and resumes where it stands.
+        """Opens the index, and resumes from its stored positions.
 
-        Raises ValueError if a follower of this process has the index already, what the index raises (IndexBusy only
+        Raises ValueError if a follower of this process has the index already, the errors of the index (IndexBusy only
         after 60 s), BadPosition, UnknownFeed, ...
         """
         self.check_process()
@@ -261,7 +261,7 @@ class Follower(OfOneProcess):
         try:
             await self._do_once_free(job)
         except IndexBusy:
-            await trio.sleep_forever()  # the follower is being left; what was not stored comes again
+            await trio.sleep_forever()  # the follower is being left; rows that were not stored come again
 
     async def _do_once_free(self, job: IndexBatch | IndexRollback) -> None:
         if isinstance(job, IndexRollback):

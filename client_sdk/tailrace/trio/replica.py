@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 class ReplicaStream(Stream):
     """A stream for a node; made by `replica_stream`. It gives the events of a Stream, and those of `ReplicaEvent`.
 
-    It has one connection to one node. Where that breaks, or where the node does not lead and should, entering or the
-    next event raises Unreachable, StreamEnded, NotLeader, or what else was the reason: nothing is tried again. Make
-    another one, from where the replica stands then. What concerns one partition only, as a damaged segment does, is a
-    `StreamFailed`: the others go on, and that one is asked for again after `resume`.
+    The stream has one connection to one node, and tries nothing again. If the connection breaks, or the node does not
+    lead and should, entering or the next event raises Unreachable, StreamEnded, NotLeader or the node's error. Make
+    another stream then, from the replica's positions. An error of one partition, such as a damaged segment, is a
+    `StreamFailed`: the other partitions continue, and `resume` asks for that one again.
 
-    A Rollback's keys are of no use here: go back to its ``seq`` or to a lower one at which the store can stand, and say
-    where by `settle`, before the next event is asked for. Then the partition is asked for again.
+    After a Rollback, go back to its ``seq`` or a lower one that the store can restore. Tell it by `settle` before you
+    ask for the next event; the partition is then asked for again. The Rollback's keys are of no use to a replica.
     """
 
     async def __anext__(self) -> Event | ReplicaEvent:  # type: ignore[override]
-        """The next event; the one before it counts as handled. Raises what has ended the stream."""
+        """Returns the next event; the one before it counts as handled. Raises the error that ended the stream."""
         return await self._next()
 
     @property
     def peer(self) -> HelloOk:
-        """What the node has said of itself. AssertionError before the stream was entered."""
+        """The node's HELLO_OK. AssertionError before the stream was entered."""
         assert self._session.peer is not None, "the stream was entered"
         return self._session.peer
 
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
         """Says that the replica holds ``partition``, fsynced, up to ``seq``, the end of a run of ``branch`` (16 bytes).
 
-        Sent at once; never waits. Nothing is said where the partition's stream is not open.
+        Sends at once and never waits. Sends nothing if the partition's stream is not open.
         """
         self._session.acknowledge(partition, branch, seq)
         self._send()
 
     def resume(self, partition: int, position: Position) -> None:
-        """Asks for a partition again after a `StreamFailed`, from where the replica stands, once a pause is over."""
+        """Asks for a partition again after a `StreamFailed`, from ``position``, after a pause."""
         self._session.resume(partition, position)
 
     def confirm(self, number: int) -> None:
@@ -84,15 +84,21 @@ def replica_stream(
     window_bytes: int = 8 * 1024 * 1024,
     timeout_s: float = 5.0,
 ) -> ReplicaStream:
-    """A stream of ``feed``, at level memory, for the node that ``replica`` names; an async context manager.
+    """Returns a stream of ``feed``, at level memory, for the node that ``replica`` names; an async context manager.
 
-    ``positions``: where the replica stands in each partition, between runs: `Position.at` its log and seq, and the
-    purge seq that it was told where it has not passed that yet. Those that are left out begin at 0. The feed's id has
-    to be that of the feed there, else UnknownFeed; that of the cluster is for the caller to check
-    (`ReplicaStream.peer`).
-    ``state``: what the node has to be, "leader" or "follower". ``partitions``: all by default. ``until``: where the
-    partitions end. ``window_bytes``: what may be under way. ``timeout_s``: how long entering may take, with every
-    partition agreed to or refused.
+    Args:
+        address: The node to copy from.
+        feed: The feed's name. Its id must be that of ``positions``, else entering raises UnknownFeed. The caller
+            compares the cluster's id (`ReplicaStream.peer`).
+        positions: For each partition a position between two published batches: `Position.at` the replica's log and
+            seq, with the leader's purge seq until the replica has passed it. Partitions that are left out begin at 0.
+        replica: The node that follows.
+        host: Clock, network and randomness; those of the machine by default.
+        state: The role that the node must have, "leader" or "follower".
+        partitions: The partitions to copy; all by default.
+        until: The last seq of each partition; no end by default.
+        window_bytes: The bytes that may be sent and not yet handled.
+        timeout_s: The seconds that entering may take, with every partition accepted or refused.
     """
     subscription = Subscription(
         feed,

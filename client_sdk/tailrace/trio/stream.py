@@ -117,8 +117,8 @@ class Stream(OfOneProcess):
         return self
 
     async def __anext__(self) -> Event:
-        """The next event; the one before it counts as handled. Raises what has ended the stream for good."""
-        return cast(Event, await self._next())  # what else there is only a replica is given
+        """Returns the next event; the one before it counts as handled. Raises the error that ended the stream."""
+        return cast(Event, await self._next())  # only a replica gets other events
 
     async def _next(self) -> Event | ReplicaEvent:
         if self._forked_from:  # checked here too, since this is called for each event
@@ -229,7 +229,7 @@ class Stream(OfOneProcess):
     # The connection
 
     async def _read_more(self, deadline: float | None) -> None:
-        """Reads once; connects first where there is no connection. Raises what is final."""
+        """Reads once; connects first if there is no connection. Raises final errors only."""
         try:
             if self._transport is None:
                 await self._reconnect()
@@ -313,7 +313,7 @@ class Stream(OfOneProcess):
             self._wake.set()
 
     async def _keep(self) -> None:
-        """Lets the node know that this side lives, notices when it does not, and asks again for what was refused."""
+        """Sends signs of life, notices a silent node, and repeats refused requests when their pause is over."""
         silence, reads = Silence(trio.current_time()), 0
         while True:
             peer = self._session.peer if self._session.greeted else None

@@ -382,7 +382,7 @@ def _merge_some(partition: Partition) -> None:
 def _gap(partition: Partition, first_seq: int, last_seq: int, file: int) -> Incomplete:
     return Incomplete(
         f"something of feeds/{partition.feed_id.hex()}/{partition.id}, or of the journal before {file_name(file)},",
-        f"that file has seqs {first_seq} to {last_seq}, and what was found before it ends at seq {partition.high_seq}",
+        f"that file has seqs {first_seq} to {last_seq}, and the rows before it end at seq {partition.high_seq}",
     )
 
 

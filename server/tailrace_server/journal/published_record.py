@@ -54,7 +54,7 @@ def decode_published(payload: bytes, covered: int) -> PublishedRecord:
         heads = begin + -begin % 8
         sinks = from_json(json.loads(bytes(view[_COUNTS.size : begin]))["sinks"])
     except (struct.error, ValueError, LookupError, TypeError) as error:
-        raise BadBlock(f"what was published cannot be read: {error!r}") from None
+        raise BadBlock(f"the published batch cannot be read: {error!r}") from None
     offset = heads + count * HEADER_BYTES
     if offset != covered or any(view[begin:heads]):
         raise BadBlock(f"{count} blocks were published, and {covered} bytes are before their bodies")
@@ -65,7 +65,7 @@ def decode_published(payload: bytes, covered: int) -> PublishedRecord:
         blocks.append(Block.parse(b"".join((head, view[offset:end]))))
         offset = end
     if offset != len(payload):
-        raise BadBlock(f"{len(payload) - offset} bytes are behind what was published")
+        raise BadBlock(f"{len(payload) - offset} bytes follow the published blocks")
     _check_order(blocks)
     return PublishedRecord(sinks, tuple(blocks))
 

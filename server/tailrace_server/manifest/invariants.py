@@ -67,7 +67,7 @@ def _chain(manifest: Manifest) -> Iterator[str]:
         if entry.after_seq >= entry.last_seq:
             yield f"{_name(entry)} is empty"
         if end is not None and entry.after_seq != end:
-            yield f"{_name(entry)} does not begin where the one before it ends, at {end}"
+            yield f"{_name(entry)} does not begin at the end of the one before it, {end}"
         end = entry.last_seq
     begin = manifest.segments[0].after_seq if manifest.segments else manifest.flushed_seq
     if begin > manifest.trim_seq:

@@ -270,7 +270,7 @@ class ManifestStore:
             if error is None:
                 removed.append(name)
             else:
-                log.warning("a file that is none of the partition's is left, until the next start: %s", error)
+                log.warning("a file that no manifest names is left until the next start: %s", error)
         return removed
 
     def _segments(self, directory: str) -> list[str]:

@@ -52,9 +52,9 @@ from tailrace_server.upkeep.storage import Storage
 log = logging.getLogger("tailrace.server")
 
 _RESTORED_IN_SET = (
-    "{} was restored or repaired, and may lack what it has acknowledged as one of several: give this node an empty "
-    "directory, and it is filled by its leader. If all of its set is lost, make a new set of the backup: the guide on "
-    "replication tells how, under 'A backup in a set'"
+    "{} was restored or repaired, and may lack writes that it has acknowledged as a member: give this node an empty "
+    "directory, and its leader fills it. If the whole set is lost, make a new set of the backup: see 'A backup in a "
+    "set' in the guide on replication"
 )
 
 
@@ -134,7 +134,7 @@ def recover(config: Config, host: Host) -> Node:
         # A node that cannot start on a full disk could not empty it either.
         if not _free_some(config, host):
             raise
-        log.warning("%s: the start goes on with what was kept for that", error)
+        log.warning("%s: the start continues with the reserved space", error)
         return _recover(config, host, found)
 
 

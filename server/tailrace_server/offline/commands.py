@@ -175,7 +175,7 @@ def _show_findings(console: Console, title: str, found: list[tuple[FileResult, F
         (file.path, "" if finding.offset is None else finding.offset, finding.what, finding.means)
         for file, finding in found[:_FINDINGS_SHOWN_MAX]
     ]
-    columns = [("file", "left"), ("offset", "right"), ("what", "left"), ("what it means", "left")]
+    columns = [("file", "left"), ("offset", "right"), ("what", "left"), ("meaning", "left")]
     console.print(make_table(title, columns, rows))
     if len(found) > len(rows):
         console.print(f"and {len(found) - len(rows)} more: --json shows all")

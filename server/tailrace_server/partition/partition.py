@@ -491,7 +491,7 @@ class Partition:
         self.tree.check()
         self.chain.check()
         assert not self.chain.segments or self.chain.flushed_seq == self.flushed_seq, "the tree begins elsewhere"
-        assert self.high_seq == self.tree.last_seq, "the tree does not end where the partition does"
+        assert self.high_seq == self.tree.last_seq, "the tree does not end at the partition's last seq"
         assert self.durable_seq <= self.high_seq, "more is durable than was given"
         assert len(self.log) <= 1 or self.log[0].base <= self.high_seq, "the newest branch begins above the last seq"
         assert self.keys.indexed_seq <= self.high_seq, "the index by key is ahead of the tree"

@@ -38,7 +38,7 @@ def check_replica(partition: Partition, block: Block, after_seq: int) -> None:
     if header.partition != partition.id:
         raise BadBlock(f"a block of partition {header.partition} for partition {partition.id}")
     if header.first_seq <= after_seq:
-        raise BadBlock(f"seqs {header.first_seq} to {header.last_seq} are not above {after_seq}: cut what is there")
+        raise BadBlock(f"seqs {header.first_seq} to {header.last_seq} are not above {after_seq}: cut the rows up to it")
     if header.least_hash < partition.hash_first or header.greatest_hash > partition.hash_last:
         raise BadBlock(
             f"the block's key hashes {header.least_hash} to {header.greatest_hash} are outside of partition "

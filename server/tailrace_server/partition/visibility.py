@@ -12,7 +12,7 @@ def end_at(tree: Tree, published: PublishedBatches, chain: Chain, seq: int) -> i
     if seq <= tree.base_seq:
         return chain.end_at(seq)
     block = tree.find(seq)
-    assert block is not None, "what is shown is in the tree or in segments"
+    assert block is not None, "a visible seq is in the tree or in segments"
     first_seq, last_seq = block.seqs
     seq = seq if last_seq == seq else first_seq - 1
     batch = published.around(seq)

@@ -201,9 +201,9 @@ class Leadership:
         if self.replicas.plain and not self.in_set:
             raise Forbidden(
                 f"nothing is published exactly once here: {self.replicas.plain} follows this node, or did since its "
-                "start, as a plain replica (--replica-of). Once promoted, that may lack a batch that was committed. "
-                "Make the nodes a set (--members), where a majority has a batch before it is answered, or write with "
-                "delivery at_least_once. Where no replica follows this node any more, restart it"
+                "start, as a plain replica (--replica-of). If it is promoted, it may lack a committed batch. Make the "
+                "nodes a set (--members), whose majority has a batch before it is answered, or write with delivery "
+                "at_least_once. If no replica follows this node any more, restart it"
             )
 
     def confirm(self, callback: Answer) -> Cancel | None:

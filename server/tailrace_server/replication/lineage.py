@@ -63,8 +63,8 @@ def why_older(name: str, known: MemberStart | None, told: Lineage | None) -> str
         return ""
     if told.is_older or (known is not None and not _goes_on(known, told)):
         return (
-            f"{name} is on an older copy of its own directory: it lacks what it has acknowledged since, and has no "
-            "vote until it has caught up with a leader"
+            f"{name} is on an older copy of its own directory: it lacks writes that it has acknowledged since, and has "
+            "no vote until it has caught up with a leader"
         )
     return ""
 

@@ -299,11 +299,11 @@ class Member:
             try:
                 count = await roll_back_newer(self.node, self.leadership, parse_address(name))
             except (TailraceError, OSError) as error:
-                self._warn(f"{name} is behind, and what it does not have is not given up: {error}")
+                self._warn(f"{name} is behind, and the rows that it lacks are not rolled back: {error}")
                 return
         if count:
             self._gave_up = (
-                f"; gave up what it held of later terms than {name} has in {count} partitions, which is in lost/"
+                f"; rolled back {count} partitions with rows of later terms than {name} has; lost/ keeps the rows"
             )
             self._warn(f"follows {name}{self._gave_up}")
 

@@ -160,9 +160,9 @@ class MembershipFile:
             size = self.now.size
             raise BadDirectory(
                 f"{directory} belongs to a set of {size} members, and --members names {members}: a majority of "
-                f"{members} may have nothing of what a majority of {size} has acknowledged. Start it with all {size}; "
-                "one that is gone is replaced at its address, with an empty directory. A set of another size is made "
-                "anew, from a backup"
+                f"{members} may lack writes that a majority of {size} has acknowledged. Start it with all {size}; "
+                "replace a lost member at its address, with an empty directory. A set of another size is a new set, "
+                "made from a backup"
             )
         if members and self.now.number not in (-1, number):
             raise BadDirectory(
@@ -201,9 +201,9 @@ def check_no_member(disk: Disk, directory: str, placement_id: bytes) -> None:
         return
     if size:
         raise BadDirectory(
-            f"{directory} is a member's of a set of {size} members, and --members is missing: with its vote it would "
-            "take the set back to what it holds. Start it with --members. To look at what it holds, start a copy of it "
-            "with --restored, which makes another node of it, at an address that is no member's"
+            f"{directory} belongs to a member of a set of {size}, and --members is missing: by its vote the set would "
+            "go back to this directory's rows. Start it with --members. To look at its rows, start a copy of it with "
+            "--restored, which makes another node of it, at an address that is no member's"
         )
 
 

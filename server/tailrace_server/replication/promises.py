@@ -138,7 +138,7 @@ async def keep_promise(member: Member, term: int) -> None:
     with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
         await member.nothing_under_way()
     if scope.cancelled_caught:
-        raise Unreachable("what was under way with the leader before has not ended in time")
+        raise Unreachable("the requests to the leader before have not ended in time")
     await member.node.storage.all_durable()
     member.local.settle_debts()
 

@@ -169,17 +169,18 @@ def _of_replica(own: MemberState, answers: Mapping[str, MemberState], silent: li
         return _refused("new", "this replica is new, and no node that holds anything answers")
     leaders = [(answer.term, answer.held, address) for address, answer in answers.items() if answer.leads]
     if not leaders:
-        gone = f"what {_listed(silent)} has acknowledged" if silent else "what the leader has acknowledged"
-        lost = f"{gone} and this node does not have"
+        gone = _listed(silent) if silent else "the leader"
+        lost = f"writes that {gone} has acknowledged and this node does not have"
     else:
         _, held, address = max(leaders)
-        lost = f"what {address}, which leads now, has and this node does not: about {max(0, held - own.held)} mutations"
+        count = max(0, held - own.held)
+        lost = f"rows that {address}, which leads now, has and this node does not: about {count} mutations"
     return _refused("replica", f"a plain replica has no majority to ask. With --force it leads, and loses {lost}")
 
 
 def _forced(silent: list[str]) -> str:
     if not silent:
-        return "With --force it leads; all have answered, and what they hold would be fetched"
+        return "With --force it leads; all have answered, and their rows would be fetched"
     lost = f"writes of every level, quorum among them, that only {_listed(silent)} had"
     return f"With --force it leads, and could lose {lost}"
 

@@ -67,8 +67,8 @@ async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Addr
         if newer is not None and not partition.is_dropped and leadership.group.has(partition):
             base, left = newer
             log.warning(
-                "partition %s of feed %s gives up what is above seq %s: it is of term %s, and the leader that it was "
-                "told to follow, %s, is in term %s",
+                "partition %s of feed %s rolls back to seq %s: the rows above are of term %s, and the leader that "
+                "it follows, %s, is in term %s",
                 *(partition.id, partition.feed_id.hex(), base, partition.log.term, address, term),
             )
             with trio.CancelScope(shield=True):

@@ -55,7 +55,7 @@ class BlockIndex(NamedTuple):
         """Raises SegmentFormatError unless blocks lie back to back from ``begin``, seqs rise, and ``identity`` fits."""
         ends = self.offsets + self.nbytes
         firsts = np.concatenate((np.array([begin], np.uint64), ends[:-1])) if len(ends) else ends
-        self._check_all(self.offsets == firsts, "does not begin where the one before it ends")
+        self._check_all(self.offsets == firsts, "does not begin at the end of the one before it")
         sizes = (self.nbytes > HEADER_BYTES) & (self.nbytes <= HEADER_BYTES + BODY_BYTES_MAX)
         self._check_all(sizes, "has a length that can't be")
         self._check_all((self.rows >= 1) & (self.rows <= ROWS_MAX), "has a count of rows that can't be")

@@ -86,7 +86,7 @@ class SegmentWriter:
             raise ValueError(f"a block of partition {header.partition} for a segment of {self._identity.partition}")
         if not self._last_seq < header.first_seq <= header.last_seq <= self._identity.last_seq:
             raise ValueError(
-                f"a block of seqs {header.first_seq} to {header.last_seq} does not lie in what is left of the run, "
+                f"a block of seqs {header.first_seq} to {header.last_seq} is outside of the rest of the range, "
                 f"({self._last_seq}, {self._identity.last_seq}]"
             )
         if self._totals.rows + header.rows > ROWS_MAX:

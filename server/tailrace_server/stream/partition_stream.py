@@ -344,7 +344,7 @@ class PartitionStream:
 
     def end_snapshot(self) -> None:
         """Ends the snapshot: the stream is between snapshots again."""
-        assert self.all_sent, "a snapshot ends where it was announced to end"
+        assert self.all_sent, "a snapshot ends at its announced seq"
         self.delivered_seq = self.snapshot_last  # the row of the last seq may have been purged
 
     def before_block(self, block: Block) -> Sequence[bytes]:

@@ -126,7 +126,7 @@ def answer_request(
         # The rows that it lacks are gone, and its own are older than all that are kept: it copies the partition anew.
         return RollBack(partition, 0, log, EndReason.TRIMMED.value)
     if 0 < resume.seq < trim_seq:
-        message = f"what is kept begins above seq {trim_seq}"
+        message = f"the kept mutations begin above seq {trim_seq}"
         return StreamEnd(partition, EndReason.TRIMMED, message, log.term, trim_seq + 1)
     if resume.seq < request.seq:
         return RollBack(partition, resume.seq, log, resume.why.value)

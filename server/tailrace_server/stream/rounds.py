@@ -389,7 +389,7 @@ class Rounds:
             self._end(slot, EndReason.PURGED, f"deletions up to seq {stream.partition.purge_seq} have been purged")
         elif stream.is_trimmed:
             trim_seq = stream.partition.trim_seq
-            self._end(slot, EndReason.TRIMMED, f"what is kept begins above seq {trim_seq}", trim_seq + 1)
+            self._end(slot, EndReason.TRIMMED, f"the kept mutations begin above seq {trim_seq}", trim_seq + 1)
         else:
             return False
         return True

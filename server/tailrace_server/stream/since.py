@@ -112,8 +112,8 @@ def checked_start(partition: Partition, start: StreamStart, since_us: int, bound
     """
     if start.known_seq < partition.trim_seq and since_us < bounds.trimmed_before_us:
         raise DataGone(
-            f"partition {partition.id} has been trimmed up to seq {partition.trim_seq}, and what was stamped since "
-            f'{to_text(since_us)} may be among that: ask for a later time, or since "beginning" for all that is kept',
+            f"partition {partition.id} has been trimmed up to seq {partition.trim_seq}, and some since "
+            f'{to_text(since_us)} may be among them: ask for a later time, or since "beginning" for all that are kept',
             first_seq=partition.trim_seq + 1,
         )
     if start.known_seq < partition.purge_seq and since_us < bounds.purged_before_us:

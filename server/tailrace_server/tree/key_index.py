@@ -140,7 +140,7 @@ class KeyIndex:
         """Walks every invariant; AssertionError names the one that does not hold."""
         self._tiers.check()
         assert len(self._fresh) <= SLICE_ROWS, f"{len(self._fresh)} fresh entries"
-        assert all(seq <= self.indexed_seq for seq in self._fresh.values()), "a seq above what was indexed"
+        assert all(seq <= self.indexed_seq for seq in self._fresh.values()), "a seq above the indexed ones"
 
 
 def _search(tree: Tree, hash_: int, key: bytes, above_seq: int) -> FoundRow | None:

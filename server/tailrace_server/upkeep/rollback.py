@@ -67,7 +67,7 @@ def point_below(partition: Partition, seq: int) -> Point:
         chain, cut = partition.chain.through(seq), straddling(partition.chain, seq)
         return Point(chain.flushed_seq if cut is None else seq, chain, cut)
     block = partition.tree.find(seq + 1)
-    assert block is not None, "what is not flushed is in the tree"
+    assert block is not None, "an unflushed seq is in the tree"
     below = block.seqs[0] - 1
     run = partition.published.around(below)
     return Point(below if run is None else run.after_seq, partition.chain)

@@ -35,7 +35,7 @@ class SnapshotSegment:
 
     def __init__(self, storage: Storage, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> None:
         """``purge_seq`` is the leader's. The tree of ``partition`` is empty, ``after_seq`` its high seq."""
-        assert after_seq == partition.high_seq == partition.flushed_seq, "a run begins where the segments end"
+        assert after_seq == partition.high_seq == partition.flushed_seq, "a snapshot begins at the end of the segments"
         self.after_seq, self.last_seq = after_seq, last_seq
         self._storage = storage
         self._partition = partition

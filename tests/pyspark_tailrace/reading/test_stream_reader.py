@@ -287,7 +287,7 @@ async def test_history_that_was_trimmed(running, client, query):
     trim_seq = await trimmed(running, feed)
     end = await reading.latest(start)
     for begin in (start, middle):
-        with pytest.raises(DataGone, match=r"trimmed|kept begins"):
+        with pytest.raises(DataGone, match=r"trimmed|kept mutations begin"):
             await reading.rows(begin, end)
     left = await query("h", failOnDataLoss="false").rows(middle, end)
     assert [row["seq"] for row in left] == list(range(left[0]["seq"], 7))
@@ -312,7 +312,7 @@ async def test_micro_batches_go_on_with_what_is_kept(running, client, query, opt
     trim_seq = await trimmed(running, feed)  # and perhaps more meanwhile
     reading = query("h", failOnDataLoss="false", **{option: "1"})
     if option == "maxBytesPerTrigger":
-        with pytest.raises(DataGone, match=r"trimmed|kept begins"):
+        with pytest.raises(DataGone, match=r"trimmed|kept mutations begin"):
             await query("h", maxBytesPerTrigger="1").latest(start)
         assert from_offset(await reading.latest(start)).seqs()[0] > trim_seq
     batches, end = await reading.batches(start)

@@ -69,10 +69,10 @@ def test_of_any_good_manifest_nothing_is_found(manifest):
             "its sink 's' has published up to seq 1, above its flushed seq, 0",
         ),
         (of(entry(1, 0, 10), entry(2, 10, 10, id_of(1))), r"segment .*, \(10, 10\], is empty"),
-        (of(ONE, entry(3, 11, 20, id_of(1))), "does not begin where the one before it ends, at 10"),
+        (of(ONE, entry(3, 11, 20, id_of(1))), "does not begin at the end of the one before it, 10"),
         (
             of(ONE, entry(3, 9, 20, id_of(1), oldest_timestamp=TIME + 10)),
-            "does not begin where the one before it ends, at 10",
+            "does not begin at the end of the one before it, 10",
         ),
         (of(TWO, THREE, trim_seq=9), "begin above seq 10, and only those up to 9 were trimmed"),
         (manifest_of(flushed_seq=30, trim_seq=29), "begin above seq 30, and only those up to 29 were trimmed"),

@@ -85,7 +85,7 @@ def test_members(name):
 
 REPLICAS = {
     "its leader answers": ({"a:1": seen(leads=True, held=17)}, "replica", "a:1, which leads now.*about 7 mutations"),
-    "its leader is gone": ({"a:1": None}, "replica", "what a:1 has acknowledged and this node does not have"),
+    "its leader is gone": ({"a:1": None}, "replica", "writes that a:1 has acknowledged and this node does not have"),
     "its source follows": ({"a:1": seen(), "b:1": seen(leads=True, held=12)}, "replica", "b:1, .*about 2 mutations"),
 }
 

@@ -200,7 +200,7 @@ async def test_a_members_directory_does_not_start_outside_of_its_set(members, as
         await put(feed, numbered(10, 10), level="quorum")
         own = node.config
         node.config = dataclasses.replace(own, members=(), replica_of=leader.address if as_replica else None)
-        with pytest.raises(BadDirectory, match="is a member's of a set of 3 members, and --members is missing"):
+        with pytest.raises(BadDirectory, match="belongs to a member of a set of 3, and --members is missing"):
             await node.start()
         node.config = own
         await node.start()

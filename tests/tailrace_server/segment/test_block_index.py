@@ -38,8 +38,8 @@ def test_a_good_index(identity_of):
 @pytest.mark.parametrize(
     ("block", "entry", "why"),
     [
-        (0, (72, 1, 5, 192, 5), "block 0 of 3 in the block index does not begin where the one before it ends"),
-        (1, (272, 6, 9, 142, 2), "block 1 of 3 in the block index does not begin where"),
+        (0, (72, 1, 5, 192, 5), "block 0 of 3 in the block index does not begin at the end of the one before it"),
+        (1, (272, 6, 9, 142, 2), "block 1 of 3 in the block index does not begin at the end"),
         (2, (414, 12, 12, 96, 1), "block 2 of 3 in the block index has a length that can't be"),
         (2, (414, 12, 12, 2**31, 1), "block 2 of 3 in the block index has a length that can't be"),
         (1, (264, 6, 9, 150, 0), "has a count of rows that can't be"),

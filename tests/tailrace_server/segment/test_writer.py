@@ -79,7 +79,7 @@ def test_a_large_block_is_written_by_itself(disk, identity_of, block_of):
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ([(b"a", b"", 4, 1)], r"seqs 4 to 4 does not lie in what is left of the run, \(5, 9\]"),
+        ([(b"a", b"", 4, 1)], r"seqs 4 to 4 is outside of the rest of the range, \(5, 9\]"),
         ([(b"a", b"", 5, 1)], "seqs 5 to 5"),
         ([(b"a", b"", 9, 1), (b"a", b"", 10, 1)], "seqs 9 to 10"),
     ],
