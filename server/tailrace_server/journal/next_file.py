@@ -56,11 +56,13 @@ class NextFile:
         self._spares = SpareFiles(disk, SPARE_DESCRIPTORS)
         self._lock = threading.Lock()  # held for no system call
         self._created: UnnamedFile | None = None
+        self._is_begun = False  # a file that was created ahead was begun, and still has its temporary name
 
     @property
-    def is_created(self) -> bool:
-        """A file was created ahead."""
-        return self._created is not None
+    def can_be_created(self) -> bool:
+        """No file has the temporary name of a file that is created ahead."""
+        with self._lock:
+            return self._created is None and not self._is_begun
 
     def keep_descriptors(self, path: str) -> None:
         """Keeps spare descriptors, of the file at ``path``."""
@@ -69,7 +71,7 @@ class NextFile:
     def create_ahead(self, nbytes: int) -> None:
         """Creates the next file, and allocates ``nbytes`` for it if the file system can. OSError.
 
-        The caller knows that no file has its temporary name any more that was created ahead earlier.
+        The caller knows that it ``can_be_created``: otherwise this would empty a file with records.
         """
         path = os.path.join(self._directory, NEXT_NAME)
         file = self._disk.create(path)
@@ -81,6 +83,7 @@ class NextFile:
         """Returns the next file, with ``header`` written to it. OSError: the next call creates another file."""
         with self._lock:
             created, self._created = self._created, None
+            self._is_begun = created is not None
         if created is None:
             created = self._create(header)
         else:
@@ -88,9 +91,14 @@ class NextFile:
                 created.file.write_at(0, (header.pack(),), FILE_HEADER_BYTES)
             except OSError:
                 created.file.close()
+                self._is_begun = False
                 raise
         self._spares.keep(created.path)
         return created
+
+    def named(self) -> None:
+        """Notes that the file that was begun last has its own name, durably."""
+        self._is_begun = False
 
     def _create(self, header: JournalHeader) -> UnnamedFile:
         path = os.path.join(self._directory, file_name(header.number))

@@ -75,7 +75,7 @@ class Rotation:
     ) -> bool:
         """Writes a copy of a record of the successor: ``payload`` with its padding, ``size`` bytes with its header.
 
-        ``synced`` is the offset up to which this file is durable.
+        ``synced`` is the offset up to which this file is durable; beyond its end if its successor is durable, too.
         Returns False if the successor has its name: there are no more copies. OSError: none may follow.
         """
         with self._copying:
@@ -86,7 +86,7 @@ class Rotation:
                 raise OSError("the file would be too large")
             key, number = self._header.key, self._header.number
             record = pack_record(
-                key, number, offset, synced, nbytes, kind, partition, feed_id, branch, snapshot, covered
+                key, number, offset, min(synced, self.end), nbytes, kind, partition, feed_id, branch, snapshot, covered
             )
             self._file.write_at(offset, (record, *payload), size)
             self._copies_end = offset + size

@@ -284,6 +284,8 @@ class Journal:
         end = offset + size
         if end > self._allocated:
             self._allocate(end)
+        if self._rotation is not None and self._rotation.is_named:
+            self._rotation = None
         synced = self.synced - self._base if self._rotation is None else FILE_HEADER_BYTES
         header = pack_record(
             self._key, self._number, offset, synced, nbytes, kind, partition, feed_id, branch, snapshot, covered
@@ -341,7 +343,7 @@ class Journal:
     @property
     def is_next_due(self) -> bool:
         """The next call of ``sync`` creates the next file, which takes longer than an fsync of a few records."""
-        return self._offset >= self._create_ahead_at and not self._next.is_created
+        return self._offset >= self._create_ahead_at and self._next.can_be_created
 
     def sync(self) -> None:
         """Makes durable everything that was written before the call, and raises ``synced`` to it.
@@ -359,7 +361,7 @@ class Journal:
                 if rotation is None or rotation.is_named:
                     self._sync_file(file)
                 else:
-                    self._make_rotation_durable(rotation, file, number)
+                    self._make_rotation_durable(rotation, file, number, written)
                 self._last_sync_seconds = self._clock() - begin
                 self._syncs += 1
                 self.synced = written
@@ -372,8 +374,12 @@ class Journal:
         except OSError as error:
             raise self._fail("an fsync failed", error) from error
 
-    def _make_rotation_durable(self, rotation: Rotation, file: File, number: int) -> None:
-        """Makes durable a finished file, then its successor ``file``, then the successor's name. JournalFailed."""
+    def _make_rotation_durable(self, rotation: Rotation, file: File, number: int, written: int) -> None:
+        """Makes durable a finished file, then its successor ``file``, then the successor's name. JournalFailed.
+
+        Raises ``synced`` to ``written`` before the loop's thread may append without copies: its records then tell how
+        far their file is durable.
+        """
         try:
             rotation.make_durable()
         except OSError as error:
@@ -382,6 +388,8 @@ class Journal:
             name_file(self._disk, self._open_directory, file, rotation.successor_path, self._path(number))
         except OSError as error:
             raise self._fail("the next file could not be made durable", error) from error
+        self._next.named()
+        self.synced = written
         rotation.named()
         try:
             rotation.cut()
@@ -390,9 +398,6 @@ class Journal:
 
     def _create_next(self) -> None:
         """Creates the next file ahead. If that fails for now, a rotation creates it."""
-        with self._files_lock:
-            if self._rotation is not None and not self._rotation.is_named:
-                return  # the temporary name may be in use
         try:
             self._next.create_ahead(ALLOCATE_BYTES)
         except OSError:
@@ -422,8 +427,7 @@ class Journal:
             with self._lock:
                 if not rotation.is_named:
                     self._require_running()
-                    self._make_rotation_durable(rotation, self._file, self._number)
-                    self.synced = self.written
+                    self._make_rotation_durable(rotation, self._file, self._number, self.written)
         self._rotation = None
 
     def _finish(self) -> None:
@@ -459,7 +463,7 @@ class Journal:
             try:
                 if not self._stopped:
                     if rotation is not None and not rotation.is_named:
-                        self._make_rotation_durable(rotation, self._file, self._number)
+                        self._make_rotation_durable(rotation, self._file, self._number, self.written)
                     self._finish()
                     self._next.remove()
                     with contextlib.suppress(OSError):  # else the next start cuts the copies

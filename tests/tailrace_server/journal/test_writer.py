@@ -10,9 +10,10 @@ from tests.memory_disk import LOSE
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, Overloaded
 from tailrace_server.host.disk import RealDisk
-from tailrace_server.journal import JournalFailed, RecordKind, open_journal
+from tailrace_server.journal import JournalDamaged, JournalFailed, RecordKind, open_journal
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, split_lsn
 from tailrace_server.journal.next_file import SPARE_DESCRIPTORS
+from tailrace_server.journal.rotation import Rotation
 from tailrace_server.journal.writer import ALLOCATE_BYTES, JournalStatistics
 
 FEED = b"F" * 16
@@ -256,6 +257,99 @@ def test_a_sync_that_a_rotation_overtakes_makes_durable_what_was_written_before_
     assert journal.synced == journal.written > written
     disk.cut_power(LOSE)
     assert payloads(disk)[-1] == b"2" * 200
+
+
+def test_a_sync_while_a_rotation_begins_leaves_the_file_that_it_begins(disk):
+    """The file that was created ahead has its temporary name, until the rotation is durable."""
+    journal = written_to_the_end(disk, is_next_there=True)
+
+    def before(name, path):
+        if name == "open" and path.endswith("next.log.new"):  # for a spare descriptor, behind the header
+            disk.before = None
+            journal.sync()
+
+    disk.before = before
+    append(journal, b"3" * 200)
+    assert disk.before is None
+    journal.sync()
+    disk.cut_power(LOSE)
+    assert payloads(disk)[-1] == b"3" * 200
+
+
+@pytest.mark.parametrize("step", ["rename", "sync_directory", "truncate", "last sync"])
+def test_records_may_be_appended_at_any_step_of_the_sync_that_ends_a_rotation(disk, step):
+    journal = written_to_the_end(disk, is_next_there=True)
+    append(journal, b"1" * 200)
+    calls = []
+
+    def before(name, path):
+        calls.append(name)
+        if name == step or (step == "last sync" and name == "sync" and "truncate" in calls):
+            disk.before = None
+            append(journal, b"2" * 20)
+            append(journal, b"3" * 20)
+
+    disk.before = before
+    journal.sync()
+    assert disk.before is None
+    journal.sync()
+    disk.cut_power(LOSE)
+    assert [payload[:1] for payload in payloads(disk)[-3:]] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+def test_records_may_be_appended_while_the_name_of_a_file_is_noted(disk, monkeypatch, is_before):
+    journal = written_to_the_end(disk, is_next_there=True)
+    append(journal, b"1" * 200)
+    named = Rotation.named
+
+    def append_two():
+        append(journal, b"2" * 20)
+        append(journal, b"3" * 20)
+
+    def named_between(rotation):
+        if is_before:
+            append_two()
+        named(rotation)
+        if not is_before:
+            append_two()
+
+    monkeypatch.setattr(Rotation, "named", named_between)
+    journal.sync()
+    journal.sync()
+    disk.cut_power(LOSE)
+    assert [payload[:1] for payload in payloads(disk)[-3:]] == [b"1", b"2", b"3"]
+
+
+def test_a_file_may_fill_up_while_the_one_before_it_is_cut(disk):
+    """The next rotation begins while the sync of the last one is under way."""
+    journal = written_to_the_end(disk, is_next_there=True)
+    append(journal, b"%200d" % 1)
+
+    def before(name, path):
+        if name == "truncate":
+            disk.before = None
+            for number in range(2, 6):
+                append(journal, b"%200d" % number)
+
+    disk.before = before
+    journal.sync()
+    assert disk.before is None
+    assert journal.end[0] == 3
+    journal.sync()
+    disk.cut_power(LOSE)
+    assert [int(payload) for payload in payloads(disk)[-5:]] == [1, 2, 3, 4, 5]
+
+
+def test_the_first_record_after_a_rotation_tells_that_the_ones_before_it_are_durable(disk):
+    journal = written_to_the_end(disk, is_next_there=True)
+    append(journal, b"durable")
+    journal.sync()
+    append(journal, b"witness")
+    disk.kill()
+    disk.content("/journal/00000002.log")[FILE_HEADER_BYTES + RECORD_HEADER_BYTES] ^= 1
+    with pytest.raises(JournalDamaged, match=r"00000002.log at offset 64: .*this was durable, up to offset 168"):
+        open_journal(disk, "/journal")
 
 
 def test_space_is_allocated_ahead_and_given_back(disk, journal):
