@@ -1,6 +1,6 @@
 """Ways in which changefeeds have lost data, by their numbers, each told with a whole node and its clients.
 
-Numbers are those of internals/reliability.md, whose table also has the tests of single parts. Nodes and clients are
+Numbers are those of tests/README.md, whose table also has the tests of single parts. Nodes and clients are
 real, over sockets and a disk; `lose` is a crash that takes the last writes. What a scenario needs several nodes for
 is in `tests/test_hazards_of_sets.py`, or left out here and tested with models of nodes in tailrace/consuming:
 

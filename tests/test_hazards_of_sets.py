@@ -1,6 +1,6 @@
 """Ways in which sets of nodes have lost data, by their numbers, told step by step with real nodes, sockets and disks.
 
-Numbers are those of internals/reliability.md; `tests/test_hazards.py` tells those of one node. A node that loses power
+Numbers are those of tests/README.md; `tests/test_hazards.py` tells those of one node. A node that loses power
 forgets what was written after a copy of its directory was taken, while nothing of it becomes durable (`hold`); one
 that is cut off answers no question of other nodes, and goes on otherwise.
 """
