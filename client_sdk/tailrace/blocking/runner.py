@@ -109,8 +109,14 @@ class BlockingRunner:
         """Queues a step's requests, sends them, and returns the answer. ``deadline`` is in monotonic seconds."""
         self._check_open()
         reply: Reply[Any] = Reply()
-        requests = self._change(step.queue, self._session, reply.done, deadline)
+        requests: list[Request | WriteRequest] = []
+
+        def queue() -> None:
+            requests.extend(step.queue(self._session, reply.done, deadline))
+
         try:
+            # An interrupt can come right after this, so the requests are in the list before the change ends.
+            self._change(queue)
             self._link.run_until(lambda: reply.finished, None)
         except BaseException:
             self._withdraw(requests)

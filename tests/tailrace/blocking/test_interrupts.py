@@ -15,6 +15,8 @@ from tailrace import Put, blocking
 
 # Interrupts that are tried, evenly over all lines of the SDK that a few calls run.
 TRIALS = 60
+# Lines of the SDK that a put runs before it waits for a connection, and some of that wait.
+LINES_OF_A_PUT = 150
 IN_FLIGHT_BYTES = 20_000
 
 
@@ -196,3 +198,27 @@ def test_an_interrupt_anywhere_loses_nothing_silently(shared_node, contents, fee
             assert set(accepted) <= set(values), f"a row is lost in silence, interrupted at step {step}"
             assert (b"after", b"v") in history
     assert outcomes.keys() == {"", "refused"}, "both ends are reached, and no other"
+
+
+def test_a_put_that_is_interrupted_before_it_is_sent_is_never_sent(node_process, contents):
+    """At each line of the SDK up to the wait for a connection."""
+    with contextlib.ExitStack() as stack:
+        feeds = []
+        for _ in range(LINES_OF_A_PUT):
+            feed = stack.enter_context(blocking.connect(node_process.url)).create_feed("orders", partitions=1)
+            feed.put(b"k", b"before")
+            feeds.append(feed)
+        node_process.kill()
+        for step, feed in enumerate(feeds, 1):
+            with pytest.raises(KeyboardInterrupt), InterruptAt(step):
+                feed.put(b"k", b"interrupted at line %d" % step)
+        node_process.start()
+        refused = []
+        for feed in feeds:
+            try:
+                feed.get(b"k")
+            except tailrace.TailraceError as error:
+                refused.append(str(error))
+    assert all("interrupted" in text for text in refused)
+    assert 0 < len(refused) < LINES_OF_A_PUT, "some interrupts came within a step, and others between steps"
+    assert set(contents(node_process.url).history()[b"k"]) == {b"before"}
