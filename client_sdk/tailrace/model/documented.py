@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SECTION = re.compile(r"^(?:Args|Returns|Raises):$", re.MULTILINE)
+_COLUMNS = 112  # as long as the lines of a method's docstring
 _ARGS = re.compile(r"^Args:\n(?:    .*\n|\n(?=    ))+", re.MULTILINE)
 
 
@@ -35,15 +36,20 @@ def documented(source: Callable[..., Any], *paragraphs: str, **arguments: str) -
 
 def _joined(text: str, paragraphs: tuple[str, ...], arguments: dict[str, str]) -> str:
     text += "\n"
-    added = "".join(f"    {name}: {words}\n" for name, words in arguments.items())
+    added = "".join(_argument(name, words) for name, words in arguments.items())
     found = _ARGS.search(text)
     if added and found is not None:
         text = text[: found.end()] + added + text[found.end() :]
     elif added:
         text = _before_sections(text, f"Args:\n{added}")
     for paragraph in paragraphs:
-        text = _before_sections(text, "\n".join(textwrap.wrap(paragraph, 112)) + "\n")
+        text = _before_sections(text, "\n".join(textwrap.wrap(paragraph, _COLUMNS)) + "\n")
     return text.strip()
+
+
+def _argument(name: str, words: str) -> str:
+    lines = textwrap.wrap(f"{name}: {words}", _COLUMNS, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    return "\n".join(lines) + "\n"
 
 
 def _before_sections(text: str, block: str) -> str:
