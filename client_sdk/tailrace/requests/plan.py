@@ -9,6 +9,7 @@ shell carries out a step with ``await``, a blocking shell by waiting, and no log
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -108,6 +109,8 @@ class _Answers:
         if failure is None:
             self._done({versions.partition: versions for versions in written}, None)
             return
+        # A client that closes gives the same error to all requests, and the note is of this step alone.
+        failure = copy.copy(failure)
         taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
         failure.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
         self._done(None, failure)

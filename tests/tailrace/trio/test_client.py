@@ -98,6 +98,27 @@ async def test_whatever_waits_is_told_when_the_client_leaves(running):
     assert "closed" in str(error)
 
 
+async def test_notes_of_batches_that_a_close_ends_are_of_one_batch_each(running):
+    """All requests that a close ends get the same reason."""
+    notes = []
+    async with trio.open_nursery() as nursery:
+        async with tailrace.connect(running.url) as client:
+            feed = await client.create_feed("a", partitions=2)
+            await feed.resolve()
+            await running.stop()
+
+            async def write():
+                with pytest.raises(tailrace.Unreachable, match="closed") as caught:
+                    await feed.write([tailrace.Put(b"%d" % number, b"v") for number in range(20)])
+                notes.append(caught.value.__notes__)
+
+            nursery.start_soon(write)
+            nursery.start_soon(write)
+            await trio.testing.wait_all_tasks_blocked()
+        await write()
+    assert notes == [["of this batch, these partitions took their share: none"]] * 3
+
+
 async def test_a_call_is_given_up_after_its_time(running):
     async with tailrace.connect(running.url) as patient, tailrace.connect(running.url, retry_for=0.1) as client:
         feed = client.feed("a")
