@@ -29,7 +29,8 @@ Bad arguments are ``TypeError`` and ``ValueError``, as everywhere in Python.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,3 +197,7 @@ class StreamEnded(TailraceError):
     def __init__(self, message: str, *, reason: EndReason) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default a copy is made of ``args`` alone, and the reason has no default.
+        return partial(type(self), reason=self.reason), self.args, vars(self)
