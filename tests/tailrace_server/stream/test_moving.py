@@ -8,6 +8,7 @@ from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream import partition_stream, rounds
 from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.rounds import LOADS_MAX
 
 START, BLOCK, END, ENDED = "SNAPSHOT_START", "BLOCK", "SNAPSHOT_END", "STREAM_END"
 
@@ -224,6 +225,22 @@ def test_a_damaged_segment_ends_its_streams_and_no_others(made):
     assert made.held(2).seq == 2
     assert len(made.consumer.failures) == 1
     assert not made.partition.pins._readers
+
+
+def test_chunks_that_could_not_be_read_leave_room_for_others(made):
+    made.put((b"a", b"1"))
+    damaged = made.partition.flush()
+    made.put((b"b", b"2"))
+    made.partition.flush()
+    made.partition.disk.flip(damaged.path, 8 * 100)
+    for id in range(1, LOADS_MAX + 1):
+        made.open(id=id)
+        made.read()
+        assert made.held(id).end.reason is EndReason.ERROR
+    made.open(1, id=LOADS_MAX + 1)
+    made.read()
+    assert made.held(LOADS_MAX + 1).seq == 2
+    assert made.rounds._reads._chunks == 0
 
 
 def test_a_segment_that_could_not_be_opened_ends_who_has_to_read_it(made):
