@@ -32,7 +32,7 @@ _MORE_SECONDS = 0.25
 async def ask(
     node: LocalNode, address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float
 ) -> dict[str, Any]:
-    """Returns another node's answer. Raises as ``tailrace.requests.ask.ask``."""
+    """Returns another node's answer. Raises as ``tailrace.trio.request.ask``."""
     return await request.ask(
         address,
         opcode,
