@@ -62,8 +62,15 @@ class JournalRewrite:
                 self._tell_bad(file, item)
             else:
                 self._replay_record(file, item)
+                self._end_rotation()
         self.tell_end(clean)
         return self._kept_rows
+
+    def _end_rotation(self) -> None:
+        """Gives a file that the new journal has begun its name. Until then each record would be written twice."""
+        journal = self._journal
+        if journal is not None and journal.synced_end[0] < journal.end[0]:
+            journal.sync()
 
     def tell_end(self, clean: CleanMark | None) -> None:
         """Tells which rows of the mark of the last clean stop are missing. The whole journal was replayed."""

@@ -246,6 +246,24 @@ def test_blocks_behind_a_gap_are_exported_with_an_index(stopped):
         assert partition.log[0].base == partition.high_seq
 
 
+def test_a_journal_that_is_written_anew_takes_its_space_once(stopped, monkeypatch):
+    monkeypatch.setattr("tailrace_server.offline.journal_swap.FILE_BYTES_DEFAULT", 1_000)
+    monkeypatch.setattr("tailrace_server.journal.writer.ALLOCATE_BYTES", 0)
+    disk = stopped.disk.fork()
+    disk.flip(journal_of(disk)[-2], 8 * (64 + 96 + 100))
+    writes = []
+    disk.before = lambda name, path: writes.append(path) if name == "write_at" and "/journal.new/" in path else None
+    outcome = repaired(stopped, disk)
+    disk.before = None
+    files = len([path for path in journal_of(disk) if "/lost/" not in path])
+    records = sum(
+        isinstance(item, RawRecord) for file in journal_files(disk, f"{DATA}/journal") for item in file.items()
+    )
+    assert any("written anew" in action for action in outcome.actions)
+    assert files > 3
+    assert len(writes) <= files + records + files, "headers, records, and the copy of the first record of a file"
+
+
 def test_a_feed_whose_file_is_lost_keeps_its_rows_under_another_name(stopped):
     disk = stopped.disk.fork()
     orders = stopped.start_on(stopped.disk.fork()).feeds.named("orders")
