@@ -196,7 +196,7 @@ def stop(server, thread):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no frame"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a frame"),
         (HelloOk(PROTOCOL_VERSION + 1, "00" * 16, "00" * 16, "", 1, 1.0, ()).encode(), "version"),
     ],
 )
