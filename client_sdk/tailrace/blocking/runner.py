@@ -89,6 +89,8 @@ class BlockingRunner:
         except StopIteration as end:
             result: _T = end.value
             return result
+        finally:
+            plan.close()  # as in `pass_all`
 
     def _take(self, step: Step, deadline: float) -> Any:
         """Carries out a step and returns its result."""
@@ -152,6 +154,8 @@ class BlockingRunner:
         except StopIteration as end:
             result: _T = end.value
             return result
+        finally:
+            waits.close()  # left to the collector, it could meet an interrupt there, which Python would ignore
 
     def queue(self, step: RequestStep, done: Answered, deadline: float) -> None:
         """Queues a request; ``kick`` sends it, and ``done`` is called with the answer."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import inspect
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 import tailrace
 from tailrace import Put, blocking
+from tailrace.requests.senders import WriterCore
 
 # Interrupts that are tried, evenly over all lines of the SDK that a few calls run.
 TRIALS = 60
@@ -222,3 +225,27 @@ def test_a_put_that_is_interrupted_before_it_is_sent_is_never_sent(node_process,
     assert all("interrupted" in text for text in refused)
     assert 0 < len(refused) < LINES_OF_A_PUT, "some interrupts came within a step, and others between steps"
     assert set(contents(node_process.url).history()[b"k"]) == {b"before"}
+
+
+def test_no_plan_is_left_to_the_collector(feed, node_process, monkeypatch):
+    """An interrupt within the end of a dropped generator would be ignored."""
+    closed = []
+
+    def noted(flush):
+        @functools.wraps(flush)
+        def wrapper(self):
+            try:
+                result = yield from flush(self)
+            except GeneratorExit:
+                closed.append(any(frame.function == "pass_all" for frame in inspect.stack()))
+                raise
+            return result
+
+        return wrapper
+
+    monkeypatch.setattr(WriterCore, "flush", noted(WriterCore.flush))
+    with feed.writer() as writer:
+        writer.put(b"k", b"v")
+        with frozen(node_process), pytest.raises(tailrace.Unreachable):
+            writer.flush(timeout=0.1)
+    assert closed == [True]
