@@ -52,7 +52,7 @@ def test_a_payload_that_is_cut_is_refused():
     for end in range(len(payload)):
         with pytest.raises(BadBlock):
             decode_published(payload[:end], covered)
-    with pytest.raises(BadBlock, match="1 bytes are behind"):
+    with pytest.raises(BadBlock, match="1 bytes follow the published blocks"):
         decode_published(payload + b"x", covered)
 
 
