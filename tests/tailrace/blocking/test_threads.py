@@ -236,7 +236,7 @@ class Trial:
 
 
 # Files with callbacks of weak references and of the collector, in which Python ignores an exception, and warns of it.
-# Hypothesis registers a callback of the collector.
+# Hypothesis registers a callback of the collector. Python also ignores them in __del__, which nurseries of trio have.
 CALLBACK_FILES = {_weakrefset.__file__, weakref.__file__, junkdrawer.__file__}
 
 
@@ -245,7 +245,7 @@ def interrupted(after_s):
     """KeyboardInterrupt in the body, if that takes longer than ``after_s``, None: never. It does not leave this."""
 
     def interrupt(_, frame):
-        if frame is not None and frame.f_code.co_filename in CALLBACK_FILES:
+        if frame is not None and (frame.f_code.co_filename in CALLBACK_FILES or frame.f_code.co_name == "__del__"):
             signal.setitimer(signal.ITIMER_REAL, 0.0001)  # Python would swallow it there: it comes a moment later
         else:
             raise KeyboardInterrupt
