@@ -190,6 +190,7 @@ class BlockingRunner:
 
     def _check_open(self) -> None:
         if self._is_closed:
+            self.guard.check_process()
             raise Unreachable("the client was closed: connect again")
         # A program may pause between two calls for as long as it likes, as a task of Spark does. Meanwhile nothing is
         # sent and no answer is taken.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tailrace.block import Block
 from tailrace.blocking.runner import BlockingRunner
+from tailrace.errors import WrongProcess
+from tailrace.link.forks import OfOneProcess
 from tailrace.model import Delete, Put
 from tailrace.model.documented import documented
 from tailrace.requests.batch import check_value
@@ -32,13 +34,18 @@ class TimedQueue:
         self._runner.withdraw_lane(lane)
 
 
-class Sender:
+class Sender(OfOneProcess):
     """The base of `Writer` and `Stage`: adds rows to an outbox."""
 
     def __init__(self, runner: BlockingRunner, outbox: Outbox) -> None:
         self._runner = runner
         self._guard = runner.guard
         self._outbox = outbox
+        self._guard.check_process()
+        self._register()
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._outbox.refuse(error)
 
     @documented(RowSender.put)
     def put(self, key: bytes, value: bytes) -> None:
