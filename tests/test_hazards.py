@@ -237,7 +237,7 @@ async def test_hazard_08_what_was_rolled_back_does_not_come_back_at_the_next_sta
 
 async def folded_until(running, is_done):
     """Until the node's compactor has come so far."""
-    fold = running.node.storage.compactor.fold
+    fold = running.node.storage.compactor.compact
     folded = trio.Event()
 
     async def fold_and_tell(*arguments):
@@ -247,7 +247,7 @@ async def folded_until(running, is_done):
         folded = trio.Event()
         return result
 
-    running.node.storage.compactor.fold = fold_and_tell
+    running.node.storage.compactor.compact = fold_and_tell
     while not is_done():
         await folded.wait()
 

@@ -15,7 +15,7 @@ FOUND_BY = {
     "`>` for `>=` at a base": 0,
     "a barrier answered one round early": 3,
     "a purge without raising the purge seq": 112,
-    "a ring dropped after a refetch": 37,
+    "a ring dropped after a refetch": 102,
     "a publish that forgets its batch": 5,
     "a manifest without the last batches": 3,
     "a publish that is journaled block by block": 25,
