@@ -18,7 +18,7 @@ FOUND_BY = {
     "a ring dropped after a refetch": 102,
     "a publish that forgets its batch": 5,
     "a manifest without the last batches": 3,
-    "a publish that is journaled block by block": 25,
+    "a publish that is journaled block by block": 58,
     "a publish that anybody may stand inside of": 6,
     "a stage that is sealed before it is durable": 8,
 }

@@ -1257,7 +1257,7 @@ async def test_an_old_leader_that_went_on_alone_gives_up_what_it_wrote(source_an
     await until(lambda: source.logs("orders") == replica.logs("orders"))
     await until(lambda: source.seqs("orders") == replica.seqs("orders") and len(source.node.feeds) == 1)
     assert source.rows("orders") == numbered(0, 15)
-    await until(lambda: source.follows(replica) and "gave up" in source.member.progress)
+    await until(lambda: source.follows(replica) and "rolled back" in source.member.progress)
     assert {f"alone {number}" for number in range(4)} <= lost_keys(source)
     source.node.check()
 
