@@ -82,7 +82,7 @@ async def test_promote_wants_one_node(call, monkeypatch):
     monkeypatch.setenv("TAILRACE_URL", "tailrace://127.0.0.1:1,127.0.0.1:2")
     code, out, err = await call("promote")
     assert (code, out) == (2, "")
-    assert "names 2 nodes: name the one that is to lead by --node" in err
+    assert "names 2 nodes: name the new leader with --node" in err
     assert (await call("promote", "--node", "127.0.0.1:1"))[0] == 1, "the one that is named is asked"
 
 

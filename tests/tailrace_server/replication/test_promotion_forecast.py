@@ -26,7 +26,7 @@ from tailrace_server.serving import status
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.status import status_of
 
-GUIDE = Path(__file__).parents[3] / "docs/guides/replication.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "reference" / "status.md"
 
 ids = itertools.count(1)
 
@@ -268,7 +268,7 @@ async def test_so_many_states_are_told(running, monkeypatch):
 
 def documented(name):
     """The members of an object of status, as the guide lists them."""
-    text = GUIDE.read_text().split(f"### `{name}`\n")[1].split("\n#")[0]
+    text = GUIDE.read_text().split(f"## `{name}`\n")[1].split("\n#")[0]
     return set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))))
 
 
