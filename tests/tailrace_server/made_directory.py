@@ -142,6 +142,7 @@ class MadeDirectory:
         self.flush(SYSTEM_FEED_NAME)
         self.flush(name)
         self.node.storage.journal._rotate()
+        self.node.storage.journal.sync()  # which names the new file: only then the older ones may go
         self.trim()
 
 

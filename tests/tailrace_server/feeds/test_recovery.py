@@ -80,7 +80,7 @@ def test_a_gap_stops_the_start(catalog, journal):
     journal.append_block(b"f" * 16, 0, U, block_at(5))
     with pytest.raises(
         BadDirectory,
-        match=r"something of feeds/(66){16}/0, .* is missing: that file has seqs 5 to 6, and .* ends at seq 2",
+        match=r"something of feeds/(66){16}/0, .* is missing: that file has seqs 5 to 6, and .* end at seq 2",
     ):
         recovered(journal)
 

@@ -218,7 +218,8 @@ def put_back(disk, directory, older):
 
 
 def newest_of(disk):
-    return max(path for path in files_of(disk) if "/journal/" in path)
+    """The path of the newest file with a name; not that which is created ahead."""
+    return max(path for path in files_of(disk) if "/journal/" in path and path.endswith(".log"))
 
 
 @pytest.mark.parametrize("how", ["clean", "killed"])
