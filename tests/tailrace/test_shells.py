@@ -17,7 +17,7 @@ SHELLS = ("trio", "blocking")
 OWN_FILES = {
     # The transport and what runs beside the body of a context manager; the only follower and replica are async.
     "trio": {"transport", "lifetime", "room", "host", "worker_thread", "request", "follower", "replica"},
-    "blocking": {"dialer", "guard", "sender"},
+    "blocking": {"dialer", "guard"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream")
 # Public members that one shell does not have. A blocking program consumes by the source of Spark.

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 
 import trio
 
-from tailrace.errors import WrongProcess
-from tailrace.link.forks import OfOneProcess
-from tailrace.model import Delete, Level, Put, VersionRange
+from tailrace.model import Level, VersionRange
 from tailrace.model.documented import documented
-from tailrace.requests.batch import check_value
 from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.senders import RowSender, WriterCore
+from tailrace.requests.senders import WriterCore
 from tailrace.trio.lifetime import Lifetime
-from tailrace.trio.room import Room
 from tailrace.trio.runner import RequestRunner
+from tailrace.trio.sender import Sender
 
 
-class Writer(OfOneProcess):
+class Writer(Sender):
     """Batches rows by partition and sends them without waiting for each answer. Made by `Feed.writer`.
 
     All tasks of one trio run may share a writer. The rows of one task keep their order within a partition. Leaving the
@@ -34,14 +30,13 @@ class Writer(OfOneProcess):
     def __init__(
         self, runner: RequestRunner, feed: FeedCore, level: Level, batching: Batching, *, linger_s: float
     ) -> None:
+        super().__init__()
         self._runner = runner
         self._feed = feed
         self._level = level
         self._batching = batching
         self._linger_s = linger_s
         self._lifetime = Lifetime()
-        self._room = Room()
-        self._started = trio.Event()
 
     async def __aenter__(self) -> Writer:
         """Raises UnknownFeed."""
@@ -72,45 +67,6 @@ class Writer(OfOneProcess):
             self._core.give_up()
         return await self._lifetime.__aexit__(kind, error, traceback)
 
-    def _forked(self, error: WrongProcess) -> None:
-        self._outbox.refuse(error)
-
-    @documented(
-        RowSender.put,
-        "It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.",
-    )
-    async def put(self, key: bytes, value: bytes) -> None:
-        if not self._outbox.is_open:
-            await self._room.enter(self._outbox)
-        if value is None:
-            check_value(value)  # to a batch it would be a deletion
-        self._outbox.add(key, value)
-        if not self._started.is_set():
-            self._started.set()
-
-    @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
-    async def delete(self, key: bytes) -> None:
-        if not self._outbox.is_open:
-            await self._room.enter(self._outbox)
-        self._outbox.add(key, None)
-        if not self._started.is_set():
-            self._started.set()
-
-    @documented(
-        RowSender.write,
-        "It is a checkpoint after each batch. If it is cancelled, the first rows of each partition may have been "
-        "added, and these are sent.",
-    )
-    async def write(self, changes: Sequence[Put | Delete]) -> None:
-        self._outbox.check()
-        for share in self._outbox.shares(changes):
-            while not share.is_taken:
-                if not self._outbox.is_open:
-                    await self._room.enter(self._outbox)
-                self._outbox.extend(share)
-                if not self._started.is_set():
-                    self._started.set()
-
     @documented(
         WriterCore.flush,
         "If it is cancelled, rows that were sent stay on their way, and another ``flush`` waits for them. The versions "
@@ -122,7 +78,7 @@ class Writer(OfOneProcess):
     async def _linger(self) -> None:
         """Sends batches that have waited for more rows long enough."""
         while True:
-            await self._started.wait()
+            await self._has_rows.wait()
             await trio.sleep(self._linger_s)
-            self._started = trio.Event()
+            self._has_rows = trio.Event()
             self._outbox.ship_all()

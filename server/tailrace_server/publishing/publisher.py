@@ -29,13 +29,13 @@ from tailrace.errors import (
     BatchBehind,
     BatchChanged,
     Forbidden,
-    TailraceError,
     UnknownFeed,
     UnknownStage,
 )
 from tailrace.model import Level, VersionRange
 from tailrace.model.hashing import HASH_MAX
 from tailrace.wire.stage_messages import Publish
+from tailrace_server.host.answers import answered
 from tailrace_server.journal.published_record import BLOCKS_MAX
 from tailrace_server.partition import published as appending
 from tailrace_server.partition.partition import Partition
@@ -43,7 +43,7 @@ from tailrace_server.publishing.cuts import Cuts
 from tailrace_server.publishing.joining import joined, joining_bytes
 from tailrace_server.publishing.stage_file import StagedBlock, by_partition
 from tailrace_server.replication.leaderships import Leaderships, Terms
-from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
+from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.state.last_batches import BatchVerdict, LastBatch, decide, first_free
 
 if TYPE_CHECKING:
@@ -363,31 +363,11 @@ class Publisher:
         """
         terms.require()
         needs = [(feed.partitions[number], seq) for number, seq in seqs.items()]
-        await self._answered(lambda answer: self._storage.committer.when_durable(answer))
+        await answered(self._storage.committer.when_durable, self._streams.turn_ended)
         terms.require()
         if terms.in_set:
-            await self._answered(lambda answer: self._waiting.wait(Level.QUORUM, needs, answer))
+            await answered(lambda answer: self._waiting.wait(Level.QUORUM, needs, answer), self._streams.turn_ended)
         terms.require()
-
-    async def _answered(self, ask: Callable[[Answer], Cancel | None]) -> None:
-        """Calls ``ask`` with a callback, and waits for the callback; raises the error that it gets."""
-        done = trio.Event()
-        errors: list[TailraceError] = []
-
-        def answer(error: TailraceError | None) -> None:
-            if error is not None:
-                errors.append(error)
-            done.set()
-
-        cancel = ask(answer)
-        self._streams.turn_ended()
-        try:
-            await done.wait()
-        finally:
-            if cancel is not None:
-                cancel()
-        if errors:
-            raise errors[0].with_traceback(None)
 
 
 def _decide(last: LastBatch | None, request: Publish) -> BatchVerdict:

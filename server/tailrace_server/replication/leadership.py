@@ -10,19 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-import trio
-
-from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded, TailraceError
+from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
 from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.replica_messages import ReplicaAck
+from tailrace_server.host.answers import Answer, Cancel, answered
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.groups import Group
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.waiting import Answer, Cancel, WaitingAnswers
+from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -239,23 +238,7 @@ class Leadership:
 
     async def confirmed(self) -> None:
         """Returns once it is sure that no other node led when this was called. Raises NotLeader."""
-        done = trio.Event()
-        errors: list[TailraceError] = []
-
-        def answer(error: TailraceError | None) -> None:
-            if error is not None:
-                errors.append(error)
-            done.set()
-
-        cancel = self.confirm(answer)
-        self._streams.flush()
-        try:
-            await done.wait()
-        finally:
-            if cancel is not None:
-                cancel()
-        if errors:
-            raise errors[0].with_traceback(None)
+        await answered(self.confirm, self._streams.flush)
 
     def _has(self, stream: PartitionStream) -> bool:
         """Whether the stream is of a partition of this group."""

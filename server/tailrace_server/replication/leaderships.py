@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tailrace.errors import TailraceError
 from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.host.answers import Answer, Cancel
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.groups import GroupOf, only_group
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.role import Role
-from tailrace_server.replication.waiting import Answer, Cancel
 
 
 class Leaderships:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable
 
 from tailrace.errors import TailraceError
-from tailrace_server.replication.waiting import Answer, Cancel
+from tailrace_server.host.answers import Answer, Cancel
 
 
 class Confirmations:

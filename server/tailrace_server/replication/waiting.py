@@ -14,12 +14,8 @@ from collections.abc import Callable, Iterable
 
 from tailrace.errors import TailraceError, UnknownFeed
 from tailrace.model import Level
+from tailrace_server.host.answers import Answer, Cancel
 from tailrace_server.partition.partition import Partition
-
-# Called with None if the seqs are there, else with the error that ends the waiting.
-Answer = Callable[[TailraceError | None], None]
-# Ends a waiting: the answer is not called after that.
-Cancel = Callable[[], None]
 
 
 class _WaitingAnswer:

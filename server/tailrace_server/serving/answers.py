@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from tailrace.errors import TailraceError
 from tailrace.model import Level, VersionRange
 from tailrace.wire.messages import encode_error
+from tailrace_server.host.answers import Answer, Cancel
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import confirm_all, lead_all
-from tailrace_server.replication.waiting import Answer, Cancel
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.frames import WRITTEN_FRAME_BYTES, written
 

@@ -18,7 +18,7 @@ from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
-    from tailrace_server.replication.waiting import Answer
+    from tailrace_server.host.answers import Answer
     from tailrace_server.serving.services import OpenConnection
 
 # A leader has to hear from a majority within this multiple of the time-out for short questions.

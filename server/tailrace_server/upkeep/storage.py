@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import trio
 
-from tailrace.errors import NoSpace, NotDurable, TailraceError
+from tailrace.errors import NoSpace, NotDurable
 from tailrace_server.config import Config
 from tailrace_server.directory.identity import Identity
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.host.answers import answered
 from tailrace_server.journal import Journal, JournalFailed, Reserve, write_clean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import Pins
@@ -116,19 +117,7 @@ class Storage:
 
     async def all_durable(self) -> None:
         """Returns once all that was written before the call is durable. Raises NotDurable if that fails."""
-        done = trio.Event()
-        failures: list[TailraceError] = []
-
-        def told(error: TailraceError | None) -> None:
-            if error is not None:
-                failures.append(error)
-            done.set()
-
-        self.committer.when_durable(told)
-        self.on_turn_ended()
-        await done.wait()
-        if failures:
-            raise failures[0].with_traceback(None)
+        await answered(self.committer.when_durable, lambda: self.on_turn_ended())
 
     def forget(self, partition: Partition) -> None:
         """Drops all work that is planned for ``partition``, of a feed that was dropped."""

@@ -1,0 +1,65 @@
+"""Adds the rows of a writer or stage under trio to an outbox, and waits for room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from tailrace.errors import WrongProcess
+from tailrace.link.forks import OfOneProcess
+from tailrace.model import Delete, Put
+from tailrace.model.documented import documented
+from tailrace.requests.batch import check_value
+from tailrace.requests.outbox import Outbox
+from tailrace.requests.senders import RowSender
+from tailrace.trio.room import Room
+
+
+class Sender(OfOneProcess):
+    """The base of `Writer` and `Stage`: adds rows to an outbox. Entering them gives it the outbox."""
+
+    _outbox: Outbox
+
+    def __init__(self) -> None:
+        self._room = Room()
+        self._has_rows = trio.Event()  # rows were added since a writer's last look
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._outbox.refuse(error)
+
+    @documented(
+        RowSender.put,
+        "It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.",
+    )
+    async def put(self, key: bytes, value: bytes) -> None:
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        if value is None:
+            check_value(value)  # to a batch it would be a deletion
+        self._outbox.add(key, value)
+        if not self._has_rows.is_set():
+            self._has_rows.set()
+
+    @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
+    async def delete(self, key: bytes) -> None:
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        self._outbox.add(key, None)
+        if not self._has_rows.is_set():
+            self._has_rows.set()
+
+    @documented(
+        RowSender.write,
+        "It is a checkpoint after each batch. If it is cancelled, the first rows of each partition may have been "
+        "added, and these are sent; a seal includes them.",
+    )
+    async def write(self, changes: Sequence[Put | Delete]) -> None:
+        self._outbox.check()
+        for share in self._outbox.shares(changes):
+            while not share.is_taken:
+                if not self._outbox.is_open:
+                    await self._room.enter(self._outbox)
+                self._outbox.extend(share)
+                if not self._has_rows.is_set():
+                    self._has_rows.set()
