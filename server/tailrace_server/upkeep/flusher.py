@@ -406,9 +406,12 @@ class Flusher:
         return segment
 
     async def flush_all(self, partition: Partition) -> None:
-        """Moves the whole write queue to segments, made durable first. Raises as `flush`, and NotDurable."""
-        await self.commit()
+        """Moves the whole write queue to segments, made durable first. Raises as `flush`, and NotDurable.
+
+        Rows that are written meanwhile are moved, too.
+        """
         while partition.tree.block_count and not partition.is_dropped:
+            await self.commit()
             await self._flush(partition, partition.durable_seq)
 
     async def flush_for_stop(self) -> None:

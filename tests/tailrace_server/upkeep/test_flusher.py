@@ -39,6 +39,25 @@ async def test_two_flushes_of_one_partition_take_turns(engine):
     engine.check_rows(partition)
 
 
+async def test_all_that_is_written_meanwhile_is_flushed_too(engine):
+    """A row that came after the fsync is in the queue, too: it needs an fsync of its own."""
+    partition = engine.create()
+    late = [(b"later", b"2"), (b"last", b"3")]
+
+    async def commit():
+        engine.sync(partition)
+        if late:
+            engine.put(partition, late.pop(0), sync=False)
+
+    engine.put(partition, (b"first", b"1"), sync=False)
+    engine.flusher.commit = commit
+    with trio.fail_after(10):
+        await engine.flusher.flush_all(partition)
+    assert partition.tree.block_count == 0
+    assert partition.flushed_seq == partition.high_seq == 3
+    engine.check_rows(partition)
+
+
 async def test_nothing_durable_is_no_segment(engine):
     partition = engine.create()
     engine.put(partition, (b"a", b"1"), sync=False)
