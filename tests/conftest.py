@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import hypothesis
 import pytest
 import trio
-from tests.ports import free_port
+from tests.processes.ports import free_port
 from tests.tailrace_server.replication.made_set import make_set
 
 import tailrace

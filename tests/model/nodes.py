@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
-from tests.ports import free_port
-from tests.runs import Violation
+from tests.processes.ports import free_port
+from tests.processes.violation import Violation
 
 import tailrace
 
@@ -22,7 +22,7 @@ from .node_process import Orders
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .history import History
+    from tests.processes.history import History
 
 FEED = "model"
 SCRIPT = Path(__file__).with_name("node_process.py")

@@ -10,7 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
-from tests.runs import Row, Violation, run_to_the_end
+from tests.processes.founders import Founder
+from tests.processes.history import Answer, History, Row
+from tests.processes.readers import Consumer, FollowedIndex, Looker, Throwaway
+from tests.processes.run import run_to_the_end
+from tests.processes.verdict import Verdict
+from tests.processes.violation import Violation
+from tests.processes.writers import PipelinedWriter, Restless, Values, Writer
 
 import tailrace
 from tailrace import Mutations
@@ -18,13 +24,8 @@ from tailrace_server.config import Config
 from tailrace_server.node.start import recover
 from tailrace_server.runtime.host import Host
 
-from .founders import Founder
-from .history import Answer, History
 from .node_process import Orders
 from .nodes import CALLS_IN_A_START, FEED, End, Life, Nodes, random_life, short_life
-from .readers import Consumer, FollowedIndex, Looker, Throwaway
-from .verdict import Verdict
-from .writers import PipelinedWriter, Restless, Values, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -7,7 +7,7 @@ who asks for what, and how each process ends. When that falls in between what el
 from __future__ import annotations
 
 import pytest
-from tests.runs import Violation
+from tests.processes.violation import Violation
 from tests.seeds import seed_of
 
 from tailrace import Position, Positions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.processes import bad_network, contents, feed_name, node_process, shared_node, start_node
+from tests.processes.fixtures import bad_network, contents, feed_name, node_process, shared_node, start_node
 
 from pyspark_tailrace import connections, local_session
 

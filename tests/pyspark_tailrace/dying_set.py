@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import trio
-from tests.ports import free_ports
-from tests.processes import NodeProcess
+from tests.processes.fixtures import NodeProcess
+from tests.processes.ports import free_ports
 
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.ports import free_port
+from tests.processes.ports import free_port
 from tests.pyspark_tailrace.connect_job import ROWS
 
 from pyspark_tailrace.java import find_java

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.processes import SMALL_PARTS
+from tests.processes.fixtures import SMALL_PARTS
 
 from pyspark_tailrace.sink import StreamSink
 from pyspark_tailrace.source import FORMAT, TailraceSource

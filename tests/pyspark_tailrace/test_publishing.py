@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.processes import SMALL_PARTS
+from tests.processes.fixtures import SMALL_PARTS
 
 import tailrace
 from pyspark_tailrace import connections, publishing, sink

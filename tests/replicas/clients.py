@@ -7,7 +7,8 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import trio
-from tests.runs import Row, Violation
+from tests.processes.history import Row
+from tests.processes.violation import Violation
 
 import tailrace
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd

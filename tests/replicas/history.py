@@ -15,7 +15,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.runs import Answers, Row, Violation
+from tests.processes.history import Answers, Row
+from tests.processes.violation import Violation
 
 if TYPE_CHECKING:
     from tailrace import Version

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import trio
-from tests.ports import free_ports
+from tests.processes.ports import free_ports
 
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
-from tests.runs import Row, Violation, run_to_the_end
+from tests.processes.history import Row
+from tests.processes.run import run_to_the_end
+from tests.processes.violation import Violation
 
 import tailrace
 from tailrace import Mutations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio.testing
-from tests.runs import Row, Violation
+from tests.processes.history import Row
+from tests.processes.violation import Violation
 
 from tailrace import Version
 from tailrace.model.failover import FailoverLog

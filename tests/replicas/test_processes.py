@@ -7,7 +7,7 @@ decides what happens, and who asks for what. When it happens in between all else
 from __future__ import annotations
 
 import pytest
-from tests.runs import Violation
+from tests.processes.violation import Violation
 from tests.seeds import seed_of
 
 from .run import Scenario, run

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import trio
-from tests.ports import free_ports
+from tests.processes.ports import free_ports
 
 import tailrace
 from tailrace import Mutations

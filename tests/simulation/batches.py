@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from tailrace.model.hashing import key_hash
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import trio
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from tailrace import BadPosition, UnknownFeed
 from tailrace.indexes import MemoryIndex

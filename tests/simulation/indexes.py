@@ -13,7 +13,7 @@ from tests.crashing_indexes import (
     RowByRowIndex,
     TruncatingIndex,
 )
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 

@@ -7,8 +7,8 @@ import math
 
 import trio
 from tests.crashing_indexes import Crash
-from tests.model.history import Violation
-from tests.model.readers import Looker
+from tests.processes.readers import Looker
+from tests.processes.violation import Violation
 
 from tailrace import EndReason, Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded, VersionLost
 from tailrace.indexes import AppliedMutation

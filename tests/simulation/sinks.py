@@ -18,7 +18,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import trio
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from tailrace import BatchBehind, Retryable, UnknownStage
 from tailrace.errors import TailraceError

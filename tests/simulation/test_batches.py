@@ -1,7 +1,7 @@
 """What the simulator takes for a batch that stands as it should."""
 
 import pytest
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from .batches import VALUE_PREFIX, Batches, Share, StandingRuns
 

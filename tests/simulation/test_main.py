@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from . import __main__ as program
 from .report import Report

@@ -1,7 +1,7 @@
 """The simulator can fail: each of these bugs is found within the seeds of the suite."""
 
 import pytest
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from .bugs import BUGS, planted
 from .suite import SEEDS

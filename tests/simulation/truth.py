@@ -15,8 +15,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
-from tests.model.history import History, Row, Violation
-from tests.model.verdict import Verdict
+from tests.processes.history import History, Row
+from tests.processes.verdict import Verdict
+from tests.processes.violation import Violation
 
 from tailrace.model import Level
 

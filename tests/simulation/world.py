@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 import trio.testing
 from tests.fake_host import InlineWorker
-from tests.runs import Violation, most_telling
+from tests.processes.violation import Violation, most_telling
 
 import tailrace
 from tailrace.errors import TailraceError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import trio
-from tests.model.writers import PipelinedWriter, Values, Writer
+from tests.processes.writers import PipelinedWriter, Values, Writer
 
 from tailrace import Retryable
 

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from tests.ports import free_port
+from tests.processes.ports import free_port
 
 import tailrace
 from tailrace import blocking

@@ -11,7 +11,7 @@ import contextlib
 
 import trio
 from tests.fake_host import InlineWorker
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 from tests.simulation.process import PATIENT_S, Process
 
 import tailrace

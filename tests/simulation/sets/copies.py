@@ -7,7 +7,8 @@ and where the feed keeps its history no row is missing. Copies with one log and 
 
 from __future__ import annotations
 
-from tests.model.history import Row, Violation
+from tests.processes.history import Row
+from tests.processes.violation import Violation
 
 from .histories import place_of, short
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from tests.model.history import Row, Violation
+from tests.processes.history import Row
+from tests.processes.violation import Violation
 
 from tailrace.model import Level
 

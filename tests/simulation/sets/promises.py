@@ -14,7 +14,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from .histories import short_place
 

@@ -6,7 +6,7 @@ come (tests/simulation/batches.py). Which promotions there were meanwhile makes 
 
 from __future__ import annotations
 
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 from tests.simulation.batches import Batches
 from tests.simulation.sinks import Sink, has_parts, has_sink
 

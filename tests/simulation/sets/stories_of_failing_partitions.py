@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 from tests.fake_host import InlineWorker
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 from tests.simulation.machine import End
 
 import tailrace

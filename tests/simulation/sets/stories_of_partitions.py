@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import trio
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from . import shapes
 from .stage import Stage

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from .bugs import BUGS, planted
 from .stories import STORIES

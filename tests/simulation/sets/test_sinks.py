@@ -1,7 +1,7 @@
 """What a set remembers of batches matters: without it one is there twice, or in part. Stories of the shortest ways."""
 
 import pytest
-from tests.model.history import Violation
+from tests.processes.violation import Violation
 
 from .bugs import planted
 from .bugs_of_sinks import BUGS

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from tests.fake_host import InlineWorker
 from tests.memory_disk import MemoryDisk
-from tests.runs import Violation, most_telling
+from tests.processes.violation import Violation, most_telling
 from tests.simulation.machine import DATA, PORT, End, Machine, bugs_end_the_run, replays_by_columns
 from tests.simulation.network import Network
 from tests.simulation.scheduling import seeded

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.processes import bad_network, contents, feed_name, node_process, shared_node, start_node
+from tests.processes.fixtures import bad_network, contents, feed_name, node_process, shared_node, start_node
 
 from tailrace import blocking
 

@@ -4,7 +4,7 @@ import re
 import socket
 
 import pytest
-from tests.ports import free_port
+from tests.processes.ports import free_port
 
 import tailrace
 from tailrace import blocking

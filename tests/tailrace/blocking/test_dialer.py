@@ -5,7 +5,7 @@ import socket
 import time
 
 import pytest
-from tests.ports import free_port
+from tests.processes.ports import free_port
 
 import tailrace
 from tailrace.blocking.dialer import Dialer

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import trio
-from tests.processes import node_process, start_node
+from tests.processes.fixtures import node_process, start_node
 
 import tailrace
 from tailrace.cli.commands import run

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 import trio
-from tests.ports import free_port
+from tests.processes.ports import free_port
 
 import tailrace
 from tailrace.indexes import MemoryIndex

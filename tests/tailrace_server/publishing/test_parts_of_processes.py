@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from tests.processes import SMALL_PARTS, NodeProcess
+from tests.processes.fixtures import SMALL_PARTS, NodeProcess
 
 import tailrace
 from tailrace import blocking

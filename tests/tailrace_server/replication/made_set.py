@@ -8,7 +8,7 @@ import os
 import shutil
 
 import trio
-from tests.ports import free_ports
+from tests.processes.ports import free_ports
 
 import tailrace
 from tailrace.link.address import Address

@@ -6,9 +6,8 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from tests.runs import Violation
-
 from .history import Answer, Kind
+from .violation import Violation
 
 if TYPE_CHECKING:
     from .history import History, Look, Row, State, Write

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.ports import free_ports
+
+from .ports import free_ports
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -7,21 +7,24 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import trio
-from tests.runs import Row, Violation
 
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd
 from tailrace.errors import StreamEnded
 from tailrace.indexes import MemoryIndex, SQLiteIndex
+
+from .history import Row
+from .violation import Violation
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from tests.model.nodes import Nodes
+
     import tailrace
 
     from .history import History
-    from .nodes import Nodes
 
 # A snapshot of an index costs a comparison with the whole history in the end: one barrier in so many has one.
 BARRIERS_PER_SNAPSHOT = 4

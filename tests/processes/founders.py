@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from tests.runs import Violation
+from tests.model.nodes import FEED
 
 from tailrace import BadPosition, Item, Positions, UnknownFeed
 
-from .nodes import FEED
+from .violation import Violation
 
 if TYPE_CHECKING:
     import random
 
-    import tailrace
+    from tests.model.nodes import Nodes
 
-    from .nodes import Nodes
+    import tailrace
 
 NAMES = [f"side-{number}" for number in range(3)]
 KEY = b"the only key"

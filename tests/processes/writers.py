@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import trio
-from tests.runs import Violation
+from tests.model.nodes import FEED
 
 import tailrace
 from tailrace import (
@@ -22,7 +22,7 @@ from tailrace import (
 )
 
 from .history import Condition, Kind
-from .nodes import FEED
+from .violation import Violation
 
 if TYPE_CHECKING:
     import random

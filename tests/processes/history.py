@@ -16,19 +16,52 @@ What can be told at once, this module does (``observe``, ``acknowledge``); ``ver
 from __future__ import annotations
 
 import enum
+import heapq
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.runs import Answers, Row, Violation
+import trio
 
 from tailrace import Version
 from tailrace.model.failover import ENTRIES_MAX, FailoverEntry, FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
 
+from .violation import Violation
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace import VersionRange
+
+
+class Row(NamedTuple):
+    """A row of a partition's history; its seq is its place, from 1. ``value`` is None where the key was deleted."""
+
+    key: bytes
+    value: bytes | None
+    timestamp: int
+
+
+class Answers:
+    """How many answers writers have got, by which everything in a run waits: the machine's speed does not matter."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._tickets = itertools.count()
+
+    def answered(self) -> None:
+        """A writer has got an answer."""
+        self.answers += 1
+        while self._waiting and self._waiting[0][0] <= self.answers:
+            heapq.heappop(self._waiting)[2].set()
+
+    async def more_answers(self, count: int) -> None:
+        """Waits for so many more."""
+        event = trio.Event()
+        heapq.heappush(self._waiting, (self.answers + count, next(self._tickets), event))
+        await event.wait()
 
 
 class Answer(enum.Enum):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.runs import Row, Violation
 
 from tailrace import Version, VersionRange
 from tailrace.model.failover import FailoverEntry, FailoverLog
 
-from .history import Branches, Condition, History, Kind
+from .history import Branches, Condition, History, Kind, Row
 from .verdict import Verdict
+from .violation import Violation
 
 BRANCH = b"first branch...."
 NEWER = b"second branch..."

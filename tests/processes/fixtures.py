@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import pytest
 import trio
-from tests.ports import free_port
 
 import tailrace
+
+from .ports import free_port
 
 # Planted in a node: of a batch, each partition takes some rows at a time.
 SMALL_PARTS = """
