@@ -31,7 +31,7 @@ LAYERS = (
 )
 # The rooms of the client. The two shells are in one layer, and import nothing from each other.
 CLIENT_LAYERS = (
-    ("_version", "errors", "model", "wire", "block"),
+    ("_version", "errors", "model", "wire", "block", "segment"),
     ("link",),
     ("requests",),
     ("consuming", "ring"),
@@ -43,7 +43,7 @@ LAYERS_OF = {"tailrace_server": LAYERS, "tailrace": CLIENT_LAYERS}
 SHELLS = {"trio", "blocking"}
 # Modules that do I/O, wait, or make threads: the core of the client, below the shells, imports none of them.
 IO_MODULES = {"trio", "asyncio", "anyio", "threading", "socket", "select", "selectors", "ssl", "subprocess"}
-CORE = ("model", "wire", "block", "link", "requests", "consuming")
+CORE = ("model", "wire", "block", "segment", "link", "requests", "consuming")
 
 
 def modules():

@@ -9,10 +9,12 @@
     row.py, row_layout.py        a block of one row, encoded and opened in fewer steps
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
     hash_columns.py              the hashes of an Arrow array of keys
+    arrays.py                    the columns of blocks as numpy arrays, rows taken out of them, a block made of them
+    found.py                     the row of a key, as look-ups return it
     row_digest.py                compares two sets of rows, in any order and any blocks
 
 Everything here is pure: bytes in, objects out. Numpy and pyarrow are used if they are installed, and imported at
-the first need (lazy.py).
+the first need (lazy.py). Only arrays.py needs numpy, so import it only in a module that needs numpy, too.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, ROWS_MAX, Block
-from tailrace_server.blocks.arrays import I64, ColumnArrays, encode_arrays, join_arrays, take
+from tailrace.block.arrays import I64, ColumnArrays, encode_arrays, join_arrays, take
 
 # The most bytes of a row beside key and value: hash, seq, timestamp, both offsets and validity.
 _ROW_BYTES = 8 + 8 + 8 + 4 + 4 + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block
-from tailrace_server.blocks.arrays import arrays_of, encode_arrays, take
+from tailrace.block.arrays import arrays_of, encode_arrays, take
 
 
 def cut_above(block: Block, seq: int) -> Block:

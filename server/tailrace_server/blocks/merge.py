@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, ROWS_MAX, Block
+from tailrace.block.arrays import ColumnArrays, encode_arrays, join_arrays, join_blocks
 from tailrace.block.header import sum_of
 from tailrace.errors import BadBlock
-from tailrace_server.blocks.arrays import ColumnArrays, encode_arrays, join_arrays, join_blocks
 from tailrace_server.blocks.heads import Heads, heads_of
 
 # Bytes that merging may add: to a row a seq, a timestamp and a bit, which a block may leave out; and to the whole block

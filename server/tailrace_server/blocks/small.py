@@ -23,10 +23,10 @@ from tailrace.block import (
     Block,
     BlockHeader,
 )
+from tailrace.block.arrays import U32, U64, Bools, Indices
 from tailrace.block.encode import stored_form
 from tailrace.block.header import sum_of
 from tailrace.block.layout import padding_after
-from tailrace_server.blocks.arrays import U32, U64, Bools, Indices
 from tailrace_server.blocks.heads import Heads
 
 _ZEROS = tuple(bytes(count) for count in range(8))

@@ -2,9 +2,8 @@
 
 policy.py     chooses the segments to compact, and those of a history to drop, pure
 task.py       the task and the result of a compaction, as JSON, pure
-dedup.py      finds superseded rows, pure
 foreign.py    rows with a wrong key hash
-rows.py       the rows of several segments, in batches
+tombstones.py finds tombstones that may go, pure
 worker.py     runs a compaction
 limiter.py    limits its rate
 __main__.py   the process

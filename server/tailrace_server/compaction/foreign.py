@@ -14,9 +14,9 @@ import numpy as np
 from tailrace_server.compaction.task import FOREIGN_MAX, Foreign
 
 if TYPE_CHECKING:
+    from tailrace.block.arrays import U64, Bools, Indices
+    from tailrace.segment.rows import RowBatch
     from tailrace_server.blocks import ColumnArrays
-    from tailrace_server.blocks.arrays import U64, Bools, Indices
-    from tailrace_server.compaction.rows import RowBatch
 
 _EXAMPLE_KEY_BYTES = 64
 

@@ -36,8 +36,8 @@ from bisect import bisect_left, bisect_right
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.segment.identity import ROWS_MAX
 from tailrace_server.compaction.task import INPUTS_MAX
-from tailrace_server.segment.identity import ROWS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

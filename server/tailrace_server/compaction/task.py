@@ -6,11 +6,11 @@ import json
 from typing import Any, NamedTuple
 
 from tailrace.model.hashing import HASH_MAX
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.identity import INCLUDED_IDS_MAX, SEGMENT_ID_BYTES
 from tailrace_server.blocks.builder import TARGET_BYTES_MAX
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.segment import SegmentIdentity
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX, SEGMENT_ID_BYTES
 
 VERSION = 1
 

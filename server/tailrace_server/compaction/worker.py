@@ -1,7 +1,8 @@
 """Runs a compaction: reads neighbouring segments and writes one.
 
     1. scan    reads every batch: the hash of each row's key, the length of the key, and tombstones that are old enough
-    2. decide  finds superseded rows, and tombstones that may go (dedup.py); reads the keys of repeated hashes again
+    2. decide  finds superseded rows (tailrace/segment/superseded.py), and tombstones that may go (tombstones.py); reads
+               the keys of repeated hashes again
     3. write   reads every batch again, and writes the remaining rows in blocks of an even size
 
 A feed that keeps its history needs only the last step. The result depends only on the task, so the same task gives the
@@ -16,16 +17,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tailrace.block.arrays import Bools
+from tailrace.segment.identity import INCLUDED_IDS_MAX, ROWS_MAX
+from tailrace.segment.rows import SegmentRows, hashes_of_keys
+from tailrace.segment.superseded import superseded as superseded_rows
 from tailrace_server.blocks import BlockBuilder, ColumnArrays, take
-from tailrace_server.blocks.arrays import Bools
-from tailrace_server.compaction import dedup
+from tailrace_server.compaction import tombstones
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.compaction.foreign import ForeignRows
-from tailrace_server.compaction.rows import SegmentRows, hashes_of_keys
 from tailrace_server.compaction.task import INPUTS_MAX, CompactionResult, CompactionTask
 from tailrace_server.host.disk import TEMPORARY
 from tailrace_server.segment import Segment, SegmentIdentity, SegmentWriter
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX, ROWS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,12 +156,14 @@ def _decide(task: CompactionTask, rows: SegmentRows, foreign: ForeignRows) -> _D
         hashes[batch.row : batch.row + arrays.rows] = found
         key_lengths[batch.row : batch.row + arrays.rows] = np.diff(arrays.key_offsets)
         if task.purge_before_us is not None:
-            old = dedup.expired(arrays.valid, arrays.seqs, arrays.timestamps, task.purge_before_us, task.stable_seq)
+            old = tombstones.expired(
+                arrays.valid, arrays.seqs, arrays.timestamps, task.purge_before_us, task.stable_seq
+            )
             expired_rows.append((old + batch.row).astype(np.uint32))
             expired_seqs.append(arrays.seqs[old])
-    gone = dedup.superseded(hashes, key_lengths, rows.keys_of)
+    gone = superseded_rows(hashes, key_lengths, rows.keys_of)
     superseded = int(np.count_nonzero(gone))
-    purge_seq = dedup.purged(np.concatenate(expired_rows), np.concatenate(expired_seqs), gone)
+    purge_seq = tombstones.purged(np.concatenate(expired_rows), np.concatenate(expired_seqs), gone)
     missing = int(np.count_nonzero(gone))
     return _Decision(gone if missing else None, superseded, missing - superseded, purge_seq)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.directory.sealed import seal
 from tailrace_server.manifest import fields
 from tailrace_server.manifest.errors import ManifestDamaged
@@ -11,7 +12,6 @@ from tailrace_server.manifest.fields import Kind, read_list, read_members, read_
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, check, problems
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 from tailrace_server.manifest.producers import read_producers
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.state import last_batches
 
 FORMAT = "tailrace manifest"

@@ -20,8 +20,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tailrace.segment.identity import NO_BASE
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
-from tailrace_server.segment.identity import NO_BASE
 from tailrace_server.state.last_batches import SINKS_MAX
 
 # Compaction keeps a chain at tens of segments; a feed that keeps all its history has one for some 10 GiB. At half a

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tailrace.model.failover import FailoverLog
-from tailrace_server.segment.identity import SegmentIdentity
+from tailrace.segment.identity import SegmentIdentity
 from tailrace_server.state.last_batches import LastBatch
 
 

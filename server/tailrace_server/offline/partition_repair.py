@@ -27,6 +27,7 @@ from tailrace.block import Block
 from tailrace.model import FeedInfo
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace.model.hashing import partition_range
+from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.directory.identity import BadDirectory, load
 from tailrace_server.directory.lost import Lost
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, invariants
@@ -39,7 +40,6 @@ from tailrace_server.offline.findings import PartitionFindings, SegmentFindings
 from tailrace_server.offline.report import feed_text
 from tailrace_server.offline.salvage import BadStretch, LostRange, Salvage, read_segment
 from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk

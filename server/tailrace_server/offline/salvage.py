@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, Block, BlockHeader, Columns
+from tailrace.block.arrays import arrays_of, encode_arrays, take
 from tailrace.block.header import FLAG_COMPRESSED
 from tailrace.block.header import HEADER_BYTES as BLOCK_HEADER_BYTES
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.model.hashing import key_hash
-from tailrace_server.blocks.arrays import arrays_of, encode_arrays, take
+from tailrace.segment.block_index import BlockIndex
+from tailrace.segment.footer import Footer
+from tailrace.segment.format import HEADER_BYTES
 from tailrace_server.offline.journal_walk import TolerantFile
 from tailrace_server.segment import SegmentDamaged
-from tailrace_server.segment.block_index import BlockIndex
 from tailrace_server.segment.file import SegmentFile
-from tailrace_server.segment.footer import Footer
-from tailrace_server.segment.format import HEADER_BYTES
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk

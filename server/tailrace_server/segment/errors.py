@@ -1,12 +1,8 @@
-"""The errors of segments."""
+"""The error of a segment that the server cannot read."""
 
 from __future__ import annotations
 
 from tailrace.errors import TailraceError
-
-
-class SegmentFormatError(ValueError):
-    """Bytes that are no valid part of a segment; the message says why."""
 
 
 class SegmentDamaged(TailraceError):

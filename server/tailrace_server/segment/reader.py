@@ -1,44 +1,24 @@
-"""A segment opened for reading: blocks by seq, rows by key.
-
-Opening reads and verifies the header, block index, identity and trailer. Blocks and pages are verified at each read, so
-that damage never gives a wrong answer. An open segment takes 48 bytes of memory a block, and nothing a row.
-
-Everything is read by pread, never through a memory map: a mapped page that the disk can't read kills the process.
-"""
+"""A segment of the server: opened through its disk, looked up without waiting for it, and verified whole."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tailrace.block import FLAG_COMPRESSED, Block, Columns
-from tailrace.block.layout import read_layout
-from tailrace.errors import BadBlock
-from tailrace_server.blocks import FoundRow, row_of_key
-from tailrace_server.blocks.arrays import U64
-from tailrace_server.segment.errors import SegmentFormatError
+from tailrace.segment.footer import Footer
+from tailrace.segment.open_segment import OpenSegment
 from tailrace_server.segment.file import NotCached, Read, SegmentFile
-from tailrace_server.segment.footer import Footer
-from tailrace_server.segment.format import HEADER_BYTES
-from tailrace_server.segment.identity import SegmentIdentity
-from tailrace_server.segment.key_table import KeyTable
 from tailrace_server.segment.verify import Problem, verify_segment
 
 if TYPE_CHECKING:
+    from tailrace.block.found import FoundRow
     from tailrace_server.host.open_files import Opener
 
-_U64 = struct.Struct("<Q")
 
+class Segment(OpenSegment[SegmentFile]):
+    """An immutable segment. Its methods may be called by several threads at once; all that read raise SegmentDamaged.
 
-class Segment:
-    """An immutable segment. Its methods may be called by several threads at once.
-
-    ``path``, ``nbytes`` and ``identity`` describe its file; ``blocks`` is the count of blocks; ``first_seqs`` and
-    ``last_seqs`` (arrays of u64) are the bounds of each block. A removed file can be read until ``close``, unless its
-    descriptor is shared: then it is closed before it is removed.
+    A removed file can be read until ``close``, unless its descriptor is shared: then it is closed before it is removed.
     """
 
     @classmethod
@@ -54,76 +34,16 @@ class Segment:
             file.close()
             raise
 
-    def __init__(self, file: SegmentFile, footer: Footer) -> None:
-        """For ``open``."""
-        self.path = file.path
-        self.nbytes = file.nbytes
-        self.identity: SegmentIdentity = footer.identity
-        self.blocks = footer.trailer.blocks
-        self.first_seqs: U64 = footer.blocks.first_seqs
-        self.last_seqs: U64 = footer.blocks.last_seqs
-        self._file = file
-        self._index = footer.blocks
-        self._places = footer.blocks.places(HEADER_BYTES)
-        self._row_begins = footer.blocks.row_begins
-        trailer = footer.trailer
-        self._keys = KeyTable(
-            file, trailer.table_offset, footer.identity.rows, trailer.least_hash, trailer.greatest_hash
-        )
-
-    def block_after(self, seq: int) -> int:
-        """Returns the number of the first block that has a seq above ``seq``; ``blocks`` if no block has."""
-        return int(self.last_seqs.searchsorted(np.uint64(seq), "right"))
-
-    def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
-        """Returns blocks from number ``index`` on, at least one and at most ``bytes_max`` bytes; and the next number.
-
-        They are read at once and keep one buffer alive together. No block for ``index == blocks``. SegmentDamaged.
-        """
-        assert 0 <= index <= self.blocks
-        if index == self.blocks:
-            return [], index
-        limit = int(self._places[index]) + min(bytes_max, self.nbytes)
-        stop = max(index + 1, int(self._places.searchsorted(np.uint64(limit), "right")) - 1)
-        return self._read(index, stop), stop
-
-    def read_block(self, number: int) -> Block:
-        """Reads block ``number``. SegmentDamaged."""
-        [block] = self._read(number, number + 1)
-        return block
-
-    @property
-    def last_row_seq(self) -> int:
-        """The last seq that has a row here; the begin of the run if there is no row."""
-        return int(self.last_seqs[-1]) if self.blocks else self.identity.after_seq
-
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
         """Returns the newest row of ``key``, whose hash is ``hash_``; None if there is no row of it. SegmentDamaged.
 
         Reads pages and blocks by ``read``; that of a `Reads` does not wait for the disk, and raises NotCached instead.
         """
         try:
-            return self._find(key, hash_, read)
+            return super().find(key, hash_, read)
         except NotCached as missing:
             missing.segment = self
             raise
-
-    def _find(self, key: bytes, hash_: int, read: Read) -> FoundRow | None:
-        opened = -1
-        for row in self._keys.rows_of(hash_, read):
-            number = int(self._row_begins.searchsorted(row, "right")) - 1
-            if number >= self.blocks:
-                raise self._file.damaged(0, f"the key table names row {row}, there are {self.identity.rows}")
-            if number != opened:
-                [block] = self._read(number, number + 1, read)
-                columns, opened = self._open(number, block), number
-            row -= int(self._row_begins[number])
-            if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
-                raise self._damaged(number, f"row {row} of the block does not have the hash that the key table says")
-            found = row_of_key(columns, row, key)
-            if found is not None:
-                return found
-        return None
 
     def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
         """Reads everything, and compares it with itself. Returns the problems that it found.
@@ -132,36 +52,3 @@ class Segment:
         on the loop. Takes 9 bytes of memory a row.
         """
         return verify_segment(self._file, progress)
-
-    def close(self) -> None:
-        """Closes the file. May be called again."""
-        self._file.close()
-
-    def _read(self, start: int, stop: int, read: Read = SegmentFile.read) -> list[Block]:
-        """Reads blocks ``start`` to ``stop`` - 1 at once."""
-        *places, end = self._places[start : stop + 1].tolist()
-        begin = places[0]
-        data = read(self._file, begin, end - begin)
-        return [self._parse(number, data, place - begin) for number, place in enumerate(places, start)]
-
-    def _parse(self, number: int, data: bytes | memoryview, offset: int) -> Block:
-        """Returns block ``number`` at ``offset`` of ``data``, verified and compared with the index."""
-        try:
-            block = Block.parse_at(data, offset)
-            self._index.check_block(number, block, self.identity.partition)
-        except (BadBlock, SegmentFormatError) as error:
-            raise self._damaged(number, error) from None
-        return block
-
-    def _open(self, number: int, block: Block) -> Columns:
-        """Returns the columns of a block, unchecked: the writer checked them, and their sum still holds."""
-        try:
-            if block.header.flags & FLAG_COMPRESSED:
-                return block.open_columns()
-            raw = memoryview(block.body)
-            return Columns(block.header, read_layout(block.header, raw), raw)
-        except BadBlock as error:
-            raise self._damaged(number, error) from None
-
-    def _damaged(self, number: int, why: object) -> Exception:
-        return self._file.damaged(int(self._places[number]), why)

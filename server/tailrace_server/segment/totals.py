@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.block import Columns
-from tailrace_server.segment.identity import SegmentIdentity
+from tailrace.segment.identity import SegmentIdentity
 
 
 class RowTotals:

@@ -14,12 +14,13 @@ import xxhash
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock
-from tailrace_server.segment import page as pages
-from tailrace_server.segment.errors import SegmentDamaged, SegmentFormatError
+from tailrace.segment import page as pages
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.footer import Footer
+from tailrace.segment.format import FILE_SUM_OFFSET, HEADER_BYTES, file_sum_in
+from tailrace.segment.page import Page
+from tailrace_server.segment.errors import SegmentDamaged
 from tailrace_server.segment.file import SegmentFile
-from tailrace_server.segment.footer import Footer
-from tailrace_server.segment.format import FILE_SUM_OFFSET, HEADER_BYTES, file_sum_in
-from tailrace_server.segment.page import Page
 from tailrace_server.segment.totals import RowTotals
 
 # A file that was overwritten has a problem in each block; more than these are no use to a reader.

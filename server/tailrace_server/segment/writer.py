@@ -19,15 +19,15 @@ import numpy as np
 import xxhash
 
 from tailrace.block import Block, BlockHeader, Columns
+from tailrace.block.arrays import U64
 from tailrace.block.header import sum_of
 from tailrace.errors import BadBlock
-from tailrace_server.blocks.arrays import U64
+from tailrace.segment import key_table
+from tailrace.segment.block_index import BlockIndex
+from tailrace.segment.format import TRAILER_BYTES, SegmentHeader, Trailer, end_of
+from tailrace.segment.identity import ROWS_MAX, SegmentIdentity
+from tailrace.segment.page import pages_of, table_begin
 from tailrace_server.host.disk import TEMPORARY, Buffer, Disk, File, raise_if_no_space
-from tailrace_server.segment import key_table
-from tailrace_server.segment.block_index import BlockIndex
-from tailrace_server.segment.format import TRAILER_BYTES, SegmentHeader, Trailer, end_of
-from tailrace_server.segment.identity import ROWS_MAX, SegmentIdentity
-from tailrace_server.segment.page import pages_of, table_begin
 from tailrace_server.segment.totals import RowTotals
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.block import Stamps, encode_block, encode_row
-from tailrace_server.blocks.arrays import arrays_of_columns, encode_arrays, take
+from tailrace.block.arrays import arrays_of_columns, encode_arrays, take
 
 if TYPE_CHECKING:
     from tailrace.block import Block, Columns
+    from tailrace.block.arrays import U8, U32, ColumnArrays, Indices
     from tailrace.wire.filters import StreamFilter
-    from tailrace_server.blocks.arrays import U8, U32, ColumnArrays, Indices
 
 # A block of at most this many rows is searched row by row.
 _FEW_ROWS = 32

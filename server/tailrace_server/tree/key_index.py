@@ -19,9 +19,9 @@ from collections.abc import Callable
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, Columns
+from tailrace.block.arrays import U64
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow, row_of_key
-from tailrace_server.blocks.arrays import U64
 from tailrace_server.tree.tiers import Tier, Tiers
 from tailrace_server.tree.tree import Tree
 

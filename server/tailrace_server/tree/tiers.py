@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tailrace_server.blocks.arrays import U64
+from tailrace.block.arrays import U64
 
 # Entries of two tiers that are merged: 0.5 ms, or 1 ms if memory is slow, in one step on the node's loop.
 TIER_ENTRIES_MAX = 32_768

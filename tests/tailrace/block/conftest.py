@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import xxhash
 from hypothesis import strategies as st
+from tests.blocks_of_rows import block_of, histories
 
 from tailrace.block import Block, BlockHeader, encode_block, lazy
 
@@ -54,3 +55,15 @@ def installed(request, monkeypatch):
     yield request.param
     lazy.numpy_or_none.cache_clear()
     lazy.pyarrow_or_none.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def history():
+    """A strategy of lists of (key, value or None, seq, timestamp)."""
+    return histories()
+
+
+@pytest.fixture(scope="session")
+def make_block():
+    """Makes a block of such rows of partition 3."""
+    return block_of

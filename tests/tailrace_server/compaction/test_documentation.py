@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.compaction.policy import CompactionLimits, Reason
 from tailrace_server.compaction.task import (
     BLOCK_BYTES,
@@ -15,7 +16,6 @@ from tailrace_server.compaction.task import (
     CompactionTask,
     Foreign,
 )
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 PAGE = (Path(__file__).parents[3] / "docs" / "internals" / "compaction.md").read_text()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -16,13 +15,13 @@ from tests.tiers import examples
 from tailrace.block import Block
 from tailrace.block.header import sum_of
 from tailrace.errors import NoSpace
+from tailrace.segment.identity import INCLUDED_IDS_MAX
+from tailrace.segment.rows import RowBatch
 from tailrace_server.compaction.errors import BadTask
-from tailrace_server.compaction.rows import RowBatch
 from tailrace_server.compaction.task import INPUTS_MAX
 from tailrace_server.compaction.worker import compact, discard
 from tailrace_server.manifest import entry_of
 from tailrace_server.segment import NO_BASE, Segment, SegmentDamaged
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 
 OUT = "/feed/0/out.seg"
 
@@ -69,9 +68,7 @@ def made(history, row):
 
 def small_batches(read_bytes):
     """Batches of so many bytes, and half as many where they are compressed."""
-    return mock.patch.multiple(
-        "tailrace_server.compaction.rows", READ_BYTES=read_bytes, RAW_BYTES=max(1, read_bytes // 2)
-    )
+    return mock.patch.multiple("tailrace.segment.rows", READ_BYTES=read_bytes, RAW_BYTES=max(1, read_bytes // 2))
 
 
 class TestResult:
@@ -310,7 +307,7 @@ class TestDamage:
         body[8 * good.rows + 4 : 8 * good.rows + 8] = b"\xff" * 4  # where the second key begins
         header = good.header._replace(body_sum=sum_of(bytes(body)))
         bad = Block(header, header.pack(), bytes(body))
-        batch = RowBatch(SimpleNamespace(path=small.paths[0]), 0, 64, 0, [good, bad])
+        batch = RowBatch(Segment.open(small.disk, small.paths[0]), 0, 64, 0, [good, bad])
         with pytest.raises(SegmentDamaged, match="key offsets") as caught:
             batch.arrays()
         assert (caught.value.path, caught.value.offset) == (small.paths[0], 64 + good.nbytes)

@@ -8,11 +8,11 @@ from pathlib import Path
 from tests.tailrace_server.manifest.builders import BRANCH, chain, manifest_of
 
 from tailrace.model import FeedInfo, VersionRange
+from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.manifest import Manifest, SegmentEntry, codec, producers_to_json, store
 from tailrace_server.manifest.feed_file import NAME_LENGTH_MAX, FeedFile
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX, SINKS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
-from tailrace_server.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.state.last_batches import LastBatch
 from tailrace_server.state.producers import PRODUCERS_MAX, RESULTS_MAX, ProducerTable
 

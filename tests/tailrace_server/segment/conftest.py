@@ -2,83 +2,34 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from unittest import mock
 
 import pytest
+from tests import segments
 
 from tailrace.block import Stamps, encode_block
 from tailrace.model.hashing import hash_keys
-from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
+from tailrace_server.segment import SegmentWriter
 
 PATH = "/feed/3/made.seg"
 
 
-class OneFile:
-    """A disk with one file, ``data``, that may be changed at any time; ``bad`` are offsets that can't be read."""
-
-    def __init__(self, data):
-        self.data = bytearray(data)
-        self.bad = set()
-        self.reads = 0
-        self.cached = True
-
-    def open(self, path, *, writable=False):
-        return self
-
-    def size(self):
-        return len(self.data)
-
-    def read_at(self, offset, nbytes):
-        self.reads += 1
-        if any(offset <= place < offset + nbytes for place in self.bad):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return bytes(self.data[offset : offset + nbytes])
-
-    def read_cached(self, offset, nbytes):
-        return self.read_at(offset, nbytes) if self.cached else None
-
-    def close(self):
-        pass
-
-
 @pytest.fixture(scope="session")
 def one_file():
-    return OneFile
+    return segments.OneFile
 
 
 @pytest.fixture(scope="class")
 def small_pages():
     """Pages of 4 entries, 64 bytes."""
-    with (
-        mock.patch("tailrace_server.segment.page.PAGE_ENTRIES", 4),
-        mock.patch("tailrace_server.segment.page.PAGE_BYTES", 64),
-    ):
+    with segments.small_pages():
         yield
 
 
 @pytest.fixture(scope="session")
 def identity_of():
     """Makes the identity of a minor segment of partition 3."""
-
-    def make(last_seq, **members):
-        usual = SegmentIdentity(
-            feed_id=bytes(range(0xF0, 0x100)),
-            partition=3,
-            branch=bytes(range(0xB0, 0xC0)),
-            segment_id=bytes(range(0x10, 0x20)),
-            base_id=NO_BASE,
-            included_ids=(),
-            is_major=False,
-            deduplicated=False,
-            after_seq=0,
-            last_seq=last_seq,
-            purge_seq=0,
-        )
-        return usual._replace(**members)
-
-    return make
+    return segments.identity_of
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ import pytest
 from tailrace.block import Block
 from tailrace.block.header import sum_of
 from tailrace.model.hashing import key_hash
-from tailrace_server.segment import Segment, SegmentDamaged, key_table
-from tailrace_server.segment.format import Trailer
-from tailrace_server.segment.page import PAGE_BYTES, pack_pages
+from tailrace.segment import key_table
+from tailrace.segment.format import Trailer
+from tailrace.segment.page import PAGE_BYTES, pack_pages
+from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.segment.verify import PROBLEMS_MAX
 
 KEYS = [b"a", b"b", b"cc", b"missing"]

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from tailrace.block import encode_block
+from tailrace.segment.block_index import ENTRY_BYTES, BlockIndex
+from tailrace.segment.format import HEADER_BYTES, TRAILER_BYTES
+from tailrace.segment.identity import IDENTITY_BYTES_MAX, INCLUDED_IDS_MAX
+from tailrace.segment.key_table import GUESSES_MAX
+from tailrace.segment.page import PAGE_BYTES, PAGE_ENTRIES
 from tailrace_server.segment import Segment, SegmentIdentity
-from tailrace_server.segment.block_index import ENTRY_BYTES, BlockIndex
-from tailrace_server.segment.format import HEADER_BYTES, TRAILER_BYTES
-from tailrace_server.segment.identity import IDENTITY_BYTES_MAX, INCLUDED_IDS_MAX
-from tailrace_server.segment.key_table import GUESSES_MAX
-from tailrace_server.segment.page import PAGE_BYTES, PAGE_ENTRIES
 from tailrace_server.segment.writer import WRITE_BYTES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "segment.md").read_text()

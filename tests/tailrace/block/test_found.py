@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.blocks import FoundRow, row_of_key
+from tailrace.block.found import FoundRow, row_of_key
 
 
 @given(st.data(), st.booleans())

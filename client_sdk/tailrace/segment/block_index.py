@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tailrace.block import BODY_BYTES_MAX, HEADER_BYTES, ROWS_MAX, Block
-from tailrace_server.blocks.arrays import I64, U32, U64, Bools
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.identity import SegmentIdentity
+from tailrace.block.arrays import I64, U32, U64, Bools
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.identity import SegmentIdentity
 
 ENTRY_BYTES = 8 + 8 + 8 + 4 + 4
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.segment.block_index import ENTRY_BYTES, BlockIndex
-from tailrace_server.segment.errors import SegmentFormatError
+from tailrace.segment.block_index import ENTRY_BYTES, BlockIndex
+from tailrace.segment.errors import SegmentFormatError
 
 # offset, first seq, last seq, bytes, rows
 GOOD = [(64, 1, 5, 200, 5), (264, 6, 9, 150, 2), (414, 12, 12, 120, 1)]

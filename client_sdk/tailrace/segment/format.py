@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import xxhash
 
-from tailrace_server.segment.block_index import ENTRY_BYTES
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.identity import IDENTITY_BYTES_MAX
-from tailrace_server.segment.page import table_begin, table_bytes
+from tailrace.segment.block_index import ENTRY_BYTES
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.identity import IDENTITY_BYTES_MAX
+from tailrace.segment.page import table_begin, table_bytes
 
 MAGIC = b"TRSG"
 VERSION = 1

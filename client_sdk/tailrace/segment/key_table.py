@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tailrace_server.blocks.arrays import U64
-from tailrace_server.segment import page as pages
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.file import Read, SegmentFile
-from tailrace_server.segment.page import Page
+from tailrace.block.arrays import U64
+from tailrace.segment import page as pages
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.file import Read, ReadableFile, read_from
+from tailrace.segment.page import Page
 
 # Pages that are calculated before bisection takes over. With evenly spread hashes, the second or third one is right.
 GUESSES_MAX = 4
@@ -70,7 +70,7 @@ class KeyTable:
 
     __slots__ = ("_file", "_greatest", "_least", "_offset", "_pages", "_rows")
 
-    def __init__(self, file: SegmentFile, offset: int, rows: int, least: int, greatest: int) -> None:
+    def __init__(self, file: ReadableFile, offset: int, rows: int, least: int, greatest: int) -> None:
         """``least`` and ``greatest`` are the first and the last hash in the table."""
         self._file = file
         self._offset = offset
@@ -79,7 +79,7 @@ class KeyTable:
         self._least = least
         self._greatest = greatest
 
-    def rows_of(self, hash_: int, read: Read = SegmentFile.read) -> Iterator[int]:
+    def rows_of(self, hash_: int, read: Read = read_from) -> Iterator[int]:
         """Yields the row numbers of this hash, newest first; reads pages as they are needed. Raises as ``read``."""
         if not self._pages or not self._least <= hash_ <= self._greatest:
             return

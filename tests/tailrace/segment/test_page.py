@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.page import PAGE_BYTES, PAGE_ENTRIES, Page, entries_in, pack_pages, pages_of, table_begin
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.page import PAGE_BYTES, PAGE_ENTRIES, Page, entries_in, pack_pages, pages_of, table_begin
 
 entries = st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), min_size=1, max_size=1_000)
 

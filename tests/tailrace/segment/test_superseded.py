@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace_server.compaction.dedup import Keys, Slice, expired, purged, superseded
+from tailrace.segment.superseded import Keys, Slice, superseded
 
 # Few keys of few lengths, so that rows meet; some of several hundred bytes.
 KEYS = st.sampled_from([b"a", b"b", b"c", b"aa", b"ab", b"ba", b"abc", b"a" * 300, b"a" * 299 + b"b", b"b" * 300])
@@ -108,25 +108,3 @@ def test_a_hash_with_many_keys_over_several_slices():
     keys = [b"x", b"y", b"x", b"z", b"y", b"x", b"z", b"n"]
     for rows in range(1, 9):
         assert Columns(keys, lambda key: 7).superseded(Slice(rows=rows)) == by_dict(keys)
-
-
-class TestTombstones:
-    def test_which_are_old_enough(self):
-        valid = np.array([False, True, False, False, False])
-        seqs = np.array([1, 2, 3, 4, 9], np.uint64)
-        stamps = np.array([10, 10, 20, 21, 21], np.uint64)
-        assert expired(valid, seqs, stamps, 20, 100).tolist() == [0, 2]
-        assert expired(valid, seqs, stamps, 21, 4).tolist() == [0, 2, 3]
-        assert expired(valid, seqs, stamps, 21, 0).tolist() == []
-        assert expired(valid, seqs, stamps, -1, 100).tolist() == []
-        assert expired(None, seqs, stamps, 100, 100).tolist() == []
-
-    def test_the_highest_that_goes_is_the_purge_seq(self):
-        gone = np.array([False, True, False, True])
-        assert purged(np.array([0, 1, 2], np.uint32), np.array([5, 6, 7], np.uint64), gone) == 7
-        assert gone.tolist() == [True, True, True, True]
-
-    def test_one_that_is_superseded_leaves_nothing_missing(self):
-        gone = np.array([True, True])
-        assert purged(np.array([0, 1], np.uint32), np.array([5, 6], np.uint64), gone) == 0
-        assert purged(np.zeros(0, np.uint32), np.zeros(0, np.uint64), gone) == 0

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.segment import SegmentDamaged, key_table
-from tailrace_server.segment.file import SegmentFile
-from tailrace_server.segment.key_table import GUESSES_MAX, KeyTable
-from tailrace_server.segment.page import pages_of
+from tailrace.segment import key_table
+from tailrace.segment.key_table import GUESSES_MAX, KeyTable
+from tailrace.segment.page import pages_of
+from tailrace_server.segment import SegmentDamaged, SegmentFile
 
 U64 = st.integers(0, 2**64 - 1)
 uniform = st.lists(U64, max_size=80)

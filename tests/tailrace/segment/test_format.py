@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.segment.block_index import ENTRY_BYTES
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.format import (
+from tailrace.segment.block_index import ENTRY_BYTES
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.format import (
     HEADER_BYTES,
     TRAILER_BYTES,
     SegmentHeader,
@@ -17,8 +17,8 @@ from tailrace_server.segment.format import (
     end_of,
     file_sum_in,
 )
-from tailrace_server.segment.identity import IDENTITY_BYTES_MAX
-from tailrace_server.segment.page import PAGE_BYTES
+from tailrace.segment.identity import IDENTITY_BYTES_MAX
+from tailrace.segment.page import PAGE_BYTES
 
 U64 = st.integers(0, 2**64 - 1)
 ids = st.binary(min_size=16, max_size=16)

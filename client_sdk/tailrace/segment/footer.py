@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace_server.segment.block_index import ENTRY_BYTES, BlockIndex
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.file import SegmentFile
-from tailrace_server.segment.format import HEADER_BYTES, TRAILER_BYTES, SegmentHeader, Trailer, check_footer_sum
-from tailrace_server.segment.identity import SegmentIdentity
-from tailrace_server.segment.page import pages_of, table_begin
+from tailrace.segment.block_index import ENTRY_BYTES, BlockIndex
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.file import ReadableFile
+from tailrace.segment.format import HEADER_BYTES, TRAILER_BYTES, SegmentHeader, Trailer, check_footer_sum
+from tailrace.segment.identity import SegmentIdentity
+from tailrace.segment.page import pages_of, table_begin
 
 
 class Footer(NamedTuple):
@@ -20,8 +20,8 @@ class Footer(NamedTuple):
     identity: SegmentIdentity
 
     @classmethod
-    def read(cls, file: SegmentFile) -> Footer:
-        """Reads and verifies the footer of a file. SegmentDamaged."""
+    def read(cls, file: ReadableFile) -> Footer:
+        """Reads and verifies the footer of a file. Raises the error of ``file.damaged``."""
         least = HEADER_BYTES + TRAILER_BYTES
         if file.nbytes < least:
             raise file.damaged(0, f"the file has {file.nbytes} bytes, a segment at least {least}")

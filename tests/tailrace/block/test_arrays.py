@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, FLAG_TIMESTAMPS, FLAG_TOMBSTONES, ROWS_MAX, Block
+from tailrace.block.arrays import join_arrays, join_blocks
 from tailrace.errors import BadBlock, TooLarge
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import ColumnArrays, arrays_of, encode_arrays, take
-from tailrace_server.blocks.arrays import join_arrays, join_blocks
 
 
 def assert_rows(arrays, rows):

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.segment import SegmentIdentity
-from tailrace_server.segment.errors import SegmentFormatError
-from tailrace_server.segment.identity import IDENTITY_BYTES_MAX, INCLUDED_IDS_MAX, NO_BASE, ROWS_MAX
+from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.identity import IDENTITY_BYTES_MAX, INCLUDED_IDS_MAX, NO_BASE, ROWS_MAX, SegmentIdentity
 
 SEQ_MAX = 2**63 - 1
 ids = st.binary(min_size=16, max_size=16)

@@ -17,8 +17,8 @@ import struct
 import numpy as np
 import xxhash
 
-from tailrace_server.blocks.arrays import U8, U32, U64
-from tailrace_server.segment.errors import SegmentFormatError
+from tailrace.block.arrays import U8, U32, U64
+from tailrace.segment.errors import SegmentFormatError
 
 PAGE_BYTES = 4_096  # a file system reads this much at once
 PAGE_ENTRIES = 340  # as many as fit

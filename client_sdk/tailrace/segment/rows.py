@@ -11,26 +11,24 @@ read again for the keys of a few of its rows.
 from __future__ import annotations
 
 from itertools import accumulate, pairwise, repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
 
+from tailrace.block.arrays import U8, U32, U64, ColumnArrays, arrays_of, join_blocks, take
 from tailrace.block.check import uniform_width
 from tailrace.block.columns import slice_differing, slice_uniform
 from tailrace.errors import BadBlock
 from tailrace.model.hashing import HASH_SEED
-from tailrace_server.blocks import ColumnArrays, arrays_of, take
-from tailrace_server.blocks.arrays import U8, U32, U64, join_blocks
-from tailrace_server.compaction.dedup import Keys, RowNumbers
-from tailrace_server.segment import SegmentDamaged
-from tailrace_server.segment.format import HEADER_BYTES
+from tailrace.segment.format import HEADER_BYTES
+from tailrace.segment.superseded import Keys, RowNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tailrace.block import Block
-    from tailrace_server.segment import Segment
+    from tailrace.segment.open_segment import OpenSegment
 
 READ_BYTES = 1 << 20
 # The bytes that are opened together, unless one block has more: a block may be 255 times as large as its file bytes.
@@ -43,7 +41,7 @@ class RowBatch(NamedTuple):
     ``row`` is the number of its first row over all segments.
     """
 
-    segment: Segment
+    segment: OpenSegment[Any]
     number: int
     offset: int
     row: int
@@ -55,7 +53,7 @@ class RowBatch(NamedTuple):
         return sum(block.rows for block in self.blocks)
 
     def arrays(self) -> ColumnArrays:
-        """Returns the columns of all rows. Raises SegmentDamaged, with the place of the block, if one is bad."""
+        """Returns the columns of all rows. Raises the error of the file, with the place of the block, if one is bad."""
         try:
             return join_blocks(self.blocks)
         except BadBlock:
@@ -73,17 +71,17 @@ class RowBatch(NamedTuple):
             try:
                 arrays_of(block)
             except BadBlock as error:
-                raise SegmentDamaged(self.segment.path, offset, str(error)) from None
+                raise self.segment.damaged(offset, error) from None
             offset += block.nbytes
 
 
 class SegmentRows:
     """The rows of ``segments``, which follow each other. ``on_bytes`` is called with the bytes of each read."""
 
-    def __init__(self, segments: Sequence[Segment], on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, segments: Sequence[OpenSegment[Any]], on_bytes: Callable[[int], None]) -> None:
         self._segments = segments
         self._on_bytes = on_bytes
-        self._places: list[tuple[Segment, int, int]] = []  # the place of each batch that was read
+        self._places: list[tuple[OpenSegment[Any], int, int]] = []  # the place of each batch that was read
         self._row_begins: list[int] = []
 
     @property
@@ -92,7 +90,7 @@ class SegmentRows:
         return sum(segment.identity.rows for segment in self._segments)
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yields all rows in order. Raises SegmentDamaged."""
+        """Yields all rows in order. Raises the error of the file."""
         self._places.clear()
         self._row_begins.clear()
         row = 0
@@ -108,7 +106,7 @@ class SegmentRows:
                 offset += sum(block.nbytes for block in batch.blocks)
 
     def keys_of(self, rows: RowNumbers) -> Keys:
-        """Returns the keys of rising row numbers. Reads only batches with such rows. Raises SegmentDamaged."""
+        """Returns the keys of rising row numbers. Reads only batches with such rows. Raises the error of the file."""
         begins = np.array(self._row_begins, np.int64)
         cuts = [*np.searchsorted(rows, begins).tolist(), len(rows)]
         pieces = [

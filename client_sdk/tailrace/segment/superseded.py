@@ -1,4 +1,4 @@
-"""Finds the rows of neighbouring segments that survive their compaction. Pure, by whole columns.
+"""Finds the rows of neighbouring segments that have a newer row of their key. Pure, by whole columns.
 
     row          0    1    2    3    4    5    6          numbers over all segments, in the order of their seqs
     hash         7    9    7    4    9    7    9
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tailrace_server.blocks.arrays import I64, U8, U32, U64, Bools, Indices
+from tailrace.block.arrays import I64, U8, U32, U64, Bools, Indices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,26 +73,6 @@ def superseded(
         compare.slice(repeated[start:stop], _newest_of_hash(repeated, stop - 1, hashes))
         stop = start
     return gone
-
-
-def purged(rows: RowNumbers, seqs: U64, gone: Bools) -> int:
-    """Marks the rows of ``rows``, tombstones that may go, in ``gone``, unless a newer row has superseded them.
-
-    Returns the highest of their ``seqs``, the least purge seq; 0 without such rows.
-    """
-    newest = ~gone[rows]
-    gone[rows[newest]] = True
-    return int(seqs[newest].max(initial=0))
-
-
-def expired(valid: Bools | None, seqs: U64, timestamps: U64, before_us: int, stable_seq: int) -> Indices:
-    """Returns the rows that are tombstones, not newer than ``before_us``, and at or below ``stable_seq``.
-
-    ``before_us`` is in microseconds since 1970 UTC. ``valid`` is False for a tombstone; None: no row is one.
-    """
-    if valid is None or before_us < 0:
-        return np.zeros(0, np.intp)
-    return np.flatnonzero(~valid & (timestamps <= np.uint64(before_us)) & (seqs <= np.uint64(stable_seq)))
 
 
 def _repeated(hashes: U64, slice_rows: int) -> RowNumbers:

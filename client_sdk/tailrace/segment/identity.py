@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tailrace.block.header import PARTITION_MAX, SEQ_MAX, TIMESTAMP_MAX
 from tailrace.model import BRANCH_BYTES, FEED_ID_BYTES
-from tailrace_server.segment.errors import SegmentFormatError
+from tailrace.segment.errors import SegmentFormatError
 
 SEGMENT_ID_BYTES = 16
 NO_BASE = bytes(SEGMENT_ID_BYTES)
