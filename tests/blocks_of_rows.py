@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import strategies as st
 
 from tailrace.block import Stamps, encode_block
@@ -38,3 +40,9 @@ def rows_of(*blocks) -> list[Row]:
         columns = block.open_columns()
         rows += zip(columns.keys(), columns.values(), columns.seqs(), columns.timestamps(), strict=True)
     return rows
+
+
+def split(rows: list[Row], cuts: list[int]) -> list[list[Row]]:
+    """Cuts a list into neighbouring parts, none of them empty."""
+    borders = [0, *sorted({cut % len(rows) for cut in cuts} - {0}), len(rows)]
+    return [rows[start:stop] for start, stop in itertools.pairwise(borders)]

@@ -7,6 +7,8 @@ import errno
 import os
 from unittest import mock
 
+from tailrace.block import Stamps, encode_block
+from tailrace.model.hashing import hash_keys
 from tailrace.segment.identity import NO_BASE, SegmentIdentity
 
 
@@ -64,3 +66,11 @@ def identity_of(last_seq, **members):
         purge_seq=0,
     )
     return usual._replace(**members)
+
+
+def block_of(rows, *, hash_of=None, compress=True):
+    """Returns a block of partition 3 of rows (key, value or None, seq, timestamp)."""
+    keys, values, seqs, timestamps = zip(*rows, strict=True)
+    hashes = hash_keys(keys) if hash_of is None else [hash_of(key) for key in keys]
+    stamps = Stamps(seqs, timestamps)
+    return encode_block(keys, values, partition=3, hashes=hashes, compress=compress, stamps=stamps)

@@ -35,7 +35,7 @@ CLIENT_LAYERS = (
     ("link",),
     ("requests",),
     ("consuming", "ring"),
-    ("indexes",),
+    ("indexes", "copies"),
     ("trio", "blocking"),
     ("cli",),
 )

@@ -19,12 +19,14 @@ from tailrace.consuming.explain import Explanation, Outcome
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
+    BadCopy,
     BadPosition,
     BatchBehind,
     BatchChanged,
     DataGone,
     FeedExists,
     Forbidden,
+    IncompleteCopy,
     NoSpace,
     NotDurable,
     NotLeader,
@@ -67,6 +69,7 @@ from tailrace.trio.writer import Writer
 
 __all__ = [
     "BadBlock",
+    "BadCopy",
     "BadPosition",
     "BatchBehind",
     "BatchChanged",
@@ -81,6 +84,7 @@ __all__ = [
     "FeedInfo",
     "Follower",
     "Forbidden",
+    "IncompleteCopy",
     "Item",
     "Mutation",
     "Mutations",

@@ -17,6 +17,8 @@
     │   └── BatchChanged        a batch comes again with other rows than were published
     ├── BadPosition             a position is damaged or belongs to another feed
     ├── BadBlock                a block breaks its format
+    ├── BadCopy                 a file of a fetched copy is missing, damaged, or of another feed or version
+    │   └── IncompleteCopy      a fetch of the copy was interrupted, or is under way
     ├── TooLarge                a key, a value, a block or a frame is over its bound
     ├── Forbidden
     ├── WrongProcess            a client is used in a process that was forked from its own
@@ -157,6 +159,22 @@ class BadPosition(TailraceError):
 
 class BadBlock(TailraceError):
     """A block breaks its format: its checksum, bounds or structure are wrong, or a key belongs to another partition."""
+
+
+class BadCopy(TailraceError):
+    """A file of a fetched copy is missing, damaged, or of another feed or version. The message says what to do.
+
+    Attributes:
+        path: The path of the file.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class IncompleteCopy(BadCopy):
+    """A fetch of the copy was interrupted, or is under way. Run it again, and then open the copy again."""
 
 
 class TooLarge(TailraceError):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace.segment.block_index import ENTRY_BYTES
-from tailrace.segment.errors import SegmentFormatError
+from tailrace.segment.errors import SegmentFormatError, UnknownSegmentVersion
 from tailrace.segment.identity import IDENTITY_BYTES_MAX
 from tailrace.segment.page import table_begin, table_bytes
 
@@ -160,6 +160,6 @@ def file_sum_in(end: bytes) -> int:
 
 def _check_version(version: int) -> None:
     if version != VERSION:
-        raise SegmentFormatError(
+        raise UnknownSegmentVersion(
             f"the file has version {version} of the segment; this Tailrace knows version {VERSION}"
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import xxhash
 from hypothesis import strategies as st
-from tests.blocks_of_rows import block_of, histories
+from tests import blocks_of_rows
 
 from tailrace.block import Block, BlockHeader, encode_block, lazy
 
@@ -60,10 +60,16 @@ def installed(request, monkeypatch):
 @pytest.fixture(scope="session")
 def history():
     """A strategy of lists of (key, value or None, seq, timestamp)."""
-    return histories()
+    return blocks_of_rows.histories()
 
 
 @pytest.fixture(scope="session")
 def make_block():
     """Makes a block of such rows of partition 3."""
-    return block_of
+    return blocks_of_rows.block_of
+
+
+@pytest.fixture(scope="session")
+def split():
+    """Cuts a list into neighbouring parts, none of them empty."""
+    return blocks_of_rows.split

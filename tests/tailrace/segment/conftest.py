@@ -20,3 +20,9 @@ def small_pages():
 def identity_of():
     """Makes the identity of a minor segment of partition 3."""
     return segments.identity_of
+
+
+@pytest.fixture(scope="session")
+def block_of():
+    """Makes a block of partition 3 of rows (key, value or None, seq, timestamp)."""
+    return segments.block_of

@@ -7,8 +7,6 @@ import os
 import pytest
 from tests import segments
 
-from tailrace.block import Stamps, encode_block
-from tailrace.model.hashing import hash_keys
 from tailrace_server.segment import SegmentWriter
 
 PATH = "/feed/3/made.seg"
@@ -35,14 +33,7 @@ def identity_of():
 @pytest.fixture(scope="session")
 def block_of():
     """Makes a block of partition 3 of rows (key, value or None, seq, timestamp)."""
-
-    def make(rows, *, hash_of=None, compress=True):
-        keys, values, seqs, timestamps = zip(*rows, strict=True)
-        hashes = hash_keys(keys) if hash_of is None else [hash_of(key) for key in keys]
-        stamps = Stamps(seqs, timestamps)
-        return encode_block(keys, values, partition=3, hashes=hashes, compress=compress, stamps=stamps)
-
-    return make
+    return segments.block_of
 
 
 @pytest.fixture(scope="session")
