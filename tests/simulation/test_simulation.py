@@ -9,6 +9,9 @@ from .world import simulate
 
 pytestmark = pytest.mark.slow
 
+# Operations of sinks that come by chance.
+OF_SINKS = ("batch published again", "batch of another checkpoint refused", "stage that nobody publishes")
+
 
 def run(seeds):
     """What happened in all of them; what goes wrong names its seed."""
@@ -28,15 +31,23 @@ def test_some_seeds_keep_every_promise():
 
 @pytest.mark.planted
 def test_some_more_seeds_cover_each_cross():
-    """Ten, and as many more as that takes: whatever is changed makes another run of a seed."""
+    """Runs ten seeds, and more until everything was met: each change of the program makes another run of a seed.
+
+    One batch in ten comes from a new checkpoint, and half of the runs have a sink, with about three batches: of ten
+    seeds often none meets a batch that another checkpoint has published.
+    """
     report = run(SEEDS[:10])
     for seed in SEEDS[10:30]:
-        if set(report.crosses) | set(RARE) == set(ALL):
+        if not not_met(report):
             break
         report.add(simulate(seed))
-    assert set(report.crosses) | set(RARE) == set(ALL)
-    for what in ("batch published again", "batch of another checkpoint refused", "stage that nobody publishes"):
-        assert report.operations[what], what
+    assert not not_met(report)
+
+
+def not_met(report):
+    """Returns the crosses and the operations of sinks that no run has met yet."""
+    crosses = [cross for cross in ALL if cross not in (*report.crosses, *RARE)]
+    return crosses + [operation for operation in OF_SINKS if not report.operations[operation]]
 
 
 def test_a_seed_in_which_rollbacks_meet():
