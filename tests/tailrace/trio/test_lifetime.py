@@ -66,7 +66,7 @@ async def writer(running, feed):
 
     def fail():
         made._outbox.ship_all = raise_background_error
-        made._started.set()
+        made._has_rows.set()
 
     yield made, fail
 
