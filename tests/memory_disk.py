@@ -58,52 +58,81 @@ KEEP = Fate(keeps=True)
 LOSE = Fate(keeps=False)
 
 
+class Content:
+    """The bytes of a file. Zeros at its end are only counted: the journal allocates far more than a test writes."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._zeros = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._data) + self._zeros
+
+    def change(self, offset: int, data: bytes | None) -> None:
+        """Writes ``data`` at ``offset``. If it is None, cuts or extends the file to ``offset`` bytes."""
+        if data is None:
+            del self._data[offset:]
+            self._zeros = offset - len(self._data)
+            return
+        size = self.size
+        self._data.extend(bytes(max(0, offset - len(self._data))))
+        self._data[offset : offset + len(data)] = data
+        self._zeros = max(0, size - len(self._data))
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        nbytes = max(0, min(nbytes, self.size - offset))
+        return bytes(self._data[offset : offset + nbytes]).ljust(nbytes, b"\0")
+
+    def whole(self) -> bytearray:
+        """Returns all bytes, to look at or to change."""
+        self._data.extend(bytes(self._zeros))
+        self._zeros = 0
+        return self._data
+
+    def copy(self) -> Content:
+        copied = Content()
+        copied._data, copied._zeros = bytearray(self._data), self._zeros
+        return copied
+
+
 class Inode:
     """A file: what is on the platter, what the page cache shows, and the changes between the two."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.opened = 0
-        self.durable = bytearray()
-        self.content = bytearray()
+        self.durable = Content()
+        self.content = Content()
         self.pending: list[tuple[int, bytes | None]] = []  # (offset, data) of a write, (size, None) of a truncation
 
     def change(self, offset: int, data: bytes | None) -> None:
-        apply_change(self.content, offset, data)
+        self.content.change(offset, data)
         self.pending.append((offset, data))
 
     def sync(self) -> None:
         for offset, data in self.pending:
-            apply_change(self.durable, offset, data)
+            self.durable.change(offset, data)
         self.pending.clear()
 
     def survive(self, rnd: random.Random) -> None:
         """Power fails: rule 1 of the module."""
-        length = len(self.content)
+        length = self.content.size
         if self.pending and self.pending[-1][1]:
             offset, data = self.pending.pop()
             self.pending.append((offset, data[: rnd.randint(0, len(data))]))
         for offset, data in self.pending:
             if data is None:
                 if rnd.random() < 0.5:
-                    apply_change(self.durable, offset, None)
+                    self.durable.change(offset, None)
                 continue
             for begin in range(0, len(data), SECTOR_BYTES):
                 if rnd.random() < 0.7:
-                    apply_change(self.durable, offset + begin, data[begin : begin + SECTOR_BYTES])
-        if len(self.durable) < length and rnd.random() < 0.5:  # the size was written, and the data was not
-            apply_change(self.durable, length, None)
+                    self.durable.change(offset + begin, data[begin : begin + SECTOR_BYTES])
+        if self.durable.size < length and rnd.random() < 0.5:  # the size was written, and the data was not
+            self.durable.change(length, None)
         self.pending.clear()
-        self.content = bytearray(self.durable)
-
-
-def apply_change(target: bytearray, offset: int, data: bytes | None) -> None:
-    if data is None:
-        del target[offset:]
-        target.extend(bytes(offset - len(target)))
-        return
-    target.extend(bytes(max(0, offset - len(target))))
-    target[offset : offset + len(data)] = data
+        self.content = self.durable.copy()
 
 
 class NameChange(NamedTuple):
@@ -154,7 +183,7 @@ class MemoryFile:
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         self._call("read_at")
-        return bytes(self._inode.content[offset : offset + nbytes])
+        return self._inode.content.read(offset, nbytes)
 
     def read_cached(self, offset: int, nbytes: int) -> bytes:
         return self.read_at(offset, nbytes)
@@ -178,7 +207,7 @@ class MemoryFile:
             self._inode.change(offset, data)
 
     def _growth(self, end: int) -> int:
-        return max(0, end - len(self._inode.content))
+        return max(0, end - self._inode.content.size)
 
     def allocate(self, offset: int, nbytes: int) -> bool:
         try:
@@ -205,7 +234,7 @@ class MemoryFile:
         self._inode.sync()
 
     def size(self) -> int:
-        return len(self._inode.content)
+        return self._inode.content.size
 
     def identity(self) -> tuple[int, int]:
         return self._disk.device, self._inode.number
@@ -374,7 +403,7 @@ class MemoryDisk:
         inode = self.names_now[path]
         inode.sync()
         inode.durable = inode.content
-        return inode.content
+        return inode.content.whole()
 
     def flip(self, path: str, bit: int) -> None:
         """Change a bit of a file, counted from its first byte's least one."""
@@ -383,7 +412,7 @@ class MemoryDisk:
     @property
     def free(self) -> int:
         """Bytes that are left; negative where ``size_bytes`` was made smaller than what is there."""
-        return self.size_bytes - sum(len(inode.content) for inode in self._inodes_now())
+        return self.size_bytes - sum(inode.content.size for inode in self._inodes_now())
 
     def _inodes_now(self) -> list[Inode]:
         """Every file that has a name or is open, once."""

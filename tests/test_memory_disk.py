@@ -231,7 +231,7 @@ def everything(disk):
 
 
 def state(disk):
-    return {path: bytes(inode.content) for path, inode in disk.names_now.items()}, set(disk.directories)
+    return {path: bytes(inode.content.whole()) for path, inode in disk.names_now.items()}, set(disk.directories)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from tests.memory_disk import LOSE, READING, apply_change
+from tests.memory_disk import LOSE, READING
 
 from .checks import check, check_running
 from .engine import Engine
@@ -71,9 +71,9 @@ def tear(disk, path, rnd):
         return
     offset, data = inode.pending[-1]
     inode.pending[-1] = offset, data[: rnd.randrange(len(data))]
-    inode.content = bytearray(inode.durable)
+    inode.content = inode.durable.copy()
     for change in inode.pending:
-        apply_change(inode.content, *change)
+        inode.content.change(*change)
 
 
 def endings(crash, rnd, power_cuts):

@@ -22,6 +22,7 @@ from tailrace_server.journal.reader import (
     WINDOW_BYTES,
     BadRecord,
     Window,
+    bytes_before_zeros,
     read_file_header,
     read_head,
     read_record,
@@ -132,7 +133,7 @@ def _inspect_tail(window: Window, header: JournalHeader, end: int) -> tuple[int,
     last, witness = end, 0
     for offset in range(end, window.size, WINDOW_BYTES):
         data = window.take(offset, WINDOW_BYTES)
-        if used := len(data.rstrip(b"\0")):
+        if used := bytes_before_zeros(data):
             last = offset + used
             for candidate in _candidates(data, header.key):
                 witness = max(witness, _synced_at(window, header, offset + candidate))

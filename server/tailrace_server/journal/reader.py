@@ -36,6 +36,8 @@ WINDOW_BYTES = 1 << 20
 
 assert WINDOW_BYTES % 8 == 0
 
+_ZEROS = bytes(WINDOW_BYTES)
+
 
 class Window:
     """Reads a file through a buffer that moves forward. An error of the disk is JournalDamaged: the start ends."""
@@ -69,6 +71,14 @@ class Window:
             return self._file.read_at(offset, nbytes)
         except OSError as error:  # EIO: the disk itself says that it lost something
             raise JournalDamaged(self.path, offset, f"the disk can't read it: {error.strerror}") from error
+
+
+def bytes_before_zeros(data: bytes) -> int:
+    """Returns the length of ``data`` without the zeros at its end."""
+    # A file is allocated long before it is full. To compare takes a tenth of the time that `rstrip` takes.
+    if data == (_ZEROS if len(data) == WINDOW_BYTES else bytes(len(data))):
+        return 0
+    return len(data.rstrip(b"\0"))
 
 
 class BadRecord(Exception):

@@ -24,7 +24,15 @@ from tailrace_server.journal.format import (
     file_name,
     file_number,
 )
-from tailrace_server.journal.reader import BadRecord, RawRecord, Window, read_file_header, read_head, read_record
+from tailrace_server.journal.reader import (
+    BadRecord,
+    RawRecord,
+    Window,
+    bytes_before_zeros,
+    read_file_header,
+    read_head,
+    read_record,
+)
 from tailrace_server.journal.replay_cost import surplus_ns
 from tailrace_server.offline.data_directory import JOURNAL_NAME, size_of
 
@@ -253,6 +261,6 @@ def used_bytes(window: Window, end: int) -> int:
     last = end
     for offset in range(end, window.size, SCAN_BYTES):
         data = window.take(offset, SCAN_BYTES)
-        if used := len(data.rstrip(b"\0")):
+        if used := bytes_before_zeros(data):
             last = offset + used
     return last - end

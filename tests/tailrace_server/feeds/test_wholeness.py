@@ -138,7 +138,7 @@ def test_rows_that_the_mark_of_a_clean_stop_tells_of_have_to_be_there():
     disk = made.disk.fork()
     path = max(path for path in files_of(disk) if "/journal/" in path)
     inode = disk.names_now[path]
-    del inode.content[FILE_HEADER_BYTES:]
+    del inode.content.whole()[FILE_HEADER_BYTES:]
     inode.sync()
     outcome = check_refused(made, disk, "the end of /data/journal/")
     check_repaired(made, disk.fork(), outcome.lost.seqs)
@@ -249,7 +249,7 @@ def test_an_older_copy_of_the_journal_is_told(how, what):
         put_back(disk, f"{DATA}/journal", older)
     else:
         path = newest_of(disk)
-        disk.names_now[path].content[:] = older[path]
+        disk.names_now[path].content.whole()[:] = older[path]
         disk.names_now[path].sync()
     outcome = check_refused(made, disk, newest_of(disk))
     check_repaired(made, disk.fork(), outcome.lost.seqs)
@@ -296,7 +296,7 @@ def test_a_mark_of_what_is_held_that_cannot_be_read_stops_nothing(content):
     made.keep()
     made.kill()
     disk = made.disk.fork()
-    disk.names_now[f"{DATA}/HELD"].content[:] = content
+    disk.names_now[f"{DATA}/HELD"].content.whole()[:] = content
     disk.names_now[f"{DATA}/HELD"].sync()
     damaged = disk.fork()
     assert rows_of(made.start_on(disk)) == made.rows

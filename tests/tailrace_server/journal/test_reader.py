@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.block import encode_block
 from tailrace_server.journal import JournalDamaged, RecordKind, open_journal
-from tailrace_server.journal.reader import WINDOW_BYTES, Window
+from tailrace_server.journal.reader import WINDOW_BYTES, Window, bytes_before_zeros
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16
@@ -80,3 +82,13 @@ def test_an_error_of_the_disk_is_damage(disk):
     disk.fail("read_at")
     with pytest.raises(JournalDamaged, match=r"00000001\.log at offset 0: the disk can't read it: Input/output error"):
         open_journal(disk, "/journal")
+
+
+@given(st.binary(max_size=20), st.integers(0, 20))
+def test_zeros_at_the_end_are_not_counted(data, zeros):
+    assert bytes_before_zeros(data + bytes(zeros)) == len(data.rstrip(b"\0"))
+
+
+def test_a_window_of_zeros_is_empty():
+    assert bytes_before_zeros(bytes(WINDOW_BYTES)) == 0
+    assert bytes_before_zeros(bytes(WINDOW_BYTES - 1) + b"\1") == WINDOW_BYTES

@@ -334,13 +334,13 @@ def test_other_files_are_left_alone(disk):
 
 def test_hazard_6b_what_was_not_known_durable_is_durable_after_recovery(disk, large_files):
     write(disk, 1, 2, 3, synced=[1])
-    disk.names_now[path(1)].durable[END:] = b""  # the disk never got the rest, the page cache has it
+    disk.names_now[path(1)].durable.change(END, None)  # the disk never got the rest, the page cache has it
     disk.names_now[path(1)].pending.clear()
     found, recovered, _ = recover(disk)
     assert (found, recovered.copied_bytes) == ([1, 2, 3], 2 * RECORD_BYTES)
     assert disk.names_durable.keys() == {path(1), path(2)}
-    assert disk.names_durable[path(2)].durable == disk.names_now[path(2)].content
-    assert len(disk.names_durable[path(1)].durable) == END
+    assert disk.names_durable[path(2)].durable.whole() == disk.names_now[path(2)].content.whole()
+    assert disk.names_durable[path(1)].durable.size == END
 
 
 def test_a_small_file_is_replaced_so_that_restarts_leave_no_crowd(disk):

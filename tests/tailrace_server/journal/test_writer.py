@@ -355,11 +355,11 @@ def test_the_first_record_after_a_rotation_tells_that_the_ones_before_it_are_dur
 def test_space_is_allocated_ahead_and_given_back(disk, journal):
     append(journal)
     size = RECORD_HEADER_BYTES + 8
-    assert len(disk.names_now["/journal/00000001.log"].content) == FILE_HEADER_BYTES + ALLOCATE_BYTES
+    assert disk.names_now["/journal/00000001.log"].content.size == FILE_HEADER_BYTES + ALLOCATE_BYTES
     append(journal, bytes(ALLOCATE_BYTES * 2))
     journal.close()
     expected = FILE_HEADER_BYTES + size + RECORD_HEADER_BYTES + ALLOCATE_BYTES * 2
-    assert len(disk.names_now["/journal/00000001.log"].content) == expected
+    assert disk.names_now["/journal/00000001.log"].content.size == expected
     assert journal.end == (1, expected)
 
 
@@ -434,7 +434,7 @@ def test_hazard_6d_a_full_disk_leaves_no_part_of_a_record(disk, journal):
     with pytest.raises(NoSpace, match="no space is left for the journal in /journal"):
         append(journal, bytes(ALLOCATE_BYTES))
     assert (journal.written, journal.end, journal.failed) == (written, end, None)
-    assert len(disk.names_now["/journal/00000001.log"].content) == end[1]
+    assert disk.names_now["/journal/00000001.log"].content.size == end[1]
     append(journal, b"the cut gave space back")
     disk.size_bytes *= 2
     append(journal, b"second")

@@ -36,7 +36,7 @@ def files_of(disk):
 
 def contents_of(disk):
     """What is in each of ``files_of``."""
-    return {path: bytes(disk.names_now[path].content) for path in files_of(disk)}
+    return {path: bytes(disk.names_now[path].content.whole()) for path in files_of(disk)}
 
 
 def segments_of(disk):

@@ -242,13 +242,13 @@ def test_an_interrupted_restore_is_not_served(stopped, memory_disk):
 def test_restore_makes_another_node_of_the_same_cluster(stopped):
     disk = stopped.disk.fork()
     backup(disk, DATA, TARGET, 0)
-    before = {path: bytes(inode.content) for path, inode in disk.names_now.items() if path.startswith(TARGET)}
+    before = {path: bytes(inode.content.whole()) for path, inode in disk.names_now.items() if path.startswith(TARGET)}
     restore(disk, TARGET, AGAIN, stopped.host.randomness)
     old, new = load(disk, DATA), load(disk, AGAIN)
     assert new.cluster_id == old.cluster_id
     assert new.node_id != old.node_id
     assert new.placement_id != old.placement_id
-    after = {path: bytes(inode.content) for path, inode in disk.names_now.items() if path.startswith(TARGET)}
+    after = {path: bytes(inode.content.whole()) for path, inode in disk.names_now.items() if path.startswith(TARGET)}
     assert after == before
 
 

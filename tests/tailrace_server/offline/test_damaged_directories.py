@@ -89,7 +89,7 @@ def rows_of_partition(name, partition):
 
 def put(disk, path, content):
     inode = disk.names_now[path]
-    inode.content[:] = content
+    inode.content.whole()[:] = content
     inode.sync()
 
 

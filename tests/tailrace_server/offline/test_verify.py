@@ -72,7 +72,7 @@ def test_every_flip_is_found_or_in_bytes_that_do_not_count(stopped):
     rnd = random.Random(1)
     unseen = set()
     for path in files_of(stopped.disk):
-        bits = 8 * len(stopped.disk.names_now[path].content)
+        bits = 8 * stopped.disk.names_now[path].content.size
         for bit in {0, bits - 1, *(rnd.randrange(bits) for _ in range(12))}:
             disk = stopped.disk.fork()
             disk.flip(path, bit)

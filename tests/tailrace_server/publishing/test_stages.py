@@ -249,7 +249,7 @@ def test_what_a_crash_has_lost_of_it_is_missed(made):
     made.take(1, 1)
     inode = made.disk.names_now[f"/data/staging/{ONE.hex()}.open"]
     inode.sync()
-    del inode.content[-1:]
+    del inode.content.whole()[-1:]
     made.disk.kill()
     made.start()
     made.stages.reopened(ONE, made.stages.reopen(ONE))
