@@ -2,11 +2,12 @@
 #              (REPO=path takes the history of another git repository)
 # make quick   the tests to run after each edit: no threads, no processes, few examples; under a minute
 # make test    what has to pass before a change lands; under ten minutes
-# make planted the planted bugs that take longer than half a second to find, which make test leaves out
+# make long    what make test leaves out and each change has to pass: planted bugs that take longer than half a second
+#              to find, stories of sets, Spark on a cluster and over Connect
 # make soak    the long tests: many seeds, many examples, Spark killed at every point
 # make coverage
 #              make test with the coverage of each file
-#              The five run in as many processes as there are processors, or one more (WORKERS=n: in n);
+#              The five run in as many processes as there are processors, or two more (WORKERS=n: in n);
 #              tests/README.md has more.
 # make check   format, lint, types
 # make docs    the documentation as a site, in build/site
@@ -28,14 +29,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# Slow tests wait for other processes and for networks: one more of them than processors.
-BUSY = $(shell $(BIN)/python -c 'import os; print(min(os.cpu_count() + 1, 16))')
+# Slow tests wait for other processes and for networks: two more of them than processors.
+BUSY = $(shell $(BIN)/python -c 'import os; print(min(os.cpu_count() + 2, 16))')
 
 # Each test of a process, and each worker, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo quick test planted soak coverage check docs bench simulate reproduce clean
+.PHONY: demo quick test long soak coverage check docs bench simulate reproduce clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
@@ -43,7 +44,7 @@ demo: $(INSTALLED)
 quick: $(INSTALLED)
 	@$(PYTEST) -n $(or $(WORKERS),auto) --tier=quick
 
-test planted soak: $(INSTALLED)
+test long soak: $(INSTALLED)
 	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=$@
 
 coverage: $(INSTALLED)

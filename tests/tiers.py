@@ -1,8 +1,9 @@
 """Selects the tests of a tier, and keeps the quick ones free of threads and processes. See tests/README.md.
 
-``pytest --tier=quick`` runs the tests that are neither marked ``slow`` nor ``soak``. ``--tier=test`` adds the slow
-ones, except planted bugs: ``--tier=planted`` runs those that are slow. ``--tier=soak`` runs the tests that are marked
-``soak``, and every property test with many examples. Without the option every test is run.
+``pytest --tier=quick`` runs the tests that have none of the marks ``slow``, ``long`` and ``soak``. ``--tier=test`` adds
+the slow ones, except planted bugs. ``--tier=long`` runs the slow planted bugs, and the tests that are marked ``long``.
+``--tier=soak`` runs the tests that are marked ``soak``, and every property test with many examples. Without the option
+every test is run.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import sys
 import hypothesis
 import pytest
 
-TIERS = ("quick", "test", "planted", "soak")
+TIERS = ("quick", "test", "long", "soak")
 # Examples of a property test in each tier, as a share of what the test asks for.
-EXAMPLES = {"quick": 0.1, "test": 1.0, "planted": 1.0, "soak": 10.0}
+EXAMPLES = {"quick": 0.1, "test": 1.0, "long": 1.0, "soak": 10.0}
 EXAMPLES_MIN = 5
 # What hypothesis runs if a test does not say how many examples it needs.
 EXAMPLES_DEFAULT = 100
@@ -91,9 +92,9 @@ def pytest_collection_modifyitems(config, items):
 
 def tiers_of(item):
     """Returns the names of the tiers in which a test runs."""
-    slow, soak, planted = (item.get_closest_marker(name) for name in ("slow", "soak", "planted"))
-    if planted and (slow or soak):
-        return {"planted"}
+    slow, long, soak, planted = (item.get_closest_marker(name) for name in ("slow", "long", "soak", "planted"))
+    if long or (planted and (slow or soak)):
+        return {"long"}
     if soak:
         return {"soak"}
     found = {"test"} if slow else {"quick", "test"}

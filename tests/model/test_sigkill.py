@@ -63,7 +63,7 @@ FINDINGS = {
     "last_block_forgotten": None,
     "no_new_branch": "the last stop was unclean",
 }
-# These take longest to find, so make soak and make planted run them.
+# These take longest to find, so make soak and make long run them.
 LONG = {"conditions_not_checked"}
 BUGS = [pytest.param(bug, marks=pytest.mark.soak) if bug in LONG else bug for bug in FINDINGS]
 

@@ -17,8 +17,6 @@ from tests.pyspark_tailrace.connect_job import ROWS
 from pyspark_tailrace.java import find_java
 from pyspark_tailrace.session import session_settings
 
-pytestmark = pytest.mark.slow
-
 SUBMIT = Path(pyspark.__file__).with_name("bin") / "spark-submit"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 JOB = Path(__file__).with_name("connect_job.py")
@@ -54,7 +52,7 @@ def connect_server(tmp_path):
         server.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_works_over_connect(connect_server, node_process, contents, tmp_path):
     without_java = python_path(JAVA_HOME=str(tmp_path / "none"))
     command = [sys.executable, JOB, connect_server, node_process.url, tmp_path / "checkpoints"]

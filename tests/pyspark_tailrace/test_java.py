@@ -193,6 +193,7 @@ def test_settings_of_java_8():
     assert parse_settings(text) == (Path("/opt/jdk 8/jre"), 8)
 
 
+@pytest.mark.long
 def test_spark_runs_on_the_packaged_java_where_there_is_no_other(tmp_path):
     """In a process of its own, with an empty environment and everything of this machine on the PATH but java."""
     tools = tmp_path / "tools"

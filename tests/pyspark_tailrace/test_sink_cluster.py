@@ -25,7 +25,7 @@ def run_job(folder, url):
     return {(batch, partition, attempt) for batch, partition, attempt in marks}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tasks_that_are_run_again_and_tasks_that_run_twice(node_process, contents, tmp_path):
     add_files(tmp_path, len(BATCHES) + 1)
     (tmp_path / "of-job").mkdir()

@@ -36,7 +36,7 @@ def test_the_other_seeds_keep_every_promise():
     run_the_others(SEEDS[len(QUICK) :], SETS="1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("story", STORIES)
 def test_with_all_rules_a_story_breaks_no_promise(story):
     simulate(0, story=STORIES[story])

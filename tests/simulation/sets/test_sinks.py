@@ -27,6 +27,7 @@ FOUND_BY = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_with_all_rules_a_batch_is_there_once(story):
     assert simulate(0, story=story).operations["batch published"]

@@ -103,7 +103,7 @@ def memory_peak(node):
     return int(line.split()[1]) / 1024
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_large_batch_takes_no_memory_of_its_size(tmp_path):
     """1 GiB in one partition, that does not compress."""
     import random
