@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("others_are_served")
 
 # Of a peer that is gone: it is noticed when an answer cannot be sent, one turn after the first that was lost, and the
 # answers of writes wait for an fsync, during which others are handled.
-GONE_REQUESTS_MAX = 200
+GONE_REQUESTS_MAX = 300
 
 
 def port_of(connection):
