@@ -17,6 +17,8 @@ from tailrace._version import __version__
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.explain import Explanation, Outcome
 from tailrace.consuming.partition import PartitionStatus
+from tailrace.copies.layout import PartitionCopy, SegmentCopy
+from tailrace.copies.reader import SegmentReader
 from tailrace.errors import (
     BadBlock,
     BadCopy,
@@ -95,6 +97,7 @@ __all__ = [
     "Outcome",
     "OutcomeUnknown",
     "Overloaded",
+    "PartitionCopy",
     "PartitionInfo",
     "PartitionStatus",
     "Position",
@@ -106,6 +109,8 @@ __all__ = [
     "Rollback",
     "RoundComplete",
     "SealedStage",
+    "SegmentCopy",
+    "SegmentReader",
     "SnapshotEnd",
     "SnapshotStart",
     "Stage",

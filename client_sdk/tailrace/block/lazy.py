@@ -19,6 +19,12 @@ def pyarrow_or_none() -> Any:
     return _import_or_none("pyarrow") if numpy_or_none() is not None else None
 
 
+def require_numpy() -> None:
+    """Raises ImportError, which tells how to install it, if numpy is missing."""
+    if numpy_or_none() is None:
+        raise ImportError("this needs numpy: pip install 'tailrace[arrow]'")
+
+
 def pyarrow() -> Any:
     """Returns the module pyarrow. If it is missing, the ImportError tells how to install it."""
     module = pyarrow_or_none()

@@ -37,22 +37,49 @@ def record_batch(
     ``keys`` and ``values`` are arrays. ``seqs`` and ``stamps`` are columns of u64; if one is None, the header tells the
     numbers. With ``keys_only`` every value is null, and ``deleted`` stays as it is.
     """
-    pa, numpy = pyarrow(), numpy_or_none()
+    numpy = numpy_or_none()
     rows = header.rows
     dense = (
         numpy.arange(header.first_seq, header.first_seq + rows, dtype="<i8")
         if header.first_seq
         else numpy.zeros(rows, "<i8")
     )
+    return batch_of_columns(
+        header.partition,
+        dense if seqs is None else numpy.frombuffer(seqs, "<i8"),
+        keys,
+        values,
+        numpy.full(rows, header.timestamp, "<i8") if stamps is None else numpy.frombuffer(stamps, "<i8"),
+        keys_only=keys_only,
+    )
+
+
+def batch_of_columns(
+    partition: int, seqs: Any, keys: Any, values: Any, timestamps: Any, *, keys_only: bool = False
+) -> Any:
+    """Makes the batch of ``record_batch`` from columns: numpy arrays of int64 for the numbers, Arrow arrays else."""
+    pa, numpy = pyarrow(), numpy_or_none()
+    rows = len(seqs)
     arrays = {
-        "partition": pa.array(numpy.full(rows, header.partition, "<i4")),
-        "seq": pa.array(dense if seqs is None else numpy.frombuffer(seqs, "<i8")),
+        "partition": pa.array(numpy.full(rows, partition, "<i4")),
+        "seq": pa.array(seqs),
         "key": keys,
         "value": pa.nulls(rows, pa.binary()) if keys_only else values,
         "deleted": values.is_null(),
-        "timestamp": pa.array(
-            numpy.full(rows, header.timestamp, "<i8") if stamps is None else numpy.frombuffer(stamps, "<i8"),
-            pa.timestamp("us", "UTC"),
-        ),
+        "timestamp": pa.array(timestamps, pa.timestamp("us", "UTC")),
     }
     return pa.RecordBatch.from_pydict(arrays)
+
+
+def batch_schema() -> Any:
+    """Returns the schema of these batches, a ``pyarrow.Schema``."""
+    pa = pyarrow()
+    kinds = {
+        "partition": pa.int32(),
+        "seq": pa.int64(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "deleted": pa.bool_(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+    return pa.schema(list(kinds.items()))

@@ -9,7 +9,8 @@
     file.py         the file of a segment, as the decoder needs it
     open_segment.py a segment opened: blocks by seq, rows by key
     rows.py         the rows of several segments in batches
-    superseded.py   the rows that have a newer row of their key
+    superseded.py   the rows that have a newer row of their key, pure
+    newest.py       the same for the rows of several segments, in bounded memory
 
 The server and `tailrace.SegmentReader` share this decoder; each brings its file. The server writes segments. All of it
 needs numpy, so ``import tailrace`` imports none of it.

@@ -59,6 +59,10 @@ class OpenSegment(Generic[F]):
         """Returns the number of the first block that has a seq above ``seq``; ``blocks`` if no block has."""
         return int(self.last_seqs.searchsorted(np.uint64(seq), "right"))
 
+    def place_of(self, number: int) -> tuple[int, int]:
+        """Returns the offset of block ``number`` in the file, and the count of rows before it; of the end, too."""
+        return int(self._places[number]), int(self._row_begins[number])
+
     def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
         """Returns blocks from number ``index`` on, at least one and at most ``bytes_max`` bytes; and the next number.
 
@@ -101,6 +105,10 @@ class OpenSegment(Generic[F]):
             if found is not None:
                 return found
         return None
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Returns ``nbytes`` bytes of the file from ``offset`` on, unverified."""
+        return self._file.read(offset, nbytes)
 
     def damaged(self, offset: int, why: object) -> Exception:
         """Returns the error that gives ``why`` for the part that begins at ``offset`` of the file."""

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xxhash
 
-from tailrace.block.arrays import U8, U32, U64, ColumnArrays, arrays_of, join_blocks, take
+from tailrace.block.arrays import I64, U8, U32, U64, ColumnArrays, arrays_of, join_blocks, take
 from tailrace.block.check import uniform_width
 from tailrace.block.columns import slice_differing, slice_uniform
 from tailrace.errors import BadBlock
 from tailrace.model.hashing import HASH_SEED
-from tailrace.segment.format import HEADER_BYTES
 from tailrace.segment.superseded import Keys, RowNumbers
 
 if TYPE_CHECKING:
@@ -76,26 +75,36 @@ class RowBatch(NamedTuple):
 
 
 class SegmentRows:
-    """The rows of ``segments``, which follow each other. ``on_bytes`` is called with the bytes of each read."""
+    """The rows of ``segments``, which follow each other, from block ``first_block`` of the first one on.
 
-    def __init__(self, segments: Sequence[OpenSegment[Any]], on_bytes: Callable[[int], None]) -> None:
+    ``on_bytes`` is called with the bytes of each read.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[OpenSegment[Any]],
+        on_bytes: Callable[[int], None] = lambda _: None,
+        first_block: int = 0,
+    ) -> None:
         self._segments = segments
         self._on_bytes = on_bytes
+        self._first_block = first_block
         self._places: list[tuple[OpenSegment[Any], int, int]] = []  # the place of each batch that was read
         self._row_begins: list[int] = []
 
     @property
     def count(self) -> int:
         """The number of rows."""
-        return sum(segment.identity.rows for segment in self._segments)
+        rows = sum(segment.identity.rows for segment in self._segments)
+        return rows - self._segments[0].place_of(self._first_block)[1] if self._first_block else rows
 
     def batches(self) -> Iterator[RowBatch]:
         """Yields all rows in order. Raises the error of the file."""
         self._places.clear()
         self._row_begins.clear()
-        row = 0
+        row, number = 0, self._first_block
         for segment in self._segments:
-            number, offset = 0, HEADER_BYTES
+            offset, _ = segment.place_of(number)
             while number < segment.blocks:
                 self._places.append((segment, number, offset))
                 self._row_begins.append(row)
@@ -104,8 +113,9 @@ class SegmentRows:
                 row += batch.rows
                 number += len(batch.blocks)
                 offset += sum(block.nbytes for block in batch.blocks)
+            number = 0
 
-    def keys_of(self, rows: RowNumbers) -> Keys:
+    def keys_of(self, rows: RowNumbers | I64) -> Keys:
         """Returns the keys of rising row numbers. Reads only batches with such rows. Raises the error of the file."""
         begins = np.array(self._row_begins, np.int64)
         cuts = [*np.searchsorted(rows, begins).tolist(), len(rows)]
@@ -135,7 +145,7 @@ def hashes_of_keys(arrays: ColumnArrays) -> U64:
     return np.fromiter(map(xxhash.xxh64_intdigest, keys, repeat(HASH_SEED)), np.uint64, rows)
 
 
-def _keys_in(batch: RowBatch, rows: RowNumbers) -> tuple[U32, U8]:
+def _keys_in(batch: RowBatch, rows: RowNumbers | I64) -> tuple[U32, U8]:
     """Returns the lengths and the bytes of the keys of ``rows``, which are in this batch."""
     arrays = batch.arrays()
     no_values = arrays._replace(value_offsets=np.zeros(arrays.rows + 1, np.uint32), value_data=np.zeros(0, np.uint8))
