@@ -68,9 +68,9 @@ def identity_of(last_seq, **members):
     return usual._replace(**members)
 
 
-def block_of(rows, *, hash_of=None, compress=True):
-    """Returns a block of partition 3 of rows (key, value or None, seq, timestamp)."""
+def block_of(rows, *, hash_of=None, compress=True, partition=3):
+    """Returns a block of rows (key, value or None, seq, timestamp)."""
     keys, values, seqs, timestamps = zip(*rows, strict=True)
     hashes = hash_keys(keys) if hash_of is None else [hash_of(key) for key in keys]
     stamps = Stamps(seqs, timestamps)
-    return encode_block(keys, values, partition=3, hashes=hashes, compress=compress, stamps=stamps)
+    return encode_block(keys, values, partition=partition, hashes=hashes, compress=compress, stamps=stamps)
