@@ -2,8 +2,9 @@
 
     bytes of many blocks ── open_small ──>  SmallBlocks  ── encode_groups ──>  few larger blocks
 
-`join_blocks` (arrays.py) opens each block by itself, in some microseconds, and checks it. This module is for a hundred
-thousand blocks of one row, which were checked when they were written. The caller opens a block that this cannot open.
+`tailrace.block.arrays.join_blocks` opens each block by itself, in some microseconds, and checks it. This module is for
+a hundred thousand blocks of one row, which were checked when they were written. The caller opens a block that this
+cannot open.
 """
 
 from __future__ import annotations
