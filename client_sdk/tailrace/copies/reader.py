@@ -81,7 +81,7 @@ class SegmentReader:
 
     @property
     def positions(self) -> Positions:
-        """The positions at which the copy ends: ``feed.consume(since=reader.positions)`` goes on from it."""
+        """The positions at which the copy ends. A consumer with ``since=reader.positions`` goes on from there."""
         held = {number: Position.at(copy.log, copy.seq) for number, copy in self.partitions.items() if copy.log}
         return Positions(self.cluster_id, self.feed.feed_id, held)
 

@@ -315,6 +315,7 @@ class TestBadCopies:
         with pytest.raises(BadCopy, match=r"its checksum is [0-9a-f]{32}, CHECKPOINT.json says [0-9a-f]{32};"):
             read_all(directory)
 
+    @pytest.mark.slow
     def test_a_flipped_bit_gives_an_error_or_the_right_rows_and_verify_finds_it(self, directory):
         path = segments_of(directory, 2)[0]
         good = path.read_bytes()
@@ -351,6 +352,7 @@ class TestBadCopies:
         assert rows_in(SegmentReader(directory).mutations(0, latest=False)) == rows_of(later)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     """Only the mask does, by a byte a row."""
     monkeypatch.setattr("tailrace.segment.newest.HASHES_MAX", 1_000)
