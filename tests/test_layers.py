@@ -17,7 +17,7 @@ PACKAGES = {
 # The rooms of the server, from the lowest layer to the highest. Rooms of one layer may import from each other.
 LAYERS = (
     ("host", "config"),
-    ("blocks", "tree", "state"),
+    ("blocks", "chain", "tree", "state"),
     ("directory",),
     ("segment", "journal", "manifest"),
     ("compaction",),
