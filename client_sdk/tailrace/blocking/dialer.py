@@ -9,9 +9,9 @@ import select
 import socket
 import time
 
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import Unreachable
 from tailrace.link.address import Address
-from tailrace.link.finder import Finder
+from tailrace.link.connection import LinkCore
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
@@ -19,24 +19,17 @@ _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 class Dialer:
     """Tries the addresses that the finder names, after its pauses.
 
-    ``timeout_s`` bounds all tries together, and each try has its share. The system looks up names and takes its own
-    time for that.
+    Each try takes `LinkCore.try_seconds` at most. The system looks up names and takes its own time for that.
     """
 
-    def __init__(self, finder: Finder, timeout_s: float) -> None:
-        self._finder = finder
-        self._connect_timeout_s = timeout_s
+    def __init__(self, core: LinkCore) -> None:
+        self._core = core
         self._next_try = 0.0
         self._address: Address | None = None  # of the present try or connection
         # The socket addresses of one name that are still to be tried: "localhost" is ::1 and 127.0.0.1.
         self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
         self._sock: socket.socket | None = None
         self._give_up = 0.0
-
-    @property
-    def try_s(self) -> float:
-        """The seconds that the present try may take."""
-        return self._finder.try_seconds(self._connect_timeout_s)
 
     def step(self, wait_s: float) -> socket.socket | None:
         """Returns a connected, non-blocking socket; None if it takes longer than ``wait_s`` seconds: step again.
@@ -45,32 +38,31 @@ class Dialer:
         """
         if self._sock is None:
             if self._address is None:
-                self._address, pause_s = self._finder.next_try()
+                self._address, pause_s = self._core.finder.next_try()
                 self._next_try = time.monotonic() + pause_s
             pause_s = self._next_try - time.monotonic()
             if pause_s > 0:
                 time.sleep(min(pause_s, wait_s))
                 return None
             self._sock = self._begin(self._address)
-            self._give_up = time.monotonic() + self.try_s
+            self._give_up = time.monotonic() + self._core.try_seconds
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
         if not poll.poll(wait_s * 1000):
             if time.monotonic() >= self._give_up:
-                raise self._failed(f"no answer within {self.try_s:g} s")
+                raise self._failed(self._core.no_answer())
             return None
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise self._failed(os.strerror(code))
+            raise self._failed(self._refused(os.strerror(code)))
         sock, self._sock = self._sock, None
         self._candidates.clear()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
-    def lost(self, error: TailraceError, *, progressed: bool = False) -> None:
-        """Reports a lost connection. ``progressed``: requests were answered on it. The finder names the next try."""
+    def begin_anew(self) -> None:
+        """Asks the finder for the address of the next try: a connection was lost."""
         self._address = None
-        self._finder.failed(error, progressed=progressed)
 
     def close(self) -> None:
         """Ends the present try."""
@@ -83,23 +75,26 @@ class Dialer:
             try:
                 found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             except OSError as error:
-                raise self._failed(error.strerror or str(error)) from None
+                raise self._failed(self._refused(error.strerror or str(error))) from None
             self._candidates.extend((family, where) for family, _, _, _, where in found)
         family, where = self._candidates.popleft()
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # out of descriptors, or a family that this machine does not have
-            raise self._failed(error.strerror or str(error)) from None
+            raise self._failed(self._refused(error.strerror or str(error))) from None
         sock.setblocking(False)
         code = sock.connect_ex(where)
         if code not in _UNDER_WAY:
             sock.close()
-            raise self._failed(os.strerror(code))
+            raise self._failed(self._refused(os.strerror(code)))
         return sock
 
-    def _failed(self, why: str) -> Unreachable:
+    def _refused(self, why: str) -> Unreachable:
+        return Unreachable(f"cannot connect to {self._address}: {why}")
+
+    def _failed(self, error: Unreachable) -> Unreachable:
         self.close()
-        error = Unreachable(f"cannot connect to {self._address}: {why}")
         if not self._candidates:
-            self.lost(error)
+            self.begin_anew()
+            self._core.finder.failed(error)
         return error

@@ -15,19 +15,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
 from tailrace.blocking.dialer import Dialer
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
-from tailrace.link.finder import LOOK_WAITING_SECONDS, Finder
-from tailrace.link.rules import SILENT_INTERVALS_MAX, TICK_SECONDS, is_final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tailrace.wire.messages import Hello, HelloOk
+from tailrace.link.connection import LinkCore, LinkSession
+from tailrace.link.finder import LOOK_WAITING_SECONDS
+from tailrace.link.rules import TICK_SECONDS
 
 RECEIVE_BYTES = 256 * 1024
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
@@ -38,35 +33,17 @@ IDLE_SECONDS = 1.0
 TRY_SECONDS_MAX = 10.0
 
 
-class LinkSession(Protocol):
-    """The side of a session that a link uses. `RequestSession` has it."""
-
-    @property
-    def hello(self) -> Hello: ...
-    @property
-    def peer(self) -> HelloOk | None: ...
-    @property
-    def is_open(self) -> bool: ...
-    @property
-    def has_progressed(self) -> bool: ...
-    def connection_made(self) -> None: ...
-    def connection_lost(self, error: TailraceError) -> None: ...
-    def receive_data(self, data: bytes) -> None: ...
-    def data_to_send(self) -> Sequence[bytes | memoryview]: ...
-    def noop(self) -> None: ...
-    def expire(self) -> None: ...
-
-
 class BlockingLink:
     """Keeps a session connected while ``run_until`` runs. Threads may share it; see the module.
 
     ``guard.lock`` is held around calls of the session. Only the mover uses the dialer, the finder and the poll object.
     """
 
-    def __init__(self, session: LinkSession, finder: Finder, connect_timeout_s: float) -> None:
+    def __init__(self, session: LinkSession, core: LinkCore) -> None:
         self._session = session
-        self._finder = finder
-        self._dialer = Dialer(finder, min(connect_timeout_s, TRY_SECONDS_MAX))
+        self._core = core
+        core.bound_tries(TRY_SECONDS_MAX)
+        self._dialer = Dialer(core)
         self._sock: socket.socket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
@@ -219,10 +196,8 @@ class BlockingLink:
                 self._connect(wait_s)
             else:
                 self._move(wait_s)
-        except TailraceError as error:
+        except (TailraceError, OSError) as error:
             self._lost(error)
-        except OSError as error:
-            self._lost(Unreachable(f"the connection broke: {error.strerror or error}"))
         self._expire()
         self._stepped_at = time.monotonic()
 
@@ -314,33 +289,29 @@ class BlockingLink:
         if self._sock is None:
             return  # or it was closed just now
         silent_s = time.monotonic() - self._heard_at
-        peer = self._session.peer
-        limit_s = self._dialer.try_s  # for the greeting
-        if self._session.is_open and peer is not None:
-            limit_s = SILENT_INTERVALS_MAX * peer.noop_interval_s
-        if silent_s > limit_s:
+        if self._core.is_dead(silent_s):
             self._lost(Unreachable(f"nothing heard from the node for {silent_s:.3g} s"))
 
     def _look(self, waiting_since: float) -> None:
         """Looks at another node if that is due, and moves to a later leader."""
-        if self._sock is None or not self._finder.looks:
+        if self._sock is None or not self._core.finder.looks:
             return
-        error = look(self._finder, self._session.hello, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS)
-        if error is not None:
-            self._lost(error)
+        if look(self._core, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS):
+            self._lost(Unreachable("another node leads"))
 
-    def _lost(self, error: TailraceError) -> None:
+    def _lost(self, error: Exception) -> None:
+        """Ends the connection, or notes a failed try, which the finder has from the dialer. Raises a final error."""
         with self.guard.lock:
             self.guard.begin()
-            greeted = self._session.peer is not None
-            if self._sock is not None:
-                self._dialer.lost(error, progressed=self._session.has_progressed)
+            was_connected = self._sock is not None
+            if was_connected:
+                self._dialer.begin_anew()
             self._dialer.close()
             self._disconnect()
-            self._session.connection_lost(error)
+            final = self._core.lost(error, is_reported=not was_connected)
             self.guard.end()
-        if is_final(error, greeted=greeted):
-            raise error
+        if final is not None:
+            raise final
 
 
 def _wake(turn: threading.Lock) -> None:

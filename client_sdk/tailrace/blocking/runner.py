@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
+from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import seconds
@@ -34,7 +35,7 @@ class BlockingRunner:
     def __init__(self, core: ClientCore) -> None:
         self.core = core
         self._session = core.session
-        self._link = BlockingLink(core.session, core.finder, core.connect_timeout_s)
+        self._link = BlockingLink(core.session, core.link)
         self._is_closed = False
 
     def __enter__(self) -> BlockingRunner:
@@ -95,9 +96,7 @@ class BlockingRunner:
     def _take(self, step: Step, deadline: float) -> Any:
         """Carries out a step and returns its result."""
         if isinstance(step, Pause):
-            left_s = deadline - time.monotonic()
-            if step.seconds > left_s:
-                raise Unreachable(f"{step.reason} in time")
+            step.require(deadline - time.monotonic())
             return time.sleep(step.seconds)
         if isinstance(step, AskLeader):
             left_s = max(deadline - time.monotonic(), 0.0)
@@ -127,14 +126,7 @@ class BlockingRunner:
 
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
-        hello, finder = self.core.stream_hello(window_bytes), self.core.finder.another()
-        return Stream(
-            finder,
-            hello,
-            subscription._replace(state=finder.state),
-            connect_timeout_s=self.core.connect_timeout_s,
-            retry_for_s=self.core.retry_for_s,
-        )
+        return Stream(StreamCore.of_client(self.core, subscription, window_bytes))
 
     # For writers and stages
 

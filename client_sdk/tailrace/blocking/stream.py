@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from types import TracebackType
 from typing import cast
 
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.consuming.session import ConsumerSession, Event
-from tailrace.consuming.subscription import Subscription
-from tailrace.errors import Forbidden, StreamEnded, TailraceError, Unreachable
-from tailrace.link.finder import Finder
-from tailrace.model import EndReason
+from tailrace.consuming.session import Event
+from tailrace.consuming.stream_core import StreamCore
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import seconds
 from tailrace.model.position import Positions
-from tailrace.wire.messages import Hello, HelloOk
 
 # The seconds between two checks that a node still serves the streams, while no event arrives.
 LOOK_SECONDS = 0.5
@@ -32,24 +28,12 @@ class Stream:
     resumes.
     """
 
-    def __init__(
-        self,
-        finder: Finder,
-        hello: Hello,
-        subscription: Subscription,
-        *,
-        connect_timeout_s: float,
-        retry_for_s: float,
-    ) -> None:
-        """Makes a stream that gives up after ``retry_for_s`` seconds without a stream of every partition."""
-        self._session = ConsumerSession(
-            hello, subscription, time.monotonic, check=finder.check, has_others=finder.has_others
-        )
-        self._linked = _LinkedSession(self._session)
-        self._link = BlockingLink(self._linked, finder, connect_timeout_s)
-        self._retry_for_s = retry_for_s
+    def __init__(self, core: StreamCore) -> None:
+        """Makes a stream that gives up after ``retry_for`` seconds without a stream of every partition."""
+        self._core = core
+        self._session = core.session
+        self._link = BlockingLink(core.session, core.link)
         self._agreed_at = time.monotonic()
-        self._ended: TailraceError | None = None
         self._reader = 0  # the thread that reads
 
     def __enter__(self) -> Stream:
@@ -74,8 +58,7 @@ class Stream:
 
     def close(self) -> None:
         """Closes the connection. Every later call raises `StreamEnded`."""
-        if self._ended is None:
-            self._ended = StreamEnded("the stream was closed", reason=EndReason.CLOSED)
+        self._core.close()
         self._link.close()
 
     def __iter__(self) -> Stream:
@@ -127,8 +110,8 @@ class Stream:
         self._agreed_at = now if self._session.answered else self._agreed_at + paused_s
         is_over = False
         while True:
-            if self._ended is not None:
-                raise self._ended
+            if self._core.ended is not None:
+                raise self._core.ended
             try:
                 with self._link.guard.lock:
                     event = self._session.next_event()
@@ -169,79 +152,27 @@ class Stream:
     def _receive(self, deadline: float | None) -> None:
         """Moves bytes until some have arrived, or ``deadline``. Raises Unreachable after too long without a stream."""
         look = time.monotonic() + LOOK_SECONDS
-        self._linked.has_received = False
         try:
-            self._link.run_until(self._linked.is_done, look if deadline is None else min(look, deadline))
+            self._link.run_until(self._has_heard, look if deadline is None else min(look, deadline))
         except Unreachable:
-            if self._ended is not None:
-                raise self._ended from None  # another thread has closed it
+            if self._core.ended is not None:
+                raise self._core.ended from None  # another thread has closed it
             raise
         now = time.monotonic()
         if self._session.answered:
             self._agreed_at = now
-        elif now - self._agreed_at > self._retry_for_s:
-            why = self._linked.last_error or self._session.why_not_answered
-            self._ended = Unreachable(f"no stream within {self._retry_for_s:g} s: {why}")
+        elif now - self._agreed_at > self._core.retry_for_s:
+            error = self._core.no_stream()
+            self._core.end(error)
             self._link.close()
-            raise self._ended
+            raise error
+
+    def _has_heard(self) -> bool:
+        return self._session.has_frames or self._session.failure is not None
 
     def _lost(self, error: TailraceError) -> None:
         """Drops the connection. Raises the error if it is final."""
-        final = self._session.failure or (error if isinstance(error, Forbidden) else None)
-        if final is not None:
-            self._ended = final
+        if self._session.is_final(error):
             self._link.close()
-            raise final
+            self._core.lost(error)
         self._link.drop(error)
-
-
-class _LinkedSession:
-    """Adapts a ConsumerSession to a link."""
-
-    def __init__(self, session: ConsumerSession) -> None:
-        self._session = session
-        self._earlier_peer: HelloOk | None = None
-        self.has_received = False
-        self.last_error: str | None = None
-
-    def is_done(self) -> bool:
-        return self.has_received or self._session.failure is not None
-
-    @property
-    def hello(self) -> Hello:
-        return self._session.hello
-
-    @property
-    def peer(self) -> HelloOk | None:
-        return self._session.peer
-
-    @property
-    def is_open(self) -> bool:
-        """The node of this connection has greeted."""
-        return self._session.peer is not self._earlier_peer
-
-    @property
-    def has_progressed(self) -> bool:
-        return self._session.has_progressed
-
-    def connection_made(self) -> None:
-        self._earlier_peer = self._session.peer
-        self._session.connection_made()
-
-    def connection_lost(self, error: TailraceError) -> None:
-        self._earlier_peer = self._session.peer
-        self.last_error = str(error)
-        self._session.connection_lost(str(error))
-
-    def receive_data(self, data: bytes) -> None:
-        self.has_received = True
-        self._session.receive_data(data)
-
-    def data_to_send(self) -> Sequence[bytes | memoryview]:
-        return self._session.data_to_send()
-
-    def noop(self) -> None:
-        self._session.noop()
-
-    def expire(self) -> None:
-        """Nothing: a stream has no deadlines."""

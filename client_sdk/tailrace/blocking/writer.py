@@ -46,9 +46,7 @@ class Writer(Sender):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._guard.lock:
-            self._core.leave()
-            if error is not None:
-                self._core.give_up()
+            self._core.leave(error)
         if error is None:
             self.flush()
 

@@ -24,6 +24,7 @@ from tailrace.consuming.streams import FINAL, PartitionStreams
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
     BadPosition,
+    Forbidden,
     NotLeader,
     ProtocolError,
     Retryable,
@@ -78,6 +79,7 @@ class ConsumerSession:
         self._subscription = subscription
         self.feed_id = subscription.feed_id
         self.peer: HelloOk | None = None  # the node of this connection, or of the last one
+        self.last_error: TailraceError | None = None  # how the last connection, or try, has ended; None from the next hello on
 
         # Of this connection. Invariant: ``_linked`` (the partitions are known) implies ``_greeted`` (HELLO_OK came).
         self._greeted = self._linked = False
@@ -114,15 +116,16 @@ class ConsumerSession:
         self._out = [self.hello.encode()]
         self._streams.connection_made()
 
-    def connection_lost(self, reason: str) -> None:
+    def connection_lost(self, error: TailraceError) -> None:
         """Ends the connection. Queued events are still delivered; the node sends the unhandled ones again."""
+        self.last_error = error
         self._greeted = self._linked = False
         self._out = []
         self._frames.clear()
         self._error = None
         self._consumed_bytes = 0
         self._barriers.connection_lost()
-        self._streams.connection_lost(reason)
+        self._streams.connection_lost(str(error))
 
     def receive_data(self, data: bytes) -> None:
         """Takes bytes of the node. `next_event` handles the frames. Raises ProtocolError, TooLarge."""
@@ -162,6 +165,13 @@ class ConsumerSession:
         if self._linked:
             self._out.append(encode_frame(Opcode.NOOP))
 
+    def expire(self) -> None:
+        """Does nothing: a stream's requests have no deadlines."""
+
+    def is_final(self, error: TailraceError) -> bool:
+        """Tells whether the stream ends for good with ``error``, which is of its connection or of its bytes."""
+        return self.failure is not None or isinstance(error, Forbidden)
+
     @property
     def failure(self) -> TailraceError | None:
         """The error that ends the stream for good, after all events before it; None while it goes on."""
@@ -170,9 +180,14 @@ class ConsumerSession:
     # State, for the shell
 
     @property
-    def greeted(self) -> bool:
+    def is_open(self) -> bool:
         """True if the node has said hello and is the one to ask."""
         return self._greeted
+
+    @property
+    def has_frames(self) -> bool:
+        """True if frames have arrived that are not handled yet."""
+        return bool(self._frames)
 
     @property
     def answered(self) -> bool:
@@ -366,7 +381,7 @@ class ConsumerSession:
             self._streams.fail(BadPosition(message))
         self.peer = peer
         self._streams.greeted(peer.role)
-        self._greeted = True
+        self._greeted, self.last_error = True, None
         # A quarter of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
         asked: dict[str, Any] = {"name": self._subscription.feed}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tailrace.errors import Unreachable
 from tailrace.link.address import parse_url
+from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus
 from tailrace.model.arguments import count, seconds
@@ -50,6 +51,7 @@ class ClientCore:
         self.hello = Hello(name=name or "", token=token)
         self.finder = Finder(addresses, state, clock, source.random, cluster)
         self.session = RequestSession(self.hello, clock, source.random, state, self.finder.check, new_session())
+        self.link = LinkCore(self.session, self.finder, self.connect_timeout_s)
         self.lanes = Lanes(self.new_producer_id)
         self._where = ", ".join(map(str, addresses))
         self._new_session = new_session

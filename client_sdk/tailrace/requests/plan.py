@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tailrace.block import Block
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Lane, WriteRequest
 from tailrace.requests.request import Request
@@ -117,10 +117,15 @@ class _Answers:
 
 
 class Pause(NamedTuple):
-    """Waits before the next try. If the time of the call ends first, the shell raises Unreachable with ``reason``."""
+    """Waits before the next try."""
 
     seconds: float
     reason: str
+
+    def require(self, left_s: float) -> None:
+        """Raises Unreachable, with ``reason``, if the pause is longer than the ``left_s`` seconds of the call."""
+        if self.seconds > left_s:
+            raise Unreachable(f"{self.reason} in time")
 
 
 class Continue(NamedTuple):

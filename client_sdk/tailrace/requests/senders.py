@@ -101,9 +101,11 @@ class WriterCore:
         outbox.check()
         return self._outcome.take_written()
 
-    def leave(self) -> None:
-        """Takes no more rows; rows that were added are still sent."""
+    def leave(self, error: BaseException | None) -> None:
+        """Takes no more rows. Rows that were added are still sent, unless ``error`` has ended the writer's body."""
         self.outbox.close(LEFT)
+        if error is not None:
+            self.give_up()
 
     def give_up(self) -> None:
         """Drops unsent rows, and ends all waits with an error."""

@@ -28,6 +28,7 @@ from tailrace.errors import (
     Unreachable,
 )
 from tailrace.link.backoff import backoff_seconds
+from tailrace.link.rules import is_final
 from tailrace.model import Item, Level, Version
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
 from tailrace.requests.request import Encode, Request, Sequence
@@ -123,6 +124,10 @@ class RequestSession:
             lane.link_lost()
         self._ready_lanes = dict(self._lanes)
 
+    def is_final(self, error: TailraceError) -> bool:
+        """Tells whether no retry can mend the error that ended a connection."""
+        return is_final(error, greeted=self.peer is not None)
+
     def receive_data(self, data: bytes) -> None:
         """Handles bytes from the node.
 
@@ -167,6 +172,11 @@ class RequestSession:
     def idle(self) -> bool:
         """No request waits for an answer."""
         return not self._requests and not self._lanes
+
+    @property
+    def waits(self) -> bool:
+        """A request waits for its answer."""
+        return not self.idle
 
     def call(
         self, opcode: Opcode, value: dict[str, Any], done: Callable[[Any, TailraceError | None], None], deadline: float

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.consuming.events import Event, ReplicaEvent
+from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.link.address import Address
@@ -67,7 +68,7 @@ class ReplicaStream(Stream):
         if isinstance(error, OSError):
             error = Unreachable(f"the connection broke: {error}")
         final = self._session.failure or error
-        self._end(final if isinstance(final, TailraceError) else StreamEnded(str(final), reason=EndReason.ERROR))
+        self._core.end(final if isinstance(final, TailraceError) else StreamEnded(str(final), reason=EndReason.ERROR))
         raise final from None
 
 
@@ -109,11 +110,14 @@ def replica_stream(
         state=state,
         replica=replica,
     )
-    return ReplicaStream(
+    host = Host() if host is None else host
+    core = StreamCore(
         Finder((address,), state, trio.current_time),
         Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes),
         subscription,
-        host=Host() if host is None else host,
+        trio.current_time,
+        host.random.random,
         connect_timeout_s=timeout_s,
         retry_for_s=timeout_s,
     )
+    return ReplicaStream(core, host)

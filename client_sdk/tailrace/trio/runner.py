@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
@@ -63,9 +64,7 @@ class RequestRunner(OfOneProcess):
         self.host = host
         self._session = core.session
         self._retry_for_s = core.retry_for_s
-        self._link = RequestLink(
-            core.session, core.finder, connect=host.connect, connect_timeout_s=core.connect_timeout_s
-        )
+        self._link = RequestLink(core.session, core.link, host.connect)
         self._lifetime = Lifetime()
         self._register()
 
@@ -119,8 +118,7 @@ class RequestRunner(OfOneProcess):
     async def _take(self, step: Step, began_at: float) -> Any:
         """Carries out a step and returns its result."""
         if isinstance(step, Pause):
-            if trio.current_time() + step.seconds > began_at + self._retry_for_s:
-                raise Unreachable(f"{step.reason} within {self._retry_for_s:g} s")
+            step.require(began_at + self._retry_for_s - trio.current_time())
             return await trio.sleep(step.seconds)
         if isinstance(step, AskLeader):
             return await self._ask_leader(step)
@@ -150,15 +148,7 @@ class RequestRunner(OfOneProcess):
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
         self.check_process()
-        hello, finder = self.core.stream_hello(window_bytes), self.core.finder.another()
-        return Stream(
-            finder,
-            hello,
-            subscription._replace(state=finder.state),
-            host=self.host,
-            connect_timeout_s=self.core.connect_timeout_s,
-            retry_for_s=self._retry_for_s,
-        )
+        return Stream(StreamCore.of_client(self.core, subscription, window_bytes), self.host)
 
     # For writers and stages
 

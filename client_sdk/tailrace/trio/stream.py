@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from types import TracebackType
 from typing import cast
@@ -12,20 +11,18 @@ import trio
 from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.ring import RingChange
-from tailrace.consuming.session import ConsumerSession, Event
-from tailrace.consuming.subscription import Subscription
-from tailrace.errors import Forbidden, NotLeader, StreamEnded, TailraceError, Unreachable, WrongProcess
-from tailrace.link.finder import Finder
+from tailrace.consuming.session import Event
+from tailrace.consuming.stream_core import StreamCore
+from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
-from tailrace.link.rules import SILENT_INTERVALS_MAX, Silence
-from tailrace.model import EndReason
+from tailrace.link.rules import Silence
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
+from tailrace.trio.link import connect_in_time
 from tailrace.trio.transport import Transport
 from tailrace.trio.watch import keep_looking
-from tailrace.wire.messages import Hello
 
 
 class Stream(OfOneProcess):
@@ -39,33 +36,16 @@ class Stream(OfOneProcess):
     make is finished in the background.
     """
 
-    def __init__(
-        self,
-        finder: Finder,
-        hello: Hello,
-        subscription: Subscription,
-        *,
-        host: Host,
-        connect_timeout_s: float,
-        retry_for_s: float,
-    ) -> None:
-        self._finder = finder
-        self._session = ConsumerSession(
-            hello, subscription, trio.current_time, host.random.random, finder.check, has_others=finder.has_others
-        )
+    def __init__(self, core: StreamCore, host: Host) -> None:
+        self._core = core
+        self._session = core.session
         self._host = host
-        self._connect_timeout_s = connect_timeout_s
-        self._retry_for_s = retry_for_s
         self._lifetime = Lifetime()
         self._transport: Transport | None = None
-        self._leaves: NotLeader | None = None  # why the connection is ended from here
         self._trying: trio.Event | None = None  # while a task tries to connect
         self._try_error: Exception | None = None  # how its try has failed, for the next who reads
         self._reads = 0  # odd while a task reads
         self._heard = 0  # reads that have brought something, and connections
-        self._ended: TailraceError | None = None
-        self._cookies = itertools.count(1)
-        self._waiters: dict[trio.Event, None] = {}
         self._wake = trio.Event()
         self._register()
 
@@ -76,7 +56,7 @@ class Stream(OfOneProcess):
         self._lifetime.start(self._keep)
         self._lifetime.start(self._look)
         try:
-            deadline = trio.current_time() + self._retry_for_s
+            deadline = trio.current_time() + self._core.retry_for_s
             with trio.move_on_at(deadline):
                 while not self._session.answered:
                     await self._read_more(deadline)
@@ -86,7 +66,7 @@ class Stream(OfOneProcess):
                         self._lost(error, deadline)
                     self._send()
             if not self._session.answered:
-                raise Unreachable(f"no stream within {self._retry_for_s:g} s: {self._session.why_not_answered}")
+                raise self._core.no_stream()
         except BaseException as error:
             await self._leave(type(error), error, error.__traceback__)
             raise
@@ -99,12 +79,15 @@ class Stream(OfOneProcess):
         return False if self._forked_from else await self._leave(kind, error, traceback)
 
     def _forked(self, error: WrongProcess) -> None:
-        self._transport, self._ended = None, error
+        self._transport = None
+        self._core.refuse(error)
 
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        self._end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
+        self._core.close()
+        if self._trying is not None:
+            self._trying.set()
         self._drop_transport()
         try:
             return await self._lifetime.__aexit__(kind, error, traceback)
@@ -131,11 +114,8 @@ class Stream(OfOneProcess):
                 continue
             if event is not None:
                 return event
-            if self._session.finished:
-                self._end(StreamEnded("every partition has reached its end", reason=EndReason.END_REACHED))
+            if self._core.has_finished():
                 raise StopAsyncIteration
-            if self._ended is not None:
-                raise self._ended
             self._send()
             await self._read_more(None)
 
@@ -195,36 +175,14 @@ class Stream(OfOneProcess):
             StreamEnded: The loop has ended.
         """
         self.check_process()
-        if self._ended is not None:
-            raise StreamEnded(f"no barrier can come back: {self._ended}", reason=_reason(self._ended))
-        cookie = next(self._cookies).to_bytes(8, "little")
-        reached = trio.Event()
-        done = False
-
-        def on_reached() -> None:
-            nonlocal done
-            done = True
-            reached.set()
-
-        self._session.barrier(cookie, on_reached)
-        self._waiters[reached] = None
+        done = trio.Event()
+        barrier = self._core.barrier(done.set)
         self._send()
         try:
-            await reached.wait()
+            await done.wait()
         finally:
-            del self._waiters[reached]
-            self._session.forget_barrier(cookie)
-        if not done:
-            assert self._ended is not None
-            raise StreamEnded(f"the barrier did not come back: {self._ended}", reason=_reason(self._ended))
-
-    def _end(self, error: TailraceError) -> None:
-        if self._ended is None:
-            self._ended = error
-        for waiter in self._waiters:
-            waiter.set()
-        if self._trying is not None:
-            self._trying.set()
+            self._core.forget_barrier(barrier)
+        barrier.result()
 
     # The connection
 
@@ -244,24 +202,14 @@ class Stream(OfOneProcess):
             self._heard += 1
             self._session.receive_data(data)
         except (TailraceError, OSError) as error:
-            self._lost(self._leaves or error, deadline)
+            self._lost(error, deadline)
 
     def _lost(self, error: Exception, deadline: float | None) -> None:
-        """The connection is of no further use: another one is made, unless the error is final, and is raised."""
+        """Drops the connection: another one is made, unless the error is final, and is raised."""
         self._drop_transport()
-        final = self._session.failure or (error if isinstance(error, Forbidden) else None)
-        if final is not None:
-            self._end(final)
-            raise final from None
-        self._finder.failed(error, progressed=self._session.has_progressed)
-        self._session.connection_lost(str(error))
+        self._core.lost(error)
         if deadline is not None and trio.current_time() >= deadline:
-            raise Unreachable(f"no stream within {self._retry_for_s:g} s: {error}") from None
-
-    @property
-    def _try_seconds(self) -> float:
-        """How long the node that is tried may take to answer, and to say hello."""
-        return self._finder.try_seconds(self._connect_timeout_s)
+            raise self._core.no_stream() from None
 
     async def _reconnect(self) -> None:
         """Waits for the try to connect that is under way, or for a new one. Raises how it has failed.
@@ -274,20 +222,17 @@ class Stream(OfOneProcess):
                 self._trying = trio.Event()
                 self._lifetime.start(self._try_to_connect)
             await self._trying.wait()
-            if self._ended is not None:
-                raise self._ended
+            if self._core.ended is not None:
+                raise self._core.ended
         error, self._try_error = self._try_error, None
         if error is not None:
             raise error
 
     async def _try_to_connect(self) -> None:
-        address, pause_s = self._finder.next_try()
+        address, pause_s = self._core.link.finder.next_try()
         try:
             await trio.sleep(pause_s)
-            with trio.move_on_after(self._try_seconds) as scope:
-                self._transport = await self._host.connect(address)
-            if self._transport is None or scope.cancelled_caught:
-                raise Unreachable(f"cannot connect to {address}: no answer within {self._try_seconds:g} s")
+            self._transport = await connect_in_time(self._core.link, self._host.connect, address)
             self._lifetime.start(self._transport.run)
             self._heard += 1
             self._session.connection_made()
@@ -301,7 +246,6 @@ class Stream(OfOneProcess):
 
     def _drop_transport(self) -> None:
         transport, self._transport = self._transport, None
-        self._leaves = None
         if transport is not None:
             transport.close()
 
@@ -316,10 +260,9 @@ class Stream(OfOneProcess):
         """Sends signs of life, notices a silent node, and repeats refused requests when their pause is over."""
         silence, reads = Silence(trio.current_time()), 0
         while True:
-            peer = self._session.peer if self._session.greeted else None
-            interval = self._try_seconds / SILENT_INTERVALS_MAX if peer is None else peer.noop_interval_s
-            retry = self._session.next_retry
-            timeout = interval / 2 if retry is None else min(max(retry - trio.current_time(), 0.01), interval / 2)
+            timeout, retry = self._core.link.noop_interval_s / 2, self._session.next_retry
+            if retry is not None:
+                timeout = min(max(retry - trio.current_time(), 0.01), timeout)
             self._wake = trio.Event()
             with trio.move_on_after(timeout):
                 await self._wake.wait()
@@ -329,21 +272,14 @@ class Stream(OfOneProcess):
             # Nothing is heard while no task reads; many short reads hear as much as a long one.
             is_read, reads = self._reads % 2 == 1 or self._reads != reads, self._reads
             silent_s = silence.seconds(self._heard, trio.current_time(), listened=is_read)
-            if silent_s > SILENT_INTERVALS_MAX * interval and self._transport is not None:
-                self._transport.close()
+            if self._core.link.is_dead(silent_s):
+                self._leave_node()
 
     async def _look(self) -> None:
         """Looks now and then whether another node leads, and goes there."""
-        await keep_looking(self._finder, self._session.hello, self._host.connect, self._waits, self._move_on)
+        await keep_looking(self._core.link, self._host.connect, self._leave_node)
 
-    def _waits(self) -> bool:
-        return self._session.waits
-
-    def _move_on(self, error: NotLeader) -> None:
+    def _leave_node(self) -> None:
+        """Closes the connection; the task that reads makes another one."""
         if self._transport is not None:
-            self._leaves = error
             self._transport.close()
-
-
-def _reason(error: TailraceError) -> EndReason:
-    return error.reason if isinstance(error, StreamEnded) else EndReason.ERROR

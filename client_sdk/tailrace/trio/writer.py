@@ -55,7 +55,7 @@ class Writer(Sender):
     ) -> bool:
         if self._forked_from:
             return False
-        self._core.leave()
+        self._core.leave(error)
         if error is None:
             try:
                 await self.flush()
@@ -63,8 +63,6 @@ class Writer(Sender):
                 self._core.give_up()
                 await self._lifetime.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
-        else:
-            self._core.give_up()
         return await self._lifetime.__aexit__(kind, error, traceback)
 
     @documented(

@@ -24,13 +24,23 @@ class Leaderships:
         self._feeds = feeds
         self._group_of = group_of
         assert len(self._by_group) == len(self._all), "each group has one leadership"
-        self.system = self.of(SYSTEM_FEED_ID, 0)  # of the group that the feed ``_feeds`` belongs to
+        self.system = self.of(SYSTEM_FEED_ID, 0)  # of the group that the feed ``_feeds`` belongs to: it lists the feeds
 
     def __iter__(self) -> Iterator[Leadership]:
         return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def unnamed(self) -> Leadership:
+        """The leadership that is meant if no group is named: that of ``_feeds``, which every node of a set has.
+
+        The formats have no field for a group: HELLO_OK, MEMBER, PROMISE, PROMOTE, HANDOVER, TAKE_OVER, ACCEPTED_SEQS,
+        LEADER_CHECK with its answer, and ``replication`` of STATUS. Their handlers ask here, and nowhere else. The file
+        MEMBERSHIP has room for one group, too.
+        """
+        return self.system
 
     def of(self, feed_id: bytes, partition: int) -> Leadership:
         """Returns the leadership of a partition. The node need not have the feed."""

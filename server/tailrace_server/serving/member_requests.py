@@ -34,8 +34,8 @@ TURNS_MAX = 16
 
 
 def _member_or_none(node: Services) -> Member | None:
-    """Returns the member of the group that requests are about: they do not name one, and mean that of ``_feeds``."""
-    return node.members.get(node.leaderships.system.group.number)
+    """Returns the member of the group that requests are about, since they do not name one."""
+    return node.members.get(node.leaderships.unnamed.group.number)
 
 
 def _member(node: Services) -> Member:
@@ -49,7 +49,7 @@ def _on_member(connection: Connection, frame: Frame) -> None:
     """What this node is among others; with ``seqs`` how far it has each partition."""
     what, node = "MEMBER", connection.node
     value = decode_json(frame.body, what)
-    identity, member, leadership = node.identity, _member_or_none(node), node.leaderships.system
+    identity, member, leadership = node.identity, _member_or_none(node), node.leaderships.unnamed
     if member is None:
         seen = MemberState(
             identity.placement_id, identity.cluster_id, votes=True, leads=True, term=leadership.term, led=True
@@ -77,7 +77,7 @@ def _seqs(node: Services) -> dict[bytes, list[int]]:
 
 def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
-    node, leadership = connection.node, connection.node.leaderships.system
+    node, leadership = connection.node, connection.node.leaderships.unnamed
     leadership.require_leader()
     value = decode_json(frame.body, "ACCEPTED_SEQS")
     require_cluster(node.identity.cluster_id, value, "ACCEPTED_SEQS")

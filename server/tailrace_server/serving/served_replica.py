@@ -88,7 +88,7 @@ class ServedReplica:
         """Takes a LEADER_CONFIRM: the replica has promised no other leader. Ignores answers to older questions."""
         if number != self._asked:
             return
-        confirmations = self._connection.node.leaderships.system.confirmations  # asked beside the stream of ``_feeds``
+        confirmations = self._connection.node.leaderships.unnamed.confirmations
         for peer in {served.peer for served in self._served.values()}:
             if peer.votes:
                 confirmations.answered(peer.placement_id, number)

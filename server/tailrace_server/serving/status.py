@@ -65,7 +65,7 @@ def status_of(node: Services) -> dict[str, Any]:
             **node.storage.flusher.statistics()._asdict(),
             **node.storage.compactor.statistics()._asdict(),
         },
-        "replication": _replication_status(node, node.leaderships.system, now),
+        "replication": _replication_status(node, node.leaderships.unnamed, now),
         "feeds": _feeds_status(node, now),
         "connections": list(node.connections.status(now)),
     }

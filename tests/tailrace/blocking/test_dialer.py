@@ -10,11 +10,19 @@ from tests.processes.ports import free_port
 import tailrace
 from tailrace.blocking.dialer import Dialer
 from tailrace.link.address import Address
+from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder
 
 
-def finder(*addresses):
-    return Finder(addresses, "leader", time.monotonic)
+def link(*addresses, try_s=1.0):
+    """A link without a session, whose tries may take ``try_s`` seconds."""
+    return LinkCore(None, Finder(addresses, "leader", time.monotonic), try_s)
+
+
+def lose(dialer, link, error):
+    """Ends the connection as a link does."""
+    dialer.begin_anew()
+    link.finder.failed(error)
 
 
 def connected(dialer):
@@ -37,7 +45,7 @@ def closed_port():
 
 def test_connects(listener):
     port = listener.getsockname()[1]
-    with connected(Dialer(finder(Address("127.0.0.1", port)), 1.0)) as sock:
+    with connected(Dialer(link(Address("127.0.0.1", port)))) as sock:
         assert sock.getpeername() == ("127.0.0.1", port)
         assert sock.getblocking() is False
 
@@ -46,29 +54,31 @@ def test_every_address_of_a_name_is_tried(listener, monkeypatch, closed_port):
     port = listener.getsockname()[1]
     found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", p)) for p in (closed_port, port)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    dialer = Dialer(finder(Address("two", port)), 1.0)
+    dialer = Dialer(link(Address("two", port)))
     with pytest.raises(tailrace.Unreachable, match=r"cannot connect to two:.*refused"):
         connected(dialer)
     connected(dialer).close()
 
 
 def test_addresses_in_turn(listener, closed_port):
-    dialer = Dialer(finder(Address("127.0.0.1", closed_port), Address("127.0.0.1", listener.getsockname()[1])), 1.0)
+    nodes = link(Address("127.0.0.1", closed_port), Address("127.0.0.1", listener.getsockname()[1]))
+    dialer = Dialer(nodes)
     with pytest.raises(tailrace.Unreachable):
         connected(dialer)
     connected(dialer).close()
-    dialer.lost(tailrace.Unreachable("gone"))
+    lose(dialer, nodes, tailrace.Unreachable("gone"))
     with pytest.raises(tailrace.Unreachable):
         connected(dialer)
     connected(dialer).close()
 
 
 def test_where_a_node_points_is_tried_next(listener, closed_port):
-    dialer = Dialer(finder(Address("127.0.0.1", listener.getsockname()[1]), Address("127.0.0.1", closed_port)), 1.0)
+    nodes = link(Address("127.0.0.1", listener.getsockname()[1]), Address("127.0.0.1", closed_port))
+    dialer = Dialer(nodes)
     connected(dialer).close()
     with socket.create_server(("127.0.0.1", 0)) as leader:
         port = leader.getsockname()[1]
-        dialer.lost(tailrace.NotLeader("no", leader=f"127.0.0.1:{port}"))
+        lose(dialer, nodes, tailrace.NotLeader("no", leader=f"127.0.0.1:{port}"))
         with connected(dialer) as sock:
             assert sock.getpeername() == ("127.0.0.1", port)
 
@@ -80,7 +90,7 @@ def test_no_answer_in_time():
             sock = socks.enter_context(socket.socket())
             sock.setblocking(False)
             sock.connect_ex(server.getsockname())
-        dialer = Dialer(finder(Address(*server.getsockname())), 0.2)
+        dialer = Dialer(link(Address(*server.getsockname()), try_s=0.2))
         with pytest.raises(tailrace.Unreachable, match=r"no answer within 0\.2 s"):
             connected(dialer)
         dialer.close()

@@ -12,6 +12,7 @@ from tests.tailrace.consuming.nodes import Cluster, Conversation, selected
 
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.session import ConsumerSession, Subscription
+from tailrace.errors import Unreachable
 from tailrace.indexes.applier import Applier, IndexQueue, IndexRollback
 from tailrace.wire.filters import EVERYTHING
 from tailrace.wire.messages import Hello
@@ -58,7 +59,7 @@ class World(Cluster):
         finally:
             self.index.steps.left = None
         if self.session is not None:
-            self.session.connection_lost("cut")
+            self.session.connection_lost(Unreachable("cut"))
 
     def restart(self):
         """The process stops and starts again."""

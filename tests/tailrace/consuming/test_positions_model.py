@@ -12,6 +12,7 @@ from tests.tiers import examples
 
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import ConsumerSession, Subscription
+from tailrace.errors import Unreachable
 from tailrace.model.position import Positions
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.messages import Hello
@@ -57,7 +58,7 @@ class ApplicationWorld(World):
         if self._talk(node, events_max):
             self.compared += 1
             assert self.index.state == selected(node.state(), self.filter)
-        self.session.connection_lost("cut")
+        self.session.connection_lost(Unreachable("cut"))
         if crash_at is not None and crash_at % 2:
             self.session = None
 

@@ -184,7 +184,7 @@ def test_nothing_is_acknowledged_where_no_stream_is_open():
     made.session.acknowledge(5, U, 7)
     assert frames_of(made) == []
     made.agree()
-    made.session.connection_lost("gone")
+    made.session.connection_lost(Unreachable("gone"))
     made.session.acknowledge(0, U, 7)
     made.session.confirm(4)
     assert frames_of(made) == []

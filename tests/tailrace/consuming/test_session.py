@@ -20,6 +20,7 @@ from tailrace.errors import (
     StreamEnded,
     TailraceError,
     UnknownFeed,
+    Unreachable,
 )
 from tailrace.link.backoff import FIRST_SECONDS, SECONDS_MAX
 from tailrace.model import EndReason, Level, Version
@@ -294,14 +295,14 @@ def test_a_map_that_cannot_be_read(value):
 
 def test_a_feed_that_was_made_anew_meanwhile():
     made = talk()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     with pytest.raises(UnknownFeed, match="was dropped, and another one was created"):
         made.greet(feed=b"g" * 16)
 
 
 def test_a_node_of_another_cluster_meanwhile():
     made = talk()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     with pytest.raises(BadPosition, match="cluster"):
         made.greet(cluster=b"d" * 16)
 
@@ -344,7 +345,7 @@ def test_from_now_on_is_fixed_by_the_first_answer():
     made.agree(seq=7)
     made.events()
     assert made.session.positions.seqs() == {0: 7}
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet(high_seqs=(9,))
     assert made.requests[0][1].seq == 7
 
@@ -452,7 +453,7 @@ def test_after_a_lost_connection_it_goes_on_where_it_was():
     made.start(0, 4, partition=1)
     made.block(1, 2, partition=1)
     made.events()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet(high_seqs=(3, 4))
     assert [made.requests[id][1].seq for id in (0, 1)] == [3, 2]
     for partition in (0, 1):
@@ -467,7 +468,7 @@ def test_inside_of_a_run_its_bounds_are_told():
     made.block(2, 1)
     made.block(5, 1)
     made.events()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     request = made.requests[0][1]
     assert (request.seq, request.snapshot_first, request.snapshot_last) == (5, 0, 9)
@@ -477,7 +478,7 @@ def test_frames_that_were_not_handled_come_again():
     made = talk()
     made.snapshot(0, 3)
     made.session.next_event()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     assert made.session.next_event() is None
     made.greet()
     assert made.requests[0][1].seq == 0
@@ -488,7 +489,7 @@ def ends_the_connection(made):
     with pytest.raises(NotLeader, match="because"):
         made.events()
     assert made.session.failure is None
-    made.session.connection_lost("another one is asked")
+    made.session.connection_lost(Unreachable("another one is asked"))
     made.greet()
     assert 0 in made.requests
 
@@ -549,7 +550,7 @@ def test_a_node_of_another_cluster_among_several():
     """One that is new has an id of its own until it has found its leader."""
     made = talk()
     made.session._streams.has_others = True
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     with pytest.raises(NotLeader, match="of cluster"):
         made.greet(cluster=b"x" * 16)
     assert made.session.failure is None
@@ -559,7 +560,7 @@ def test_a_node_that_was_new_has_joined_its_cluster_since():
     """It knew of no feed yet, and so nothing was told by the cluster that it was of."""
     made = talk()
     made.session.peer, made.session.feed_id = made.session.peer._replace(cluster_id="f" * 32), None
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     assert made.session.failure is None
 
@@ -570,7 +571,7 @@ def test_a_feed_that_one_of_several_nodes_does_not_have(state, error, is_final):
     """A node that may be behind says so; what it says that there is not is nowhere."""
     made = talk(state=state)
     made.session._streams.has_others = True
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.session.connection_made()
     made.sent()
     made.hear(HelloOk(1, "0" * 32, CLUSTER.hex(), "", 1000, 10.0, ()).encode())
@@ -593,7 +594,7 @@ def test_what_the_node_has_to_be_is_asked_by_every_request(state, role, asked):
     made.agree()
     made.snapshot(0, 8)
     made.events()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet(role=role)
     made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
     made.events()
@@ -735,7 +736,7 @@ def rolled_back(**wanted):
     made = talk(**wanted)
     made.snapshot(0, 8)
     made.events()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
     return made
@@ -830,7 +831,7 @@ def test_a_connection_that_breaks_while_keys_are_read_again(answers):
         made.events()
     if answers == 2:
         made.stream_end(EndReason.DRAINING)
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.events()
     made.greet()
     request = made.requests[0][1]
@@ -883,7 +884,7 @@ def test_many_partitions_do_not_read_again_all_at_once():
     for partition in range(20):
         made.snapshot(0, 3, partition)
     made.events()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet(high_seqs=(0,) * 20)
     for partition in range(20):
         made.hear(RollBack(partition, 2, LOG_V, "forked").encode(made.id(partition)))
@@ -982,7 +983,7 @@ def test_a_barrier_that_was_not_covered_is_sent_again(end):
             made.stream_end(EndReason.NOT_MY_PARTITION)
             reached(made, first)
         case "the connection is lost":
-            made.session.connection_lost("cut")
+            made.session.connection_lost(Unreachable("cut"))
             made.greet(high_seqs=(0, 0))
         case "the cookie is lost":
             made.stream_end(EndReason.NOT_MY_PARTITION)
@@ -1081,7 +1082,7 @@ def test_another_connection_is_asked_at_once():
         lost(made, made.barriers[-1])
         until_retry(made)
     lost(made, made.barriers[-1])
-    made.session.connection_lost("another node leads")
+    made.session.connection_lost(Unreachable("another node leads"))
     made.greet()
     made.agree()
     made.events()
@@ -1115,7 +1116,7 @@ def test_a_cookie_that_arrived_before_the_connection_was_lost_counts():
     made.sent()
     reached(made, made.barriers[0])
     assert not made.session.has_event()  # it was looked at, and waits for its turn
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     assert made.session.next_event() is None
     assert barrier.reached
 
@@ -1159,7 +1160,7 @@ def test_a_node_that_sends_more_than_the_window_before_all_streams_are_open_is_l
     made.block(7, 1, value=NOISE)
     with pytest.raises(ProtocolError, match=r"blocks of \d+ bytes, but the window is 5000 bytes"):
         made.session.handle_all()
-    made.session.connection_lost("left")
+    made.session.connection_lost(Unreachable("left"))
     assert made.session.failure is None, "another node may keep to it"
 
 
@@ -1198,7 +1199,7 @@ def test_a_lost_connection_needs_no_credit():
     made.start(0, 3)
     made.block(1, 3)
     made.events()
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     assert made.sent() == []
     assert made.greet() == ["STREAM_REQUEST"]
 
@@ -1207,7 +1208,7 @@ def test_it_says_that_it_lives():
     made = talk()
     made.session.noop()
     assert made.sent() == ["NOOP"]
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.session.noop()
     assert made.sent() == []
 
@@ -1260,7 +1261,7 @@ def test_a_position_moves_on_to_no_place_below_what_was_promised():
     advance(talk, 8)
     [event] = talk.events()
     assert (event.position.seq, event.position.snapshot_first) == (8, 8)
-    talk.session.connection_lost("cut")
+    talk.session.connection_lost(Unreachable("cut"))
     talk = Conversation(Subscription("orders", stored, stored=(stored,), filter=StreamFilter(b"k")))
     talk.greet()
     talk.agree()
@@ -1308,7 +1309,7 @@ def test_what_is_read_again_has_no_values_either(lost):
     talk.block(1, 6)
     talk.end(6)
     talk.events()
-    talk.session.connection_lost("cut")
+    talk.session.connection_lost(Unreachable("cut"))
     talk.greet()
     talk.hear(RollBack(0, 6 - lost, LOG_V, "forked").encode(talk.id()))
     [rollback] = talk.events()

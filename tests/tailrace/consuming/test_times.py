@@ -6,7 +6,7 @@ from tests.tailrace.consuming.test_session import LOG_U, LOG_V, Conversation, V
 from tailrace.block import Stamps, encode_block
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Subscription
-from tailrace.errors import DataGone, ProtocolError
+from tailrace.errors import DataGone, ProtocolError, Unreachable
 from tailrace.model import EndReason
 from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import encode_frame
@@ -45,13 +45,13 @@ def since(us, **wanted):
 def test_a_time_is_asked_for_until_it_was_answered_and_never_again():
     made = since(500)
     assert (made.requests[0][1].seq, made.requests[0][1].since_us) == (None, 500)
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     assert (made.requests[0][1].seq, made.requests[0][1].since_us) == (None, 500)
     made.answer(5)
     assert made.events() == []
     assert made.session.positions[0] == Position.at(LOG_U, 5)
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     assert (made.requests[0][1].seq, made.requests[0][1].since_us) == (5, None)
 
@@ -88,7 +88,7 @@ def test_in_the_middle_of_a_run():
     made.start(4, 8, complete=False)
     made.stamped(5, 500, 600)
     assert made.given() == [(5, 500), (6, 600)]
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     request = made.requests[0][1]
     assert (request.snapshot_first, request.seq, request.snapshot_last) == (1, 6, 8)
@@ -106,7 +106,7 @@ def test_a_run_that_is_rolled_back_is_read_again_from_its_start():
     made.start(4, 8, complete=False)
     made.stamped(5, 500, 600)
     assert made.given() == [(5, 500), (6, 600)]
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     made.hear(RollBack(0, 1, LOG_V, "half_snapshot").encode(made.id()))
     assert made.events() == [Rollback(0, 1, (b"k5", b"k6"))]
@@ -133,7 +133,7 @@ def test_after_a_rollback_to_the_beginning_too():
     made = since(500)
     made.answer(5)
     assert made.events() == []
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     made.hear(RollBack(0, 0, LOG_V, "no_common_branch").encode(made.id()))
     assert made.events() == [Rollback(0, 0, None)]
@@ -176,7 +176,7 @@ def test_the_first_row_that_is_too_late_ends_it():
     made.stamped(7, 502)
     made.stream_end(EndReason.CLOSED)
     assert made.events() == []
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     assert made.session.finished
 
 
@@ -221,7 +221,7 @@ def test_the_node_may_end_it_where_nothing_comes():
 
 def test_every_reconnect_names_the_time_again():
     made = until(500)
-    made.session.connection_lost("cut")
+    made.session.connection_lost(Unreachable("cut"))
     made.greet()
     assert made.requests[0][1].until_us == 500
 

@@ -100,7 +100,7 @@ def test_each_partition_has_its_leadership(node):
     assert list(leaderships) == [node.even, node.odd]
     assert [leaderships.of_partition(partition) for partition in partitions] == [node.even, node.odd] * 2
     assert [leaderships.of(b"unknown feed 16b", number) for number in range(2)] == [node.even, node.odd]
-    assert leaderships.system is node.even
+    assert leaderships.system is leaderships.unnamed is node.even, "messages without a group mean that of _feeds"
     assert [partition.id for partition in node.odd.group] == [1, 3]
     assert [partition.feed_id[:1] for partition in node.even.group] == [b"\0", b"f", b"f"]
     assert tuple(leaderships.of_feed(FEED_ID)) == (node.even, node.odd)

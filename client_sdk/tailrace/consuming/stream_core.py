@@ -1,0 +1,149 @@
+"""The part of a consumer that all shells share: how it begins, what a lost connection means, and how it ends. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+from tailrace.consuming.session import ConsumerSession
+from tailrace.consuming.subscription import Subscription
+from tailrace.errors import StreamEnded, TailraceError, Unreachable
+from tailrace.link.connection import LinkCore
+from tailrace.link.finder import Finder
+from tailrace.model import EndReason
+from tailrace.requests.client_core import ClientCore
+from tailrace.wire.messages import Hello
+
+
+class StreamCore:
+    """A consumer without I/O. The shell moves the bytes of ``session``, and gives each error to ``lost``.
+
+    ``ended`` is the error that has ended the stream; None while it goes on. Only this file sets it.
+    """
+
+    def __init__(
+        self,
+        finder: Finder,
+        hello: Hello,
+        subscription: Subscription,
+        clock: Callable[[], float],
+        jitter: Callable[[], float] = random.random,
+        *,
+        connect_timeout_s: float,
+        retry_for_s: float,
+    ) -> None:
+        """Makes a stream that begins within ``retry_for_s`` seconds."""
+        self.session = ConsumerSession(hello, subscription, clock, jitter, finder.check, has_others=finder.has_others)
+        self.link = LinkCore(self.session, finder, connect_timeout_s)
+        self.retry_for_s = retry_for_s
+        self.ended: TailraceError | None = None
+        self._cookies = itertools.count(1)
+        self._barriers: dict[BarrierWait, None] = {}  # that a task waits for
+
+    @classmethod
+    def of_client(cls, client: ClientCore, subscription: Subscription, window_bytes: int) -> StreamCore:
+        """Makes a stream with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
+        finder = client.finder.another()
+        return cls(
+            finder,
+            client.stream_hello(window_bytes),
+            subscription._replace(state=finder.state),
+            client.clock,
+            client.source.random,
+            connect_timeout_s=client.connect_timeout_s,
+            retry_for_s=client.retry_for_s,
+        )
+
+    # Its end
+
+    def end(self, error: TailraceError) -> None:
+        """Ends the stream, and the waits for its barriers; the first error counts."""
+        if self.ended is None:
+            self.ended = error
+        for barrier in self._barriers:
+            barrier.wake()
+
+    def close(self) -> None:
+        """Ends the stream because the program has left it."""
+        self.end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
+
+    def refuse(self, error: TailraceError) -> None:
+        """Ends the stream with ``error``, and wakes no task: they are of another process."""
+        self.ended = error
+
+    def has_finished(self) -> bool:
+        """Tells whether every partition has reached its end and every event was delivered. This ends the stream, too.
+
+        Raises:
+            TailraceError: The error that has ended the stream.
+        """
+        if self.session.finished:
+            self.end(StreamEnded("every partition has reached its end", reason=EndReason.END_REACHED))
+            return True
+        if self.ended is not None:
+            raise self.ended
+        return False
+
+    def lost(self, error: Exception) -> None:
+        """Handles an error of the connection or of its bytes: it ends the connection, or the whole stream.
+
+        Raises:
+            TailraceError: The stream has ended for good.
+        """
+        if isinstance(error, TailraceError) and self.session.is_final(error):
+            final = self.session.failure or error
+            self.end(final)
+            raise final from None
+        self.link.lost(error)  # which is not final, or the lines above have seen to it
+
+    def no_stream(self) -> Unreachable:
+        """Returns the error for a stream that has not begun, or not begun again, in time."""
+        why = self.session.last_error or self.session.why_not_answered
+        return Unreachable(f"no stream within {self.retry_for_s:g} s: {why}")
+
+    # Barriers
+
+    def barrier(self, wake: Callable[[], None]) -> BarrierWait:
+        """Begins a barrier. ``wake`` is called once it has come back, and when the stream ends.
+
+        Raises:
+            StreamEnded: The stream has ended.
+        """
+        if self.ended is not None:
+            raise StreamEnded(f"no barrier can come back: {self.ended}", reason=_reason(self.ended))
+        barrier = BarrierWait(self, next(self._cookies).to_bytes(8, "little"), wake)
+        self._barriers[barrier] = None
+        self.session.barrier(barrier.cookie, barrier.reached)
+        return barrier
+
+    def forget_barrier(self, barrier: BarrierWait) -> None:
+        """Drops a barrier for which no task waits any more."""
+        del self._barriers[barrier]
+        self.session.forget_barrier(barrier.cookie)
+
+
+class BarrierWait:
+    """One task's wait for a barrier."""
+
+    def __init__(self, core: StreamCore, cookie: bytes, wake: Callable[[], None]) -> None:
+        self.cookie = cookie
+        self.wake = wake
+        self._core = core
+        self._has_come_back = False
+
+    def reached(self) -> None:
+        """Handles the barrier's return."""
+        self._has_come_back = True
+        self.wake()
+
+    def result(self) -> None:
+        """Returns once the barrier has come back. Raises StreamEnded if the stream has ended instead."""
+        error = self._core.ended
+        if not self._has_come_back:
+            assert error is not None, "a wait ends with the barrier or with the stream"
+            raise StreamEnded(f"the barrier did not come back: {error}", reason=_reason(error))
+
+
+def _reason(error: TailraceError) -> EndReason:
+    return error.reason if isinstance(error, StreamEnded) else EndReason.ERROR

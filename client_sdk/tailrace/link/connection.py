@@ -1,0 +1,113 @@
+"""Decides, for the links of all shells, when a node counts as dead, and what an error of a connection ends. Pure.
+
+next_try ──> shell: waits, connects ──> session.connection_made
+    ^                                        │  bytes, until an error, silence, or a later leader
+    └──────────────── lost ──────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.errors import NotLeader, TailraceError, Unreachable
+from tailrace.link.address import Address
+from tailrace.link.finder import Finder
+from tailrace.link.rules import SILENT_INTERVALS_MAX
+
+if TYPE_CHECKING:
+    from tailrace.wire.messages import Hello, HelloOk
+
+
+class LinkSession(Protocol):
+    """The side of a session that a link uses. `RequestSession` and `ConsumerSession` have it."""
+
+    @property
+    def hello(self) -> Hello: ...
+    @property
+    def peer(self) -> HelloOk | None: ...
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def has_progressed(self) -> bool: ...
+    @property
+    def waits(self) -> bool: ...
+    def connection_made(self) -> None: ...
+    def connection_lost(self, error: TailraceError) -> None: ...
+    def is_final(self, error: TailraceError) -> bool: ...
+    def receive_data(self, data: bytes) -> None: ...
+    def data_to_send(self) -> Sequence[bytes | memoryview]: ...
+    def noop(self) -> None: ...
+    def expire(self) -> None: ...
+
+
+class LinkCore:
+    """The part of a link that all shells share. See the module."""
+
+    def __init__(self, session: LinkSession, finder: Finder, connect_timeout_s: float) -> None:
+        self.finder = finder
+        self._session = session
+        self._connect_timeout_s = connect_timeout_s
+        self._leaves: NotLeader | None = None  # why this side ends the connection
+
+    @property
+    def hello(self) -> Hello:
+        """The first message of each connection."""
+        return self._session.hello
+
+    def bound_tries(self, seconds_max: float) -> None:
+        """Bounds each try, for a shell whose caller waits for the whole of it."""
+        self._connect_timeout_s = min(self._connect_timeout_s, seconds_max)
+
+    @property
+    def try_seconds(self) -> float:
+        """The seconds that a node may take to accept a connection and to say hello; time is left for the others."""
+        return self.finder.try_seconds(self._connect_timeout_s)
+
+    @property
+    def noop_interval_s(self) -> float:
+        """The seconds within which the node sends something, and expects something; a part of a try until its hello."""
+        peer = self._session.peer if self._session.is_open else None
+        return self.try_seconds / SILENT_INTERVALS_MAX if peer is None else peer.noop_interval_s
+
+    def is_dead(self, silent_s: float) -> bool:
+        """Tells whether a node that has been silent for ``silent_s`` seconds counts as dead."""
+        return silent_s > SILENT_INTERVALS_MAX * self.noop_interval_s
+
+    def no_answer(self) -> Unreachable:
+        """Returns the error for a try that took too long."""
+        return Unreachable(f"cannot connect to {self.finder.address}: no answer within {self.try_seconds:g} s")
+
+    def next_look(self, waits: bool | None = None) -> Address | None:
+        """Returns the address of another node to look at now, or None, as `Finder.next_look`.
+
+        ``waits`` tells whether a request has no answer yet. None: the session is asked.
+        """
+        return self.finder.next_look(self._session.waits if waits is None else waits)
+
+    def is_superseded(self) -> bool:
+        """Tells whether another node leads in a later term. The shell ends the connection, and ``lost`` goes there."""
+        error = self.finder.superseded()
+        if error is not None:
+            self._leaves = error
+        return error is not None
+
+    def lost(self, error: Exception, *, is_reported: bool = False) -> TailraceError | None:
+        """Handles the end of a try or a connection: the finder names another node, and the session asks again.
+
+        Args:
+            error: How it ended.
+            is_reported: True if the finder knows the error already.
+
+        Returns:
+            The error, for the shell to raise, if no retry can mend it; otherwise None.
+        """
+        if self._leaves is not None:
+            error, self._leaves = self._leaves, None
+        if not isinstance(error, TailraceError):
+            error = Unreachable(f"the connection broke: {getattr(error, 'strerror', None) or error}")
+        is_final = self._session.is_final(error)
+        if not is_reported:
+            self.finder.failed(error, progressed=self._session.has_progressed)
+        self._session.connection_lost(error)
+        return error if is_final else None
