@@ -30,7 +30,7 @@ from tailrace_server.partition import writing
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.producers import ProducerTable, ResendDecision, ResendVerdict
-from tailrace_server.stream.barriers import Barriers
+from tailrace_server.stream.barriers import WaitingBarriers
 from tailrace_server.upkeep.committer import Committer
 
 
@@ -238,8 +238,8 @@ def resends_not_recognised() -> None:
 
 
 def barrier_at_once() -> None:
-    add = Barriers.add
-    Barriers.add = lambda self, cookie, streams, **held: add(self, cookie, (), **held)
+    add = WaitingBarriers.add
+    WaitingBarriers.add = lambda self, cookie, streams, **held: add(self, cookie, (), **held)
 
 
 def send_before_fsync() -> None:

@@ -79,7 +79,7 @@ class ConsumerSession:
         self._subscription = subscription
         self.feed_id = subscription.feed_id
         self.peer: HelloOk | None = None  # the node of this connection, or of the last one
-        self.last_error: TailraceError | None = None  # how the last connection, or try, has ended; None from the next hello on
+        self.last_error: TailraceError | None = None  # how the last try has ended; None after a hello
 
         # Of this connection. Invariant: ``_linked`` (the partitions are known) implies ``_greeted`` (HELLO_OK came).
         self._greeted = self._linked = False

@@ -23,7 +23,7 @@ from tailrace.block import FLAG_COMPRESSED, HEADER_BYTES, ROWS_MAX, Block
 from tailrace.model.failover import FailoverLog
 from tailrace_server.blocks.small import JoinedBlock, SmallBlocks, SmallRows, encode_groups, open_small
 from tailrace_server.feeds.feed import Feed
-from tailrace_server.journal import Record, Rollback, Stretch
+from tailrace_server.journal import JournalRollback, Record, Stretch
 from tailrace_server.journal.format import FILE_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.published import recover_batch
@@ -102,7 +102,7 @@ class _Places:
 class PendingBlocks:
     """The blocks that wait, in one start, after the manifests were read."""
 
-    def __init__(self, rollbacks: Mapping[tuple[bytes, int], Sequence[Rollback]], times: UseTimes) -> None:
+    def __init__(self, rollbacks: Mapping[tuple[bytes, int], Sequence[JournalRollback]], times: UseTimes) -> None:
         """``rollbacks`` are those in the journal, by feed and partition; entries may be added later."""
         self._rollbacks = rollbacks
         self._times = times

@@ -27,7 +27,7 @@ from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, Feed, feed_of_creation
 from tailrace_server.feeds.pending_blocks import FeedsOf, PendingBlocks, pieces
 from tailrace_server.host.disk import Disk, is_out_of_descriptors
-from tailrace_server.journal import BlockCase, Journal, Record, RecordKind, Rollback, Stretch, decide_block
+from tailrace_server.journal import BlockCase, Journal, JournalRollback, Record, RecordKind, Stretch, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import file_name
 from tailrace_server.journal.published_record import PublishedRecord, decode_published
@@ -60,7 +60,7 @@ class FeedRecovery:
         self._disk = disk
         self._store = store
         self._times = times
-        self._rollbacks: dict[tuple[bytes, int], list[Rollback]] = {}  # of the journal
+        self._rollbacks: dict[tuple[bytes, int], list[JournalRollback]] = {}  # of the journal
         self._pending = PendingBlocks(self._rollbacks, times)
         self._manifests: list[Manifest] = []
         self.dropped: set[bytes] = set()
@@ -102,7 +102,7 @@ class FeedRecovery:
                 with _usable(record):
                     found = RollbackRecord.decode(record.payload)
                 place = record.feed_id, record.partition
-                self._rollbacks.setdefault(place, []).append(Rollback(record.lsn, found.seq))
+                self._rollbacks.setdefault(place, []).append(JournalRollback(record.lsn, found.seq))
                 feed = self._catalog.find(record.feed_id)
                 if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
                     partition = feed.partitions[record.partition]
@@ -313,7 +313,9 @@ def _finish_rollback(
     partition.roll_back_to(chain.flushed_seq, chain, partition.log, partition.rollbacks)
 
 
-def _recover_block(partition: Partition, record: Record, file: int, now: float, rollbacks: Sequence[Rollback]) -> None:
+def _recover_block(
+    partition: Partition, record: Record, file: int, now: float, rollbacks: Sequence[JournalRollback]
+) -> None:
     assert record.block is not None
     header = record.block.header
     case = _case_of(partition, record.block, header.last_seq, record.lsn, rollbacks)
@@ -329,7 +331,7 @@ def _recover_block(partition: Partition, record: Record, file: int, now: float, 
 
 
 def _recover_batch(
-    partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[Rollback]
+    partition: Partition, published: PublishedRecord, lsn: int, file: int, rollbacks: Sequence[JournalRollback]
 ) -> None:
     """Applies a published batch: all of its blocks, or none, with the sinks' last batches."""
     if not published.blocks:
@@ -345,7 +347,9 @@ def _recover_batch(
         raise _gap(partition, first.first_seq, last.last_seq, file)
 
 
-def _case_of(partition: Partition, first: Block, last_seq: int, lsn: int, rollbacks: Sequence[Rollback]) -> BlockCase:
+def _case_of(
+    partition: Partition, first: Block, last_seq: int, lsn: int, rollbacks: Sequence[JournalRollback]
+) -> BlockCase:
     """Decides about the block ``first`` and the blocks behind it in its record, up to ``last_seq``."""
     header = first.header
     return decide_block(

@@ -39,7 +39,7 @@ from tailrace_server.journal.lock import lock_directory
 from tailrace_server.journal.reader import Record
 from tailrace_server.journal.records import Records
 from tailrace_server.journal.recovery import Recovered, open_journal
-from tailrace_server.journal.replay import BlockCase, Rollback, decide_block
+from tailrace_server.journal.replay import BlockCase, JournalRollback, decide_block
 from tailrace_server.journal.reserve import Reserve
 from tailrace_server.journal.stretch import Stretch
 from tailrace_server.journal.writer import Journal, JournalStatistics
@@ -52,13 +52,13 @@ __all__ = [
     "Journal",
     "JournalDamaged",
     "JournalFailed",
+    "JournalRollback",
     "JournalStatistics",
     "Record",
     "RecordKind",
     "Records",
     "Recovered",
     "Reserve",
-    "Rollback",
     "Stretch",
     "TakenMark",
     "decide_block",

@@ -29,7 +29,7 @@ class BlockCase(enum.Enum):
     GAP = "gap"
 
 
-class Rollback(NamedTuple):
+class JournalRollback(NamedTuple):
     """A rollback record of the partition: the lsn of its end, and the seq that the partition went back to."""
 
     lsn: int
@@ -41,7 +41,7 @@ def decide_block(
     lsn: int,
     first_seq: int,
     last_seq: int,
-    rollbacks: Iterable[Rollback],
+    rollbacks: Iterable[JournalRollback],
     flushed_seq: int,
     held_seq: int,
     known: bool,

@@ -22,7 +22,7 @@ from tailrace.block import Block
 from tailrace.model import FeedInfo
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, info_from_json
-from tailrace_server.journal import BlockCase, RecordKind, Rollback, decide_block
+from tailrace_server.journal import BlockCase, JournalRollback, RecordKind, decide_block
 from tailrace_server.journal.controls import LogRecord, ProducersRecord, RollbackRecord
 from tailrace_server.journal.format import RecordHeader, lsn
 from tailrace_server.journal.held import HeldMark, Shortfall, shortfalls
@@ -94,7 +94,7 @@ class _ReplayedPartition:
         # A start finishes rollbacks that the manifest does not count yet.
         left = [one.seq for one in undone if one.rollbacks > start.rollbacks]
         self.start = self.seq = min([start.flushed_seq, *left])
-        self.undone = [Rollback(one.lsn, one.seq) for one in undone]
+        self.undone = [JournalRollback(one.lsn, one.seq) for one in undone]
         self.rollbacks = start.rollbacks
         self.log = start.log
         self.renamed = start.renamed

@@ -40,7 +40,7 @@ def show_listen_address(address: tuple[str, int] | None) -> str:
     return "off" if address is None else str(Address(*address))
 
 
-class Listener(NamedTuple):
+class ListenerHandlers(NamedTuple):
     """The functions that serve a listener's connections, and its bound."""
 
     # For messages: "http", "ws".
@@ -53,7 +53,7 @@ class Listener(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def listen(listener: Listener, address: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
+async def listen(listener: ListenerHandlers, address: tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
     """Accepts connections at ``address`` while the body runs; gives the real address.
 
     An error in one connection stays in it. On leaving no more are accepted, the open ones are drained, and the rest is
@@ -81,7 +81,7 @@ async def listen(listener: Listener, address: tuple[str, int]) -> AsyncIterator[
 class _Connections:
     """The connections of a listener that are open."""
 
-    def __init__(self, listener: Listener, nursery: trio.Nursery) -> None:
+    def __init__(self, listener: ListenerHandlers, nursery: trio.Nursery) -> None:
         self._listener = listener
         self._nursery = nursery
         self._count = 0

@@ -32,7 +32,7 @@ class Barrier:
         self.lost_partition: int | None = None
 
 
-class Barriers:
+class WaitingBarriers:
     """The cookies that have not gone back yet.
 
     A cookie waits for the cookies before it anyway, so it notes a stream only if it needs more of it than they do.

@@ -23,7 +23,7 @@ from tailrace.model import EndReason
 from tailrace.wire.frames import encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
-from tailrace_server.stream.barriers import Barrier, Barriers
+from tailrace_server.stream.barriers import Barrier, WaitingBarriers
 from tailrace_server.stream.chunk_reads import ChunkReads
 from tailrace_server.stream.deadlines import Deadlines
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
@@ -63,7 +63,7 @@ class Rounds:
         self.moves = 0  # how often a stream gave up blocks in memory to go on with segments
         self.examined_bytes = 0  # all that filtered streams have ever looked through
         self.slots: dict[int, StreamSlot] = {}  # those of the open streams, by stream id
-        self.barriers = Barriers()
+        self.barriers = WaitingBarriers()
         self.deadlines = Deadlines()
         # Invariant, between two calls: the slots whose state has a turn.
         self._turns: SortedKeyList[StreamSlot] = SortedKeyList(key=attrgetter("key"))

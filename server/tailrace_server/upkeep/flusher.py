@@ -30,7 +30,7 @@ from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.upkeep.flushed_segment import blocks_through, identity_of, write_segment
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.pace import Pace
-from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, Queue, choose
+from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, WriteQueue, choose
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 
@@ -346,7 +346,7 @@ class Flusher:
             if partition in self._failed or (small and young and not is_pressed):
                 continue
             queues.append(
-                Queue(partition, self._stable_bytes(partition), now - since, partition.journal_references.oldest)
+                WriteQueue(partition, self._stable_bytes(partition), now - since, partition.journal_references.oldest)
             )
         chosen = choose(
             queues,

@@ -55,7 +55,7 @@ def replay_share(partitions: int) -> float:
     return max(1 / (1 + partitions / HALVING_PARTITIONS), REPLAY_SHARE_MIN)
 
 
-class Queue(NamedTuple, Generic[P]):
+class WriteQueue(NamedTuple, Generic[P]):
     """A write queue that may be flushed.
 
     ``stable_bytes`` can be flushed now; ``age_s`` is the time since it was last empty; ``oldest_file`` is the oldest
@@ -76,7 +76,12 @@ class Due(NamedTuple, Generic[P]):
 
 
 def choose(
-    queues: Iterable[Queue[P]], limits: FlushLimits, *, memory_used: int, journal_is_long: bool, journal_oldest: int
+    queues: Iterable[WriteQueue[P]],
+    limits: FlushLimits,
+    *,
+    memory_used: int,
+    journal_is_long: bool,
+    journal_oldest: int,
 ) -> Sequence[Due[P]]:
     """Returns the partitions to flush now, the most urgent first; each partition once."""
     ordered = sorted(queues, key=lambda queue: -queue.stable_bytes)

@@ -77,7 +77,7 @@ def encode_row(order: int, change: Change) -> bytes:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-class _Rows:
+class _FileRows:
     """The rows of one file."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class _Rows:
         self.step = step
 
 
-def _files_of(changes: Iterable[Change], bytes_max: int, rows_max: int) -> Iterator[_Rows]:
-    rows = _Rows()
+def _files_of(changes: Iterable[Change], bytes_max: int, rows_max: int) -> Iterator[_FileRows]:
+    rows = _FileRows()
     for order, change in enumerate(changes, start=1):
         line = encode_row(order, change)
         if rows.lines and (rows.nbytes + len(line) > bytes_max or len(rows.lines) == rows_max):
             yield rows
-            rows = _Rows()
+            rows = _FileRows()
         rows.add(line, change.step)
     if rows.lines:
         yield rows

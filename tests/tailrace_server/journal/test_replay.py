@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tailrace_server.journal.replay import BlockCase, Rollback, decide_block
+from tailrace_server.journal.replay import BlockCase, JournalRollback, decide_block
 
 
 def decide(rollbacks=(), flushed=0, held=0, known=False, first=4, last=6, lsn=100):
@@ -23,13 +23,13 @@ def decide(rollbacks=(), flushed=0, held=0, known=False, first=4, last=6, lsn=10
 @pytest.mark.parametrize(
     ("case", "facts"),
     [
-        (BlockCase.VOIDED, {"rollbacks": [Rollback(200, 5)], "held": 3}),
-        (BlockCase.VOIDED, {"rollbacks": [Rollback(200, 0)], "flushed": 9, "known": True}),
+        (BlockCase.VOIDED, {"rollbacks": [JournalRollback(200, 5)], "held": 3}),
+        (BlockCase.VOIDED, {"rollbacks": [JournalRollback(200, 0)], "flushed": 9, "known": True}),
         (BlockCase.FLUSHED, {"flushed": 6, "held": 6}),
         (BlockCase.FLUSHED, {"flushed": 9, "held": 20, "known": True}),
         (BlockCase.HELD, {"flushed": 5, "held": 6, "known": True}),
         (BlockCase.NEXT, {"held": 3}),
-        (BlockCase.NEXT, {"held": 3, "rollbacks": [Rollback(200, 6), Rollback(50, 0)]}),
+        (BlockCase.NEXT, {"held": 3, "rollbacks": [JournalRollback(200, 6), JournalRollback(50, 0)]}),
         (BlockCase.GAP, {"held": 2}),
         (BlockCase.GAP, {"held": 4}),
         (BlockCase.GAP, {"held": 5, "flushed": 5}),  # a flush takes whole blocks, so none lies astride of it
@@ -50,7 +50,7 @@ def test_every_input_is_exactly_one_case():
             BlockCase.GAP: not voided and not is_flushed and not known and held != 3,
         }
         assert sum(table.values()) == 1
-        rollbacks = [Rollback(200, 5)] if voided else []
+        rollbacks = [JournalRollback(200, 5)] if voided else []
         assert table[decide(rollbacks, flushed, held, known)]
 
 
@@ -100,7 +100,7 @@ class History:
             self.records.pop(0)
 
     def replayed(self):
-        rollbacks = [Rollback(lsn, what) for lsn, (kind, what) in enumerate(self.records) if kind == "rollback"]
+        rollbacks = [JournalRollback(lsn, what) for lsn, (kind, what) in enumerate(self.records) if kind == "rollback"]
         held, known = self.rows[: self.flushed], set()
         for lsn, (kind, what) in enumerate(self.records):
             if kind == "rollback":

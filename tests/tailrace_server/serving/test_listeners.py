@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from tailrace_server.serving.listeners import Listener, listen, parse_listen_address, show_listen_address
+from tailrace_server.serving.listeners import ListenerHandlers, listen, parse_listen_address, show_listen_address
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_a_failing_connection_ends_alone_and_is_worth_a_line(caplog):
         await stream.send_all(b"fine")
 
     caplog.set_level(logging.INFO, "tailrace.server")
-    async with listen(Listener("test", 10, handle, nothing), ("127.0.0.1", 0)) as address:
+    async with listen(ListenerHandlers("test", 10, handle, nothing), ("127.0.0.1", 0)) as address:
         bad, good = await trio.open_tcp_stream(*address), await trio.open_tcp_stream(*address)
         await bad.send_all(b"bad")
         assert await bad.receive_some() == b""
@@ -69,7 +69,7 @@ async def test_connections_over_the_bound_are_turned_away():
         await stream.send_all(b"welcome")
         await stream.receive_some()
 
-    async with listen(Listener("test", 2, handle, nothing), ("127.0.0.1", 0)) as address:
+    async with listen(ListenerHandlers("test", 2, handle, nothing), ("127.0.0.1", 0)) as address:
         streams = [await trio.open_tcp_stream(*address) for _ in range(3)]
         assert [await stream.receive_some() for stream in streams] == [b"welcome", b"welcome", b""]
         await streams[0].aclose()
@@ -100,7 +100,7 @@ async def test_leaving_lets_go_first_and_then_cancels():
         told.set()
         await trio.testing.wait_all_tasks_blocked()
 
-    async with listen(Listener("test", 2, handle, drain), ("127.0.0.1", 0)) as address:
+    async with listen(ListenerHandlers("test", 2, handle, drain), ("127.0.0.1", 0)) as address:
         stream = await trio.open_tcp_stream(*address)
         await trio.testing.wait_all_tasks_blocked()
     assert order == ["told", "cancelled"]
@@ -115,7 +115,7 @@ async def test_an_address_in_use_is_named():
     async def handle(stream):
         await trio.sleep_forever()
 
-    async with listen(Listener("http", 2, handle, nothing), ("127.0.0.1", 0)) as address:
+    async with listen(ListenerHandlers("http", 2, handle, nothing), ("127.0.0.1", 0)) as address:
         with pytest.raises(OSError, match=f"--http 127.0.0.1:{address[1]}: Address already in use"):
-            async with listen(Listener("http", 2, handle, nothing), address):
+            async with listen(ListenerHandlers("http", 2, handle, nothing), address):
                 pass

@@ -5,11 +5,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
 
-from tailrace_server.stream.barriers import Barriers, Returned
+from tailrace_server.stream.barriers import Returned, WaitingBarriers
 
 
 def test_a_cookie_comes_back_at_once_where_nothing_is_outstanding():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"1", [])
     barriers.add(b"2", [(1, 10, 10), (2, 0, 0)])
     assert barriers.returned() == [Returned(b"1"), Returned(b"2")]
@@ -17,7 +17,7 @@ def test_a_cookie_comes_back_at_once_where_nothing_is_outstanding():
 
 
 def test_a_cookie_waits_for_every_stream_that_was_behind():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"1", [(1, 10, 5), (2, 20, 20), (3, 7, 0)])
     barriers.delivered(1, 9)
     assert barriers.returned() == []
@@ -29,7 +29,7 @@ def test_a_cookie_waits_for_every_stream_that_was_behind():
 
 
 def test_cookies_come_back_in_the_order_of_their_arrival():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"1", [(1, 10, 5)])
     barriers.add(b"2", [(2, 3, 2)])
     barriers.delivered(2, 3)
@@ -41,14 +41,14 @@ def test_cookies_come_back_in_the_order_of_their_arrival():
 
 
 def test_a_stream_that_reached_its_own_end_covers_every_cookie():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"1", [(1, 10, 5)])
     barriers.finished(1)
     assert barriers.returned() == [Returned(b"1")]
 
 
 def test_a_stream_that_ended_otherwise_loses_those_that_wait_for_it():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"0", [(2, 10, 5)])
     barriers.add(b"1", [(1, 10, 5), (2, 10, 5)])
     barriers.add(b"2", [(1, 10, 5), (2, 10, 5)])
@@ -62,7 +62,7 @@ def test_a_stream_that_ended_otherwise_loses_those_that_wait_for_it():
 
 
 def test_a_cookie_after_a_lost_one_waits_on_its_own():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"1", [(1, 10, 5)])
     barriers.add(b"2", [(1, 10, 5), (2, 7, 0), (3, 9, 0)])
     barriers.lost(2, 77)
@@ -77,7 +77,7 @@ def test_a_cookie_after_a_lost_one_waits_on_its_own():
 def test_many_cookies_that_wait_for_many_streams_take_little():
     """A client that takes nothing of 16,384 streams may send 4,096 cookies: they must not hold the product of these."""
     streams = [(id, 10, 0) for id in range(1_000)]
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     tracemalloc.start()
     try:
         for number in range(1_000):
@@ -101,7 +101,7 @@ steps = st.lists(
 def test_no_cookie_is_early(made):
     """Against a plain list of what each cookie needs."""
     accepted, delivered, alive = [0] * 3, [0] * 3, [True] * 3
-    barriers, waiting, number = Barriers(), [], 0
+    barriers, waiting, number = WaitingBarriers(), [], 0
     for step, stream, count in made:
         match step:
             case "write":
@@ -140,7 +140,7 @@ def test_no_cookie_is_early(made):
 
 
 def test_a_cookie_that_is_held_holds_those_behind_it():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     held = barriers.add(b"1", [(1, 10, 5)], held=True)
     barriers.add(b"2", [(1, 10, 5)])
     barriers.delivered(1, 10)
@@ -150,7 +150,7 @@ def test_a_cookie_that_is_held_holds_those_behind_it():
 
 
 def test_a_cookie_that_was_lost_is_not_released_any_more():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     first = barriers.add(b"1", [], held=True)
     second = barriers.add(b"2", [(1, 10, 5)], held=True)
     barriers.lost(1, 3)
@@ -161,7 +161,7 @@ def test_a_cookie_that_was_lost_is_not_released_any_more():
 
 
 def test_all_are_lost():
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     barriers.add(b"1", [(1, 10, 5)])
     barriers.add(b"2", [], held=True)
     barriers.lose_all(0)
@@ -173,7 +173,7 @@ def test_all_are_lost():
 
 def test_a_cookie_for_which_nobody_was_asked_yet_is_lost_with_a_stream():
     """It was open when the cookie came: what it lacked then nobody has delivered."""
-    barriers = Barriers()
+    barriers = WaitingBarriers()
     first = barriers.add(b"1", (), held=True)
     barriers.expect(first, [1])
     barriers.release(first)
@@ -207,7 +207,7 @@ def test_no_cookie_is_early_where_somebody_else_knows_how_far(made):
     """
     accepted, delivered = [0] * 3, dict.fromkeys(range(3), 0)
     alive = {0: 0, 1: 1, 2: 2}  # the stream of each partition
-    barriers, needed, returned = Barriers(), [], 0
+    barriers, needed, returned = WaitingBarriers(), [], 0
     asked, group = None, None  # (barrier, what the answer will say), the first that no question covers yet
 
     def ask():

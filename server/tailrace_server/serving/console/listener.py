@@ -18,7 +18,7 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
-from tailrace_server.serving.listeners import Listener, listen
+from tailrace_server.serving.listeners import ListenerHandlers, listen
 
 # A scraper, a load balancer and some people with browsers; each connection costs a descriptor and about 100 KiB.
 CONNECTIONS_MAX = 256
@@ -49,7 +49,7 @@ async def http_listener(
         yield None
         return
     server = _HttpServer(node, hosts)
-    listener = Listener("http", CONNECTIONS_MAX, server.handle, server.drain)
+    listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain)
     async with listen(listener, address) as opened:
         yield opened
 
@@ -61,13 +61,13 @@ class _HttpServer:
         self._app: AppWrapper = wrap_app(make_app(node, hosts), 0, "asgi")  # type: ignore[arg-type]
         self._config = _http_config()
         self._context = WorkerContext(None)
-        self._open: set[_Connection] = set()
+        self._open: set[_BoundedStream] = set()
         self._all_closed = trio.Event()
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serves one connection to its end."""
         scope = trio.CancelScope()
-        connection = _Connection(stream, scope)
+        connection = _BoundedStream(stream, scope)
         self._open.add(connection)
         try:
             with scope:
@@ -89,7 +89,7 @@ class _HttpServer:
             connection.abort()
 
 
-class _Connection:
+class _BoundedStream:
     """The part of a trio stream that Hypercorn uses, with a bound on the time that a client may take.
 
     ``scope`` is around all of Hypercorn's connection, which otherwise lives on until it would have been idle for long

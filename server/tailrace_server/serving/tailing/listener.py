@@ -12,7 +12,7 @@ from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_strea
 from tailrace.link.address import Address
 from tailrace.trio.transport import Transport
 from tailrace_server.serving.hosts import host_allowed, refusal
-from tailrace_server.serving.listeners import Listener, listen
+from tailrace_server.serving.listeners import ListenerHandlers, listen
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
@@ -50,7 +50,7 @@ async def ws_listener(
             return client
 
         sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect)
-        async with listen(Listener("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain), address) as opened:
+        async with listen(ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain), address) as opened:
             yield opened
         nursery.cancel_scope.cancel()
 

@@ -150,7 +150,7 @@ async def unread_answer(address):
 
 async def test_a_client_that_does_not_read_is_dropped(monkeypatch):
     monkeypatch.setattr(door_module, "SEND_SECONDS_MAX", 0.1)
-    send_all, dropped = door_module._Connection.send_all, trio.Event()
+    send_all, dropped = door_module._BoundedStream.send_all, trio.Event()
 
     async def watched(connection, data):
         try:
@@ -159,7 +159,7 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch):
             dropped.set()
             raise
 
-    monkeypatch.setattr(door_module._Connection, "send_all", watched)
+    monkeypatch.setattr(door_module._BoundedStream, "send_all", watched)
     async with http_listener(StatusOnly(20_000_000), ("127.0.0.1", 0)) as address:
         stream = await unread_answer(address)
         async with stream:
