@@ -271,6 +271,31 @@ async def trim_bulk(folder: Path, partitions: int) -> list[Line]:
     return await trim(folder, partitions, with_bulk=True)
 
 
+@contextlib.asynccontextmanager
+async def _measured(node: Node, what: str) -> AsyncIterator[list[Line]]:
+    """Puts rows while the body runs. After it, the list has the lines that tell how ``what`` delayed them."""
+    lines: list[Line] = []
+    async with _putting(node) as puts:
+        begin = time.monotonic()
+        yield lines
+        window = Window(begin, time.monotonic())
+    lines += [*puts.lines(what, window), *node.lines(window)]
+
+
+@contextlib.asynccontextmanager
+async def _filled(
+    folder: Path, partitions: int, *, is_flushed: bool = False
+) -> AsyncIterator[tuple[Node, tailrace.Client]]:
+    """Serves a node whose feed has 4,000 bytes in each of many partitions, in segments if it is flushed."""
+    node = Node(folder, flush_age_s=1.0) if is_flushed else Node(folder)
+    with node.server:
+        async with tailrace.connect(node.server.address) as client:
+            await _fill(client, _MANY, partitions, 4_000 * partitions)
+            if is_flushed:
+                await _until(lambda: node.counts().get("flushes", 0) >= 0.98 * partitions)
+            yield node, client
+
+
 async def compact(folder: Path, partitions: int) -> list[Line]:
     node = Node(folder, flush_age_s=1.0)
     with node.server:
@@ -278,74 +303,55 @@ async def compact(folder: Path, partitions: int) -> list[Line]:
             for _ in range(1, _SEGMENTS_FOLDED):
                 await _fill(client, _MANY, partitions, 4_000 * partitions)
                 await _until(lambda: not node.counts().get("dirty", 1))
-            async with _putting(node) as puts:
-                begin = time.monotonic()
+            async with _measured(node, f"{partitions:,} flushes and folds") as lines:
                 await _fill(client, _MANY, partitions, 4_000 * partitions)
                 await _until(lambda: node.counts()["compactions"] >= 0.98 * partitions)
-                window = Window(begin, time.monotonic())
-        return [*puts.lines(f"{partitions:,} flushes and folds", window), *node.lines(window)]
+    return lines
 
 
 async def feeds(folder: Path, partitions: int) -> list[Line]:
     node = Node(folder, flush_age_s=1.0)
     with node.server:
         async with tailrace.connect(node.server.address) as client:
-            async with _putting(node) as puts:
-                begin = time.monotonic()
+            async with _measured(node, f"a feed of {partitions:,} partitions is created") as created:
                 await client.create_feed("other", partitions=partitions)
                 await trio.sleep(2.0)
-                window = Window(begin, time.monotonic())
-            lines = [*puts.lines(f"a feed of {partitions:,} partitions is created", window), *node.lines(window)]
             await _fill(client, _MANY, partitions, 4_000 * partitions)
             await _until(lambda: node.counts().get("flushes", 0) >= 0.98 * partitions)
-            async with _putting(node) as puts:
-                begin = time.monotonic()
+            async with _measured(node, f"a feed of {partitions:,} segments is dropped") as dropped:
                 await client.drop_feed(_MANY)
                 await client.drop_feed("other")
                 await trio.sleep(4.0)
-                window = Window(begin, time.monotonic())
-        lines += [*puts.lines(f"a feed of {partitions:,} segments is dropped", window), *node.lines(window)]
-    return lines
+    return created + dropped
 
 
 async def status(folder: Path, partitions: int) -> list[Line]:
-    node = Node(folder)
-    with node.server:
-        async with tailrace.connect(node.server.address) as client:
-            await _fill(client, _MANY, partitions, 4_000 * partitions)
-            async with _putting(node) as puts:
-                begin = time.monotonic()
-                for _ in range(10):
-                    await client.status()
-                window = Window(begin, time.monotonic())
-        return [*puts.lines(f"status of {partitions:,} partitions", window), *node.lines(window)]
+    async with (
+        _filled(folder, partitions) as (node, client),
+        _measured(node, f"status of {partitions:,} partitions") as lines,
+    ):
+        for _ in range(10):
+            await client.status()
+    return lines
 
 
 async def streams(folder: Path, partitions: int) -> list[Line]:
-    node = Node(folder)
-    with node.server:
-        async with tailrace.connect(node.server.address) as client:
-            await _fill(client, _MANY, partitions, 4_000 * partitions)
-            async with _putting(node) as puts:
-                begin = time.monotonic()
-                command = [sys.executable, str(_HERE / "consumer.py"), node.server.address, _MANY]
-                await trio.run_process(command)
-                window = Window(begin, time.monotonic())
-        return [*puts.lines(f"{partitions:,} streams are opened and read", window), *node.lines(window)]
+    async with (
+        _filled(folder, partitions) as (node, _),
+        _measured(node, f"{partitions:,} streams are opened and read") as lines,
+    ):
+        await trio.run_process([sys.executable, str(_HERE / "consumer.py"), node.server.address, _MANY])
+    return lines
 
 
 async def backup(folder: Path, partitions: int) -> list[Line]:
-    node = Node(folder, flush_age_s=1.0)
-    with node.server:
-        async with tailrace.connect(node.server.address) as client:
-            await _fill(client, _MANY, partitions, 4_000 * partitions)
-            await _until(lambda: node.counts().get("flushes", 0) >= 0.98 * partitions)
-            async with _putting(node) as puts:
-                begin = time.monotonic()
-                command = [PROGRAM, "backup", str(node.server.folder), str(folder / "backup")]
-                await trio.run_process(command, capture_stdout=True)
-                window = Window(begin, time.monotonic())
-        return [*puts.lines(f"a backup of {partitions:,} partitions", window), *node.lines(window)]
+    async with (
+        _filled(folder, partitions, is_flushed=True) as (node, _),
+        _measured(node, f"a backup of {partitions:,} partitions") as lines,
+    ):
+        command = [PROGRAM, "backup", str(node.server.folder), str(folder / "backup")]
+        await trio.run_process(command, capture_stdout=True)
+    return lines
 
 
 async def follower(folder: Path, partitions: int) -> list[Line]:

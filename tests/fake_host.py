@@ -15,6 +15,14 @@ from tailrace_server.compaction.worker import compact, discard
 WALL_US = 1_700_000_000_000_000
 
 
+def fsync_on_loop(committer, *, on_loop=True):
+    """Makes ``committer``, or all if it is the class, fsync on the loop; or, with False, in a thread each time.
+
+    A test in which no committer runs makes each fsync on the loop, that which creates the journal's next file, too.
+    """
+    committer._is_cheap = lambda *_: on_loop
+
+
 class FakeClock:
     """Wall time and monotonic time, which pass together when they are told to; the wall's may be set besides.
 

@@ -20,6 +20,7 @@ import dataclasses
 import pytest
 import trio
 from tests.crashing_indexes import AtomicIndex, Crash, CrashingSQLiteIndex, RowByRowIndex, TruncatingIndex
+from tests.fake_host import fsync_on_loop
 from tests.tailrace_server.raw_requests import block_of, write
 
 import tailrace
@@ -74,7 +75,7 @@ def hold(node, monkeypatch):
             await commit()
 
         monkeypatch.setattr(node.storage.committer, "commit", wait_and_commit)
-        monkeypatch.setattr(node.storage.committer, "_is_cheap", lambda: False)
+        fsync_on_loop(node.storage.committer, on_loop=False)
         return gate
 
     return hold

@@ -15,6 +15,7 @@ import shutil
 
 import pytest
 import trio
+from tests.fake_host import fsync_on_loop
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
@@ -57,7 +58,7 @@ def hold(monkeypatch):
             await commit()
 
         monkeypatch.setattr(committer, "commit", wait_and_commit)
-        monkeypatch.setattr(committer, "_is_cheap", lambda: False)
+        fsync_on_loop(committer, on_loop=False)
         return gate
 
     return hold

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness, fsync_on_loop
 
 from tailrace.block import encode_block
 from tailrace.block.encode import Stamps
@@ -142,8 +142,7 @@ class Follower:
             workers=InlineWorkers(self.disk),
         )
         self.node = recover(Config(DATA, replica_of=("leader", 1), storage=STORAGE), host)
-        # No committer runs here, so each fsync is on the loop, that which creates the next file of the journal, too.
-        self.node.storage.committer._is_cheap = lambda: True
+        fsync_on_loop(self.node.storage.committer)  # no committer runs here
         [system] = self.node.feeds.system.partitions
         if FEED_ID not in self.node.feeds:
             self._learn_of_feed(system)

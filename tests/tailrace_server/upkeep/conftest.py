@@ -7,7 +7,7 @@ import errno
 import os
 
 import pytest
-from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
+from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness, fsync_on_loop
 from tests.memory_disk import MemoryDisk
 
 from tailrace.block import encode_block
@@ -42,8 +42,7 @@ class Engine:
 
     def start(self):
         self.node = recover(self.config, self.host)
-        # No committer runs here, so each fsync is on the loop, that which creates the next file of the journal, too.
-        self.node.storage.committer._is_cheap = lambda: True
+        fsync_on_loop(self.node.storage.committer)  # no committer runs here
         self.flusher = self.node.storage.flusher
 
     def kill(self):
