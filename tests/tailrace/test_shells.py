@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,14 @@ OWN_MEMBERS = {
 }
 # Parameters that one shell does not have: a trio program sets a time-out by a cancel scope, and waits in a task.
 OWN_PARAMETERS = {"trio": {"linger_s", "host"}, "blocking": {"timeout", "deadline"}}
+# The loops that resume a plan, and that pass the conditions of a writer. They wait inside, so each shell has its own.
+LOOPS = {"run", "pass_all"}
+# So many statements in a row stand in two functions of both shells at most, whether they wait or not.
+SHARED_STATEMENTS_MAX = 3
+# The page that tells an author of a third shell what to write, and its section. Lines of code change, so they may
+# differ from the page's by this factor.
+PAGE, SECTION = SDK.parents[1] / "docs" / "internals" / "layers.md", "### To add a shell"
+LINES_FACTOR = 1.5
 # A shorter text is the same in both shells by chance.
 SHARED_DOCSTRING_CHARS_MAX = 250
 
@@ -102,3 +112,79 @@ def test_no_documentation_is_written_twice():
         if len(text) > SHARED_DOCSTRING_CHARS_MAX and text in of_trio
     ]
     assert twice == []
+
+
+class WithoutAwait(ast.NodeTransformer):
+    """Makes a function of a shell with async that of one without."""
+
+    def visit_Await(self, node):
+        return self.visit(node.value)
+
+    def visit_AsyncWith(self, node):
+        return ast.With(*(getattr(self.generic_visit(node), name) for name in ("items", "body")))
+
+    def visit_AsyncFor(self, node):
+        return ast.For(*(getattr(self.generic_visit(node), name) for name in ("target", "iter", "body", "orelse")))
+
+
+BODIES = ("body", "handlers", "orelse", "finalbody")
+
+
+def statements(body):
+    """Each statement without those inside it, which follow it; docstrings are left out."""
+    for statement in body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue
+        yield (
+            type(statement).__name__,
+            *(
+                str(
+                    [
+                        ast.dump(one) if isinstance(one, ast.AST) else one
+                        for one in (part if isinstance(part, list) else [part])
+                    ]
+                )
+                for name, part in ast.iter_fields(statement)
+                if name not in BODIES
+            ),
+        )
+        for name in BODIES:
+            yield from statements(getattr(statement, name, ()))
+
+
+def functions(shell):
+    for path in sorted((SDK / shell).glob("*.py")):
+        for node in ast.walk(WithoutAwait().visit(ast.parse(path.read_text()))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in LOOPS:
+                yield f"{shell}/{path.name}: {node.name}", list(statements(node.body))
+
+
+def test_no_logic_is_written_twice():
+    of_blocking = list(functions("blocking"))
+    twice = []
+    for here, ours in functions("trio"):
+        for there, theirs in of_blocking:
+            shared = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match().size
+            if shared > SHARED_STATEMENTS_MAX:
+                twice.append((here, there, shared))
+    assert twice == []
+
+
+def rows_of_page():
+    """(file, lines) of each row of the page's tables for an author of a shell."""
+    section = PAGE.read_text().split(SECTION)[1].split("\n## ")[0]
+    return {file: int(lines) for file, lines in re.findall(r"^\| `(\w+)\.py` \| (\d+) \|", section, re.MULTILINE)}
+
+
+def test_the_page_tells_each_file_that_a_shell_needs():
+    shared = {path.stem for path in (SDK / "blocking").glob("*.py")} - OWN_FILES["blocking"] - {"__init__"}
+    rows = rows_of_page()
+    assert shared <= rows.keys()
+    of_trio = {path.stem: len(path.read_text().splitlines()) for path in (SDK / "trio").glob("*.py")}
+    assert rows.keys() <= of_trio.keys(), "the page names files of the shell for trio, which has all calls"
+    wrong = {
+        file: (lines, of_trio[file])
+        for file, lines in rows.items()
+        if not 1 / LINES_FACTOR < lines / of_trio[file] < LINES_FACTOR
+    }
+    assert wrong == {}

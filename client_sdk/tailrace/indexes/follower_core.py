@@ -1,0 +1,166 @@
+"""The part of a follower that all shells share: where it begins, how far it is, and what its callers wait for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from tailrace.consuming.events import Rollback
+from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.subscription import Subscription
+from tailrace.errors import StreamEnded, VersionLost
+from tailrace.indexes import Index
+from tailrace.indexes.applier import Applier, IndexBatch, IndexQueue, IndexRollback, Source
+from tailrace.indexes.checkpoint import Checkpoint
+from tailrace.model import EndReason, Level, Version
+from tailrace.model.arguments import count
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Positions
+
+# A program that starts while another one has the index locked is told so after a while.
+OPEN_BUSY_SECONDS = 60.0
+
+# The followers of this process, by the id of their index.
+_followed: dict[int, FollowerCore] = {}
+
+
+class FollowedStream(Source, Protocol):
+    """The stream that a follower reads."""
+
+    def status(self) -> list[PartitionStatus]: ...
+    def failover_log(self, partition: int) -> FailoverLog: ...
+    def settle(self, event: Rollback, point: int | None) -> None: ...
+
+
+class Awaited(enum.Enum):
+    """What a caller of ``wait_for`` needs next."""
+
+    MOVE = enum.auto()  # the index, or a partition's history, has changed
+    BARRIER = enum.auto()  # a barrier has come back, and the index holds the events before it
+
+
+class FollowerCore:
+    """A follower without tasks. The shell runs the index's calls, one after another, and wakes its callers."""
+
+    def __init__(self, feed: str, index: Index, ring_rows: int) -> None:
+        """Makes the follower of ``index``. Raises ValueError or TypeError if ``ring_rows`` is not a count."""
+        self.index = index
+        self.applier = Applier(index)
+        self.applied_rows = 0
+        self._feed = feed
+        self._ring_rows = count("ring", ring_rows)
+        self._applied = 0  # events
+        self._positions: Positions | None = None
+        self._partitions: frozenset[int] = frozenset()
+        self._stream: FollowedStream
+        self.jobs: IndexQueue
+
+    # Its begin and its end
+
+    def claim(self) -> None:
+        """Begins to use the index. Raises ValueError if another follower of this process uses it."""
+        if _followed.setdefault(id(self.index), self) is not self:
+            raise ValueError(
+                f"the index {self.index!r} is followed already, and two followers would mix their positions: give "
+                "each one an index of its own"
+            )
+
+    def release(self) -> None:
+        """Ends the use of the index."""
+        del _followed[id(self.index)]
+
+    def subscription(self, checkpoint: Checkpoint | None, level: Level) -> Subscription:
+        """Returns the subscription that goes on from the index's checkpoint, or begins anew."""
+        subscription = Subscription(self._feed, visibility=level, ring_rows=self._ring_rows, by_index=True)
+        if checkpoint is None:
+            return subscription
+        positions, rings = checkpoint.positions, checkpoint.rings
+        return subscription._replace(since=positions, stored=(positions,), rings=rings)
+
+    def begin(self, stream: FollowedStream, checkpoint: Checkpoint | None) -> None:
+        """Begins with the events of ``stream``, which has every partition now."""
+        self._stream = stream
+        self.jobs = IndexQueue(stream)
+        self._positions = stream.positions if checkpoint is None else checkpoint.positions
+        self._partitions = frozenset(status.partition for status in stream.status())
+
+    def require_running(self, failure: Exception | None, *, ended: bool) -> None:
+        """Raises StreamEnded if the follower's tasks have failed, or have ended."""
+        if failure is not None:
+            raise StreamEnded(f"the follower has ended: {failure}", reason=EndReason.ERROR)
+        if ended:
+            raise StreamEnded("the follower was closed", reason=EndReason.CLOSED)
+
+    # Applying
+
+    def call_of(self, job: IndexBatch | IndexRollback) -> Callable[[], int | None]:
+        """Returns the call of the index that does ``job``, for the index's thread. It may raise IndexBusy."""
+        if isinstance(job, IndexRollback):
+            return lambda: self.applier.roll_back(job)
+        return lambda: self.applier.apply(job)
+
+    def done(self, job: IndexBatch | IndexRollback, result: int | None) -> None:
+        """Notes the result of ``call_of(job)``."""
+        if isinstance(job, IndexRollback):
+            self._stream.settle(job.event, result)
+        else:
+            self.applied_rows += result or 0
+        self._positions = self.applier.positions
+
+    def covers(self, events: int) -> None:
+        """Notes that the index holds the first ``events`` events of the stream."""
+        self._applied = events
+
+    def has_applied(self, events: int) -> bool:
+        """Tells whether the index holds the first ``events`` events of the stream."""
+        return self._applied >= events
+
+    # State
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of the index. Everything up to them is applied and stored."""
+        assert self._positions is not None
+        return self._positions
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """The number of seqs, by partition, between the index and the newest seq that the follower knows."""
+        seqs = self.positions.seqs()
+        return {s.partition: max(s.seq + s.lag - seqs.get(s.partition, 0), 0) for s in self._stream.status()}
+
+    def wait_for(self, version: Version) -> Iterator[Awaited]:
+        """Waits until the index holds a version, or a later mutation of its key. Cancelling it changes nothing.
+
+        Right after a failover the version may be newer than everything that the follower knows. It counts as lost only
+        if a barrier has completed since the call and the version is still not in the history.
+
+        Args:
+            version: The version that a write has returned, in this process or another one.
+
+        Raises:
+            VersionLost: The version's history was dropped, or is older than the 25 newest branches.
+            ValueError: The feed has no such partition.
+            StreamEnded: The follower has ended.
+        """
+        partition, branch, seq = version
+        if partition not in self._partitions:
+            raise ValueError(
+                f"{version} is of partition {partition}, and feed {self._feed!r} has {len(self._partitions)}, "
+                "from 0 on: wait for a version of this feed"
+            )
+        is_confirmed = False
+        while not self._has(version):
+            if self._stream.failover_log(partition).may_have(branch, seq):
+                is_confirmed = False
+                yield Awaited.MOVE
+            elif not is_confirmed:
+                yield Awaited.BARRIER  # only the node that leads can tell, and a barrier asks it
+                is_confirmed = True
+            else:
+                raise VersionLost(f"{version} is lost: the history of partition {partition} does not have it any more")
+
+    def _has(self, version: Version) -> bool:
+        position = self.positions.get(version.partition)
+        return position is not None and position.has(version.branch, version.seq)
