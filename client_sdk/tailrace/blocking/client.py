@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from tailrace.blocking.feed import Feed
+from tailrace.blocking.feed import TIMEOUT, Feed
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.subscription import Subscription
@@ -17,8 +17,6 @@ from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
 from tailrace.wire.opcodes import Opcode
-
-TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 
 
 class Client:
