@@ -14,7 +14,7 @@ import time
 import traceback
 
 from .report import Report
-from .sets.world import simulate as simulate_set
+from .set_world import simulate as simulate_set
 from .world import simulate
 
 # How often it says how far it is.

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from tests.simulation.world import simulate
+from .world import simulate
 print(simulate(int(sys.argv[1])).digest)
 """
 

@@ -16,18 +16,18 @@ import tailrace
 from tailrace.errors import TailraceError
 from tailrace.trio.host import Host
 
+from .checks.truth import Truth
 from .faults import Faults
-from .feeds import FoundingProcess
-from .indexes import chosen
 from .machine import PORT, Machine, bugs_end_the_run, replays_by_columns
 from .network import Network
-from .process import FEED
-from .readers import ConsumingProcess, FollowingProcess, LookingProcess
+from .programs.founders import FoundingProcess
+from .programs.indexes import chosen
+from .programs.process import FEED
+from .programs.readers import ConsumingProcess, FollowingProcess, LookingProcess
+from .programs.sinks import SinkProcess, has_parts, has_sink, small_sizes
+from .programs.writers import Haste, WritingProcess
 from .report import Report
 from .scheduling import seeded
-from .sinks import SinkProcess, has_parts, has_sink, small_sizes
-from .truth import Truth
-from .writers import Haste, WritingProcess
 
 PARTITIONS = 4
 KEYS_PER_PARTITION = 8

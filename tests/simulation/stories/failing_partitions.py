@@ -5,12 +5,12 @@ from __future__ import annotations
 import trio
 from tests.fake_host import InlineWorker
 from tests.processes.violation import Violation
-from tests.simulation.machine import End
 
 import tailrace
 from tailrace.trio.host import Host
 
-from . import shapes
+from .. import shapes
+from ..machine import End
 from .stage import Stage
 
 LOG = "log"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import trio
-from tests.simulation.machine import End
 
+from ..machine import End
 from .stage import Stage, told_after_another_feed, told_with_short_logs
 
 

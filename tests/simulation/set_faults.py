@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 
 import trio
-from tests.simulation.machine import FAILING, End
 
 from . import shapes
+from .machine import FAILING, End
 
 # How often each kind comes, against the others.
 KINDS = {

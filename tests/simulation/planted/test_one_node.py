@@ -3,9 +3,9 @@
 import pytest
 from tests.processes.violation import Violation
 
-from .bugs import BUGS, planted
-from .suite import SEEDS
-from .world import simulate
+from ..suite import SEEDS
+from ..world import simulate
+from .streams import BUGS, planted
 
 pytestmark = pytest.mark.slow
 

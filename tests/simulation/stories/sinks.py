@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from . import shapes
+from .. import shapes
 from .stage import Stage
 
 

@@ -7,15 +7,13 @@ without it one is broken (test_planted_bugs.py).
 from __future__ import annotations
 
 import trio
-from tests.simulation.machine import End
 
-from . import (
-    stories_of_failing_partitions,
-    stories_of_holding,
-    stories_of_partitions,
-    stories_of_promotion,
-    stories_of_runs,
-)
+from ..machine import End
+from . import failing_partitions as stories_of_failing_partitions
+from . import lasting_cuts as stories_of_partitions
+from . import majorities as stories_of_holding
+from . import promotion as stories_of_promotion
+from . import runs as stories_of_runs
 from .stage import Stage
 
 

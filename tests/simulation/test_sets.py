@@ -2,11 +2,11 @@
 
 import pytest
 
-from ..suite import run_the_others
-from .report import SetReport
-from .stories import STORIES
-from .suite import QUICK, SEEDS
-from .world import simulate
+from .set_report import SetReport
+from .set_suite import QUICK, SEEDS
+from .set_world import simulate
+from .stories.table import STORIES
+from .suite import run_the_others
 
 
 def run(seeds):

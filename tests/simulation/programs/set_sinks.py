@@ -7,11 +7,11 @@ come (tests/simulation/batches.py). Which promotions there were meanwhile makes 
 from __future__ import annotations
 
 from tests.processes.violation import Violation
-from tests.simulation.batches import Batches
-from tests.simulation.sinks import Sink, has_parts, has_sink
 
-from .clients import FEED, SetProcess
-from .histories import short_place
+from ..checks.batches import Batches
+from ..checks.histories import short_place
+from .set_clients import FEED, SetProcess
+from .sinks import Sink, has_parts, has_sink
 
 
 def wants_sink(seed, story):

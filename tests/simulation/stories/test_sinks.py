@@ -3,9 +3,10 @@
 import pytest
 from tests.processes.violation import Violation
 
-from .bugs import planted
-from .bugs_of_sinks import BUGS
-from .stories_of_sinks import (
+from ..planted.leadership import planted
+from ..planted.publishing import BUGS
+from ..set_world import simulate
+from .sinks import (
     STORIES,
     deposed_publisher,
     interrupted_parts,
@@ -13,7 +14,6 @@ from .stories_of_sinks import (
     lost_publish,
     restless_leaders,
 )
-from .world import simulate
 
 pytestmark = pytest.mark.slow
 

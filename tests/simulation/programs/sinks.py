@@ -27,9 +27,9 @@ from tailrace_server.publishing import cutting, joining, publisher, stages
 from tailrace_server.stream import partition_stream
 from tailrace_server.upkeep import flushed_segment
 
-from . import machine
-from .batches import VALUE_PREFIX, Share
-from .machine import End
+from .. import machine
+from ..checks.batches import VALUE_PREFIX, Share
+from ..machine import End
 from .process import FEED, PATIENT_S, Process
 
 # Of a batch: few blocks are joined to one, so that runs have several; and what a segment and a snapshot take of them.

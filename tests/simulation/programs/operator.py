@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import trio
-from tests.simulation.machine import PORT
 
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
+
+from ..machine import PORT
 
 # Whoever gets no answer asks again, or another node; the request may go on.
 ANSWER_SECONDS_MAX = 5.0

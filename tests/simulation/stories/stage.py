@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import trio
-from tests.simulation.machine import End
 
 from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
-from . import shapes
+from .. import shapes
+from ..machine import End
 
 
 def told_to_five(story):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import xxhash
-from tests.simulation.report import Report
+
+from .report import Report
 
 
 class SetReport(Report):

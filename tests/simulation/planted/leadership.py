@@ -18,7 +18,10 @@ from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.serving import member_requests
 
-from . import bugs_of_failing_partitions, bugs_of_holding, bugs_of_promotion, bugs_of_runs
+from . import failing_partitions as bugs_of_failing_partitions
+from . import majorities as bugs_of_holding
+from . import promotion as bugs_of_promotion
+from . import runs as bugs_of_runs
 
 _decide = member.decide
 _store = MembershipFile.store

@@ -12,7 +12,6 @@ import contextlib
 import trio
 from tests.fake_host import InlineWorker
 from tests.processes.violation import Violation
-from tests.simulation.process import PATIENT_S, Process
 
 import tailrace
 from tailrace import (
@@ -30,7 +29,8 @@ from tailrace import (
 from tailrace.indexes import MemoryIndex
 from tailrace.trio.host import Host
 
-from .linearisability import Condition, Kind, Operation, Outcome
+from ..checks.linearisability import Condition, Kind, Operation, Outcome
+from .process import PATIENT_S, Process
 
 FEED = "shared"
 

@@ -7,7 +7,7 @@ import itertools
 import trio
 from tests.processes.violation import Violation
 
-from . import shapes
+from .. import shapes
 from .stage import Stage
 
 # In the simulated time. After one promotion all that follows from it has happened within so long; then nothing changes

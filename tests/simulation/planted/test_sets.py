@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.processes.violation import Violation
 
-from .bugs import BUGS, planted
-from .stories import STORIES
-from .world import simulate
+from ..set_world import simulate
+from ..stories.table import STORIES
+from .leadership import BUGS, planted
 
 RULES = Path(__file__).parents[2] / "README.md"
 # With so many seeds a story is told at most, so that it need not be found which one shows a bug whenever something

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import trio
-from tests.simulation.machine import End
 
+from ..machine import End
 from .stage import Stage
 
 

@@ -11,10 +11,6 @@ import trio.testing
 from tests.fake_host import InlineWorker
 from tests.memory_disk import MemoryDisk
 from tests.processes.violation import Violation, most_telling
-from tests.simulation.machine import DATA, PORT, End, Machine, bugs_end_the_run, replays_by_columns
-from tests.simulation.network import Network
-from tests.simulation.scheduling import seeded
-from tests.simulation.sinks import small_sizes
 
 import tailrace
 from tailrace.errors import TailraceError
@@ -25,8 +21,15 @@ from tailrace.trio.host import Host
 from tailrace_server.config import Replication
 from tailrace_server.replication.role import Role
 
-from . import copies, shapes
-from .clients import (
+from . import shapes
+from .checks import copies
+from .checks.histories import Histories, place_of, short_place
+from .checks.linearisability import Outcome, Undecided, explain, is_linearisable
+from .checks.promises import Promises
+from .machine import DATA, PORT, End, Machine, bugs_end_the_run, replays_by_columns
+from .network import Network
+from .programs.operator import Operator
+from .programs.set_clients import (
     FEED,
     FollowerReader,
     FollowingProcess,
@@ -34,13 +37,11 @@ from .clients import (
     RegisterProcess,
     WritingProcess,
 )
-from .faults import Faults
-from .histories import Histories, place_of, short_place
-from .linearisability import Outcome, Undecided, explain, is_linearisable
-from .operators import Operator
-from .promises import Promises
-from .report import SetReport
-from .sinks import Published, SetSink, wants_parts, wants_sink
+from .programs.set_sinks import Published, SetSink, wants_parts, wants_sink
+from .programs.sinks import small_sizes
+from .scheduling import seeded
+from .set_faults import Faults
+from .set_report import SetReport
 
 PARTITIONS = 2
 KEYS = {"quorum": 6, "safe": 4, "disk": 8, "memory": 4}
