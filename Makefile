@@ -13,9 +13,10 @@
 # make docs    the documentation as a site, in build/site
 # make bench   the measurements
 # make simulate
-#              a node, writers and followers under faults, in one process on virtual time, a run for each seed:
-#              SEED=n that one (TRACE=1 tells all that it does), SEEDS=n so many, SECONDS=n as many as that time allows;
-#              FIRST=n begins there; without any of them 20. SETS=1: sets of several nodes instead of one
+#              nodes, writers and followers under faults, in one process on virtual time, a run for each seed:
+#              SEED=n runs that one (TRACE=1 prints each event), SEEDS=n runs n of them, SECONDS=n as many as that time
+#              allows; FIRST=n begins there; without any of them 20 run. One node runs, unless NODES=3 asks for a set of
+#              three, SETS=1 for two, three or five as the seed chooses, or STORY=name for a story of a planted bug
 # make reproduce BUG=13.1
 #              a bug that was found from outside (docs/internals/reliability.md): its tests without the mend, and with it;
 #              without BUG: lists them
@@ -62,7 +63,8 @@ bench: $(INSTALLED)
 	@set -e; for question in bench/[!_]*.py; do echo "== $$question"; $(BIN)/python "$$question"; done
 
 simulate: $(INSTALLED)
-	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' SETS='$(SETS)' $(BIN)/python -m tests.simulation
+	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' \
+	  NODES='$(NODES)' SETS='$(SETS)' STORY='$(STORY)' $(BIN)/python -m tests.simulation
 
 reproduce: $(INSTALLED)
 	@$(BIN)/python -m tests.reproduce $(BUG)

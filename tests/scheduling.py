@@ -24,7 +24,7 @@ LONGEST = (
     "tests/pyspark_tailrace/test_connect.py",
     "tests/pyspark_tailrace/test_sink_cluster.py",
     "tests/pyspark_tailrace/test_java.py",
-    "tests/simulation/test_sets.py",
+    "tests/simulation/stories/test_stories.py",
 )
 
 

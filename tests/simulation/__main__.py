@@ -1,8 +1,9 @@
 """Runs the simulator: `python -m tests.simulation`, for `make simulate`.
 
-SEED=n runs that one and prints its trace where TRACE=1; SEEDS=n runs so many, from FIRST on (0); SECONDS=n runs as many
-as that time allows. SETS=1: of sets of several nodes (sets/world.py). Whatever goes wrong ends it with the seed, and
-exit code 1.
+SEED=n runs that seed, and prints its trace if TRACE=1. SEEDS=n runs that many seeds, from FIRST (0) on. SECONDS=n runs
+as many as the time allows. NODES=n: each run has n nodes (1). SETS=1: two, three or five nodes, as the seed chooses.
+STORY=name: tells a story of stories/ in place of faults by chance. A run that fails ends the program with exit code 1
+and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import sys
 import time
 import traceback
 
+from .plan import ANY_SET, plan_run
 from .report import Report
-from .set_world import simulate as simulate_set
+from .stories.table import STORIES
 from .world import simulate
 
-# How often it says how far it is.
+# The pause between two lines that say how many seeds are done.
 PROGRESS_SECONDS = 10.0
+NUMBERS = {"SEED": -1, "SEEDS": 0, "SECONDS": 0, "FIRST": 0, "TRACE": 0, "SETS": 0, "NODES": 1}
 
 
 def main():
-    options = {
-        name: int(os.environ.get(name) or default)
-        for name, default in (("SEED", -1), ("SEEDS", 0), ("SECONDS", 0), ("FIRST", 0), ("TRACE", 0), ("SETS", 0))
-    }
-    logging.disable(logging.CRITICAL)  # a node says a lot about what is done to it here
+    """Runs the seeds that the environment asks for; returns the exit code."""
+    options = {name: int(os.environ.get(name) or default) for name, default in NUMBERS.items()}
+    story = os.environ.get("STORY", "")
+    if story and story not in STORIES:
+        print(f"there is no story {story}; there are: {', '.join(STORIES)}", file=sys.stderr)
+        return 2
+    chosen = {"nodes": ANY_SET if options["SETS"] else options["NODES"], "story": STORIES.get(story)}
+    logging.disable(logging.CRITICAL)  # a node logs a lot about the faults of a run
     trace = print if options["TRACE"] else None
     if options["SEED"] >= 0:
         seeds, seconds = range(options["SEED"], options["SEED"] + 1), 0
@@ -34,20 +40,19 @@ def main():
         seconds = options["SECONDS"]
         count = options["SEEDS"] or (sys.maxsize if seconds else 20)
         seeds = range(options["FIRST"], options["FIRST"] + count)
-    run, of_sets = (simulate_set, " SETS=1") if options["SETS"] else (simulate, "")
-    total, begun, told = Report(), time.monotonic(), time.monotonic()
+    total, begun, shown = Report(), time.monotonic(), time.monotonic()
     done = 0
     for seed in seeds:
         try:
-            total.add(run(seed, trace=trace))
+            total.add(simulate(seed, trace=trace, **chosen))
         except Exception as error:
             traceback.print_exception(error)
-            print(f"seed {seed} has failed: make simulate{of_sets} SEED={seed}", file=sys.stderr)
+            print(f"seed {seed} has failed: {plan_run(seed, **chosen).command}", file=sys.stderr)
             return 1
         done += 1
         now = time.monotonic()
-        if now - told > PROGRESS_SECONDS:
-            told = now
+        if now - shown > PROGRESS_SECONDS:
+            shown = now
             print(f"{done} seeds, {now - begun:.0f} s", flush=True)
         if seconds and now - begun >= seconds:
             break

@@ -70,7 +70,7 @@ class Crosses:
             self._note("rollback x rollback")
         self._rolling_back[client, partition] = self._rolled_back[client] = self._now()
 
-    def rested(self, client, partition):
+    def at_snapshot_end(self, client, partition):
         """A client has come to the end of a snapshot of a partition."""
         begun = self._rolling_back.pop((client, partition), None)
         if begun is not None and self._died >= begun:

@@ -20,7 +20,6 @@ from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace_server.config import Config, Limits, StorageConfig
-from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.node.start import open_node
 from tailrace_server.runtime.host import Host
 
@@ -121,7 +120,7 @@ class SimulatedWorkers(InlineWorkers):
     end = begin
 
     async def compact(self, task, rate):
-        nbytes = self._life.machine.folded_block_bytes
+        nbytes = self._life.machine.block_bytes
         return await super().compact(task if nbytes is None else task._replace(block_bytes=nbytes), rate)
 
     async def begin_compaction(self):
@@ -152,7 +151,7 @@ class Machine:
         self._on_start = on_start
         self._crash_in = None  # so many changing calls until the next crash, and how it ends
         self.loses_all = False  # that was not synced, at the next power cut
-        self.folded_block_bytes = None  # about how large the blocks of folded segments are; None: as they are elsewhere
+        self.block_bytes = None  # about how large the blocks of folded segments are; None: as they are elsewhere
         self._sync_crash_in = None  # so many syncs until the power goes
         self._failing = None
         self.failures = 0  # of calls of the disk, so far
@@ -372,8 +371,3 @@ def _leaves(error):
             yield from _leaves(inner)
     else:
         yield error
-
-
-def replays_by_columns():
-    """Starts go by columns through whatever the journal holds: a run has too few records for it otherwise."""
-    return mock.patch.object(feed_recovery, "TOGETHER_MIN", 1)

@@ -1,4 +1,4 @@
-"""What happened in a run: counts of operations, faults and crosses, and a digest of all of it in its order."""
+"""The report of a run: counts of operations, faults and crosses, and a digest of all events in their order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from .crosses import Crosses
 
 
 class Report:
-    """``trace`` is called with a line for each thing that happens, where it is given. ``now`` gives the time."""
+    """The record of one run, or of several.
 
-    def __init__(self, trace=None):
+    Attributes:
+        now: Returns the simulated time.
+        feed_id: The feed whose crosses count; None: none do.
+        undecided: How many keys took too long to judge.
+        violation: A broken promise that a program has raised; an error that it causes may hide it.
+    """
+
+    def __init__(self, trace=None, *, crosses=True):
+        """``trace`` is called with a line for each event. ``crosses``: those of one node are noted."""
         self.operations = Counter()
         self.faults = Counter()
         self.crosses = Counter()
@@ -20,22 +28,26 @@ class Report:
         self._trace = trace
         self._digest = xxhash.xxh3_128()
         self.bytes = 0
-        self._crosses = Crosses(lambda: self.now(), self._cross)
-        self.feed_id = None  # of the feed that is looked at; others come and go
+        self._crosses = Crosses(lambda: self.now(), self._cross) if crosses else None
+        self.feed_id = None
         self.lost_rows = 0
+        self.undecided = 0
+        self.violation = None
 
     def note(self, what):
-        """One more line of the trace."""
+        """Adds a line to the trace."""
         line = f"{self.now():.6f} {what}"
         self._digest.update(line.encode())
         if self._trace is not None:
             self._trace(line)
 
     def operation(self, name, detail=""):
+        """Counts and notes something that a node or a program has done."""
         self.operations[name] += 1
         self.note(f"{name} {detail}")
 
     def fault(self, name, detail=""):
+        """Counts and notes a fault."""
         self.faults[name] += 1
         self.note(f"fault: {name} {detail}")
 
@@ -44,58 +56,69 @@ class Report:
         self.note(f"cross: {name}")
 
     def arrived(self, connection, client, server, upward, data):
-        """Bytes have come to the other side of a connection."""
+        """Notes bytes that have come to the other side of a connection."""
         self.bytes += len(data)
-        if upward:
+        if upward and self._crosses:
             self._crosses.heard(connection, client, data, self.feed_id)
         way = ">" if upward else "<"
         self.note(f"{client} {way} {server} {connection} {len(data)} {xxhash.xxh3_64_hexdigest(data)}")
 
     def appended(self, partition, last_seq):
-        self._crosses.appended(partition)
+        """Notes a block that a partition has taken; ``partition``: its number, or its name in a set."""
+        if self._crosses:
+            self._crosses.appended(partition)
         self.operation("block", f"{partition}/{last_seq}")
 
     def compacted(self, task, result):
+        """Notes a compaction."""
         *_, feed_id, partition, _ = task.output.split("/")
-        if bytes.fromhex(feed_id) == self.feed_id:
+        if self._crosses and bytes.fromhex(feed_id) == self.feed_id:
             self._crosses.compacted(int(partition), purged=bool(result.purged))
-        self.operation("purge" if result.purged else "fold", f"{partition} {result.rows} {result.purged}")
+        self.operation("purge" if result.purged else "compaction", f"{partition} {result.rows} {result.purged}")
 
     def lost(self, rows):
+        """Notes rows that a crash has taken."""
         self.lost_rows += rows
 
     def node_died(self, how):
-        self._crosses.died()
+        """Notes the death of a node's process."""
+        if self._crosses:
+            self._crosses.died()
         self.operation("node dies", how)
 
     def rolled_back(self, client, partition, detail):
-        self._crosses.rolled_back(client, partition)
-        self.note(f"rollback: {client} {partition} {detail}")
+        """Notes that a program was told to roll back."""
+        if self._crosses:
+            self._crosses.rolled_back(client, partition)
+        self.operation("rollback", f"{client} {partition} {detail}")
 
-    def rested(self, client, partition):
-        """It is between snapshots, with all that it was promised."""
-        self._crosses.rested(client, partition)
+    def at_snapshot_end(self, client, partition):
+        """Notes that a program is between snapshots, with all that it was promised."""
+        self._crosses.at_snapshot_end(client, partition)
 
     def barrier_begins(self, client):
+        """Returns a mark of the request, for `barrier_ends`."""
         self.operation("barrier asked for", client)
         return self._crosses.barrier_begins()
 
     def barrier_ends(self, client, begun):
+        """Notes a barrier that has returned."""
         self._crosses.barrier_ends(client, begun)
         self.operation("barrier", client)
 
     @property
     def digest(self):
-        """Of the whole trace: two runs with the same one have done the same, byte for byte."""
+        """The digest of the whole trace. Two runs with one digest have done the same, byte for byte."""
         return self._digest.hexdigest()
 
     def add(self, other):
-        """Takes another run's counts over."""
+        """Adds the counts of another run."""
         self.operations += other.operations
         self.faults += other.faults
         self.crosses += other.crosses
         self.lost_rows += other.lost_rows
         self.bytes += other.bytes
+        self.undecided += other.undecided
 
     def __str__(self):
         def line(name, counts):

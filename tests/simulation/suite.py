@@ -1,37 +1,54 @@
-"""The seeds that the tests run. The quick ones are among them."""
+"""The seeds that the tests run."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-SEEDS = range(210)
-QUICK = range(4)
+from .plan import ANY_SET
+
+
+class Suite(NamedTuple):
+    """The seeds of one size of worlds, and how many of them `make test` runs; `make soak` runs the others."""
+
+    nodes: int
+    seeds: range
+    quick: int
+
+
+ONE_NODE = Suite(1, range(210), 4)
+SETS = Suite(ANY_SET, range(200), 3)
+# A seed of one node in which a rollback meets another one.
 ROLLBACKS = 210
-# So many run the others, at the same time.
+# The processes that run the seeds of `make soak`.
 PROCESSES = 2
 
 
-def run_the_others(seeds: Sequence[int], **environ: str) -> None:
-    """Runs them in processes of their own, since seeds share nothing. AssertionError where one breaks a promise.
+def run_the_others(suite):
+    """Runs the seeds of ``suite`` that are not quick, in processes of their own, since seeds share nothing.
 
-    Coverage has seen what they do, and would take longest.
+    They are not worth measuring the coverage of: the quick ones reach the same lines.
+
+    Raises:
+        AssertionError: A seed breaks a promise.
     """
+    seeds = suite.seeds[suite.quick :]
     each = -(-len(seeds) // PROCESSES)
+    options = {"SETS": "1"} if suite.nodes == ANY_SET else {"NODES": str(suite.nodes)}
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.simulation"],
             cwd=Path(__file__).parents[2],
-            env={**os.environ, **environ, "FIRST": str(part[0]), "SEEDS": str(len(part))},
+            env={**os.environ, **options, "FIRST": str(part[0]), "SEEDS": str(len(part))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         for part in (seeds[first : first + each] for first in range(0, len(seeds), each))
     ]
-    told = [process.communicate()[0] for process in processes]
-    print(*told, sep="\n")
+    outputs = [process.communicate()[0] for process in processes]
+    print(*outputs, sep="\n")
     assert [process.returncode for process in processes] == [0] * PROCESSES

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from .plan import ANY_SET
 from .scheduling import seeded
 from .world import simulate
 
@@ -34,6 +35,10 @@ def test_a_seed_replays_in_another_process_and_another_seed_is_another_run():
     digest = simulate(1).digest
     assert digest_elsewhere(1, "4711") == digest
     assert simulate(2).digest != digest
+
+
+def test_a_seed_of_sets_replays():
+    assert simulate(2, nodes=ANY_SET).digest == simulate(2, nodes=ANY_SET).digest
 
 
 def order_of_tasks(seed):

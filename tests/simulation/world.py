@@ -1,119 +1,125 @@
-"""A cluster with all that use it, what goes wrong with it, and the look at everything after it has healed."""
+"""The simulated world: one node or a set of nodes, with all programs that use them, on one network and one clock."""
 
 from __future__ import annotations
 
 import contextlib
-import random
 import tempfile
 from pathlib import Path
 
 import trio
 import trio.testing
-from tests.fake_host import InlineWorker
+from tests.memory_disk import MemoryDisk
 from tests.processes.violation import Violation, most_telling
 
 import tailrace
 from tailrace.errors import TailraceError
-from tailrace.trio.host import Host
+from tailrace.link.address import Address
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace_server.config import Replication
+from tailrace_server.replication.role import Role
 
-from .checks.truth import Truth
-from .faults import Faults
-from .machine import PORT, Machine, bugs_end_the_run, replays_by_columns
+from .checks.one_node import OneNodeChecks
+from .checks.several_nodes import SetChecks
+from .faults import shapes
+from .faults.schedule import Faults
+from .machine import DATA, PORT, End, Machine, bugs_end_the_run
 from .network import Network
-from .programs.founders import FoundingProcess
-from .programs.indexes import chosen
-from .programs.process import FEED
-from .programs.readers import ConsumingProcess, FollowingProcess, LookingProcess
-from .programs.sinks import SinkProcess, has_parts, has_sink, small_sizes
-from .programs.writers import Haste, WritingProcess
+from .plan import plan_run
+from .programs.casts import new_cast, new_keys
+from .programs.operator import Operator
+from .programs.process import FEED, host_of
+from .programs.writers import Haste
 from .report import Report
 from .scheduling import seeded
+from .sizes import small_bounds
 
-PARTITIONS = 4
-KEYS_PER_PARTITION = 8
-NODE = "node-1"
-# In the simulated time: how long things go wrong, and how long everything may then take to be well again.
-FAULTY_SECONDS = 6.0
+# How long it may take, in simulated time, until everything is well again.
 HEALING_SECONDS_MAX = 120.0
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
+REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
 
 
 class World:
-    """See the module."""
+    """One run: its machines, its programs, its faults, and the checks that its number of nodes allows.
 
-    def __init__(self, seed, clock, report, nursery, directory):
-        self.seed = seed
-        self.directory = directory  # of the files of indexes
+    Attributes:
+        is_over: Set when the faults are over: programs write and ask no more.
+        may_end: Set when everything was checked: followers end.
+        checks: What the run is compared with, live for one node and in the end for a set.
+        versions: The versions that writers know of each key.
+        read_again: Set, and replaced, each time that a program has read again what a crash took.
+        is_patient: A story wants writers to wait for each answer as long as it takes.
+        read_from, read_level: The node and the level whose state a story wants to be read all the time.
+    """
+
+    def __init__(self, plan, clock, report, nursery, directory):
+        """``directory``: where followers keep the files of their indexes."""
+        self.plan = plan
         self.clock = clock
         self.report = report
         self.nursery = nursery
+        self.directory = directory
+        self.names = plan.names
+        self.feed_name = "shared" if plan.is_set else FEED
+        self.feed_id = None
+        self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
         self.network = Network(self.random_of("network"), nursery, report.arrived)
-        self.in_parts = has_parts(seed)  # the batches of sinks come so
-        self.truth = Truth(PARTITIONS, report, in_parts=self.in_parts)
-        self.keys = self._make_keys()
-        self.keys_in_use = self.keys
-        self.versions = {}  # that writers know of each key
-        self.is_over = trio.Event()  # nobody writes or asks any more
-        self.may_end = trio.Event()  # and all has been looked at
-        self.read_again = trio.Event()  # somebody has gone back, and has read again what he lost
+        self.is_over = trio.Event()
+        self.may_end = trio.Event()
         self.haste = Haste()
-        self.url = f"tailrace://{NODE}:{PORT}"
-        self._has_feed = False
-        self.retention = self.random_of("feed").choice(("compact", "compact", "compact", "history"))
-        self.machine = Machine(NODE, self.random_of("node"), self.network, clock, report, self._node_started)
-        self.writers = [
-            WritingProcess(self, "writer-1"),
-            WritingProcess(self, "writer-2", "memory"),
-            WritingProcess(self, "writer-3", pipelined=True),
-        ]
-        kinds = chosen(self.random_of("indexes"), 3)
-        self.followers = [
-            FollowingProcess(self, "steady", kinds[0]),
-            FollowingProcess(self, "restless", kinds[1]),
-            FollowingProcess(self, "hasty", kinds[2], "memory"),
-        ]
-        self.others = [
-            ConsumingProcess(self, "consumer"),
-            ConsumingProcess(self, "choosy", key_prefix=self.random_of("filter").choice((b"key 1", b"key 2", b"none"))),
-            ConsumingProcess(self, "terse", key_prefix=b"key ", keys_only=True),
-            LookingProcess(self, "looker"),
-            FoundingProcess(self, "founder"),
-        ]
-        # What befalls them they decide themselves.
-        self.sinks = [SinkProcess(self, "sink")] if has_sink(seed) else []
+        self.versions = {}
+        self.read_again = trio.Event()
+        self.is_patient = False
+        self.read_from = self.read_level = None
+        self.keys = new_keys(plan, self.partition_of)
+        self.checks = (SetChecks if plan.is_set else OneNodeChecks)(self)
+        self.machines = [self._new_machine(name) for name in self.names]
+        self._alone = 0  # nodes that were run by themselves
+        self.followers, self.writers, self.others, self.sinks, self.programs = new_cast(self)
+        self.program_names = [program.name for program in (*self.programs, *self.sinks)]
+        self.operator = Operator(self)
 
-    @property
-    def processes(self):
-        """All that use the feed."""
-        return [*self.writers, *self.followers, *self.others]
+    def _new_machine(self, name):
+        of_set = {}
+        if self.plan.is_set:
+            members = tuple(Address(name, PORT) for name in self.names)
+            of_set = {"members": members, "replication": REPLICATION}
+        machine = Machine(
+            name,
+            self.random_of(name if self.plan.is_set else "node"),
+            self.network,
+            self.clock,
+            self.report,
+            lambda node: self.checks.node_started(machine, node),
+            **of_set,
+        )
+        machine.block_bytes = self.plan.block_bytes
+        return machine
 
     def random_of(self, name):
-        return random.Random(f"{self.seed} {name}")
+        """Returns the generator of one part of the run."""
+        return self.plan.random_of(name)
 
-    def rolled_back(self, name, partition, detail):
-        """Somebody has been told to go back."""
-        self.report.rolled_back(name, partition, detail)
+    def partition_of(self, key):
+        """Returns the partition of a key of the feed."""
+        return partition_of_hash(key_hash(key), self.plan.partitions)
 
-    def has_read_again(self):
-        """Somebody has read again what he lost, and not yet what follows."""
-        read_again, self.read_again = self.read_again, trio.Event()
-        read_again.set()
+    def machine(self, name):
+        """Returns a node's machine."""
+        return self.machines[self.names.index(name)]
 
-    def _make_keys(self):
-        keys = {number: [] for number in range(PARTITIONS)}
-        number = 0
-        while any(len(found) < KEYS_PER_PARTITION for found in keys.values()):
-            key = b"key %d" % number
-            found = keys[self.truth.history.partition_of(key)]
-            if len(found) < KEYS_PER_PARTITION:
-                found.append(key)
-            number += 1
-        return [key for found in keys.values() for key in found]
+    def url_of(self, name):
+        """Returns the URL of one node."""
+        return f"tailrace://{name}:{PORT}"
+
+    def leads(self, machine):
+        """Returns whether a machine's node is up and leads."""
+        return machine.is_up and machine.life.node.leaderships.system.role is Role.LEADER
 
     @contextlib.contextmanager
     def damage(self):
-        """A node that could not read a segment says so to whoever asks for what is in it."""
+        """Survives the answer of a node that cannot read a segment."""
         try:
             yield
         except TailraceError as error:
@@ -121,116 +127,142 @@ class World:
                 raise
             self.report.operation("answer that a segment is damaged")
 
-    def _node_started(self, node):
-        if self._has_feed:
-            machine = self.machine
-            self.truth.restarted(
-                node, FEED, machine.starts, lost_power=machine.lost_power, may_be_clean=machine.may_be_clean
-            )
+    def has_read_again(self):
+        """Notes that a program has read again what a crash took, and not yet the rows after that."""
+        read_again, self.read_again = self.read_again, trio.Event()
+        read_again.set()
+
+    # Nodes that run by themselves
+
+    async def disk_of_another_cluster(self):
+        """Returns the disk of a node that led by itself and crashed: its terms are higher than those of a young set."""
+        disk = MemoryDisk()
+        disk.make_directory(DATA)
+        await self._run_alone(disk, crashes=3, feed="theirs")
+        return disk
+
+    async def disk_of_backup(self, disk):
+        """Starts a copy of a member's disk by itself, as a restored one, and returns it."""
+        await self._run_alone(disk, crashes=1, restored=True)
+        return disk
+
+    async def _run_alone(self, disk, *, crashes, restored=False, feed=None):
+        """Runs a node of no set on ``disk`` until it has crashed ``crashes`` times; each time it makes ``feed``."""
+        self._alone += 1
+        name = f"alone-{self._alone}"
+        rnd = self.random_of(name)
+        machine = Machine(name, rnd, self.network, self.clock, self.report, lambda node: None, restored=restored)
+        machine.put_disk(disk)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(machine.run)
+                for _ in range(crashes):
+                    machine.start()
+                    await machine.up()
+                    if feed is not None:
+                        async with self.connect_operator(name, self.url_of(name)) as client:
+                            await (await client.create_feed(feed, partitions=1)).put(b"key", b"value")
+                    machine.kill(End.KILL)
+                    await machine.life_over()
+                scope.cancel()
+
+    def connect_operator(self, name, url=None):
+        """Returns a patient client on the operator's machine; ``name`` is that of its generator."""
+        host = host_of(self, "operator", self.random_of(name))
+        return tailrace.connect(url or self.url, host=host, connect_timeout=60.0, retry_for=60.0)
+
+    # The run
 
     async def run(self):
-        """Raises Violation, or whatever else went wrong."""
-        self.nursery.start_soon(self.machine.run)
+        """Runs the programs among faults, mends everything and checks the result.
+
+        Raises:
+            Violation: A promise is broken. Whatever else goes wrong is raised, too.
+        """
+        for machine in self.machines:
+            self.nursery.start_soon(machine.run)
         await self._make_feed()
-        for process in (*self.processes, *self.sinks):
-            self.nursery.start_soon(process.run)
-        await Faults(self).run(FAULTY_SECONDS)
-        with trio.move_on_after(HEALING_SECONDS_MAX) as healing:
-            await self._heal()
-            await self._all_caught_up()
-        if healing.cancelled_caught:
-            raise Violation(f"{HEALING_SECONDS_MAX:g} s after everything was healed: {self._who_is_behind()}")
-        self._compare()
+        for program in (*self.programs, *self.sinks):
+            self.nursery.start_soon(program.run)
+        faults = Faults(self)
+        if self.plan.story is None:
+            await faults.run(self.plan.faulty_seconds)
+        else:
+            await self.plan.story.tell(self)
+            faults.mend()
+        await self._heal()
+        self.checks.compare()
         self.may_end.set()
-        await self._stop_cleanly()
+        await self.checks.restart()
 
     async def _make_feed(self):
-        await self.machine.up()
-        host = Host(
-            connect=self.network.of("operator").connect,
-            worker=InlineWorker,
-            random=self.random_of("operator"),
-            new_session=str,
-        )
-        async with tailrace.connect(self.url, host=host) as client:
+        if not self.plan.is_set:
+            await self.machines[0].up()
+        async with self.connect_operator("maker" if self.plan.is_set else "operator") as client:
+            if self.plan.story is not None and self.plan.story.has_elder_feed:
+                await self._make_elder_feed(client)
             await client.create_feed(
-                FEED, partitions=PARTITIONS, retention=self.retention, tombstone_age_s=TOMBSTONE_AGE_SECONDS
+                self.feed_name,
+                partitions=self.plan.partitions,
+                retention=self.plan.retention,
+                tombstone_age_s=TOMBSTONE_AGE_SECONDS,
             )
-        self._has_feed = True
-        self.report.feed_id = self.machine.life.node.feeds.named(FEED).info.feed_id
-        self.truth.restarted(self.machine.life.node, FEED, 1, lost_power=False, may_be_clean=False)
+            if self.plan.is_set:
+                [self.feed_id] = [info.feed_id for info in await client.feeds() if info.name == self.feed_name]
+        if not self.plan.is_set:
+            self.feed_id = self.machines[0].life.node.feeds.named(self.feed_name).info.feed_id
+        self.report.feed_id = self.feed_id
+        self.checks.feed_made()
 
-    # In the end
+    async def _make_elder_feed(self, client):
+        """Makes a feed without rows, and waits until the leader has it in a segment. No program makes another one."""
+        self.network.cut_ways(shapes.between(["founder"], self.names))
+        await client.create_feed("elder", partitions=1)
+        [leader] = [machine.life.node for machine in self.machines if self.leads(machine)]
+        while not leader.feeds.system.partitions[0].flushed_seq:  # noqa: ASYNC110 - it has no event
+            await trio.sleep(0.1)
 
     async def _heal(self):
-        self.is_over.set()
-        for process in (*self.writers, *self.others, *self.sinks):
-            await process.ended.wait()
+        """Waits until the nodes lead and follow, all programs have ended, and all copies and indexes have caught up."""
+        step = ""
+        with trio.move_on_after(HEALING_SECONDS_MAX) as healing:
+            self.is_over.set()
+            step = "a leader that all follow"
+            await self.checks.leader_found()
+            step = "all programs"
+            for program in (*self.writers, *self.others, *self.sinks):
+                await program.ended.wait()
+            step = "equal copies"
+            await self.checks.copies_level()
+            step = "the followers"
+            if self.plan.is_set:
+                for follower in self.followers:
+                    await follower.catch_up()
+            else:
+                async with trio.open_nursery() as nursery:
+                    for follower in self.followers:
+                        nursery.start_soon(follower.catch_up)
+        if healing.cancelled_caught:
+            why = self.checks.why_not_level()
+            raise Violation(f"{step} is waited for {HEALING_SECONDS_MAX:g} s after everything was healed: {why}")
 
-    async def _all_caught_up(self):
-        async with trio.open_nursery() as nursery:
-            for process in self.followers:
-                nursery.start_soon(self._catch_up, process)
-
-    async def _catch_up(self, process):
-        await process.started.wait()
-        await process.barrier()
-
-    def _who_is_behind(self):
-        return "; ".join(
-            f"{process.name}: {process.follower.status() if process.follower else 'not started'}"
-            for process in self.followers
-        )
-
-    def _compare(self):
-        """Every index is what the node is, and the node keeps what was promised."""
-        node = self.machine.life.node
-        node.check()
-        self.truth.judge()
-        state = self.truth.state()
-        for process in self.followers:
-            held = {key: value for key, (_, value) in process.index.held().items()}
-            wrong = sorted(key for key in held.keys() | state.keys() if held.get(key) != state.get(key))
-            if wrong:
-                raise Violation(
-                    f"{process.name} ({process.index.kind}) differs from the node in {len(wrong)} keys: {wrong[:5]}"
-                )
-        self._check_look_ups(node, state)
-        self._check_sinks(node)
-
-    def _check_look_ups(self, node, state):
-        """The node finds by key what was written."""
-        for key in self.keys:
-            partition = node.feeds.named(FEED).partitions[self.truth.history.partition_of(key)]
-            partition.keys.catch_up(partition.tree, lambda: False)
-            found = partition.find(key)
-            value = None if found is None else found.value
-            if value != state.get(key):
-                raise Violation(f"the node finds {value!r} for {key!r}, which is {state.get(key)!r}")
-
-    def _check_sinks(self, node):
-        """The node remembers of each sink the batch that it has published last, in each partition."""
-        for sink in self.sinks:
-            for partition in node.feeds.named(FEED).partitions:
-                runs = self.truth.partitions[partition.id].runs
-                last, run = partition.sinks.find(sink.name), runs.newest(sink.name)
-                is_whole = run is not None and runs.of(run.share.batch) is not None
-                known = None if last is None else (last.batch, last.seq, last.is_complete)
-                if known != (run and (run.share.batch[1], run.last_seq, is_whole)):
-                    raise Violation(f"partition {partition.id} knows of {sink.name} {last}, and has {run}")
-
-    async def _stop_cleanly(self):
-        """And a node that starts again holds the same, without a new branch."""
-        await self.machine.stop()
-        self.machine.start()
-        await self.machine.up()
-        self.machine.life.node.check()
-        self._check_sinks(self.machine.life.node)
+    async def restart_all(self):
+        """Stops all nodes cleanly, and starts them again."""
+        if not self.plan.is_set:
+            await self.machines[0].stop()
+        else:
+            async with trio.open_nursery() as nursery:
+                for machine in self.machines:
+                    nursery.start_soon(machine.stop)
+        for machine in self.machines:
+            machine.start()
+        for machine in self.machines:
+            await machine.up()
 
 
 @contextlib.contextmanager
 def _own_directory():
-    """One for the files of indexes, which goes with what is in it."""
+    """Makes a directory for the files of indexes, and removes it with them."""
     directory = Path(tempfile.mkdtemp(prefix="tailrace-simulation-"))
     try:
         yield directory
@@ -240,24 +272,43 @@ def _own_directory():
         directory.rmdir()
 
 
-def simulate(seed, *, trace=None):
-    """A run; its report. What goes wrong is raised, with the seed."""
+def simulate(seed, *, nodes=1, story=None, profile="", trace=None):
+    """Runs one world from its start to its end.
+
+    Args:
+        seed: Decides everything that is left to chance: a seed, with the other arguments, is one run.
+        nodes: How many nodes there are; `ANY_SET`: the seed chooses among two, three and five.
+        story: The story that takes the place of faults by chance. It says itself how many nodes it needs.
+        profile: The kinds of faults that come to a set, a key of `PROFILES`; "": the seed chooses.
+        trace: Called with a line for each event.
+
+    Returns:
+        The `Report`.
+
+    Raises:
+        Violation: A promise is broken. Whatever goes wrong has a note with the command that repeats the run.
+    """
+    plan = plan_run(seed, nodes, story, profile)
     clock = trio.testing.MockClock(autojump_threshold=0)
-    report = Report(trace=trace)
+    report = Report(trace, crosses=not plan.is_set)
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(seed, clock, report, nursery, directory).run()
+            await World(plan, clock, report, nursery, directory).run()
             nursery.cancel_scope.cancel()
 
     try:
-        sizes = small_sizes(in_parts=has_parts(seed)) if has_sink(seed) else contextlib.nullcontext()
-        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), sizes, replays_by_columns():
+        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), small_bounds(plan):
             trio.run(main, clock=clock)
+        if report.violation is not None:
+            raise report.violation
     except BaseException as error:
-        found = most_telling(error)
-        found.add_note(f"make simulate SEED={seed}")
+        # A violation that a program raises may be lost if something else fails because of it.
+        found = report.violation or most_telling(error)
+        if plan.is_set and isinstance(found, tailrace.UnknownFeed):
+            found = Violation(f"the feed that all programs use is gone: {found}")
+        found.add_note(plan.command)
         if found is error:
             raise
         raise found from None

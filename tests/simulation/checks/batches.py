@@ -195,3 +195,15 @@ class StandingParts:
             is_cut = any(0 < held[key] < count for key, count in batch.wanted.items())
             if is_cut or sorted(hashes) != sorted(hashes, key=lambda entry: (not entry[1], entry[0])):
                 raise Violation(f"{who} stands at {self._number}/{seq}, within a part of {id}: {sorted(held.items())}")
+
+
+def check_last_batch(sink, partition, runs):
+    """Checks that a partition remembers the last batch of a sink, as far as that batch stands in ``runs``.
+
+    Raises:
+        Violation: The partition remembers another batch, or another end of it.
+    """
+    last, run = partition.sinks.find(sink), runs.newest(sink)
+    known = None if last is None else (last.batch, last.seq, last.is_complete)
+    if known != (run and (run.share.batch[1], run.last_seq, runs.of(run.share.batch) is not None)):
+        raise Violation(f"partition {partition.id} knows of {sink} {last}, and has {run}")

@@ -7,6 +7,8 @@ from tailrace_server.replication import following
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.stream import resume
 
+from .bug import Bug
+
 _answer_request = resume.answer_request
 
 
@@ -26,8 +28,16 @@ def _require_nothing(promoting):
 
 
 BUGS = {
-    "a partition that fails and ends all that is followed": [(replica, "_OF_PARTITION", frozenset())],
-    "a replica that is told that a history was trimmed": [(resume, "answer_request", _answer_as_a_consumer)],
-    "a vote without owing what the leader cannot read": [(following, "with_debt", _owe_nothing)],
-    "a promotion of who cannot read a partition": [(Promotion, "_require_readable", _require_nothing)],
+    "a partition that fails and ends all that is followed": Bug(
+        [(replica, "_OF_PARTITION", frozenset())], {"damaged_leader": 0}
+    ),
+    "a replica that is told that a history was trimmed": Bug(
+        [(resume, "answer_request", _answer_as_a_consumer)], {"trimmed_log": 0}
+    ),
+    "a vote without owing what the leader cannot read": Bug(
+        [(following, "with_debt", _owe_nothing)], {"damaged_leader": 0}
+    ),
+    "a promotion of who cannot read a partition": Bug(
+        [(Promotion, "_require_readable", _require_nothing)], {"damaged_candidate": 0}
+    ),
 }

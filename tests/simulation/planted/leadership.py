@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from unittest import mock
-
 from tailrace.model import Level
 from tailrace_server.node import start
 from tailrace_server.partition import replica_apply as intake_taking
@@ -18,10 +15,7 @@ from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.serving import member_requests
 
-from . import failing_partitions as bugs_of_failing_partitions
-from . import majorities as bugs_of_holding
-from . import promotion as bugs_of_promotion
-from . import runs as bugs_of_runs
+from .bug import Bug
 
 _decide = member.decide
 _store = MembershipFile.store
@@ -105,35 +99,32 @@ def _show_all(partition, level):
 
 
 BUGS = {
-    "no fencing": [(member_requests, "answer_promise", _promise_and_go_on)],
-    "the term left out of the comparison": [(Partition, "standing", _standing_by_seq)],
-    "an entry that counts from below its base": [
-        (intake_taking, "entries_through", _whole_log),
-        (start, "entries_through", _whole_log),
-        (Partition, "standing", _standing_by_log),
-        (Partition, "check", _check_nothing),
-    ],
-    "a leader that leads again by itself": [(Member, "_lead_again", _lead_at_once), (member, "decide", _leads_again)],
-    "a majority without the leader, which leads again by itself": [
-        (Acknowledgements, "quorum_seq", _majority_without_the_leader),
-        (waiting, "_reached", _reached_by_followers),
-        (Member, "_lead_again", _lead_at_once),
-        (member, "decide", _leads_again),
-    ],
-    "a promise that is not durable": [(MembershipFile, "store", _forget_a_promise)],
-    "a leader that asks nobody whether it leads": [(Confirmations, "confirm", _confirm_at_once)],
-    "level quorum that shows what a majority has not": [(Partition, "visible_seq", _show_all)],
-    **bugs_of_promotion.BUGS,
-    **bugs_of_failing_partitions.BUGS,
-    **bugs_of_holding.BUGS,
-    **bugs_of_runs.BUGS,
+    "no fencing": Bug([(member_requests, "answer_promise", _promise_and_go_on)], {"two_masters": 0}),
+    "the term left out of the comparison": Bug([(Partition, "standing", _standing_by_seq)], {"dead_tail": 0}),
+    "an entry that counts from below its base": Bug(
+        [
+            (intake_taking, "entries_through", _whole_log),
+            (start, "entries_through", _whole_log),
+            (Partition, "standing", _standing_by_log),
+            (Partition, "check", _check_nothing),
+        ],
+        {"early_entry": 0},
+    ),
+    "a leader that leads again by itself": Bug(
+        [(Member, "_lead_again", _lead_at_once), (member, "decide", _leads_again)], {"lone_restart": 0}
+    ),
+    "a majority without the leader, which leads again by itself": Bug(
+        [
+            (Acknowledgements, "quorum_seq", _majority_without_the_leader),
+            (waiting, "_reached", _reached_by_followers),
+            (Member, "_lead_again", _lead_at_once),
+            (member, "decide", _leads_again),
+        ],
+        {"slow_leader": 0},
+    ),
+    "a promise that is not durable": Bug([(MembershipFile, "store", _forget_a_promise)], {"forgotten_promise": 0}),
+    "a leader that asks nobody whether it leads": Bug(
+        [(Confirmations, "confirm", _confirm_at_once)], {"stale_leader": 0}
+    ),
+    "level quorum that shows what a majority has not": Bug([(Partition, "visible_seq", _show_all)], {"dead_tail": 0}),
 }
-
-
-@contextlib.contextmanager
-def planted(bug, bugs=BUGS):
-    """The program has this bug in the body."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, wrong in bugs[bug]:
-            stack.enter_context(mock.patch.object(owner, name, wrong))
-        yield

@@ -11,6 +11,8 @@ from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep import rollback
 
+from .bug import Bug
+
 _acknowledged = rollback.acknowledged
 _agreed, _take = ReplicaPuller._agreed, ReplicaPuller._take
 _visible_seq = Partition.visible_seq
@@ -62,17 +64,31 @@ def _owe_what_is_known(partition, seq, log_left):
 
 
 BUGS = {
-    "acknowledgements of another branch": [
-        (ReplicaPuller, "_agreed", _acknowledge_at_once),
-        (Acknowledgements, "acknowledged", _count_any_branch),
-    ],
-    "an acknowledgement before the fsync": [(ReplicaPuller, "_take", _acknowledge_before_fsync)],
-    "an answer at quorum that waits for nobody": [(waiting, "_reached", _reached_by_leader)],
-    "a follower that shows at disk what its leader has not": [(Partition, "visible_seq", _shown_by_own_disk)],
-    "a feed that is not made yet and counts as dropped": [(Following, "_lists_through", _knows_any_feeds)],
-    "a debt that is forgotten where nothing is in common": [(rollback, "acknowledged", _owe_what_is_known)],
-    "a replaced disk that votes at once": [
-        (LocalMember, "counts", lambda member, votes, placement_id: True),
-        (LocalMember, "votes", property(lambda member: True)),
-    ],
+    "acknowledgements of another branch": Bug(
+        [
+            (ReplicaPuller, "_agreed", _acknowledge_at_once),
+            (Acknowledgements, "acknowledged", _count_any_branch),
+        ],
+        {"returned_tail": 1},
+    ),
+    "an acknowledgement before the fsync": Bug(
+        [(ReplicaPuller, "_take", _acknowledge_before_fsync)], {"slow_follower": 0}
+    ),
+    "an answer at quorum that waits for nobody": Bug([(waiting, "_reached", _reached_by_leader)], {"dead_tail": 0}),
+    "a follower that shows at disk what its leader has not": Bug(
+        [(Partition, "visible_seq", _shown_by_own_disk)], {"eager_follower": 0}
+    ),
+    "a feed that is not made yet and counts as dropped": Bug(
+        [(Following, "_lists_through", _knows_any_feeds)], {"late_list": 0}
+    ),
+    "a debt that is forgotten where nothing is in common": Bug(
+        [(rollback, "acknowledged", _owe_what_is_known)], {"forgotten_branches": 0}
+    ),
+    "a replaced disk that votes at once": Bug(
+        [
+            (LocalMember, "counts", lambda member, votes, placement_id: True),
+            (LocalMember, "votes", property(lambda member: True)),
+        ],
+        {"replaced_disk": 0},
+    ),
 }

@@ -15,6 +15,8 @@ from tailrace_server.replication.standings import NOTHING, Best, Standing
 from tailrace_server.serving import member_requests, stream_requests
 from tailrace_server.serving.connection import Connection
 
+from .bug import Bug
+
 # Who looks whether another node is of the same cluster.
 JUDGES = (peer_states, promises, promotion, taking, stream_requests)
 _step_down = Member.step_down
@@ -115,44 +117,74 @@ HEARD = [
     (LocalMember, "counts_seen", lambda member, seen: True),
 ]
 BUGS = {
-    "a leader that has promised leads on": [(Member, "step_down", _lead_on)],
-    "a follower that has promised follows on": [
-        (Member, "step_down", _follow_on),
-        (Member, "nothing_under_way", _wait_for_nothing),
-    ],
-    "a follower that takes writes": [
-        (Leadership, "require_writable", lambda node: None),
-        (Connection, "require_writable", lambda connection, leadership: None),
-    ],
-    "a leader that does not look for a later one": [(Member, "_look_as_leader", _look_at_nobody)],
-    "a leader that steps down only for one that it reaches": [
-        (member, "later_leader", _step_down_for_leaders_only),
-        (Promotion, "_require_last", _promise_whoever_led),
-    ],
-    "a term that is promised twice": [(member_requests, "answer_promise", _promise_again)],
-    "a promotion without a majority": [(Promotion, "_require_voters", _require_nobody)],
-    "a promotion that fetches nothing": [(promotion, "choose", _choose_own)],
-    "a promotion that does not fetch the list of feeds": [(promotion, "choose", _choose_own_feeds)],
-    "a promotion that goes on with the branch of the leader before": [(Promotion, "_fetch_all", _keep_branch)],
-    "a list of feeds that is written at level disk": [
-        (Leadership, "safest_level", property(lambda node: Level.DISK)),
-    ],
-    "a handover that keeps the branch in any term": [(Promotion, "_keeps_branch", _keep_branch_in_any_term)],
-    "a member without a vote that is heard": HEARD,
-    "an older copy of a member's own disk that votes": [
-        (module, "why_older", lambda name, known, told: "") for module in (local_member, peer_states)
-    ],
-    "another cluster that is heard, and members without a vote": [
-        *HEARD,
-        *((module, "why_other_cluster", _of_one_cluster) for module in JUDGES),
-    ],
-    "a handover without the leader's promise": [
-        (Promotion, "_gather", _gather_without_leader),
-        (Promotion, "_fetch_all", _keep_branch_of_handover),
-    ],
-    "a handover beside writes, of what has come": [
-        (Leadership, "pause_writes", lambda node: None),
-        (promotion, "choose", _choose_own),
-        (Promotion, "_fetch_all", _keep_branch_of_handover),
-    ],
+    "a leader that has promised leads on": Bug([(Member, "step_down", _lead_on)], {"promised_leader": 0}),
+    "a follower that has promised follows on": Bug(
+        [
+            (Member, "step_down", _follow_on),
+            (Member, "nothing_under_way", _wait_for_nothing),
+        ],
+        {"two_masters": 0},
+    ),
+    "a follower that takes writes": Bug(
+        [
+            (Leadership, "require_writable", lambda node: None),
+            (Connection, "require_writable", lambda connection, leadership: None),
+        ],
+        {"busy_handover": 0},
+    ),
+    "a leader that does not look for a later one": Bug(
+        [(Member, "_look_as_leader", _look_at_nobody)], {"stale_leader": 0}
+    ),
+    "a leader that steps down only for one that it reaches": Bug(
+        [
+            (member, "later_leader", _step_down_for_leaders_only),
+            (Promotion, "_require_last", _promise_whoever_led),
+        ],
+        {"lasting_bridge": 0, "lasting_cuts": 0},
+    ),
+    "a term that is promised twice": Bug([(member_requests, "answer_promise", _promise_again)], {"two_candidates": 0}),
+    "a promotion without a majority": Bug([(Promotion, "_require_voters", _require_nobody)], {"lone_candidate": 0}),
+    "a promotion that fetches nothing": Bug([(promotion, "choose", _choose_own)], {"laggard": 0}),
+    "a promotion that does not fetch the list of feeds": Bug(
+        [(promotion, "choose", _choose_own_feeds)], {"laggard": 0}
+    ),
+    "a promotion that goes on with the branch of the leader before": Bug(
+        [(Promotion, "_fetch_all", _keep_branch)], {"dead_tail": 0}
+    ),
+    "a list of feeds that is written at level disk": Bug(
+        [
+            (Leadership, "safest_level", property(lambda node: Level.DISK)),
+        ],
+        {"lone_founder": 0},
+    ),
+    "a handover that keeps the branch in any term": Bug(
+        [(Promotion, "_keeps_branch", _keep_branch_in_any_term)], {"dead_branch": 0}
+    ),
+    "a member without a vote that is heard": Bug(HEARD, {"old_backup": 0}),
+    "an older copy of a member's own disk that votes": Bug(
+        [(module, "why_older", lambda name, known, told: "") for module in (local_member, peer_states)],
+        {"older_copy": 0},
+    ),
+    "another cluster that is heard, and members without a vote": Bug(
+        [
+            *HEARD,
+            *((module, "why_other_cluster", _of_one_cluster) for module in JUDGES),
+        ],
+        {"strangers": 0},
+    ),
+    "a handover without the leader's promise": Bug(
+        [
+            (Promotion, "_gather", _gather_without_leader),
+            (Promotion, "_fetch_all", _keep_branch_of_handover),
+        ],
+        {"lost_handover": 0},
+    ),
+    "a handover beside writes, of what has come": Bug(
+        [
+            (Leadership, "pause_writes", lambda node: None),
+            (promotion, "choose", _choose_own),
+            (Promotion, "_fetch_all", _keep_branch_of_handover),
+        ],
+        {"busy_handover": 0},
+    ),
 }

@@ -10,6 +10,8 @@ from tailrace_server.state import last_batches
 from tailrace_server.state.last_batches import LastBatches
 from tailrace_server.stream.replication_stream import ReplicationStream
 
+from .bug import Bug
+
 _write = Publisher._write
 
 
@@ -51,9 +53,15 @@ def _go_on(leadership, term):
 
 
 BUGS = {
-    "last batches that followers are not told": [(ReplicationStream, "_encode_sinks", _tell_nothing_of_sinks)],
-    "parts of a batch that followers are not told": [(ReplicationStream, "_encode_sinks", _tell_nothing_of_parts)],
-    "a batch that is remembered by feed": [(Publisher, "_write", _write_where_none_is_there)],
-    "a last batch that outlives a rollback": [(LastBatches, "forget_above", _forget_nothing)],
-    "a publish that goes on in another term": [(Leadership, "require_term", _go_on)],
+    "last batches that followers are not told": Bug(
+        [(ReplicationStream, "_encode_sinks", _tell_nothing_of_sinks)], {"restless_leaders": 0}
+    ),
+    "parts of a batch that followers are not told": Bug(
+        [(ReplicationStream, "_encode_sinks", _tell_nothing_of_parts)], {"interrupted_parts": 0}
+    ),
+    "a batch that is remembered by feed": Bug(
+        [(Publisher, "_write", _write_where_none_is_there)], {"interrupted_publishes": 0}
+    ),
+    "a last batch that outlives a rollback": Bug([(LastBatches, "forget_above", _forget_nothing)], {"lost_publish": 0}),
+    "a publish that goes on in another term": Bug([(Leadership, "require_term", _go_on)], {"deposed_publisher": 3}),
 }

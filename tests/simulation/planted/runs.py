@@ -8,6 +8,8 @@ from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep import rollback
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
+from .bug import Bug
+
 _take = ReplicaPuller._take
 
 
@@ -48,14 +50,22 @@ def _owe_nothing(membership, debts):
 _ABOVE_QUORUM = (Partition, "stable_seq", Partition.safe_seq)  # what a follower's leader has on its disk is folded
 
 BUGS = {
-    "a run that is kept as far as it has come": [(ReplicaPuller, "_take", _keep_what_came)],
-    "a rollback into the middle of a run": [(rollback, "straddling", _cut_anywhere)],
-    "acknowledgements inside of a run, of what no majority has": [
-        (ReplicaPuller, "_take", _acknowledge_inside),
-        _ABOVE_QUORUM,
-    ],
-    "folding of what no majority has, and a debt that is forgotten": [
-        _ABOVE_QUORUM,
-        (Membership, "owing", _owe_nothing),
-    ],
+    "a run that is kept as far as it has come": Bug(
+        [(ReplicaPuller, "_take", _keep_what_came)], {"half_a_run": 0, "leader_of_half_a_run": 2}
+    ),
+    "a rollback into the middle of a run": Bug([(rollback, "straddling", _cut_anywhere)], {"fork_in_a_run": 0}),
+    "acknowledgements inside of a run, of what no majority has": Bug(
+        [
+            (ReplicaPuller, "_take", _acknowledge_inside),
+            _ABOVE_QUORUM,
+        ],
+        {"run_without_an_end": 2},
+    ),
+    "folding of what no majority has, and a debt that is forgotten": Bug(
+        [
+            _ABOVE_QUORUM,
+            (Membership, "owing", _owe_nothing),
+        ],
+        {"folded_tail": 0},
+    ),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 from tailrace.consuming.ring import Ring, RingChange
 from tailrace.model import failover
 from tailrace.model.failover import Resume, ResumeReason
@@ -14,6 +12,8 @@ from tailrace_server.state.last_batches import LastBatches
 from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 from tailrace_server.stream import rounds
 from tailrace_server.upkeep.committer import Committer
+
+from .bug import Bug
 
 _identity_of = worker.identity_of
 _append_batch = appending.append_batch
@@ -88,20 +88,14 @@ def _seal_without_sync(self, stage):
 
 
 BUGS = {
-    "an acknowledgement before fsync": (Committer, "when_durable", _answer_before_fsync),
-    "`>` for `>=` at a base": (failover, "_resume_in_history", _resume_beyond_the_base),
-    "a barrier answered one round early": (rounds, "_covered", _covered_by_this_round),
-    "a purge without raising the purge seq": (worker, "identity_of", _purge_in_silence),
-    "a ring dropped after a refetch": (Ring, "replacing", _drop_after_refetch),
-    "a publish that forgets its batch": (appending, "append_batch", _forget_the_batch),
-    "a manifest without the last batches": (LastBatches, "as_of", _leave_out_the_batches),
-    "a publish that is journaled block by block": (appending, "append_batch", _write_apart),
-    "a publish that anybody may stand inside of": (PublishedBatches, "add", _remember_no_run),
-    "a stage that is sealed before it is durable": (Stages, "finish_seal", _seal_without_sync),
+    "an acknowledgement before fsync": Bug([(Committer, "when_durable", _answer_before_fsync)], seed=22),
+    "`>` for `>=` at a base": Bug([(failover, "_resume_in_history", _resume_beyond_the_base)], seed=0),
+    "a barrier answered one round early": Bug([(rounds, "_covered", _covered_by_this_round)], seed=3),
+    "a purge without raising the purge seq": Bug([(worker, "identity_of", _purge_in_silence)], seed=112),
+    "a ring dropped after a refetch": Bug([(Ring, "replacing", _drop_after_refetch)], seed=102),
+    "a publish that forgets its batch": Bug([(appending, "append_batch", _forget_the_batch)], seed=5),
+    "a manifest without the last batches": Bug([(LastBatches, "as_of", _leave_out_the_batches)], seed=3),
+    "a publish that is journaled block by block": Bug([(appending, "append_batch", _write_apart)], seed=58),
+    "a publish that anybody may stand inside of": Bug([(PublishedBatches, "add", _remember_no_run)], seed=6),
+    "a stage that is sealed before it is durable": Bug([(Stages, "finish_seal", _seal_without_sync)], seed=8),
 }
-
-
-def planted(bug):
-    """A context in which the program has this bug."""
-    owner, name, wrong = BUGS[bug]
-    return mock.patch.object(owner, name, wrong)

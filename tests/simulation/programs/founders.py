@@ -7,7 +7,7 @@ import contextlib
 import trio
 from tests.processes.violation import Violation
 
-from tailrace import BadPosition, UnknownFeed
+from tailrace import BadPosition, FeedExists, OutcomeUnknown, Retryable, UnknownFeed
 from tailrace.indexes import MemoryIndex
 
 from .process import PATIENT_S, Process
@@ -16,7 +16,7 @@ NAME = "passing"
 ROWS_MAX = 6
 
 
-class FoundingProcess(Process):
+class FeedFounder(Process):
     """See the module. Everything that it is told is certain, since it waits that long for it."""
 
     def __init__(self, world, name):
@@ -71,3 +71,48 @@ class FoundingProcess(Process):
                 self._index = index
                 task_status.started()
                 await trio.sleep_forever()
+
+
+class SetFounder(Process):
+    """Makes a feed, writes a row, and drops it, again and again under one name."""
+
+    def __init__(self, world, name):
+        super().__init__(world, name)
+        self.dropped = []  # ids of feeds whose drop was answered
+
+    async def session(self):
+        with (
+            contextlib.suppress(Retryable, OutcomeUnknown, UnknownFeed, FeedExists),
+            self.world.damage(),
+        ):
+            async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
+                while not self.world.is_over.is_set():
+                    feed = await client.create_feed(NAME, partitions=self.random.choice((1, 2)))
+                    try:
+                        feed_id = await self._use(client, feed)
+                    except UnknownFeed:
+                        self._is_missing("the feed that it has made")
+                        continue
+                    await client.drop_feed(NAME)
+                    self.dropped.append(feed_id)
+                    self.world.report.operation("feed made and dropped")
+                    await self.pause(self.random.random() * 2.0)
+            return
+        await trio.sleep(0.1)
+
+    async def _use(self, client, feed):
+        """The feed's id. What it was told of is there, a while later too."""
+        infos = [info for info in await client.feeds() if info.name == NAME]
+        if not infos:
+            raise UnknownFeed("it is not listed")
+        value, level = self.new_value(), self.random.choice(("disk", "quorum"))
+        await feed.put(b"key", value, level=level)
+        await self.pause(self.random.random() * 2.0)
+        item = await feed.get(b"key", level="quorum")
+        if level == "quorum" and (item is None or item.value != value):
+            self._is_missing("what it has written at quorum")
+        return infos[0].feed_id
+
+    def _is_missing(self, what):
+        if self.world.checks.promises.forced_at is None:
+            raise Violation(f"{self.name} does not find {what}, and nobody has forced a promotion")

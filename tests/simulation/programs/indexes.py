@@ -15,6 +15,7 @@ from tests.crashing_indexes import (
 )
 from tests.processes.violation import Violation
 
+from tailrace.indexes import MemoryIndex
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 
 KINDS = {
@@ -73,7 +74,7 @@ class CheckedIndex:
         return self._inner.open()
 
     def apply(self, mutations, checkpoint):
-        truth = self._world.truth
+        truth = self._world.checks.truth
         truth.check_rows(mutations, may_be_lost=self._may_be_lost)
         with self._dying():
             self._inner.apply(mutations, checkpoint)
@@ -92,7 +93,7 @@ class CheckedIndex:
 
     def _check_position(self, number, position, held):
         """It is not ahead of what was delivered."""
-        truth = self._world.truth
+        truth = self._world.checks.truth
         if position is None or position.log.branch != truth.history.branches[number].log.branch:
             return  # that history has ended; the follower has not heard of it yet
         if position.seq > len(truth.partitions[number].rows):
@@ -105,13 +106,13 @@ class CheckedIndex:
         truth.check_covers(number, floor, held, f"{self._name} ({self.kind}) at its position")
         if is_between:
             truth.check_stands(number, position.seq, self._name)
-            self._world.report.rested(self._name, number)
+            self._world.report.at_snapshot_end(self._name, number)
 
     def check_covers(self, number, floor, what):
-        self._world.truth.check_covers(number, floor, self.held(), f"{self._name} ({self.kind}) {what}")
+        self._world.checks.truth.check_covers(number, floor, self.held(), f"{self._name} ({self.kind}) {what}")
 
     def rollback(self, partition, seq):
-        self._world.rolled_back(self._name, partition, f"{self.kind} to {seq}")
+        self._world.checks.rolled_back(self._name, partition, f"{self.kind} to {seq}")
         with self._dying():
             point = self._inner.rollback(partition, seq)
         if point is None:
@@ -138,3 +139,27 @@ class _CheckedPreparedIndex(CheckedIndex):
 def chosen(rnd, count):
     """So many kinds, each once as long as there are enough."""
     return list(itertools.islice(itertools.cycle(rnd.sample(sorted(KINDS), len(KINDS))), count))
+
+
+class LevelIndex(MemoryIndex):
+    """In memory; holds all that it is given against what was ever written, and the promise of its level."""
+
+    def __init__(self, world, name, level):
+        super().__init__()
+        self._world = world
+        self._name = name
+        self._level = level
+        self.positions = {}
+
+    def apply(self, mutations, checkpoint):
+        for partition, key, value, seq, _ in mutations:
+            if value is not None:
+                self._world.checks.check_was_written(self._name, partition, key, value)
+            del seq
+        super().apply(mutations, checkpoint)
+        self.positions = dict(checkpoint.positions)
+        self._world.report.operation("apply", f"{self._name} {len(mutations)}")
+
+    def rollback(self, partition, seq):
+        self._world.checks.rolled_back(self._name, partition, f"to {seq}", self._level)
+        return super().rollback(partition, seq)

@@ -44,7 +44,7 @@ class Operator:
     async def promote(self, machine, *, force=False):
         """Whether it leads."""
         if force:
-            self._world.promises.force_tried()
+            self._world.checks.promises.force_tried()
         report = self._world.report
         report.operation("promote asked for" if not force else "forced promotion asked for", machine)
         answer = await self.ask(machine, Opcode.PROMOTE, force=force)

@@ -11,67 +11,23 @@ a run without a sink is the same run as ever.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-import random
 from typing import NamedTuple
-from unittest import mock
 
 import trio
 from tests.processes.violation import Violation
 
 from tailrace import BatchBehind, Retryable, UnknownStage
 from tailrace.errors import TailraceError
-from tailrace_server.node import node
-from tailrace_server.publishing import cutting, joining, publisher, stages
-from tailrace_server.stream import partition_stream
-from tailrace_server.upkeep import flushed_segment
 
-from .. import machine
 from ..checks.batches import VALUE_PREFIX, Share
 from ..machine import End
-from .process import FEED, PATIENT_S, Process
+from .process import PATIENT_S, Process
 
-# Of a batch: few blocks are joined to one, so that runs have several; and what a segment and a snapshot take of them.
-JOINED_BYTES = 100
-SEGMENT_BYTES = 1_500
-SNAPSHOT_BYTES = 600
-# Of a part; no key of a batch has more, as it has at most so many rows. And of a stage, what is sorted at a time.
-PART_BYTES = 1_000
+# No key of a batch has more rows, and a batch of parts has several keys.
 ROWS_OF_KEY_MAX = 3
-READ_BYTES = 400
-# After so long an unsealed stage has lost its writer; how often is looked for what nobody publishes.
-IDLE_SECONDS = 3.0
-EXPIRE_SECONDS = 1.0
 # Until the driver gives a batch up, or is cut off: it takes about so long.
 BATCH_SECONDS = 0.05
-
-
-def has_sink(seed):
-    """Whether a run has one: every other one, since it takes its time."""
-    return random.Random(f"{seed} sinks").random() < 0.5
-
-
-def has_parts(seed):
-    """Whether the batches of a run come in parts: every other one again."""
-    return random.Random(f"{seed} parts").random() < 0.5
-
-
-@contextlib.contextmanager
-def small_sizes(*, in_parts):
-    """What is written for batches of gigabytes is in force for a few rows in the body."""
-    storage = dataclasses.replace(machine.STORAGE, publish_bytes_max=PART_BYTES) if in_parts else machine.STORAGE
-    with (
-        mock.patch.object(machine, "STORAGE", storage),
-        mock.patch.object(publisher, "STEP_S", 0.0 if in_parts else publisher.STEP_S),
-        mock.patch.object(cutting, "READ_BYTES", READ_BYTES),
-        mock.patch.object(joining, "JOINED_BYTES_MAX", JOINED_BYTES),
-        mock.patch.object(flushed_segment, "SEGMENT_BYTES_MAX", SEGMENT_BYTES),
-        mock.patch.object(partition_stream, "SNAPSHOT_BYTES_MAX", SNAPSHOT_BYTES),
-        mock.patch.object(stages, "IDLE_S_MAX", IDLE_SECONDS),
-        mock.patch.object(node, "_EXPIRE_SECONDS", EXPIRE_SECONDS),
-    ):
-        yield
 
 
 class StagedPart(NamedTuple):
@@ -84,15 +40,13 @@ class StagedPart(NamedTuple):
 
 
 class Sink(Process):
-    """See the module. It ends with a batch that is there, once it is told that all is over.
+    """A driver with its tasks. It ends with a batch that is there, once it is told that all is over."""
 
-    What it publishes to, and who knows the truth of that, is up to the classes that are made of it.
-    """
-
-    feed_name = FEED
-
-    def __init__(self, world, name):
+    def __init__(self, world, name, keys_of, stray_chance=0.0):
+        """``keys_of``: the group of its keys. ``stray_chance``: how often it writes keys that are not in use."""
         super().__init__(world, name)
+        self._keys_of = keys_of
+        self._stray_chance = stray_chance
         self._number = -1  # of the present batch
         self._keys = ()  # its rows', in their order
         self._is_answered = False  # somebody was told that it is published
@@ -126,7 +80,7 @@ class Sink(Process):
     async def session(self):
         with contextlib.suppress(Retryable):
             async with self.connect(retry_for=self.random.choice(self.patience_s), connect_timeout=5.0) as client:
-                feed = client.feed(self.feed_name)
+                feed = client.feed(self.world.feed_name)
                 while not self._done.is_set():
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._have_trouble)
@@ -180,12 +134,12 @@ class Sink(Process):
             return
         self._keys = ()
         if self.world.is_over.is_set():
-            await self._orphans_expired()
+            await self.world.checks.stages_expired()
             self._done.set()
 
     def _chosen_keys(self):
         keys = self._keys_to_write()
-        if self.world.in_parts:
+        if self.world.plan.in_parts:
             keys = list(keys) * ROWS_OF_KEY_MAX
             return tuple(self.random.sample(keys, min(self.random.choice((3, 16, 48)), len(keys))))
         return tuple(self.random.choice(keys) for _ in range(self.random.choice((1, 3, 8, 16))))
@@ -205,10 +159,10 @@ class Sink(Process):
             return False
         if set(published.written) | set(published.skipped) != set(shares):
             raise Violation(f"{self._batch} has rows for {sorted(shares)}, the answer is {published}")
-        if self._is_answered and published.written and not self._may_have_lost():
+        if self._is_answered and published.written and not self.world.checks.may_lose_batches:
             raise Violation(f"{self._batch} was published, and is again: {published}")
         self.world.report.operation("batch published again" if self._is_answered else "batch published", self._number)
-        self._told(sorted(shares), published.written)
+        self.world.checks.publish_answered(self._batch, sorted(shares), published.written)
         self._is_answered = True
         self.answers += 1
         return True
@@ -256,11 +210,11 @@ class Sink(Process):
         """Of a stage: what goes to one partition begins with a put, by which all of it can be found."""
         begun, rows = set(), []
         for number, key in enumerate(keys):
-            partition = self._partition_of(key)
-            deleted = partition in begun and not self.world.in_parts and self.random.random() < 0.2
+            partition = self.world.partition_of(key)
+            deleted = partition in begun and not self.world.plan.in_parts and self.random.random() < 0.2
             begun.add(partition)
             name = b"%s %d %d %d " % (self.name.encode(), self._number, self._stages, number)
-            size = self.random.choice((0, 10, 50, 50) if self.world.in_parts else (0, 10, 50, 50, 200))
+            size = self.random.choice((0, 10, 50, 50) if self.world.plan.in_parts else (0, 10, 50, 50, 200))
             rows.append((key, None if deleted else VALUE_PREFIX + name + self.random.randbytes(size)))
         return tuple(rows)
 
@@ -271,9 +225,9 @@ class Sink(Process):
         rows = {}
         for part in parts:
             for key, value in part.rows:
-                rows.setdefault(self._partition_of(key), []).append((key, value))
+                rows.setdefault(self.world.partition_of(key), []).append((key, value))
         shares = {partition: Share(self._batch, tuple(found)) for partition, found in rows.items()}
-        self._about_to_ask(shares)
+        self.world.checks.publish_asked(shares)
         return shares
 
     async def _learn_number(self, feed, parts):
@@ -281,12 +235,12 @@ class Sink(Process):
         try:
             published = await self._publish(feed, parts, 0)
         except BatchBehind as error:
-            if error.first_batch != self._number and not self._may_have_lost():
+            if error.first_batch != self._number and not self.world.checks.may_lose_batches:
                 raise Violation(f"{self._batch} is the next one, and {error.first_batch} is said to be") from error
             self.world.report.operation("batch of another checkpoint refused", self._number)
             self._has_new_checkpoint = False
             return True
-        if published is not None and not self._may_have_lost():
+        if published is not None and not self.world.checks.may_lose_batches:
             raise Violation(f"batch 0 of another checkpoint was published as {published}, before {self._batch}")
         return False
 
@@ -299,79 +253,23 @@ class Sink(Process):
                     origin, stages = f"checkpoint {self._checkpoint}", [part.stage for part in parts]
                     return await feed.publish(self.name, number, stages, origin=origin, compare=False)
             except UnknownStage as error:
-                self._check_may_be_gone(parts, error)
+                self.world.checks.stage_gone(self._batch, parts, self._failures(), error)
                 return None
             except Retryable as error:
                 self.world.report.operation("publish without an answer", type(error).__name__)
             await trio.sleep(0.1 * self.random.random())
 
-    # The world
+    # The nodes
 
     def _machines(self):
-        """Those that it publishes to, the leader first."""
-        raise NotImplementedError
-
-    def _partition_of(self, key):
-        raise NotImplementedError
+        """Returns the machines that it publishes to, that of the leader first."""
+        return sorted(self.world.machines, key=lambda machine: not self.world.leads(machine))
 
     def _keys_to_write(self):
-        raise NotImplementedError
+        keys = self.world.keys
+        is_in_use = self._stray_chance == 0.0 or self.random.random() < 1.0 - self._stray_chance
+        return (keys.in_use if is_in_use else keys.all)[self._keys_of]
 
     def _failures(self):
-        """Of calls of the disks, so far."""
-        return sum(machine.failures for machine in self._machines())
-
-    def _may_have_lost(self):
-        """Whether what was answered may be lost."""
-        return False
-
-    def _about_to_ask(self, shares):
-        """From now on these shares may be there."""
-        raise NotImplementedError
-
-    def _told(self, partitions, written):
-        """The batch is in all of ``partitions``; ``written``: by partition, where it came to stand."""
-        raise NotImplementedError
-
-    def _check_may_be_gone(self, parts, error):
-        """A sealed stage is not there."""
-        raise NotImplementedError
-
-    async def _orphans_expired(self):
-        """In the end: until nobody has a stage any more."""
-
-
-class SinkProcess(Sink):
-    """Of a single node."""
-
-    def _machines(self):
-        return [self.world.machine]
-
-    def _partition_of(self, key):
-        return self.world.truth.history.partition_of(key)
-
-    def _keys_to_write(self):
-        return self.world.keys_in_use if self.random.random() < 0.7 else self.world.keys
-
-    def _about_to_ask(self, shares):
-        self.world.truth.asked_to_publish(shares)
-
-    def _told(self, partitions, written):
-        self.world.truth.published(self._batch, partitions, written)
-
-    def _check_may_be_gone(self, parts, error):
-        """A sealed stage is there until it is old, unless its disk could not be read."""
-        world = self.world
-        oldest = min(part.sealed_at for part in parts)
-        is_old = trio.current_time() - oldest >= world.machine.config.storage.stage_age_s
-        has_failed = any(part.failures != self._failures() for part in parts)
-        # An age is told by the wall clock, give or take an hour; here it is a few seconds.
-        if not is_old and not has_failed and not world.report.faults["wall clock set"]:
-            raise Violation(f"{self._batch}: what was sealed is gone: {error}") from error
-
-    async def _orphans_expired(self):
-        """Until the node has no stage any more. Where its wall clock was set nobody can say how long that takes."""
-        world = self.world
-        if not world.report.faults["wall clock set"]:
-            while not world.machine.is_up or world.machine.life.node.stages.statistics()[:2] != (0, 0):  # noqa: ASYNC110
-                await trio.sleep(EXPIRE_SECONDS)
+        """Returns how many calls of the disks have failed until now."""
+        return sum(machine.failures for machine in self.world.machines)

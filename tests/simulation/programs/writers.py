@@ -7,9 +7,19 @@ import contextlib
 import trio
 from tests.processes.writers import PipelinedWriter, Values, Writer
 
-from tailrace import Retryable
+from tailrace import (
+    OutcomeUnknown,
+    Put,
+    Retryable,
+    Unreachable,
+    VersionConflict,
+    VersionLost,
+    VersionRange,
+    WritesLost,
+)
 
-from .process import FEED, PATIENT_S, Process
+from .keys import ANY
+from .process import PATIENT_S, Process
 
 # Between two writes of who is in haste: some of what it has written is always about to become durable.
 HASTE_PAUSE_SECONDS_MAX = 0.006
@@ -54,8 +64,8 @@ class SmallValues(Values):
         self._name = name
 
     def key(self):
-        keys = self._world.keys_in_use if self.random.random() < 0.9 else self._world.keys
-        return self.random.choice(keys)
+        keys = self._world.keys.in_use if self.random.random() < 0.9 else self._world.keys.all
+        return self.random.choice(keys[ANY])
 
     def value(self):
         self._count += 1
@@ -75,13 +85,13 @@ class CarelessWriter(Writer):
         return await self._single(self._ask(key, None, None), feed.delete(key, level=self._level))
 
 
-class WritingProcess(Process):
+class ModelWriter(Process):
     """One of tests/model's writers."""
 
     def __init__(self, world, name, level="disk", *, pipelined=False):
         super().__init__(world, name)
-        values = SmallValues(world, self.random, name, world.keys)
-        history = world.truth.history
+        values = SmallValues(world, self.random, name, world.keys.all[ANY])
+        history = world.checks.truth.history
         self._pause_s = 0.4
         self._is_hasty = level == "memory"
         if pipelined:
@@ -93,16 +103,12 @@ class WritingProcess(Process):
             self._writer = Writer(history, values, world.versions, level=level, lasting=True)
 
     async def session(self):
-        retry_for = self.random.choice((0.3, 3.0, PATIENT_S))
-        with contextlib.suppress(Retryable), self.world.damage():
-            async with self.connect(retry_for=retry_for, connect_timeout=5.0) as client:
-                feed = client.feed(FEED)
-                while not self.world.is_over.is_set():
-                    answered = await self._writer.step(feed)
-                    self.world.report.operation("write" if answered else "write without an answer")
-                    await self._rest()
-            return
-        await trio.sleep(0.1)
+        await self.repeat(self._step, retry_for=self.random.choice((0.3, 3.0, PATIENT_S)))
+
+    async def _step(self, feed):
+        answered = await self._writer.step(feed)
+        self.world.report.operation("write" if answered else "write without an answer")
+        await self._rest()
 
     async def _rest(self):
         world, seconds = self.world, self.random.random()
@@ -114,3 +120,75 @@ class WritingProcess(Process):
         else:
             with trio.move_on_after(seconds * self._pause_s):
                 await world.haste.begun()
+
+
+class LevelWriter(Process):
+    """Writes at one level, and now and then with a condition."""
+
+    def __init__(self, world, name, level, pause_s=0.3, keys=""):
+        super().__init__(world, name)
+        self.level = level
+        self._keys = keys or level
+        self._pause_s = pause_s
+        self._known = {}  # versions, by key
+
+    async def session(self):
+        retry_for = PATIENT_S if self.world.is_patient else self.random.choice((0.5, 2.0, PATIENT_S))
+        await self.repeat(self._step, retry_for=retry_for)
+
+    async def _step(self, feed):
+        key = self.random.choice(self.world.keys.in_use[self._keys])
+        action = self.random.choices([self._put, self._conditional, self._delete, self._batch], [5, 3, 2, 2])[0]
+        await action(feed, key)
+        await self.pause(self.random.random() * self._pause_s)
+
+    async def _put(self, feed, key):
+        value = self.new_value()
+        await self._write(key, value, lambda: feed.put(key, value, level=self.level))
+
+    async def _conditional(self, feed, key):
+        value, version = self.new_value(), self._known.get(key)
+        if version is None:
+            await self._write(key, value, lambda: feed.put(key, value, level=self.level, if_absent=True))
+        else:
+            await self._write(key, value, lambda: feed.put(key, value, level=self.level, if_version=version))
+
+    async def _delete(self, feed, key):
+        await self._write(key, None, lambda: feed.delete(key, level=self.level))
+
+    async def _batch(self, feed, key):
+        """Several rows in one block: the keys are of one partition."""
+        of = self.world.partition_of
+        keys = [other for other in self.world.keys.in_use[self._keys] if of(other) == of(key)][:3]
+        changes = [(key, self.new_value()) for key in keys]
+        write = self.world.checks.promises.asked(self.world.checks.place(of(key)), self.level, changes)
+        with contextlib.suppress(OutcomeUnknown, WritesLost, Retryable):
+            versions = await feed.write([Put(*change) for change in changes], level=self.level)
+            self.world.checks.promises.written(write, versions[of(key)])
+            self.world.report.operation(f"batch at {self.level}")
+
+    async def _write(self, key, value, send):
+        promises, place = self.world.checks.promises, self.world.checks.place(self.world.partition_of(key))
+        write = promises.asked(place, self.level, [(key, value)])
+        try:
+            version = await send()
+        except VersionConflict as conflict:
+            promises.refused(write)
+            self._known[key] = conflict.current
+        except VersionLost:
+            promises.refused(write)
+            self._known.pop(key, None)
+        except (OutcomeUnknown, WritesLost, Retryable) as error:
+            self._known.pop(key, None)
+            if isinstance(error, Unreachable) and error.outcome == "not sent":
+                promises.refused(write)
+            self.world.report.operation(f"write at {self.level} without an answer")
+        else:
+            promises.written(write, range_of(version))
+            self._known[key] = None if value is None else version
+            self.world.report.operation(f"write at {self.level}")
+
+
+def range_of(version):
+    """Of one row."""
+    return VersionRange(version.partition, version.branch, version.seq, version.seq)

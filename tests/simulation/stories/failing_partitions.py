@@ -9,9 +9,10 @@ from tests.processes.violation import Violation
 import tailrace
 from tailrace.trio.host import Host
 
-from .. import shapes
+from ..faults import shapes
 from ..machine import End
 from .stage import Stage
+from .story import Story
 
 LOG = "log"
 
@@ -83,7 +84,7 @@ async def damaged_candidate(world):
     _, new, _ = stage.three
     await stage.until(lambda: all(partition.chain.segments for partition in stage.partitions(new)))
     await stage.node(new).storage.flusher.write_feeds()
-    unheard = shapes.between(world.names, world.client_names)
+    unheard = shapes.between(world.names, world.program_names)
     world.network.cut_ways(unheard)
     await trio.sleep(0.5)
     places = stage.damage_segments(new, -1)
@@ -95,4 +96,8 @@ async def damaged_candidate(world):
     stage.mend_segments(new, places)
 
 
-STORIES = [trimmed_log, damaged_leader, damaged_candidate]
+STORIES = [
+    Story(trimmed_log),
+    Story(damaged_leader),
+    Story(damaged_candidate),
+]

@@ -7,8 +7,9 @@ import itertools
 import trio
 from tests.processes.violation import Violation
 
-from .. import shapes
+from ..faults import shapes
 from .stage import Stage
+from .story import Story
 
 # In the simulated time. After one promotion all that follows from it has happened within so long; then nothing changes
 # any more, as long as nobody does anything.
@@ -38,15 +39,12 @@ async def lasting_cuts(world):
     world.network.heal_ways(ways)
 
 
-lasting_cuts.nodes = 5
-
-
 async def _settled(world):
     """Nobody comes to lead, once what was done has had its effect. Raises Violation.
 
     Clients reach no node meanwhile: what they would write costs most of the time of a run.
     """
-    unheard = shapes.between(world.names, world.client_names)
+    unheard = shapes.between(world.names, world.program_names)
     world.network.cut_ways(unheard)
     await trio.sleep(SETTLING_SECONDS)
     operations = world.report.operations
@@ -60,4 +58,7 @@ async def _settled(world):
         )
 
 
-STORIES = [lasting_bridge, lasting_cuts]
+STORIES = [
+    Story(lasting_bridge),
+    Story(lasting_cuts, nodes=5),
+]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import trio
 
 from ..machine import End
-from .stage import Stage, told_after_another_feed, told_with_short_logs
+from .stage import Stage
+from .story import Story
 
 
 async def returned_tail(world):
@@ -91,7 +92,6 @@ async def replaced_disk(world):
     await stage.promote(third)
 
 
-@told_after_another_feed
 async def late_list(world):
     """A replaced disk has heard of a feed, and not yet that it has heard of all; then the leader is lost.
 
@@ -114,7 +114,6 @@ async def late_list(world):
     await trio.sleep(0.5)
 
 
-@told_with_short_logs
 async def forgotten_branches(world):
     """A leader is restarted so often that it shares no branch with a follower that was away; then it is lost.
 
@@ -126,7 +125,7 @@ async def forgotten_branches(world):
     stage.delay_rows(old, third)
     await stage.written(10)
     await stage.end(away)
-    for _ in range(forgotten_branches.entries_max + 1):
+    for _ in range(world.plan.entries_max + 1):
         await stage.end(old)
         await stage.begin(old)
         await stage.leads(old)
@@ -140,4 +139,11 @@ async def forgotten_branches(world):
     await trio.sleep(0.5)
 
 
-STORIES = [returned_tail, slow_follower, eager_follower, replaced_disk, late_list, forgotten_branches]
+STORIES = [
+    Story(returned_tail),
+    Story(slow_follower),
+    Story(eager_follower),
+    Story(replaced_disk),
+    Story(late_list, has_elder_feed=True),
+    Story(forgotten_branches, entries_max=3),
+]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from .stage import Stage, told_to_five
+from .stage import Stage
+from .story import Story
 
 
 async def lone_candidate(world):
@@ -99,7 +100,6 @@ async def busy_handover(world):
     await trio.sleep(1.0)
 
 
-@told_to_five
 async def dead_branch(world):
     """A leader dies with an entry that nobody has heard of; the one before, which missed it, hands over.
 
@@ -188,15 +188,15 @@ async def older_copy(world):
 
 
 STORIES = [
-    lone_candidate,
-    two_candidates,
-    laggard,
-    promised_leader,
-    lone_founder,
-    lost_handover,
-    busy_handover,
-    dead_branch,
-    strangers,
-    old_backup,
-    older_copy,
+    Story(lone_candidate),
+    Story(two_candidates),
+    Story(laggard),
+    Story(promised_leader),
+    Story(lone_founder),
+    Story(lost_handover),
+    Story(busy_handover),
+    Story(dead_branch, nodes=5),
+    Story(strangers),
+    Story(old_backup),
+    Story(older_copy),
 ]

@@ -6,6 +6,7 @@ import trio
 
 from ..machine import End
 from .stage import Stage
+from .story import Story
 
 
 async def half_a_run(world):
@@ -90,4 +91,10 @@ async def folded_tail(world):
     await stage.promote(new)
 
 
-STORIES = [half_a_run, leader_of_half_a_run, fork_in_a_run, run_without_an_end, folded_tail]
+STORIES = [
+    Story(half_a_run),
+    Story(leader_of_half_a_run),
+    Story(fork_in_a_run),
+    Story(run_without_an_end),
+    Story(folded_tail),
+]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from .. import shapes
+from ..faults import shapes
 from .stage import Stage
+from .story import Story
 
 
 async def restless_leaders(world):
@@ -95,7 +96,7 @@ async def deposed_publisher(world):
     old, new, _ = stage.three
     goes_on = stage.hold_publishes(old, 1)
     stage.cut_off(old)
-    stage.send_clients(new, [name for name in world.client_names if name != sink.name])
+    stage.send_clients(new, [name for name in world.program_names if name != sink.name])
     stage.send_clients(old, [sink.name])
     await stage.until(lambda: _is_half_published(stage, old, sink))
     await stage.promote(new)
@@ -112,7 +113,10 @@ def _last_batches(stage, name, sink):
     return [partition.sinks.find(sink.name) for partition in stage.partitions(name)]
 
 
-STORIES = [restless_leaders, interrupted_publishes, interrupted_parts, lost_publish, deposed_publisher]
-for story in STORIES:
-    story.is_of_a_sink = True
-interrupted_parts.is_of_parts = True
+STORIES = [
+    Story(restless_leaders, has_sink=True),
+    Story(interrupted_publishes, has_sink=True),
+    Story(interrupted_parts, has_sink=True, in_parts=True),
+    Story(lost_publish, has_sink=True),
+    Story(deposed_publisher, has_sink=True),
+]

@@ -8,27 +8,8 @@ from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
-from .. import shapes
+from ..faults import shapes
 from ..machine import End
-
-
-def told_to_five(story):
-    """Marks a story that is told to a set of five; others are told to three."""
-    story.nodes = 5
-    return story
-
-
-def told_after_another_feed(story):
-    """Marks a story that has a feed before the one that is written to, in a segment of the list of feeds."""
-    story.has_elder_feed = True
-    return story
-
-
-def told_with_short_logs(story):
-    """Marks a story in which failover logs keep few entries, so that few restarts are more than they keep."""
-    story.entries_max = 3
-    return story
-
 
 # In the header of a segment's first block: without that nothing behind it is read.
 SEGMENT_BYTE = 80
@@ -72,7 +53,7 @@ class Stage:
 
     def send_clients(self, node, names=None):
         """These clients reach that node only, and come to it at once."""
-        names = self._world.client_names if names is None else names
+        names = self._world.program_names if names is None else names
         others = [name for name in self._world.names if name != node]
         self.network.heal_ways(shapes.between([node], names))
         self.network.cut_ways(shapes.between(others, names))
@@ -216,9 +197,9 @@ class Stage:
 
     async def written(self, count):
         """Until a majority has so many more writes: clients may take a while to come to another leader."""
-        acknowledged = self._world.promises.count("quorum") + count
+        acknowledged = self._world.checks.promises.count("quorum") + count
         with trio.move_on_after(10.0):
-            while self._world.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it tells nobody
+            while self._world.checks.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it tells nobody
                 await trio.sleep(0.01)
 
     async def looked(self, count):

@@ -1,155 +1,23 @@
-"""What has to happen for one rule to matter, step by step: the shortest ways that are known, for a set of three.
+"""All stories, by name.
 
-Each story is told to a world in place of its faults; clients go on meanwhile. With the rule every promise holds, and
-without it one is broken (test_planted_bugs.py).
+A story is told to a world in place of faults by chance; the programs go on meanwhile. With the rule that it is about
+every promise holds, and without that rule one is broken (`tests/simulation/planted`). Each story is the shortest one
+that is known for its rule.
 """
 
 from __future__ import annotations
 
-import trio
-
-from ..machine import End
-from . import failing_partitions as stories_of_failing_partitions
-from . import lasting_cuts as stories_of_partitions
-from . import majorities as stories_of_holding
-from . import promotion as stories_of_promotion
-from . import runs as stories_of_runs
-from .stage import Stage
-
-
-async def dead_tail(world):
-    """A leader that is cut off writes a lot that nobody else has; the next one a little, and dies."""
-    await trio.sleep(0.3)
-    stage = Stage(world)
-    old, new, third = stage.three
-    stage.cut((old, new), (old, third))
-    await trio.sleep(1.5)
-    await stage.promote(new)
-    stage.send_clients(new)
-    await stage.written(6)
-    stage.machine(new).kill(End.KILL)
-    stage.heal((old, third))
-    await stage.promote(old)
-    stage.send_clients(old)
-    await trio.sleep(0.5)
-
-
-async def stale_leader(world):
-    """A leader that is cut off from its set is asked for what others write at the next one."""
-    await trio.sleep(0.5)
-    stage = Stage(world)
-    old, new, third = stage.three
-    # What is written there and has no answer yet would hold up who looks.
-    staying = ["looker", "refused"]
-    stage.send_clients(new, [name for name in world.client_names if name not in staying])
-    await trio.sleep(0.1)
-    stage.cut((old, new), (old, third))
-    stage.send_clients(old, staying)
-    await stage.promote(new)
-    await stage.written(20)
-
-
-async def early_entry(world):
-    """A follower that lags behind hears of a branch, and dies before it holds what the branch begins with."""
-    await trio.sleep(0.2)
-    stage = Stage(world)
-    old, new, third = stage.three
-    stage.cut((old, third))
-    await trio.sleep(1.0)
-    stage.cut((old, new))
-    await stage.promote(new)
-    stage.network.seconds_max = 0.04
-    with trio.move_on_after(1.0):
-        while not stage.is_ahead_of_itself(third):  # noqa: ASYNC110 - it tells nobody
-            await trio.sleep(0.001)
-    await trio.sleep(0.02)
-    stage.machine(new).kill(End.POWER)
-    stage.network.seconds_max = 0.002
-    stage.cut((new, third))
-    await stage.restart(third)
-    stage.heal((old, third))
-    await stage.promote(third)
-    await trio.sleep(0.5)
-
-
-async def forgotten_promise(world):
-    """Whoever has promised the next leader starts again, and reaches the leader before."""
-    await trio.sleep(0.3)
-    stage = Stage(world)
-    old, new, third = stage.three
-    stage.cut((old, new), (old, third))
-    await stage.promote(new)
-    stage.cut((new, third))
-    stage.machine(third).kill(End.POWER)
-    await stage.machine(third).life_over()
-    stage.heal((old, third))
-    stage.machine(third).start()
-    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
-    await trio.sleep(2.0)
-    stage.heal((new, third))
-    stage.cut((old, third))
-    await trio.sleep(1.0)
-
-
-async def slow_leader(world):
-    """What both followers hold is lost on the leader, whose disk is slow, with its power."""
-    await trio.sleep(0.3)
-    stage = Stage(world)
-    old, new, third = stage.three
-    stage.machine(old).slowness_s = 0.02  # so that its fsyncs are made in a thread
-    await trio.sleep(1.5)
-    stage.machine(old).stall_s = 5.0
-    await trio.sleep(0.5)
-    stage.cut((old, new), (old, third))
-    stage.machine(old).loses_all = True
-    stage.machine(old).kill(End.POWER)
-    await stage.machine(old).life_over()
-    stage.machine(old).stall_s = stage.machine(old).slowness_s = 0.0
-    stage.machine(old).start()
-    await stage.machine(old).up()
-    await trio.sleep(0.5)
-    stage.heal((old, new), (old, third))
-    await trio.sleep(1.0)
-
-
-async def two_masters(world):
-    """Whoever has promised the next leader still hears the one before."""
-    await trio.sleep(0.3)
-    stage = Stage(world)
-    old, new, _ = stage.three
-    stage.cut((old, new))
-    await stage.promote(new)
-    stage.send_clients(old, ["looker", "register-1", "writer-quorum"])
-    await trio.sleep(1.5)
-
-
-async def lone_restart(world):
-    """A leader starts again while another one leads."""
-    await trio.sleep(0.3)
-    stage = Stage(world)
-    old, new, third = stage.three
-    stage.cut((old, new), (old, third))
-    await stage.promote(new)
-    await stage.restart(old)
-    stage.send_clients(new, ["register-1", "register-2", "writer-quorum"])
-    stage.send_clients(old, ["looker", "register-3", "writer-disk"])
-    await trio.sleep(1.0)
-
+from . import failing_partitions, lasting_cuts, leaders, majorities, promotion, runs, sinks
 
 STORIES = {
-    story.__name__: story
+    story.name: story
     for story in (
-        dead_tail,
-        stale_leader,
-        early_entry,
-        forgotten_promise,
-        slow_leader,
-        two_masters,
-        lone_restart,
-        *stories_of_promotion.STORIES,
-        *stories_of_partitions.STORIES,
-        *stories_of_failing_partitions.STORIES,
-        *stories_of_holding.STORIES,
-        *stories_of_runs.STORIES,
+        *leaders.STORIES,
+        *promotion.STORIES,
+        *lasting_cuts.STORIES,
+        *failing_partitions.STORIES,
+        *majorities.STORIES,
+        *runs.STORIES,
+        *sinks.STORIES,
     )
 }

@@ -1,0 +1,96 @@
+"""Faults of disks: a disk is slow, refuses calls, is full, or is replaced by another one."""
+
+from __future__ import annotations
+
+import errno
+
+import trio
+
+from ..machine import FAILING, End
+
+
+async def slow_disk(faults):
+    machine = faults.machine()
+    faults.world.report.fault("slow disk", machine.name)
+    machine.slowness_s = faults.random.choice((0.002, 0.02, 0.2))
+    await trio.sleep(2.0 * faults.random.random())
+    machine.slowness_s = 0.0
+
+
+async def failing_disk(faults):
+    machine = faults.machine()
+    faults.world.report.fault("disk errors", machine.name)
+    names = faults.random.sample(FAILING, faults.random.randint(1, 3))
+    machine.fail_calls(names, faults.random.choice((0.05, 0.3, 1.0)), errno.EIO)
+    await trio.sleep(faults.pace.errors_s * faults.random.random())
+    machine.mend()
+
+
+async def full_disk(faults):
+    machine = faults.machine()
+    faults.world.report.fault("full disk", machine.name)
+    machine.fill(faults.random.randint(0, 6_000))
+    await trio.sleep(3.0 * faults.random.random())
+    machine.mend()
+
+
+async def lose_disk(faults):
+    """A disk is replaced by an empty one; never in a run those of a majority."""
+    if faults.disks_lost + 1 > (len(faults.world.machines) - 1) // 2:
+        return
+    machine = faults.machine()
+    if machine in faults.taken_out:
+        return
+    faults.disks_lost += 1
+    faults.world.report.fault("disk lost", machine.name)
+    machine.kill(End.POWER)
+    await machine.life_over()
+    machine.replace_disk()
+    await trio.sleep(faults.random.choice((0, 0.5)) * faults.random.random())
+    machine.start()
+
+
+async def strange_disk(faults):
+    """A member is started on the directory of another cluster's node, for a while."""
+    disk = await faults.world.disk_of_another_cluster()
+    machine = faults.random.choice(faults.world.machines)
+    if machine in faults.taken_out:
+        return
+    faults.world.report.fault("disk of another cluster", machine.name)
+    machine.kill(End.POWER)
+    await machine.life_over()
+    faults.taken_out[machine] = machine.put_disk(disk)
+    machine.start()
+    await trio.sleep(2.0 * faults.random.random())
+    if faults.random.random() < 0.5:
+        machine.kill(End.KILL)
+        await machine.life_over()
+        machine.put_disk(faults.taken_out.pop(machine))
+        machine.start()
+
+
+async def old_backup(faults):
+    """A member is started on a backup of its directory, which was started by itself; never in a run a majority."""
+    machine = faults.random.choice(faults.world.machines)
+    if machine in faults.taken_out or faults.disks_lost + 1 > (len(faults.world.machines) - 1) // 2:
+        return
+    if not machine.is_up:  # there may be nothing on its disk yet
+        return
+    faults.disks_lost += 1
+    machine.kill(End.KILL)
+    await machine.life_over()
+    backup = machine.disk.fork()
+    machine.start()
+    await trio.sleep(2.0 * faults.random.random())
+    backup = await faults.world.disk_of_backup(backup)
+    if machine in faults.taken_out:
+        return
+    faults.world.report.fault("old backup of a member", machine.name)
+    machine.kill(End.POWER)
+    await machine.life_over()
+    machine.put_disk(backup)
+    faults.taken_out[machine] = None
+    machine.start()
+
+
+FAULTS = (slow_disk, failing_disk, full_disk, lose_disk, strange_disk, old_backup)

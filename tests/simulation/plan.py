@@ -1,0 +1,112 @@
+"""What a seed decides before its run begins: how many nodes there are, what is done with them, and what may fail."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.model import failover
+
+if TYPE_CHECKING:
+    from .stories.story import Story
+
+# The number of nodes that stands for a set of two, three or five: the seed chooses.
+ANY_SET = 0
+ENTRIES_MAX = failover.ENTRIES_MAX
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choices of one run.
+
+    Attributes:
+        story: The events that take the place of faults by chance; None: faults come by chance.
+        profile: The kinds of faults that come, a key of `PROFILES`; "": the seed chooses.
+        partitions: How many partitions the feed has that every program uses.
+        retention: How that feed keeps its rows, "compact" or "history".
+        faulty_seconds: How long faults come, in simulated time.
+        may_force: Promotions may be forced.
+        block_bytes: How large the blocks of compacted segments are; None: as in production.
+        has_sink: A program publishes batches.
+        in_parts: These batches come in parts.
+        entries_max: How many entries a failover log keeps.
+    """
+
+    seed: int
+    nodes: int
+    story: Story | None = None
+    profile: str = ""
+    partitions: int = 4
+    retention: str = "compact"
+    faulty_seconds: float = 6.0
+    may_force: bool = False
+    block_bytes: int | None = None
+    has_sink: bool = False
+    in_parts: bool = False
+    entries_max: int = ENTRIES_MAX
+
+    def random_of(self, name):
+        """Returns the generator of one part of the run: what one part draws changes no other part."""
+        return random.Random(f"{self.seed} {name}")
+
+    @property
+    def is_set(self):
+        """Whether the nodes elect a leader and replicate."""
+        return self.nodes > 1
+
+    @property
+    def has_short_logs(self):
+        """Whether failover logs may drop entries in a run."""
+        return self.entries_max < ENTRIES_MAX
+
+    @property
+    def names(self):
+        """The machines of the nodes."""
+        return [f"node-{number}" for number in range(1, 1 + self.nodes)]
+
+    @property
+    def command(self):
+        """The command that repeats the run."""
+        if self.story is not None:
+            return f"make simulate STORY={self.story.name} SEED={self.seed}"
+        nodes = f" NODES={self.nodes}" if self.is_set else ""
+        return f"make simulate{nodes} SEED={self.seed}"
+
+
+def plan_run(seed, nodes=1, story=None, profile=""):
+    """Returns the plan of a run. A story says itself how many nodes it needs."""
+    if story is not None:
+        return Plan(
+            seed,
+            story.nodes,
+            story,
+            partitions=2,
+            block_bytes=250,  # else one block takes all rows, and a compacted segment has no inside
+            has_sink=story.has_sink,
+            in_parts=story.in_parts,
+            entries_max=story.entries_max,
+        )
+
+    def rnd(name):
+        return random.Random(f"{seed} {name}")
+
+    sinks = {"has_sink": rnd("sinks").random() < 0.5, "in_parts": rnd("parts").random() < 0.5}
+    if nodes == 1:
+        return Plan(seed, 1, retention=rnd("feed").choice(("compact", "compact", "compact", "history")), **sinks)
+    of_set = rnd("set")
+    may_force = of_set.random() < 0.25
+    retention = of_set.choice(("compact", "compact", "history"))
+    chosen = of_set.choice((3, 3, 3, 5, 5, 2))  # drawn in any case, so that NODES=3 repeats a run of three nodes
+    return Plan(
+        seed,
+        chosen if nodes == ANY_SET else nodes,
+        profile=profile,
+        partitions=2,
+        retention=retention,
+        faulty_seconds=5.0,
+        may_force=may_force,
+        block_bytes=of_set.choice((None, 250, 1_000)),
+        entries_max=rnd("short logs").choice((ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX, 3)),
+        **sinks,
+    )

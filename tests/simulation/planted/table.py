@@ -1,0 +1,15 @@
+"""All planted bugs, by name. `tests/README.md` has the rule that each of them breaks."""
+
+from __future__ import annotations
+
+from . import failing_partitions, leadership, majorities, promotion, publishing, runs, streams
+
+BUGS = {
+    **leadership.BUGS,
+    **promotion.BUGS,
+    **failing_partitions.BUGS,
+    **majorities.BUGS,
+    **runs.BUGS,
+    **publishing.BUGS,
+    **streams.BUGS,
+}

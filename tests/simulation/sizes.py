@@ -1,0 +1,56 @@
+"""Makes bounds of the product small for the time of a run, so that a few rows reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from unittest import mock
+
+from tailrace.model import failover
+from tailrace_server.feeds import recovery as feed_recovery
+from tailrace_server.node import node
+from tailrace_server.publishing import cutting, joining, publisher, stages
+from tailrace_server.stream import partition_stream
+from tailrace_server.upkeep import flushed_segment
+
+from . import machine
+
+# Few blocks of a batch are joined to one, so that a batch has several.
+JOINED_BYTES = 100
+# The largest segment and snapshot that hold one batch.
+SEGMENT_BYTES = 1_500
+SNAPSHOT_BYTES = 600
+# The largest part of a batch, and how much of a stage is sorted at a time.
+PART_BYTES = 1_000
+READ_BYTES = 400
+# An unsealed stage has lost its writer after IDLE_SECONDS. Stages are looked through every EXPIRE_SECONDS.
+IDLE_SECONDS = 3.0
+EXPIRE_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def small_bounds(plan):
+    """Makes the bounds small that the plan's run has to reach."""
+    with contextlib.ExitStack() as stack:
+        if plan.has_sink:
+            stack.enter_context(_small_batches(in_parts=plan.in_parts))
+        stack.enter_context(mock.patch.object(failover, "ENTRIES_MAX", plan.entries_max))
+        # A start goes by columns through a journal of any length: a run has too few records for it otherwise.
+        stack.enter_context(mock.patch.object(feed_recovery, "TOGETHER_MIN", 1))
+        yield
+
+
+@contextlib.contextmanager
+def _small_batches(*, in_parts):
+    storage = dataclasses.replace(machine.STORAGE, publish_bytes_max=PART_BYTES) if in_parts else machine.STORAGE
+    with (
+        mock.patch.object(machine, "STORAGE", storage),
+        mock.patch.object(publisher, "STEP_S", 0.0 if in_parts else publisher.STEP_S),
+        mock.patch.object(cutting, "READ_BYTES", READ_BYTES),
+        mock.patch.object(joining, "JOINED_BYTES_MAX", JOINED_BYTES),
+        mock.patch.object(flushed_segment, "SEGMENT_BYTES_MAX", SEGMENT_BYTES),
+        mock.patch.object(partition_stream, "SNAPSHOT_BYTES_MAX", SNAPSHOT_BYTES),
+        mock.patch.object(stages, "IDLE_S_MAX", IDLE_SECONDS),
+        mock.patch.object(node, "_EXPIRE_SECONDS", EXPIRE_SECONDS),
+    ):
+        yield

@@ -1,0 +1,32 @@
+"""A story: a few events in a fixed order, which show that one rule of a set matters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ..plan import ENTRIES_MAX
+
+
+@dataclass(frozen=True)
+class Story:
+    """The events, and the set that they need.
+
+    Attributes:
+        tell: Makes the events happen in a world, one after the other.
+        has_sink: A program publishes batches.
+        in_parts: These batches come in parts.
+        has_elder_feed: A feed is made before the one that all programs use, and is in a segment of the list of feeds.
+        entries_max: How many entries a failover log keeps; few, so that a few restarts are more than that.
+    """
+
+    tell: Callable[..., Awaitable[None]]
+    nodes: int = 3
+    has_sink: bool = False
+    in_parts: bool = False
+    has_elder_feed: bool = False
+    entries_max: int = ENTRIES_MAX
+
+    @property
+    def name(self):
+        return self.tell.__name__
