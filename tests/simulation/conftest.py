@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_logs():
-    """Nodes say a lot about what is done to them here. A record has the wall's time, and is nothing of the run's."""
+    """Disables logs: nodes log every fault, and a record has the time of the wall clock, which is not part of a run."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -1,6 +1,6 @@
-"""Which of the things that are hard together have met: elsewhere most bugs of changefeeds sat where two of them cross.
+"""Notes which events have met that are hard together: most bugs of changefeeds sit where two of them cross.
 
-    compaction, purge, crash, quiet partition   x resume    since this client had last asked for a partition's stream,
+    compaction, purge, crash, quiet partition   x resume    after this client's last request of a partition's stream
                                                             its segments were folded, its deletions purged, the node
                                                             had died, or nothing was written to it
     compaction, purge, crash, quiet partition,  x barrier   between the question for a barrier and its return; quiet: a
@@ -29,7 +29,7 @@ ALL = (
 )
 # The seeds of the quick test need not have them.
 RARE = ("rollback x rollback",)
-# Before a partition had its first row, or was folded for the first time.
+# Before a partition's first row, or its first compaction.
 NEVER = -1.0
 
 
@@ -44,14 +44,14 @@ class Crosses:
         self._resumed = {}  # client: when it last asked for a stream again
         self._filtered = set()  # clients that do not ask for everything
         self._barriers = {}  # client: when its last barrier came back
-        self._rolling_back = {}  # (client, partition): when it went back, where no snapshot has ended since
+        self._rolling_back = {}  # (client, partition): when it went back, if no snapshot has ended since
         self._rolled_back = {}  # client: when it last went back
         self._appended = defaultdict(lambda: NEVER)
         self._compacted = defaultdict(lambda: NEVER)
         self._purged = defaultdict(lambda: NEVER)
         self._died = NEVER
 
-    # What happens
+    # Events
 
     def died(self):
         self._died = self._now()
@@ -71,13 +71,13 @@ class Crosses:
         self._rolling_back[client, partition] = self._rolled_back[client] = self._now()
 
     def at_snapshot_end(self, client, partition):
-        """A client has come to the end of a snapshot of a partition."""
+        """Notes that a client is at the end of a snapshot of a partition."""
         begun = self._rolling_back.pop((client, partition), None)
         if begun is not None and self._died >= begun:
             self._note("crash x rollback")
 
     def heard(self, connection, client, data, feed_id):
-        """A node has got this from a client; ``feed_id``: of the feed that counts."""
+        """Reads the requests of a client. Those of the feed ``feed_id`` count."""
         decoder = self._decoders.setdefault(connection, FrameDecoder())
         for frame in decoder.receive_data(data):
             if frame.opcode is Opcode.STREAM_REQUEST:
@@ -85,7 +85,7 @@ class Crosses:
                 if request.feed_id == feed_id:
                     self._requested(client, request)
 
-    # What crosses it
+    # Crosses
 
     def _requested(self, client, request):
         partition, now = request.partition, self._now()
@@ -110,11 +110,11 @@ class Crosses:
             self._note("filter x resume")
 
     def barrier_begins(self):
-        """What ``barrier_ends`` is to be given."""
+        """Returns the moment of a request, for `barrier_ends`."""
         return self._now()
 
     def barrier_ends(self, client, begun):
-        """A barrier that was asked for at ``begun`` has come back."""
+        """Notes the crosses of a barrier that was asked for at ``begun`` and has returned."""
         times = {
             "compaction": max(self._compacted.values(), default=NEVER),
             "purge": max(self._purged.values(), default=NEVER),

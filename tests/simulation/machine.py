@@ -1,9 +1,9 @@
 """A machine with a node on it: its disk outlives the node's processes, each of which is a `Life`.
 
-A life ends in the middle of anything: at a call of the disk, which then raises `Crashed`, or when somebody says so.
-From that moment on nothing that its tasks still do has an effect: its disk refuses every call, and its connections are
-those of a dead process. What the disk has kept is decided then: all that was written where a process was killed, any
-part of what was not synced where the power was cut.
+A life ends at any moment: at a call of the disk, which then raises `Crashed`, or by a call of `kill`. From that moment
+on nothing that its tasks still do has an effect: its disk refuses every call, and its connections are those of a dead
+process. At that moment the disk decides which bytes it keeps: all that were written if the process was killed, and any
+part of those that were not synced if the power was cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace_server.runtime.host import Host
 
 DATA = "/data"
 PORT = 4700
-# So small that a run of a minute flushes, folds, purges, rotates and trims all the time.
+# So small that a run flushes, compacts, purges, rotates and trims all the time.
 STORAGE = StorageConfig(
     memory_bytes_max=60_000,
     segment_bytes=1_500,
@@ -41,7 +41,7 @@ STORAGE = StorageConfig(
 LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)
 # Calls of the disk that may be made to fail.
 FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "truncate", "open", "read_at")
-# A node that cannot start is started again after so long, and one that has given up writing likewise.
+# The longest pause before a machine starts its next node.
 RESTART_SECONDS = 1.0
 
 
@@ -54,18 +54,22 @@ class End(enum.Enum):
 
 
 class Life:
-    """One process of a node."""
+    """One process of a node.
+
+    Attributes:
+        shields: Scopes that a cancellation would wait for. A death ends them, too.
+    """
 
     def __init__(self, machine):
         self.machine = machine
         self.is_over = False
         self.node = None
         self.scope = trio.CancelScope()
-        self.shields = {}  # scopes of what a cancellation would wait for: a death does not
+        self.shields = {}
         self.stopping = trio.Event()
 
     def die(self):
-        """Nothing that the process still does has an effect."""
+        """Ends the process: nothing that its tasks still do has an effect."""
         if self.is_over:
             return
         self.is_over = True
@@ -98,7 +102,7 @@ class DiskOfLife:
 
 
 class SimulatedWorkers(InlineWorkers):
-    """What threads and processes do happens at one moment of the time that they take."""
+    """Workers in the run's own thread. Each job takes some time, and has its effect at one moment of it."""
 
     def __init__(self, life, rnd):
         super().__init__(DiskOfLife(life.machine.disk, life))
@@ -106,7 +110,7 @@ class SimulatedWorkers(InlineWorkers):
         self._rnd = rnd
 
     async def begin(self):
-        """Some time, which no cancellation cuts short: others go on meanwhile."""
+        """Waits for a while, which no cancellation cuts short, while other tasks go on."""
         await super().begin()
         with trio.CancelScope(shield=True) as shield:
             self._life.shields[shield] = None
@@ -132,7 +136,7 @@ class SimulatedWorkers(InlineWorkers):
 
 
 class Machine:
-    """See the module. ``on_start(node)`` is called with each node that has come up; ``name`` is its host.
+    """A machine with a disk. ``on_start(node)`` is called with each node that has come up; ``name`` is its host.
 
     ``changes`` are those of the node's `Config`.
     """
@@ -142,20 +146,20 @@ class Machine:
         self.disk = MemoryDisk()
         self.report = report
         self.slowness_s = 0.0
-        self.stall_s = 0.0  # how much longer everything takes that the disk is waited for
+        self.stall_s = 0.0  # how much longer each call takes that waits for the disk
         self.life = None
         self._clock = clock  # trio's
         self.node_clock = FakeClock(seconds=0.0, passing=trio.current_time)  # passes as trio's does
         self._rnd = rnd
         self._network = network
         self._on_start = on_start
-        self._crash_in = None  # so many changing calls until the next crash, and how it ends
-        self.loses_all = False  # that was not synced, at the next power cut
-        self.block_bytes = None  # about how large the blocks of folded segments are; None: as they are elsewhere
-        self._sync_crash_in = None  # so many syncs until the power goes
+        self._crash_in = None  # how many changing calls are left until the next crash, and its kind
+        self.loses_all = False  # the next power cut loses all bytes that were not synced
+        self.block_bytes = None  # the size of blocks of compacted segments; None: as in production
+        self._sync_crash_in = None  # how many fsyncs are left until the power goes
         self._failing = None
-        self.failures = 0  # of calls of the disk, so far
-        # Since a node has last come up: how many have been started, and what has become of them.
+        self.failures = 0  # how many calls of the disk have failed
+        # Since a node has last come up: how many were started, and how they ended.
         self.starts = 0
         self.may_be_clean = True  # the last stop
         self.lost_power = False
@@ -168,26 +172,26 @@ class Machine:
         )
         self.disk.make_directory(DATA)
 
-    # What goes wrong
+    # Faults
 
     def crash_at_call(self, calls, end):
-        """The life ends at a call of the disk that changes something, after so many others."""
+        """Ends the life at a changing call of the disk, after ``calls`` others."""
         self._crash_in = (calls, end)
 
     def crash_at_sync(self, syncs):
-        """The power goes as a file is to be synced, after so many others: what was shown at level memory is lost."""
+        """Cuts the power at an fsync, after ``syncs`` others: rows that were shown at level memory are lost."""
         self._sync_crash_in = syncs
 
     def fail_calls(self, names, chance, code):
-        """These calls fail, each with this chance, until ``mend``."""
+        """Lets each of these calls fail with ``chance``, until ``mend``."""
         self._failing = (frozenset(names), chance, code)
 
     def fill(self, free_bytes):
-        """The disk has no more than this left, until ``mend``."""
+        """Leaves ``free_bytes`` on the disk, until ``mend``."""
         self.disk.size_bytes -= self.disk.free - free_bytes
 
     def expect_nothing(self):
-        """No crash that was planned comes any more."""
+        """Drops the crashes that were planned."""
         self._crash_in = self._sync_crash_in = None
 
     def mend(self):
@@ -196,20 +200,20 @@ class Machine:
         self.disk.size_bytes = 1 << 40
 
     def replace_disk(self):
-        """An empty disk is put in the place of that of a machine on which nothing runs."""
-        assert self.life is None, "a disk is replaced while nobody uses it"
+        """Replaces the disk by an empty one, while no node runs."""
+        assert self.life is None, "the node that uses the disk has to be stopped first"
         self.disk = MemoryDisk()
         self.disk.make_directory(DATA)
 
     def put_disk(self, disk):
-        """Puts another disk into a machine on which nothing runs; gives the one that it had."""
-        assert self.life is None, "a disk is changed while nobody uses it"
+        """Replaces the disk by another one, while no node runs. Returns the disk before."""
+        assert self.life is None, "the node that uses the disk has to be stopped first"
         before, self.disk = self.disk, disk
         return before
 
     @property
     def has_given_up(self):
-        """The node takes nothing more, or takes segments for damaged that it could not read: it has to be restarted."""
+        """Whether the node has to be restarted: it takes no more writes, or could not read segments."""
         node = None if self.life is None else self.life.node
         if node is None:
             return False
@@ -248,14 +252,14 @@ class Machine:
     # Lives
 
     def kill(self, end):
-        """Ends the life that there is, at once; ``start`` lets the next one begin."""
+        """Ends the present life at once; ``start`` lets the next one begin."""
         self._hold()
         if self.life is not None and not self.life.is_over:
             self.life.end = end
             self.life.die()
 
     async def stop(self):
-        """A clean stop, unless something goes wrong in it."""
+        """Stops the node cleanly, unless a fault comes in between."""
         self._hold()
         if self.life is not None:
             self.life.stopping.set()
@@ -266,16 +270,16 @@ class Machine:
             self._may_start = trio.Event()
 
     def start(self):
-        """Lets a node run."""
+        """Lets the next node start."""
         self._may_start.set()
 
     async def up(self):
-        """Until a node serves."""
+        """Waits until a node serves."""
         while not self.is_up:
             await self._up.wait()
 
     async def life_over(self):
-        """Until the present life, if any, has ended."""
+        """Waits until the present life, if any, has ended."""
         if self.life is not None:
             await self._gone.wait()
 
@@ -284,7 +288,7 @@ class Machine:
         return self.life is not None and self.life.node is not None and not self.life.is_over
 
     def died(self, life):
-        """Called at the moment of a death."""
+        """Breaks the connections of a process that has just died."""
         self.report.node_died(life.end.value)
         if life.end is End.POWER:
             self._network.machine_died(self.name)
@@ -292,7 +296,7 @@ class Machine:
             self._network.process_died(self.name)
 
     async def run(self):
-        """One life after the other, for ever."""
+        """Runs one life after the other, until it is cancelled."""
         while True:
             await self._may_start.wait()
             self._network.machine_up(self.name)
@@ -306,7 +310,7 @@ class Machine:
                     life.is_over, life.end = True, End.STOP
             except BaseException as error:
                 self._judge(life, error)
-            if life.node is not None:  # else the mark that there was has been taken, or not
+            if life.node is not None:  # else it is unknown whether the start has taken the mark of a clean stop
                 self.may_be_clean = life.stopping.is_set()
             self.life = None
             self._gone.set()
@@ -341,7 +345,7 @@ class Machine:
                 node.check()
 
     def _judge(self, life, error):
-        """What a life ended with: its death, or what the disk has refused at the start; anything else is a bug."""
+        """Accepts the error of a death, or of a faulty disk at the start. Raises any other error: it is a bug."""
         errors = list(_leaves(error))
         if life.is_over and all(isinstance(e, Crashed | trio.Cancelled | OSError | TailraceError) for e in errors):
             if any(isinstance(e, trio.Cancelled) for e in errors):
@@ -355,7 +359,7 @@ class Machine:
 
 
 def bugs_end_the_run():
-    """A context in which a bug of its own that a node would log, and live through, is raised."""
+    """Returns a context in which a node raises the bugs of its own that it would log and survive."""
     return mock.patch.object(logging.Logger, "exception", _not_swallowed)
 
 

@@ -2,15 +2,15 @@
 
     Transport.send ──> socket buffer ──pump: delay, cut?──> inbox ──> Transport.receive
 
-1. Each direction of a connection is a `Pipe` with a task of its own, which belongs to the network: what was sent before
-   an orderly end still arrives, whoever has ended.
+1. Each direction of a connection is a `Pipe` with a task of its own, which belongs to the network: bytes that were sent
+   before an orderly end still arrive, whichever side has ended.
 2. Between two machines that are cut off from each other nothing moves, and connecting hangs. Connections outlive a
-   cut, unless somebody gives them up; healed, what was under way goes on. A way can be cut in one direction: what is
-   sent the other way still arrives, and nobody hears the answers (sets/shapes.py has the shapes that cuts take).
+   cut, unless a peer gives them up; when the cut heals, bytes that are under way go on. A way can be cut in one
+   direction: bytes of the other way still arrive, and the answers do not (faults/shapes.py has the shapes of cuts).
 3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
-   hear nothing, until it is up again and does not know what they talk about.
-4. A packet may be late: of one connection, or one way of all connections, what comes from some byte on is held back.
-5. All that a peer can be made to hold is bounded, as by the buffers of a socket: who does not read stops who sends.
+   hear nothing, until it is up again and knows none of their connections.
+4. A packet may be late: the bytes of one connection, or of one way of all connections, are held up from some byte on.
+5. Buffers are bounded like those of a socket: a receiver that does not read stops the sender.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailrace.errors import Unreachable
 # Small, so that writers meet full ones; a frame may be many times as large.
 SOCKET_BYTES = 8 * 1024
 INBOX_BYTES = 16 * 1024
-# So much of what a pipe has moved first is kept, by which its connection can be told from others.
+# How many of its first bytes a pipe keeps, by which stories tell its connection from others.
 BEGUN_BYTES = 2 * 1024
 
 
@@ -50,7 +50,7 @@ class Pipe:
         self.is_finished = False  # the sender has said all
         self.at_end = False  # and the receiver has heard it
         self.is_broken = False
-        self.is_unread = False  # nobody listens any more
+        self.is_unread = False  # the receiver is gone
         self.changed = trio.Event()
         self.arrived = trio.Event()
         self.room = trio.Event()
@@ -77,7 +77,7 @@ class Pipe:
         self.wake()
 
     async def pump(self):
-        """Moves what is sent, until there is nothing more to come."""
+        """Moves all bytes that are sent, until the sender has ended or the connection is broken."""
         while not self.is_broken:
             if not self._sent:
                 if self.is_finished:
@@ -201,7 +201,7 @@ class SimulatedTransport:
         self._network.forget(self)
 
     def die(self):
-        """Its process is gone: nothing that it still does has any effect."""
+        """Ends this side, whose process is gone: nothing that its tasks still do has an effect."""
         self._closed = True
         self._queue.clear()
         self.backlog_bytes = 0
@@ -209,7 +209,7 @@ class SimulatedTransport:
         self.incoming.wake()
 
     def reset(self):
-        """Both sides hear that the connection is broken."""
+        """Breaks the connection, and tells both sides."""
         self.incoming.break_()
         self.outgoing.break_()
         self._queued.set()
@@ -255,7 +255,7 @@ class SimulatedListener:
 
 
 class Network:
-    """See the module. ``nursery`` is that of the pumps; ``tap`` hears what arrives."""
+    """A network between machines. ``nursery`` runs the pumps; ``tap`` is called with all bytes that arrive."""
 
     def __init__(self, rnd, nursery, tap):
         self._rnd = rnd
@@ -264,7 +264,7 @@ class Network:
         self.listeners = {}
         self.dead = {}  # machines without power, and the event of their coming up
         self.transports = {}
-        self._late = {}  # a way or a Pipe -> how many of the bytes that come next are not held back
+        self._late = {}  # a way or a Pipe -> a function: how many of the next bytes are not held up
         self._cut = {}  # way, from one machine to another -> the event of its healing
         self.seconds_max = 0.002  # the longest delay, of one direction
         self.fragments = False
@@ -273,13 +273,13 @@ class Network:
     # For nodes and clients
 
     def of(self, machine):
-        """The network as a machine sees it: ``listen`` for nodes, ``connect`` for clients."""
+        """Returns the network as a machine sees it: ``listen`` for nodes, ``connect`` for clients."""
         return _Endpoint(self, machine)
 
     async def connect(self, machine, address):
         other = address.host
         await self.way((machine, other))
-        while (up := self.dead.get(other)) is not None:  # nobody there to refuse
+        while (up := self.dead.get(other)) is not None:  # a machine without power refuses no connection
             await up.wait()
         await self.way((other, machine))
         listener = self.listeners.get((address.host, address.port))
@@ -302,38 +302,38 @@ class Network:
     def forget(self, transport):
         self.transports.pop(transport, None)
 
-    # What the way does
+    # Delays
 
     async def way(self, link):
-        """Waits as long as a packet takes from one machine to another."""
+        """Waits for the time that a packet takes from one machine to another."""
         await trio.sleep(self._rnd.uniform(0, self.seconds_max))
         while (healed := self._cut.get(link)) is not None:
             await healed.wait()
 
     def passing(self, pipe, data):
-        """So many of the bytes of ``data`` are not late."""
+        """Returns how many bytes of ``data`` are not held up."""
         for late in (pipe, pipe.link):
             if late in self._late:
                 return self._late[late](pipe, data)
         return len(data)
 
     def fragment(self, nbytes):
-        """So many of the bytes that have arrived are read at once."""
+        """Returns how many of ``nbytes`` that have arrived are read at once."""
         if not self.fragments or self._rnd.random() < 0.8:
             return nbytes
         return self._rnd.randint(1, nbytes)
 
-    # What goes wrong
+    # Faults
 
     def cut(self, one, other):
-        """Nothing moves between two machines, either way, until ``heal``."""
+        """Cuts both ways between two machines, until ``heal``."""
         self.cut_ways([(one, other), (other, one)])
 
     def heal(self, one, other):
         self.heal_ways([(one, other), (other, one)])
 
     def cut_ways(self, ways):
-        """Nothing moves on these ways, each from one machine to another."""
+        """Cuts these ways, each from one machine to another."""
         for way in ways:
             self._cut.setdefault(way, trio.Event())
 
@@ -349,9 +349,9 @@ class Network:
             self.deliver(what)
 
     def hold_up(self, what, passing):
-        """From now on packets are late in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
+        """Holds up packets in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
 
-        ``passing(pipe, data)``: how many bytes of what comes next are not.
+        ``passing(pipe, data)`` returns how many of the next bytes are not held up.
         """
         self._late[what] = passing
 
@@ -363,11 +363,11 @@ class Network:
                     transport.outgoing.wake()
 
     def drop(self, transport):
-        """A connection breaks; what was under way is lost."""
+        """Breaks a connection; bytes that are under way are lost."""
         transport.reset()
 
     def drop_all(self, machines):
-        """All connections of these break."""
+        """Breaks all connections of these machines."""
         for transport in list(self.transports):
             if transport.machine in machines:
                 self.drop(transport)
@@ -376,7 +376,7 @@ class Network:
         return [transport for transport in self.transports if transport.machine == machine]
 
     def process_died(self, machine):
-        """The kernel ends what the process had open: what it had already been given still goes, or it is reset."""
+        """Ends the connections of a dead process, as its kernel does: they finish, or they are reset."""
         self._stop_listening(machine)
         for transport in self.of_machine(machine):
             transport.die()
@@ -389,7 +389,7 @@ class Network:
                 self.forget(transport)
 
     def machine_died(self, machine):
-        """Nobody is told; what was under way from there is lost."""
+        """Ends a machine without power: its peers hear nothing, and its bytes under way are lost."""
         self._stop_listening(machine)
         self.dead[machine] = trio.Event()
         for transport in self.of_machine(machine):
@@ -397,7 +397,7 @@ class Network:
             transport.outgoing.is_unread = True  # lost on the way
 
     def machine_up(self, machine):
-        """It knows of none of the connections that it had."""
+        """Starts a machine, which resets all connections that it had before."""
         if machine in self.dead:
             self.dead.pop(machine).set()
         for transport in self.of_machine(machine):

@@ -1,4 +1,4 @@
-"""What a seed decides before its run begins: how many nodes there are, what is done with them, and what may fail."""
+"""The plan of a run: all that its seed decides before it begins, such as the number of nodes and the faults."""
 
 from __future__ import annotations
 

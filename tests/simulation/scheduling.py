@@ -1,8 +1,8 @@
-"""What trio leaves to chance, decided by a seed. The two private names of trio that this takes are used here alone.
+"""Lets a seed decide the order of trio's tasks. No other module uses private names of trio.
 
-trio shuffles the tasks of each pass of its loop, so that nobody relies on an order. With its switch for deterministic
-scheduling it sorts them first, and shuffles them by a generator that can be seeded: then a run depends on the seed,
-and on nothing else of trio's.
+trio shuffles the tasks of each pass of its loop, so that no program relies on an order. With its switch for
+deterministic scheduling it sorts them first, and shuffles them by a generator that can be seeded: then a run depends on
+the seed, and on nothing else of trio's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trio._core import _run
 
 @contextlib.contextmanager
 def seeded(seed):
-    """Runs of trio inside of the body schedule their tasks as ``seed`` says."""
+    """Schedules the tasks of trio runs in the body by ``seed``."""
     allowed, state = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True
     _run._r.seed(seed)

@@ -31,7 +31,7 @@ OUTSIDE = [
 
 
 def test_a_run_takes_nothing_from_outside(monkeypatch):
-    simulate(4)  # what is imported late is there by now
+    simulate(4)  # imports all modules that a run imports late
     taken = []
 
     def note(name, original):

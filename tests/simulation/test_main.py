@@ -12,7 +12,7 @@ from .stories.table import STORIES
 
 
 class Runs:
-    """A fake of the simulator, which notes what it is asked for."""
+    """A fake of the simulator, which notes its arguments."""
 
     def __init__(self, monkeypatch):
         self._monkeypatch = monkeypatch

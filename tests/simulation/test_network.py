@@ -1,4 +1,4 @@
-"""The network in memory does to a connection what a real one may do."""
+"""The network in memory does to connections all that a real one may do."""
 
 import contextlib
 import random

@@ -13,7 +13,7 @@ from .world import simulate
 pytestmark = pytest.mark.slow
 
 # Operations of sinks that come by chance.
-OF_SINKS = ("batch published again", "batch of another checkpoint refused", "stage that nobody publishes")
+OF_SINKS = ("batch published again", "batch of another checkpoint refused", "stage that is not published")
 
 
 def run(suite, count):

@@ -46,9 +46,9 @@ class World:
     Attributes:
         is_over: Set when the faults are over: programs write and ask no more.
         may_end: Set when everything was checked: followers end.
-        checks: What the run is compared with, live for one node and in the end for a set.
+        checks: Those of one node, which come with each answer, or those of a set, most of which come in the end.
         versions: The versions that writers know of each key.
-        read_again: Set, and replaced, each time that a program has read again what a crash took.
+        read_again: Set, and replaced, each time that a program has read keys again after a rollback.
         is_patient: A story wants writers to wait for each answer as long as it takes.
         read_from, read_level: The node and the level whose state a story wants to be read all the time.
     """
@@ -128,7 +128,7 @@ class World:
             self.report.operation("answer that a segment is damaged")
 
     def has_read_again(self):
-        """Notes that a program has read again what a crash took, and not yet the rows after that."""
+        """Notes that a program has read keys again after a rollback, and not yet the rows after them."""
         read_again, self.read_again = self.read_again, trio.Event()
         read_again.set()
 
@@ -219,7 +219,7 @@ class World:
         self.network.cut_ways(shapes.between(["founder"], self.names))
         await client.create_feed("elder", partitions=1)
         [leader] = [machine.life.node for machine in self.machines if self.leads(machine)]
-        while not leader.feeds.system.partitions[0].flushed_seq:  # noqa: ASYNC110 - it has no event
+        while not leader.feeds.system.partitions[0].flushed_seq:  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.1)
 
     async def _heal(self):

@@ -1,4 +1,4 @@
-"""What was published, seen from inside: a batch's rows stand in a partition together, whole, and once.
+"""Checks published batches: the rows of each batch stand in a partition together, whole, and once.
 
 A sink tells each list of stages that it is about to have published, by partition: a `Share`. Any of them may be taken,
 since a batch that is run again is cut into other stages. From then on the rows of a partition are walked as they come:
@@ -27,7 +27,7 @@ VALUE_PREFIX = b"sink "
 
 
 class Share(NamedTuple):
-    """What a partition gets of a batch, (sink, number), by one list of stages: ((key, value), ...)."""
+    """The rows, ((key, value), ...), that one list of stages has for a partition of a batch, (sink, number)."""
 
     batch: tuple
     rows: tuple
@@ -42,32 +42,32 @@ class StandingRun(NamedTuple):
 
 
 class Batches:
-    """The shares of all batches that anybody has asked to be published; ``in_parts``: they may come in parts."""
+    """The shares of all batches that sinks have asked for; ``in_parts``: they may come in parts."""
 
     def __init__(self, in_parts=False):
         self._shares = {}  # by the value of its first row, or of each
         self._in_parts = in_parts
 
     def asked(self, share):
-        """It is about to be published, or already was."""
+        """Notes a share that is about to be published, or already was."""
         for _, value in share.rows if self._in_parts else share.rows[:1]:
             self._shares[value] = share
 
     def standing(self, number):
-        """What a partition has of them, nothing yet."""
+        """Returns a record of the batches of one partition, without any."""
         return (StandingParts if self._in_parts else StandingRuns)(number, self)
 
     def beginning_with(self, value):
-        """The share that such a row begins; None where no row of a sink is meant."""
+        """Returns the share that a row with ``value`` begins; None: it is no row of a sink."""
         if value is None or not value.startswith(VALUE_PREFIX):
             return None
         if value not in self._shares:
-            raise Violation(f"{value!r:.60} stands where nobody has asked for it to be published")
+            raise Violation(f"{value!r:.60} stands where no sink has published it")
         return self._shares[value]
 
 
 class StandingRuns:
-    """Of one partition: which of its rows were published together."""
+    """The rows of one partition that were published together."""
 
     def __init__(self, number, batches):
         self._number = number
@@ -76,7 +76,7 @@ class StandingRuns:
         self._last = {}  # (sink, number): the run
 
     def append(self, seq, key, value):
-        """The partition has taken a row."""
+        """Adds a row that the partition has taken."""
         if self._runs and seq <= self._runs[-1].last_seq:
             share, after_seq, _ = self._runs[-1]
             if share.rows[seq - after_seq - 1] != (key, value):
@@ -96,25 +96,25 @@ class StandingRuns:
         self._last[share.batch] = run
 
     def cut(self, high_seq):
-        """The partition has no more than this: the ends of its runs, if any, are at or below it."""
+        """Drops the rows above ``high_seq``, which has to lie inside no run."""
         self.check_stands(high_seq, "a start")
         while self._runs and self._runs[-1].last_seq > high_seq:
             del self._last[self._runs.pop().share.batch]
 
     def of(self, batch):
-        """The run of a batch; None where it has none here."""
+        """Returns the run of a batch; None: there is none."""
         return self._last.get(batch)
 
     def stands_at(self, batch, first_seq, last_seq):
-        """Whether a batch that is here is where somebody was told that it was written."""
+        """Returns whether a batch stands at the seqs of an answer."""
         return self._last[batch][1:] == (first_seq - 1, last_seq)
 
     def newest(self, sink):
-        """The last run of a sink; None where it has none here."""
+        """Returns the last run of a sink; None: there is none."""
         return next((run for run in reversed(self._runs) if run.share.batch[0] == sink), None)
 
     def check_stands(self, seq, who):
-        """Somebody has everything up to ``seq``, and nothing else: no part of a batch."""
+        """Checks that a program that has the rows up to ``seq``, and no others, has no batch in part."""
         for run in reversed(self._runs):
             if run.last_seq <= seq:
                 return
@@ -123,7 +123,7 @@ class StandingRuns:
 
 
 class _Batch:
-    """The rows of a batch that a partition has: their seqs, and of each key where they lie in the share."""
+    """The rows of a batch that a partition has."""
 
     def __init__(self, share):
         self.wanted = Counter(key for key, _ in share.rows)
@@ -135,7 +135,7 @@ class _Batch:
 
 
 class StandingParts:
-    """Of one partition, where batches come in parts."""
+    """The rows of one partition that were published, if batches come in parts."""
 
     def __init__(self, number, batches):
         self._number = number
@@ -143,7 +143,7 @@ class StandingParts:
         self._standing = {}  # by batch, the one that began last at the end
 
     def append(self, seq, key, value):
-        """The partition has taken a row."""
+        """Adds a row that the partition has taken."""
         share = self._batches.beginning_with(value)
         if share is None:
             return
@@ -156,7 +156,7 @@ class StandingParts:
         batch.rows.append((seq, key))
 
     def cut(self, high_seq):
-        """The partition has no more than this."""
+        """Drops the rows above ``high_seq``."""
         self.check_stands(high_seq, "a start")
         for id, batch in list(self._standing.items()):
             batch.rows = [row for row in batch.rows if row[0] <= high_seq]
@@ -166,17 +166,17 @@ class StandingParts:
                 del self._standing[id]
 
     def of(self, batch):
-        """Where a batch stands, from its first row to its last; None where it is not all here."""
+        """Returns a batch from its first row to its last; None: it is not whole."""
         found = self._standing.get(batch)
         return None if found is None or found.count(found.rows[-1][0]) != found.wanted else self._run(found)
 
     def stands_at(self, batch, first_seq, last_seq):
-        """Whether a batch that is here is where somebody was told that it was written, as a part of it was."""
+        """Returns whether the seqs of an answer lie inside a batch: an answer may name one part only."""
         run = self._run(self._standing[batch])
         return run.after_seq < first_seq <= last_seq <= run.last_seq
 
     def newest(self, sink):
-        """The last batch of a sink of which something is here; None where it has none."""
+        """Returns the last batch of a sink, whole or in part; None: there is none."""
         found = [batch for id, batch in self._standing.items() if id[0] == sink]
         return self._run(max(found, key=lambda batch: batch.rows[-1][0])) if found else None
 
@@ -186,7 +186,7 @@ class StandingParts:
         return StandingRun(next(iter(batch.shares.values())), seqs[0] - 1, seqs[-1])
 
     def check_stands(self, seq, who):
-        """Raises Violation if somebody who has everything up to ``seq`` has a part of a key, or lacks a lower one."""
+        """Checks that a program that has the rows up to ``seq`` has each key whole, in the order of their hashes."""
         for id, batch in self._standing.items():
             if batch.rows[0][0] > seq or (batch.rows[-1][0] <= seq and len(batch.rows) == batch.wanted.total()):
                 continue

@@ -1,4 +1,4 @@
-"""Whether all copies of a partition are equal, once everything has healed.
+"""Checks that all copies of a partition are equal, once everything has healed.
 
 Two copies may differ in what they have folded and purged, so of each copy is asked: every row that it holds is the one
 that was written at that (branch, seq); the newest row of each key is that of the history; by key it finds just that;
@@ -14,7 +14,7 @@ from .histories import place_of, short
 
 
 def rows_of(partition):
-    """{seq: Row} of all that a copy holds."""
+    """Returns {seq: Row} of all rows of a copy."""
     found = {}
     for block in blocks_of(partition):
         columns = block.open_columns()
@@ -27,7 +27,7 @@ def rows_of(partition):
 
 
 def blocks_of(partition):
-    """Those of the segments, and then those of the tree."""
+    """Returns the blocks of the segments, and then those of the tree."""
     for segment in partition.chain.segments:
         number = 0
         while number < segment.blocks:
@@ -37,7 +37,7 @@ def blocks_of(partition):
 
 
 def newest(history):
-    """{key: (seq, Row)} of what a history comes to."""
+    """Returns {key: (seq, Row)} of the newest row of each key in a history."""
     found = {}
     for seq, row in enumerate(history, 1):
         if row is not None:
@@ -46,7 +46,7 @@ def newest(history):
 
 
 def difference(one, other):
-    """In what two nodes differ by what they say of themselves; "" where they do not. Cheap: asked again and again."""
+    """Returns how the feeds, logs or seqs of two nodes differ; "": they do not. Cheap: called again and again."""
     feeds = [{feed.info.feed_id: feed.info for feed in node.feeds} for node in (one, other)]
     if feeds[0] != feeds[1]:
         return f"one has feeds {[i.name for i in feeds[0].values()]}, the other {[i.name for i in feeds[1].values()]}"
@@ -68,7 +68,11 @@ def shown(log):
 
 
 def check_copy(machine, node, histories):
-    """A node's copies of all partitions are of the history that their logs tell. Raises Violation."""
+    """Checks that a node's copies have the rows of the histories that their logs name.
+
+    Raises:
+        Violation: A row is missing, wrong, or not found by its key.
+    """
     node.check()
     for partition in node.feeds.partitions():
         history = histories.history(place_of(partition), partition.log, partition.high_seq)
@@ -85,7 +89,7 @@ def check_copy(machine, node, histories):
 
 
 def _check_whole(what, held, partition):
-    """Nothing is missing of a feed that keeps its history, above what was trimmed."""
+    """Checks that a copy of a history has every row above its trim seq."""
     missing = [seq for seq in range(partition.trim_seq + 1, partition.high_seq + 1) if seq not in held]
     if missing:
         raise Violation(f"{what} keeps its history above {partition.trim_seq}, and seq {missing[0]} is missing")
@@ -96,7 +100,7 @@ def _check_rows(what, held, history):
         written = history[seq - 1]
         if written is not None and row != written:
             raise Violation(f"{what} holds {row} at seq {seq}, where {written} was written")
-        history[seq - 1] = row  # of a row that nobody was seen to write the copy is the witness
+        history[seq - 1] = row  # if no node was seen to write a row, the copy is the witness
 
 
 def _check_newest(what, held, history):

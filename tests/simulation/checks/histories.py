@@ -1,8 +1,8 @@
-"""All that was ever written in a set, by branch: what any node has given out, and who has led.
+"""All rows that were ever written in a set, by branch, and all leaderships.
 
-A row is noted at the moment that a partition takes it, on any node. So one (branch, seq) that stands for two rows is
-found at once, whoever of the two has it. Which history counts in the end, the logs say: a `Lineage` is a log with what
-it no longer names, told by older logs.
+A row is noted at the moment that a partition takes it, on any node. So a (branch, seq) with two rows is found at once,
+on whichever nodes they are. Logs name the history that counts in the end: a `Lineage` is a log with the branches that
+the log has dropped, which older logs tell.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tailrace.model import Level
 
 
 class Writer(NamedTuple):
-    """Who has given a row its seq: a node, by its machine and the placement of its disk."""
+    """The node that has given a row its seq: its machine, and the placement of its disk."""
 
     machine: str
     placement_id: bytes
 
 
 class Leadership(NamedTuple):
-    """A node leads from a moment on. ``logs``: of each (feed id, partition), as it was then."""
+    """A node led from a moment on. ``logs``: the log of each (feed id, partition) at that moment."""
 
     term: int
     moment: int
@@ -40,7 +40,7 @@ class Lineage:
         self.forks = forks
 
     def branch_at(self, seq):
-        """None where nobody knows."""
+        """Returns the branch that holds ``seq``; None: unknown."""
         found = None
         for branch, _, base in self.forks:
             if base >= seq:
@@ -49,17 +49,17 @@ class Lineage:
         return found
 
     def holds(self, branch, seq):
-        """The row that ``branch`` gave ``seq`` is of this history, as far as that has come."""
+        """Returns whether the row that ``branch`` gave ``seq`` is of this history."""
         return self.branch_at(seq) == branch
 
 
 class Histories:
-    """See the module. ``report`` hears of each block."""
+    """The rows and leaderships of a run. ``report`` is told each block."""
 
     def __init__(self, report):
         self._report = report
         self.rows = {}  # place -> (branch, seq) -> Row
-        self.writers = {}  # place -> (branch, seq) -> Writer; of rows that a leader was seen to give out
+        self.writers = {}  # place -> (branch, seq) -> Writer; of rows that a leader was seen to write
         self.places = {}  # place -> (key, value) -> [(branch, seq)]
         self.leaderships = []
         self._parents = {}  # place -> branch -> (term, base, the branch before it or None)
@@ -67,13 +67,13 @@ class Histories:
         self._watches = []  # one of each node that has come up
 
     def moment(self):
-        """Another one on the clock that all that is recorded is ordered by."""
+        """Returns the next moment on the clock that orders all records."""
         return next(self._moments)
 
     # Nodes
 
     def attach(self, machine, node):
-        """Notes what a node holds, and from now on what it takes, of every feed that it has or gets."""
+        """Notes the rows that a node has, and from now on those that it takes, of every feed."""
         watched = set()
 
         def watch():
@@ -97,7 +97,7 @@ class Histories:
         watch()
 
     def look(self):
-        """A feed was made: what is written to it from now on is noted."""
+        """Notes from now on the rows of a feed that was just made."""
         for watch in self._watches:
             watch()
 
@@ -149,7 +149,7 @@ class Histories:
     # Logs
 
     def log_seen(self, place, log):
-        """Remembers which branch came before which."""
+        """Notes the order of the branches of a log."""
         parents = self._parents.setdefault(place, {})
         for number, (branch, term, base) in enumerate(log):
             before = log[number + 1].branch if number + 1 < len(log) else None
@@ -162,7 +162,7 @@ class Histories:
                 parents[branch] = (term, base, before)
 
     def lineage(self, place, log):
-        """The whole history that ``log`` is of."""
+        """Returns the whole history of a log, with the branches that the log has dropped."""
         forks = [(branch, term, base) for branch, term, base in reversed(log)]
         parents = self._parents.get(place, {})
         while forks and forks[0][0] in parents:
@@ -174,7 +174,7 @@ class Histories:
         return Lineage(forks)
 
     def true_branch(self, place, branch, seq):
-        """The branch that gave ``seq`` its row; a log that has dropped that one names its oldest for it."""
+        """Returns the branch that wrote ``seq``. A log that has dropped it names its oldest branch instead."""
         parents = self._parents.get(place, {})
         while branch in parents:
             _, base, before = parents[branch]
@@ -184,23 +184,23 @@ class Histories:
         return branch
 
     def term_of(self, place, branch):
-        """With which it began."""
+        """Returns the term in which a branch began."""
         return self._parents[place][branch][0]
 
     def history(self, place, log, high_seq):
-        """The rows of it, that of seq 1 first; None for those that nobody was seen to write."""
+        """Returns the rows of a history, that of seq 1 first; None for a row that no node was seen to write."""
         lineage, rows = self.lineage(place, log), self.rows.get(place, {})
         return [rows.get((lineage.branch_at(seq), seq)) for seq in range(1, high_seq + 1)]
 
 
 def _appended_blocks(partition):
-    """The newest one, with all that were published together with it."""
+    """Returns the newest block, with all blocks that were published with it."""
     run = partition.published.above(partition.high_seq - 1)
     return [partition.newest_block] if run is None else partition.tree.blocks_after(run.after_seq)
 
 
 def place_of(partition):
-    """A partition's name in all nodes."""
+    """Returns the name that a partition has on all nodes."""
     return partition.feed_id, partition.id
 
 

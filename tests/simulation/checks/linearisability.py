@@ -1,12 +1,12 @@
-"""Whether what was asked of one key, and answered, could have happened one after the other: a checker for a register.
+"""Checks a register: whether its operations, with their answers, could have happened one after the other.
 
-Each operation seems to have happened at one moment between its being asked for and its answer; one without an answer at
-any moment after it was asked for, or never. The search is that of Wing and Gong, with Lowe's memory of what was tried:
-any operation may come next that was asked for before the first answer of those that are left, and no pair of (the
-operations that have happened, the state that they have left) is gone into twice.
+Each operation happens at one moment between its request and its answer. An operation without an answer happens at any
+moment after its request, or never. The search is that of Wing and Gong, with Lowe's memory: the next operation is any
+one whose request came before the first answer of those that are left, and no pair of (operations that have happened,
+state after them) is tried twice.
 
-The state is (value, version). A write that nobody answered leaves a value whose version is not known yet: it is the one
-that is next told of it. That is why steps give a state, rather than say whether a result fits one.
+The state is (value, version). A write without an answer leaves a value of unknown version: the next answer that names
+the value's version tells it. That is why a step returns a state, and not only whether an answer fits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import enum
 import math
 from typing import Any, NamedTuple
 
-# So many pairs are gone into at most; a history of so many unanswered writes is given up, and counted as such.
+# How many pairs are tried at most. A history with too many unanswered writes is given up, and counted as undecided.
 PAIRS_MAX = 100_000
 
 
@@ -33,7 +33,7 @@ class Condition(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    DONE = "done"  # a write: written as ``version``; a get: found so, ``version`` None where there is nothing
+    DONE = "done"  # a write: written as ``version``; a get: found so, ``version`` None: there was no value
     REFUSED = "refused"  # the condition did not hold: the key was at ``version``, None: not there
     UNKNOWN = "unknown"
 
@@ -68,7 +68,7 @@ class Operation(NamedTuple):
 
 class State(NamedTuple):
     value: bytes | None = None
-    version: Any = None  # None: not known; and where there is no value
+    version: Any = None  # None: unknown, or there is no value
 
 
 class Undecided(Exception):
@@ -76,7 +76,7 @@ class Undecided(Exception):
 
 
 def owned_versions(history: list[Operation]) -> frozenset:
-    """Those that writes were told to have: none of them is that of a write without an answer."""
+    """Returns the versions of answered writes: no write without an answer has one of them."""
     return frozenset(
         it.version
         for it in history
@@ -85,7 +85,7 @@ def owned_versions(history: list[Operation]) -> frozenset:
 
 
 def step(state: State, operation: Operation, owned: frozenset) -> State | None:
-    """What an operation leaves of ``state``; None where it cannot have been answered so."""
+    """Returns the state after an operation; None: its answer is impossible in ``state``."""
     if operation.kind is Kind.GET:
         return _told(state, operation.value, operation.version, owned)
     if operation.outcome is Outcome.REFUSED:
@@ -104,7 +104,7 @@ def step(state: State, operation: Operation, owned: frozenset) -> State | None:
 
 
 def _told(state: State, value: bytes | None, version: Any, owned: frozenset) -> State | None:
-    """``state`` is said to be this."""
+    """Returns the state if it can be that of the answer; None: it cannot."""
     if state.value != value:
         return None
     if value is None:
@@ -114,7 +114,7 @@ def _told(state: State, value: bytes | None, version: Any, owned: frozenset) -> 
 
 
 def _refused(state: State, operation: Operation, owned: frozenset) -> State | None:
-    """It was at ``operation.version``, and so the condition did not hold."""
+    """Returns the state if the condition fails in it, at ``operation.version``; None: it holds."""
     if operation.version is None:
         may_be = operation.condition in (Condition.IF_VERSION, Condition.IF_PRESENT)
         return state if state.value is None and may_be else None
@@ -126,7 +126,11 @@ def _refused(state: State, operation: Operation, owned: frozenset) -> State | No
 
 
 def is_linearisable(history: list[Operation]) -> bool:
-    """Whether there is an order. ``history`` is of one key, which is not there at first. Raises Undecided."""
+    """Returns whether an order explains all answers. ``history`` is that of one key, absent at first.
+
+    Raises:
+        Undecided: There are too many orders to try.
+    """
     operations = sorted(_that_tell(history), key=lambda operation: operation.asked)
     needed = sum(1 << number for number, operation in enumerate(operations) if operation.answered < math.inf)
     owned = owned_versions(history)
@@ -146,7 +150,7 @@ def is_linearisable(history: list[Operation]) -> bool:
 
 
 def _following(operations, done, state, owned):
-    """What may come next, that which is tried first at the end."""
+    """Returns the operations that may come next, the first one to try at the end."""
     latest = math.inf
     candidates = []
     for number, operation in enumerate(operations):
@@ -166,12 +170,12 @@ def _following(operations, done, state, owned):
 
 
 def _that_tell(history):
-    """Without the unanswered gets."""
+    """Returns the history without unanswered gets."""
     return [it for it in history if it.kind is not Kind.GET or it.outcome is not Outcome.UNKNOWN]
 
 
 def explain(history: list[Operation]) -> str:
-    """The shortest beginning of ``history``, by answers, that has no order: all of it, for a message."""
+    """Returns the shortest beginning of ``history``, by answers, that no order explains, for a message."""
     answered = sorted(operation.answered for operation in history if operation.answered < math.inf)
     for end in answered:
         beginning = [

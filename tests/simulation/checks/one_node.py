@@ -34,7 +34,7 @@ class OneNodeChecks:
             )
 
     def feed_made(self):
-        """Notes from now on what is written to the feed."""
+        """Notes the rows of the feed from now on."""
         node, feed_name = self._node(), self._world.feed_name
         self.truth.restarted(node, feed_name, 1, lost_power=False, may_be_clean=False)
 
@@ -53,7 +53,7 @@ class OneNodeChecks:
         self.truth.asked_to_publish(shares)
 
     def publish_answered(self, batch, partitions, written):
-        """Checks that a batch that was answered as published is in all of its partitions, where the answer says."""
+        """Checks that a batch that was answered as published is in all of its partitions, at the seqs of the answer."""
         self.truth.published(batch, partitions, written)
 
     def stage_gone(self, batch, parts, failures, error):
@@ -63,7 +63,7 @@ class OneNodeChecks:
         is_old = trio.current_time() - oldest >= machine.config.storage.stage_age_s
         has_failed = any(part.failures != failures for part in parts)
         if not is_old and not has_failed and not self._was_clock_set:
-            raise Violation(f"{batch}: what was sealed is gone: {error}") from error
+            raise Violation(f"{batch}: a sealed stage is gone: {error}") from error
 
     @property
     def _was_clock_set(self):
@@ -113,7 +113,7 @@ class OneNodeChecks:
         self._check_sinks(node)
 
     def _check_look_ups(self, node, state):
-        """Checks that the node finds by key what was written."""
+        """Checks that the node finds the newest row of each key."""
         partitions = node.feeds.named(self._world.feed_name).partitions
         for key in self._world.keys.all_keys():
             partition = partitions[self._world.partition_of(key)]

@@ -1,11 +1,11 @@
-"""What each level promised, and what may be lost of it.
+"""The promises of each level, and the rows that may be lost in spite of them.
 
-    quorum   never lost, whoever leads next, unless somebody has forced a promotion
-    disk     lost at most where another node came to lead, or the same one with another disk; never where the node that
+    quorum   never lost under any leader, unless a promotion was forced
+    disk     lost at most if another node came to lead, or the same one with another disk; never if the node that
              acknowledged it leads again by itself
     memory   may be lost with any death
 
-And whatever the level: a write stands once or nowhere, as it was written; one that was surely refused nowhere.
+At each level a write stands once, as it was written, or nowhere; a write that was surely refused stands nowhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Answer(enum.Enum):
 
 
 class Acknowledged(NamedTuple):
-    """What a writer was told, and when. ``versions`` is a VersionRange."""
+    """The answer to a writer, and its moment. ``versions`` is a VersionRange."""
 
     level: str
     versions: tuple
@@ -35,7 +35,7 @@ class Acknowledged(NamedTuple):
 
 @dataclass
 class Write:
-    """Of one partition: ``changes`` are (key, value); values are unique, deletions have None."""
+    """A write to one partition. ``changes`` are (key, value); values are unique, and None for a deletion."""
 
     place: tuple
     level: str
@@ -48,14 +48,14 @@ class Write:
 
 @dataclass
 class Promises:
-    """Records what writers were told, and holds it against the history that there is in the end."""
+    """Records the answers to writers, and compares them in the end with the history that stands."""
 
     histories: object
     writes: list = field(default_factory=list)
     forced_at: int | None = None  # the moment of the first try to force a promotion
-    acknowledged: dict = field(default_factory=dict)  # place -> [(branch, seq)], of all levels, as they were told
-    lost: dict = field(default_factory=dict)  # level -> how many acknowledged writes were
-    seen: dict = field(default_factory=dict)  # (place, level, branch, seq) that somebody was shown -> None
+    acknowledged: dict = field(default_factory=dict)  # place -> [(branch, seq)], of all levels, in their order
+    lost: dict = field(default_factory=dict)  # level -> how many acknowledged writes were lost
+    seen: dict = field(default_factory=dict)  # (place, level, branch, seq) that a reader was shown -> None
 
     def asked(self, place, level, changes):
         write = Write(place, level, tuple(changes), self.histories.moment())
@@ -67,31 +67,35 @@ class Promises:
         self.acknowledged.setdefault(write.place, []).append((versions.branch, versions.last_seq))
 
     def shown(self, place, level, position):
-        """Somebody was shown everything up to a position: that promises what an acknowledgement at the level does."""
+        """Notes that a reader was shown all rows up to a position: that promises as much as an acknowledgement."""
         if position.seq:
             branch = self.histories.true_branch(place, position.log.branch_at(position.seq), position.seq)
             self.seen[place, level, branch, position.seq] = None
 
     def count(self, level):
-        """How many writes were acknowledged at it by now."""
+        """Returns how many writes were acknowledged at a level by now."""
         return sum(write.answer is Answer.WRITTEN and write.level == level for write in self.writes)
 
     def refused(self, write):
         write.answer = Answer.REFUSED
 
     def force_tried(self):
-        """Somebody forces a promotion: what that loses nobody is to blame for."""
+        """Notes a forced promotion, which may lose rows of any level."""
         if self.forced_at is None:
             self.forced_at = self.histories.moment()
 
     def floors(self):
-        """How many acknowledgements there are by now, of each partition."""
+        """Returns the number of acknowledgements of each partition by now."""
         return {place: len(told) for place, told in self.acknowledged.items()}
 
     # In the end
 
     def judge(self, logs, high_seqs):
-        """``logs`` and ``high_seqs`` are those of each place. Raises Violation."""
+        """Checks every promise. ``logs`` and ``high_seqs`` are those of each place.
+
+        Raises:
+            Violation: A promise is broken.
+        """
         lineages = {place: self.histories.lineage(place, log) for place, log in logs.items()}
         for write in self.writes:
             lineage, high_seq = lineages[write.place], high_seqs[write.place]
@@ -110,7 +114,7 @@ class Promises:
                 )
 
     def _standing(self, place, change, lineage, high_seq):
-        """Where a change stands in the history that there is."""
+        """Returns the seqs of a change in the history that stands."""
         named = self.histories.places.get(place, {}).get(change, [])
         return [seq for branch, seq in named if seq <= high_seq and lineage.holds(branch, seq)]
 
@@ -143,11 +147,11 @@ class Promises:
             )
 
     def _why_not_lost(self, place, level, branch, seq, lineage, high_seq):
-        """Why this row must not be lost; "" where it may."""
+        """Returns why this row must not be lost; "": it may be."""
         if level == "memory":
             return ""
         if level == "quorum":
-            return "nobody has forced a promotion" if self.forced_at is None else ""
+            return "no promotion was forced" if self.forced_at is None else ""
         if lineage.holds(branch, seq):
             return f"its branch goes on, and ends at {high_seq}"
         writer = self.histories.writers.get(place, {}).get((branch, seq))
@@ -155,7 +159,7 @@ class Promises:
         if cut is None:
             return ""
         before = max((it.term for it in self.histories.leaderships if it.term < cut.term), default=0)
-        # Terms that nobody led in were somebody's try: what that has begun may be what is gone on with.
+        # A term without a leader was a try to lead: the next leader may go on with the branch that it has begun.
         if cut.writer == writer and before == cut.term - 1:
             return (
                 f"{cut.writer.machine}, which acknowledged it, has led on its own disk, in term {cut.term}, without it"
@@ -163,7 +167,7 @@ class Promises:
         return ""
 
     def _first_without(self, place, branch, seq):
-        """The first leadership after that of ``branch`` that does not have its row; None where all have it."""
+        """Returns the first leadership after that of ``branch`` that lacks its row; None: all have it."""
         since = self.histories.term_of(place, branch)
         for leadership in sorted(self.histories.leaderships, key=lambda it: it.term):
             log = leadership.logs.get(place) if leadership.term > since else None

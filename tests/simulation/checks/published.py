@@ -1,4 +1,4 @@
-"""The batches of a set: whoever leads, each partition has a batch once, and keeps a batch that was answered.
+"""The batches of a set: under any leaders each partition has a batch once, and keeps a batch that was answered.
 
 The rows of the history that stands are walked in the end, as those of one node are when they come (`batches.py`).
 Promotions in between make no difference, unless one was forced.

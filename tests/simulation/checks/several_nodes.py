@@ -36,11 +36,11 @@ class SetChecks:
     # Nodes
 
     def node_started(self, machine, node):
-        """Notes what the node has, and from now on what it takes."""
+        """Notes the rows that the node has, and from now on those that it takes."""
         self.histories.attach(machine.name, node)
 
     def feed_made(self):
-        """Notes from now on what is written to the feed."""
+        """Notes the rows of the feed from now on."""
         self.histories.look()
 
     # Programs
@@ -58,7 +58,7 @@ class SetChecks:
         """Checks that a row that a program was given was written."""
         if (key, value) not in self.histories.places.get(self.place(partition), {}):
             raise Violation(
-                f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which nobody has written"
+                f"{who} was given {key!r}: {value!r:.60} of partition {partition}, which no program has written"
             )
 
     def check_state(self, who, partition, state, position):
@@ -83,7 +83,7 @@ class SetChecks:
             return
         if level == "quorum" and self.promises.forced_at is None:
             report.violation = Violation(
-                f"{who} is rolled back in partition {partition} {detail}, and was shown what a majority had"
+                f"{who} is rolled back in partition {partition} {detail}, and was shown only rows that a majority had"
             )
             raise report.violation
 
@@ -107,7 +107,7 @@ class SetChecks:
         """Waits until a node leads. If none leads again by itself, one is promoted."""
         while True:
             with trio.move_on_after(LEADERLESS_SECONDS_MAX):
-                while not any(map(self._world.leads, self._world.machines)):  # noqa: ASYNC110 - it tells nobody
+                while not any(map(self._world.leads, self._world.machines)):  # noqa: ASYNC110 - it has no event
                     await trio.sleep(0.1)
                 return
             world = self._world
@@ -127,7 +127,7 @@ class SetChecks:
                 await self.leader_found()
 
     def why_not_level(self):
-        """Returns in what the copies differ; "": all have the same log and seq."""
+        """Returns how the copies differ; "": all have the same log and seq."""
         for machine in self._world.machines:
             if not machine.is_up:
                 return f"{machine.name} is down"

@@ -1,4 +1,4 @@
-"""What the simulator takes for a batch that stands as it should."""
+"""Which rows of batches the simulator accepts."""
 
 import pytest
 from tests.processes.violation import Violation
@@ -28,20 +28,20 @@ def test_a_batch_among_rows_of_others(runs):
     append(runs, 1, [(b"a", b"of a writer"), *ROWS, (b"b", None)])
     assert runs.of(BATCH)[1:] == runs.newest("sink")[1:] == (1, 4)
     for seq in (0, 1, 4, 5):
-        runs.check_stands(seq, "somebody")
+        runs.check_stands(seq, "a program")
 
 
 @pytest.mark.parametrize("seq", [2, 3])
-def test_nobody_stands_within_a_batch(runs, seq):
+def test_no_program_stands_within_a_batch(runs, seq):
     append(runs, 1, [(b"a", b"of a writer"), *ROWS])
-    with pytest.raises(Violation, match=f"somebody stands at 0/{seq}, within"):
-        runs.check_stands(seq, "somebody")
+    with pytest.raises(Violation, match=f"a program stands at 0/{seq}, within"):
+        runs.check_stands(seq, "a program")
 
 
 def test_a_batch_that_has_only_begun_is_within_already(runs):
     append(runs, 1, ROWS[:1])
     with pytest.raises(Violation, match="within"):
-        runs.check_stands(1, "somebody")
+        runs.check_stands(1, "a program")
 
 
 def test_a_batch_is_there_once_in_whatever_pieces(runs):
@@ -60,8 +60,8 @@ def test_two_lists_of_stages_are_not_mixed(runs):
         append(runs, 1, [*ROWS[:2], AGAIN[0]])
 
 
-def test_what_nobody_has_asked_to_be_published(runs):
-    with pytest.raises(Violation, match="nobody has asked"):
+def test_rows_that_no_sink_has_published(runs):
+    with pytest.raises(Violation, match="no sink has published"):
         append(runs, 1, [(b"a", VALUE_PREFIX + b"staged")])
 
 

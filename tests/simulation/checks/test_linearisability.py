@@ -50,7 +50,7 @@ GOOD = {
         put(2, 3, b"b", 9, Condition.IF_VERSION, 7),
         get(4, 5, b"b", 9),
     ],
-    "a conflict with what was put beside it": [
+    "a conflict with a concurrent put": [
         put(1, 2, b"a", 1),
         put(3, 6, b"b", 2),
         refused(4, 5, 2, Condition.IF_VERSION, 1),
@@ -59,19 +59,19 @@ GOOD = {
         put(1, 4, b"a", 1, Condition.IF_ABSENT),
         refused(2, 3, 1, Condition.IF_ABSENT),
     ],
-    "a deletion if present of what is not there": [
+    "a deletion if present of an absent key": [
         refused(1, 2, None, Condition.IF_PRESENT, kind=Kind.DELETE),
         put(3, 4, b"a", 1),
         delete(5, 6, 2, Condition.IF_PRESENT),
     ],
-    "a deletion if present of what nobody answered": [
+    "a deletion if present of an unanswered put": [
         put(1, math.inf, b"a"),
         delete(2, 3, 1, Condition.IF_PRESENT),
     ],
     "an unanswered deletion": [put(1, 2, b"a", 1), delete(3, math.inf), get(4, 5, b"a", 1), get(6, 7, None)],
 }
 BAD = {
-    "a get of what was never put": [get(1, 2, b"a", 1)],
+    "a get of a value that was never put": [get(1, 2, b"a", 1)],
     "a lost put": [put(1, 2, b"a", 1), get(3, 4, None)],
     "a stale get": [put(1, 2, b"a", 1), put(3, 4, b"b", 2), get(5, 6, b"a", 1)],
     "two gets that see two puts in two orders": [
@@ -93,18 +93,18 @@ BAD = {
         put(2, 3, b"b", 2, Condition.IF_ABSENT),
     ],
     "a refusal for nothing": [put(1, 2, b"a", 1), refused(3, 4, 1, Condition.IF_VERSION, 1)],
-    "a conflict with what has gone": [
+    "a conflict with a value that is gone": [
         put(1, 2, b"a", 1),
         put(3, 4, b"b", 2),
         refused(5, 6, 1, Condition.IF_ABSENT),
     ],
-    "if absent refused where there is nothing": [refused(1, 2, None, Condition.IF_ABSENT)],
-    "a deletion if present, of what was deleted": [
+    "if absent refused for an absent key": [refused(1, 2, None, Condition.IF_ABSENT)],
+    "a deletion if present, of a deleted key": [
         put(1, 2, b"a", 1),
         delete(3, 4, 2),
         delete(5, 6, 3, Condition.IF_PRESENT),
     ],
-    "a deletion if present refused where there is something": [
+    "a deletion if present refused for a present key": [
         put(1, 2, b"a", 1),
         refused(3, 4, None, Condition.IF_PRESENT, kind=Kind.DELETE),
     ],

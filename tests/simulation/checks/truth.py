@@ -1,13 +1,13 @@
-"""What the node has really done, seen from inside, and what everybody else may therefore have.
+"""The truth of one node: all rows that it has ever written, and the rows that programs may therefore have.
 
-Every row that a partition takes is noted at the moment that it gets its seq, so the whole history is known, also what a
-node loses in a crash, and what a compaction drops. From it follows, for each key, what an index may hold:
+Every row is noted at the moment that it gets its seq. So the whole history is known, with the rows that crashes take
+and compactions drop. From it follows, for each key, which row an index may have:
 
     floor   the greatest seq that the index has to cover: an acknowledged write before a barrier, its own checkpoint
-    key     its newest row up to the floor, or any later one; where it has none, a later deletion, or never a row
+    key     its newest row up to the floor, or any later one; no row if there is none, or if a later one is a deletion
 
-The promises to writers and readers are those of tests/model: `History` takes what they were told, `Verdict` judges it
-in the end against the history that there is.
+The promises to writers and readers are those of `tests.processes`: `History` takes the answers, `Verdict` judges them
+in the end by the history that stands.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tailrace.model import Level
 
 from .batches import Batches
 
-# A key that was looked up may have been written again, by so many rows at most, before the node said how far it shows.
+# How many rows may be written between the look-up of a key and the seq that the node tells for it.
 READ_AGAIN_ROWS = 50
 
 
 class PartitionTruth:
-    """A partition's rows, that of seq 1 first, with the branch of each."""
+    """A partition's rows, that of seq 1 first."""
 
     def __init__(self, number, batches):
         self.number = number
@@ -46,7 +46,7 @@ class PartitionTruth:
         self.seqs[row.key].append(len(self.rows))
 
     def cut(self, high_seq):
-        """A node has come up with no more than this."""
+        """Drops the rows above ``high_seq``, which a crash has taken."""
         self.runs.cut(high_seq)
         self.lost.update((seq, row.key, row.value) for seq, row in enumerate(self.rows[high_seq:], high_seq + 1))
         del self.rows[high_seq:]
@@ -58,35 +58,35 @@ class PartitionTruth:
         self.forks.append(high_seq)
 
     def newest(self, key, at):
-        """The seq of the newest row of ``key`` up to ``at``; 0: none."""
+        """Returns the seq of the newest row of ``key`` up to ``at``; 0: none."""
         seqs = self.seqs.get(key, ())
         index = bisect_right(seqs, at)
         return seqs[index - 1] if index else 0
 
     def was_lost(self, key, value, seq):
-        """Whether a crash has taken such a row; of a deletion that was looked up, an older one of the key."""
+        """Returns whether a crash has taken such a row, or an older deletion of the key if it is a deletion."""
         if (seq, key, value) in self.lost:
             return True
         return value is None and any(lost[0] < seq and lost[1:] == (key, None) for lost in self.lost)
 
     def deleted_since(self, key, seq):
-        """Whether a row of ``key`` at or after ``seq`` is a deletion."""
+        """Returns whether a row of ``key`` at or after ``seq`` is a deletion."""
         return any(self.rows[later - 1].value is None for later in self.seqs.get(key, ()) if later >= seq)
 
     def lately_absent(self, key, seq):
-        """Whether ``key`` had no value at ``seq``, or a little before: what is read again is read key by key."""
+        """Returns whether ``key`` had no value at ``seq`` or shortly before: keys are read again one by one."""
         newest = self.newest(key, seq)
         while newest and newest > seq - READ_AGAIN_ROWS and self.rows[newest - 1].value is not None:
             newest = self.newest(key, newest - 1)
         return not newest or self.rows[newest - 1].value is None
 
     def still(self, floor, forks):
-        """What is left of ``floor``, taken when there were so many forks."""
+        """Returns how much crashes have left of a floor that was taken when there were ``forks`` forks."""
         return min([floor, *self.forks[forks:]])
 
 
 class ToldHistory(History):
-    """Tells the truth what is acknowledged, at once."""
+    """A history that tells each acknowledgement at once."""
 
     on_acknowledged = None
 
@@ -96,7 +96,7 @@ class ToldHistory(History):
 
 
 class Truth:
-    """Of one feed."""
+    """The truth of one feed."""
 
     def __init__(self, partitions, report, *, in_parts=False):
         self.history = ToldHistory(partitions)
@@ -108,12 +108,12 @@ class Truth:
     # The node
 
     def attach(self, node, feed_name):
-        """Notes from now on what is written to the feed's partitions, which a node has just begun to serve."""
+        """Notes from now on the rows of the feed on a node that has just started."""
         for partition in node.feeds.named(feed_name).partitions:
             partition.watch(Level.MEMORY, lambda partition=partition: self._appended(partition))
 
     def _take_unanswered(self, partition, truth, what):
-        """The block whose record was written as the node died, before anybody inside had heard of it."""
+        """Adds the block whose record was written when the node died, before `_appended` was called."""
         for block in partition.tree.blocks_after(len(truth.rows)):
             columns = block.open_columns()
             for seq, *row in zip(columns.seqs(), columns.keys(), columns.values(), columns.timestamps(), strict=True):
@@ -135,13 +135,13 @@ class Truth:
 
     @staticmethod
     def _appended_blocks(partition, after_seq):
-        """The newest one, or all that were published together."""
+        """Returns the newest block, or all blocks that were published together."""
         newest = partition.newest_block
         is_one = newest.header.first_seq <= after_seq + 1
         return [newest] if is_one else list(partition.tree.blocks_after(after_seq))
 
     def restarted(self, node, feed_name, starts, *, lost_power, may_be_clean):
-        """A node has come up, after so many starts since one had come up before.
+        """Checks a node that has come up after ``starts`` starts, most of which may have failed.
 
         ``lost_power``: there was a power cut since then. ``may_be_clean``: the other one was being stopped.
         """
@@ -163,11 +163,11 @@ class Truth:
     # Writers
 
     def acknowledged(self, write, versions):
-        """A writer was told of ``versions``."""
+        """Notes an acknowledged write."""
         partition, branch, _, last_seq = versions
         truth = self.partitions[partition]
         stands = last_seq <= len(truth.rows) and branch in self.history.branches[partition].names(last_seq)
-        if stands:  # else it was lost while the answer was on its way
+        if stands:  # else a crash took it while the answer was under way
             truth.acknowledged = max(truth.acknowledged, last_seq)
         if write.lasting:
             if not stands:
@@ -177,14 +177,14 @@ class Truth:
     # Sinks
 
     def asked_to_publish(self, shares):
-        """Somebody is about to ask for it; ``shares``: {partition: Share}."""
+        """Notes a batch that is about to be published; ``shares``: {partition: Share}."""
         for share in shares.values():
             self.batches.asked(share)
             for row in share.rows:
                 self.history.ask([row])
 
     def published(self, batch, partitions, written):
-        """Somebody was told that ``batch`` is there, in all of ``partitions``, and where some of it was ``written``."""
+        """Checks that a batch is in all of ``partitions``, and at the seqs that the answer names in ``written``."""
         for number in partitions:
             truth = self.partitions[number]
             run = truth.runs.of(batch)
@@ -201,15 +201,15 @@ class Truth:
         self.history.answered()
 
     def check_stands(self, number, seq, who):
-        """Somebody has been brought to ``seq``: nobody stands within a batch."""
+        """Checks that a program at ``seq`` has no batch in part."""
         self.partitions[number].runs.check_stands(seq, who)
 
     def floors(self):
-        """What a barrier that is asked for now has to cover: (seq, forks so far) of each partition."""
+        """Returns the seq that a barrier has to cover from now on, and the number of forks, of each partition."""
         return {number: (truth.acknowledged, len(truth.forks)) for number, truth in self.partitions.items()}
 
     def has_lost(self, positions):
-        """Whether whoever stands at ``positions`` has rows that a crash has taken, and has not heard of it."""
+        """Returns whether a reader at ``positions`` has rows that a crash has taken, and has not heard of it."""
         return any(
             position.seq > entry.base
             for number, position in positions.items()
@@ -220,7 +220,7 @@ class Truth:
     # Indexes
 
     def check_rows(self, mutations, *, may_be_lost):
-        """Rows that were delivered: they are of the history, or of one that was.
+        """Checks that rows that were delivered are of the history, or of one that a crash has ended.
 
         A deletion may also be that of a key which a follower has looked up after a rollback, and which was not there.
         """
@@ -234,18 +234,18 @@ class Truth:
                 raise Violation(f"{partition}/{seq} was delivered as {key!r}: {value!r}, which it never was")
 
     def value_at(self, partition, seq, key):
-        """The value that a row has; what no row has where there is no such row."""
+        """Returns the value of a row; if there is no such row, a value that no row has."""
         rows = self.partitions[partition].rows
         return rows[seq - 1].value if seq <= len(rows) and rows[seq - 1].key == key else b"no value has blanks"
 
     def left_out(self, partition, after, before, prefix):
-        """Whether a row of a key with ``prefix`` lies between two seqs."""
+        """Returns whether a row of a key with ``prefix`` lies between two seqs."""
         return any(row.key.startswith(prefix) for row in self.partitions[partition].rows[after : before - 1])
 
     def check_covers(self, partition, floor, held, what, prefix=b""):
-        """``held``, {key: (seq, value)}: of each key of ``partition`` its newest row up to ``floor``, or a later.
+        """Checks that ``held``, {key: (seq, value)}, has each key's newest row up to ``floor``, or a later one.
 
-        ``prefix``: of the keys that begin so.
+        ``prefix``: only keys that begin with it count.
         """
         truth = self.partitions[partition]
         for key in truth.seqs:
@@ -262,7 +262,7 @@ class Truth:
                 raise Violation(f"{what}: {partition}/{seq} is held as {key!r}: {value!r}")
 
     def state(self):
-        """Keys and values in the end."""
+        """Returns the present keys and values."""
         state = {}
         for truth in self.partitions.values():
             for row in truth.rows:
@@ -273,5 +273,5 @@ class Truth:
         return state
 
     def judge(self):
-        """Holds all that anybody was told against the history that there is."""
+        """Compares all answers with the history that stands."""
         Verdict(self.history, {number: truth.rows for number, truth in self.partitions.items()}).check()

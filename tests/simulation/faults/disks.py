@@ -35,7 +35,7 @@ async def full_disk(faults):
 
 
 async def lose_disk(faults):
-    """A disk is replaced by an empty one; never in a run those of a majority."""
+    """Replaces a disk by an empty one; in one run only those of a minority."""
     if faults.disks_lost + 1 > (len(faults.world.machines) - 1) // 2:
         return
     machine = faults.machine()
@@ -51,7 +51,7 @@ async def lose_disk(faults):
 
 
 async def strange_disk(faults):
-    """A member is started on the directory of another cluster's node, for a while."""
+    """Starts a member on the directory of another cluster's node, for a while."""
     disk = await faults.world.disk_of_another_cluster()
     machine = faults.random.choice(faults.world.machines)
     if machine in faults.taken_out:
@@ -70,7 +70,7 @@ async def strange_disk(faults):
 
 
 async def old_backup(faults):
-    """A member is started on a backup of its directory, which was started by itself; never in a run a majority."""
+    """Starts a member on a backup of its directory that ran by itself; in one run only a minority."""
     machine = faults.random.choice(faults.world.machines)
     if machine in faults.taken_out or faults.disks_lost + 1 > (len(faults.world.machines) - 1) // 2:
         return

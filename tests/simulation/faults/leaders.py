@@ -9,7 +9,7 @@ from . import shapes
 
 
 async def promote(faults):
-    """Whoever leads at the time."""
+    """Promotes a node, while any node may lead."""
     faults.world.report.fault("promotion out of the blue")
     await faults.world.operator.promote(faults.machine().name)
 
@@ -29,7 +29,7 @@ async def hand_over(faults):
 
 
 async def usurp(faults):
-    """Another one comes to lead while the leader hears nobody of it, and some clients still hear the leader."""
+    """Cuts off the leader and promotes another node, while some programs still reach only the old leader."""
     leaders = [machine.name for machine in faults.world.machines if faults.world.leads(machine)]
     if not leaders:
         return

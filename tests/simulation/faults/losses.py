@@ -11,16 +11,16 @@ from ..programs.keys import ANY
 
 
 async def losses(faults):
-    """Power cuts in a row, each as somebody has been told of the one before: what he reads again is lost too.
+    """Cuts the power several times, each time when a reader has heard of the cut before and reads again.
 
-    A few keys are written all the time, at level memory, so that he reads what is not durable yet; whoever would
-    have it made durable is cut off, and he himself until there is something to read.
+    A few keys are written all the time at level memory, so that the reader reads rows that are not durable yet. Writers
+    at other levels are cut off, since they would make the rows durable. The reader is cut off until there are rows.
     """
     world, network, machine = faults.world, faults.network, faults.machine()
     world.report.fault("power cuts in a row")
     reader = faults.random.choice([world.followers[2], world.followers[2], world.others[0]])
     keys = _keys_of(world, faults.random.randrange(world.plan.partitions))
-    network.seconds_max = 0.0003  # all that takes less time than until something is durable
+    network.seconds_max = 0.0003  # all of this has to take less time than an fsync
     with _cut_off(faults, "writer-1", "writer-3", "looker", *(sink.name for sink in world.sinks)):
         for _ in range(faults.random.choice((2, 3, 4))):
             await machine.up()
@@ -59,7 +59,7 @@ def _cut_off(faults, *names):
 
 
 async def _lose_power_at_sync(faults):
-    """Before something is durable that is shown at level memory, if there is anything."""
+    """Cuts the power at the next fsync, so that rows are lost that were shown at level memory."""
     machine = faults.machine()
     machine.crash_at_sync(0)
     machine.loses_all = faults.random.random() < 0.8

@@ -24,7 +24,7 @@ async def cut(faults):
 
 
 async def bridge(faults):
-    """The leader does not hear others any more, but for one that all hear; and one of them is promoted, or two."""
+    """Cuts all nodes from each other, but for one that all hear, and promotes one or two of them."""
     leader = await faults.world.operator.leader()
     if leader is None or len(faults.world.names) < 3:
         return
@@ -46,7 +46,7 @@ async def drop(faults):
 
 
 async def late_packet(faults):
-    """From some byte on, what one node sends another on one connection comes late."""
+    """Holds up one connection between two nodes in one direction, from some byte on."""
     names = faults.world.names
     ways = [t.outgoing for t in faults.network.transports if set(t.outgoing.link) <= set(names)]
     if not ways:

@@ -1,4 +1,4 @@
-"""Faults of programs, and changes of what they do."""
+"""Faults of programs, and changes of the keys that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each shape cuts what it says, and no more."""
+"""Each shape cuts the ways that its name tells, and no more."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Bugs in what becomes of a partition that a leader cannot stream on, or a node cannot read."""
+"""Bugs of partitions that a leader cannot stream, or that a node cannot read."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _answer_request = resume.answer_request
 
 
 def _answer_as_a_consumer(request, **options):
-    """A replica below what a history keeps is told that data is gone, as a consumer is."""
+    """Tells a replica below the trim seq that data is gone, as a consumer is told."""
     return _answer_request(request._replace(replica=None), **options)
 
 
 def _owe_nothing(debts, debt):
-    """What the leader cannot read is forgotten."""
+    """Owes no data that the leader cannot read."""
     return tuple(debts)
 
 
 def _require_nothing(promoting):
-    """Whatever this node cannot read, it is promoted."""
+    """Promotes a node that cannot read a partition."""
     promoting._unreadable = ""
 
 

@@ -1,10 +1,10 @@
-"""Bugs to plant: each breaks one rule of promotion, quorum or following, and a seed of the simulator has to find it."""
+"""Bugs of leadership: fencing, the order of standings, promises on disk, and reads at quorum."""
 
 from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.node import start
-from tailrace_server.partition import replica_apply as intake_taking
+from tailrace_server.partition import replica_apply
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import member, promises, waiting
@@ -23,7 +23,7 @@ _visible_seq = Partition.visible_seq
 
 
 async def _promise_and_go_on(member, promise):
-    """Whoever promises a term follows or leads on, and takes what comes of a lower one."""
+    """Promises a term, and goes on leading or following in the lower term."""
     if promise.term <= member.local.file.now.term:
         return promises._answer(member, promised=False, standings={})
     await member.node.storage.all_durable()
@@ -31,32 +31,32 @@ async def _promise_and_go_on(member, promise):
 
 
 def _standing_by_seq(partition):
-    """Who has more rows is ahead, of whatever term they are."""
+    """Compares by the number of rows, and leaves the term out."""
     return 1, partition.durable_seq
 
 
 def _whole_log(log, seq):
-    """A follower takes the leader's log as soon as it hears of it, whatever it holds of it."""
+    """Takes the leader's whole log at once, also entries above the rows that the follower has."""
     return log
 
 
 def _standing_by_log(partition):
-    """A branch counts from when it is heard of."""
+    """Counts an entry as soon as the log has it."""
     return partition.log.term, partition.durable_seq
 
 
 def _check_nothing(partition):
-    """The invariant that this bug breaks would find it first."""
+    """Checks nothing: the partition's invariant would find this bug first."""
 
 
 def _leads_again(own, seen, asked):
-    """Who led last asks nobody."""
+    """Decides that the last leader leads again, without an answer from any member."""
     step = _decide(own, seen, asked)
     return NextStep(StepKind.LEAD_AGAIN, "led") if own.led and step.kind is not StepKind.FOLLOW else step
 
 
 async def _lead_at_once(member):
-    """Who has led leads again, and asks nobody."""
+    """Leads again at once, without asking any member."""
     node = member.node
     term = member.local.file.now.term + 1
     member.local.file.store(member.local.file.now.leading(term, forced=False))
@@ -68,7 +68,7 @@ async def _lead_at_once(member):
 
 
 def _majority_without_the_leader(acknowledgements, durable_seq, log):
-    """What followers hold counts though the leader's own disk does not have it; two of them are a majority."""
+    """Counts two followers as a majority, though the leader's own disk lacks their rows."""
     acknowledgements._begin(log)
     if len(acknowledgements._seqs) < acknowledgements._needed:
         return 0
@@ -76,12 +76,12 @@ def _majority_without_the_leader(acknowledgements, durable_seq, log):
 
 
 def _reached_by_followers(partition, level):
-    """An answer at quorum does not wait for the leader's own disk."""
+    """Answers at quorum before the rows are on the leader's own disk."""
     return partition.quorum_seq if level == Level.QUORUM else partition.visible_seq(level)
 
 
 def _forget_a_promise(file, membership):
-    """A promise is not written; what else changes is."""
+    """Keeps a promise in memory, and stores all other changes."""
     if membership.term > file.now.term and membership.leader_term == file.now.leader_term:
         file.now = membership
     else:
@@ -89,12 +89,12 @@ def _forget_a_promise(file, membership):
 
 
 def _confirm_at_once(confirmations, callback):
-    """A leader believes that it leads."""
+    """Confirms that the node leads, without asking a majority."""
     callback(None)
 
 
 def _show_all(partition, level):
-    """What is durable here is shown at quorum."""
+    """Shows at quorum every row that is durable on this node."""
     return _visible_seq(partition, Level.DISK if level == Level.QUORUM else level)
 
 
@@ -103,7 +103,7 @@ BUGS = {
     "the term left out of the comparison": Bug([(Partition, "standing", _standing_by_seq)], {"dead_tail": 0}),
     "an entry that counts from below its base": Bug(
         [
-            (intake_taking, "entries_through", _whole_log),
+            (replica_apply, "entries_through", _whole_log),
             (start, "entries_through", _whole_log),
             (Partition, "standing", _standing_by_log),
             (Partition, "check", _check_nothing),

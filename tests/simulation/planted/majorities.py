@@ -1,4 +1,4 @@
-"""Bugs in what a majority holds: what is acknowledged, counted and shown."""
+"""Bugs of majorities: acknowledgements, how they are counted, and the rows that are shown because of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _visible_seq = Partition.visible_seq
 
 
 def _acknowledge_at_once(puller, event, partition):
-    """Who comes to a leader acknowledges what it has on its disk, whatever branch that is of."""
+    """Acknowledges all durable rows as soon as a leader is found, of any branch."""
     branch, seq = partition.log.branch, partition.durable_seq
     _agreed(puller, event, partition)
     if branch and puller._stream is not None and puller._until is None:
@@ -27,14 +27,14 @@ def _acknowledge_at_once(puller, event, partition):
 
 
 def _count_any_branch(acknowledgements, voter, branch, seq, log):
-    """What a voter holds is counted, whatever branch it is of."""
+    """Counts the rows of a voter of any branch."""
     acknowledgements._begin(log)
     acknowledgements._seqs[voter] = max(seq, acknowledgements._seqs.get(voter, 0))
     return True
 
 
 async def _acknowledge_before_fsync(puller, event):
-    """A follower acknowledges what it has taken."""
+    """Acknowledges rows before they are on the follower's disk."""
     await _take(puller, event)
     number, partition, wanted = event.partition, puller.feed.partitions[event.partition], puller._logs[event.partition]
     if puller._stream is None or puller._until is not None or number in puller._fillings:
@@ -44,22 +44,22 @@ async def _acknowledge_before_fsync(puller, event):
 
 
 def _shown_by_own_disk(partition, level):
-    """A follower shows at level disk what is on its own."""
+    """Shows at level disk the rows on the follower's own disk."""
     return partition.durable_seq if level == Level.DISK else _visible_seq(partition, level)
 
 
 def _reached_by_leader(partition, level):
-    """An answer at quorum waits for the leader's disk only."""
+    """Answers at quorum as soon as the rows are on the leader's disk."""
     return partition.durable_seq if level == Level.QUORUM else partition.visible_seq(level)
 
 
 def _knows_any_feeds(following, wanted):
-    """Who has taken any snapshot of the list of feeds takes a feed that it does not have for one that was dropped."""
+    """Takes an unknown feed for a dropped one after any snapshot of the list of feeds."""
     return following._knows_feeds
 
 
 def _owe_what_is_known(partition, seq, log_left):
-    """Who begins anew since nothing is in common owes nothing."""
+    """Forgets the debt if the logs share no branch."""
     return _acknowledged(partition, seq, log_left) if log_left and seq else (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Bugs in how a node comes to lead: by whom, with what, and what becomes of who led before."""
+"""Bugs of promotions and handovers: votes, fetched data, entries, and the fate of the leader before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace_server.serving.connection import Connection
 
 from .bug import Bug
 
-# Who looks whether another node is of the same cluster.
+# The modules that check whether another node is of the same cluster.
 JUDGES = (peer_states, promises, promotion, taking, stream_requests)
 _step_down = Member.step_down
 _later_leader = member.later_leader
@@ -26,7 +26,7 @@ _gather, _fetch_all = Promotion._gather, Promotion._fetch_all
 
 
 async def _promise_again(member, promise):
-    """Who has promised a term promises it to the next one too."""
+    """Promises a term to a second candidate."""
     if promise.term < member.local.file.now.term:
         return promises._answer(member, promised=False, standings={})
     await promises.keep_promise(member, promise.term)
@@ -34,45 +34,45 @@ async def _promise_again(member, promise):
 
 
 def _lead_on(member):
-    """A leader that has promised a higher term does not step down."""
+    """Does not step down as a leader that has promised a higher term."""
     if member.leadership.role is not Role.LEADER:
         _step_down(member)
 
 
 def _follow_on(member):
-    """A follower that has promised a higher term takes and acknowledges what comes of the lower one."""
+    """Goes on following and acknowledging in the lower term as a follower that has promised a higher one."""
     if member.leadership.role is Role.LEADER:
         _step_down(member)
 
 
 async def _wait_for_nothing(member):
-    """What it follows does not end."""
+    """Does not wait for the end of the streams that it follows."""
 
 
 def _require_nobody(promoting, votes):
-    """A promotion goes on with whoever answers."""
+    """Requires no majority of voters."""
 
 
 def _choose_own(own, others, places):
-    """Whoever is promoted has what it has."""
+    """Chooses the candidate's own copies, so that no data is fetched."""
     return {place: Best("", own.get(place, Standing(*NOTHING))) for place in places}
 
 
 def _choose_own_feeds(own, others, places):
-    """The list of feeds is not fetched."""
+    """Chooses the candidate's own copy of the list of feeds."""
     own_of = {place: place.feed_id == SYSTEM_FEED_ID for place in places}
     kept = _choose_own(own, others, [place for place, is_own in own_of.items() if is_own])
     return kept | _choose(own, others, [place for place, is_own in own_of.items() if not is_own])
 
 
 async def _keep_branch(promoting):
-    """No entry is made."""
+    """Makes no entry in the failover logs."""
     await _fetch_all(promoting)
     return True
 
 
 async def _keep_branch_of_handover(promoting):
-    """Who is handed the leadership over goes on with the branch, whatever it has of it."""
+    """Goes on with the branch after a handover, though rows of it may be missing."""
     leader, promoting._leader = promoting._leader, ""
     await _fetch_all(promoting)
     promoting._leader = leader
@@ -80,34 +80,34 @@ async def _keep_branch_of_handover(promoting):
 
 
 def _keep_branch_in_any_term(promoting, own):
-    """Who is handed the leadership over does not look whether another one may have led since."""
+    """Keeps the branch after a handover, though another member may have led in between."""
     return bool(promoting._leader) and own == promoting._promised[promoting._leader].standings
 
 
 async def _gather_without_leader(promoting):
-    """Who hands over is asked as all others are."""
+    """Asks the leader that hands over like all other members, and not first."""
     leader, promoting._leader = promoting._leader, ""
     await _gather(promoting)
     promoting._leader = leader
 
 
 def _of_one_cluster(own, name, told):
-    """Whoever answers is of this node's cluster."""
+    """Takes any node for a member of this cluster."""
     return ""
 
 
 async def _look_at_nobody(member):
-    """A leader does not look for a later one."""
+    """Never looks for a later leader."""
     await member._pause(2)
 
 
 def _step_down_for_leaders_only(term, placement_id, answers, founders):
-    """What voters have followed makes no leader step down."""
+    """Ignores the leaders that voters have followed."""
     return _later_leader(term, placement_id, {name: seen for name, seen in answers.items() if seen.leads}, founders)
 
 
 def _promise_whoever_led(promoting, answers):
-    """Who leads and wants to lead anew is promised that, whoever has led since."""
+    """Requires of no candidate that it knows the last leader."""
     promoting._last_led = None
 
 

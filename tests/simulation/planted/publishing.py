@@ -1,42 +1,43 @@
-"""Bugs in what a set remembers of the batches that it has taken."""
+"""Bugs of published batches: how they are written, remembered, replicated and rolled back."""
 
 from __future__ import annotations
 
 from unittest import mock
 
+from tailrace_server.partition import published as appending
 from tailrace_server.publishing.publisher import Publisher
+from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.state import last_batches
 from tailrace_server.state.last_batches import LastBatches
+from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
 from tailrace_server.stream.replication_stream import ReplicationStream
 
 from .bug import Bug
 
 _write = Publisher._write
+_encode_sinks = ReplicationStream._encode_sinks
+_write_last = last_batches._write_last
+_append_batch = appending.append_batch
+_finish_seal = Stages.finish_seal
 
 
 def _tell_nothing_of_sinks(stream, seq):
-    """Followers have the rows of a publish, and not which batch they are."""
+    """Tells followers no last batch: they get the rows of a publish only."""
     return []
 
 
 async def _write_where_none_is_there(publisher, feed, request, shares, term, step):
-    """A batch that one partition has is taken for done."""
+    """Takes a batch for published if one partition has it."""
     if any(publisher._has(partition, request) for partition in feed.partitions):
         return True
     return await _write(publisher, feed, request, shares, term, step)
 
 
-_encode_sinks = ReplicationStream._encode_sinks
-
-
 def _tell_nothing_of_parts(stream, seq):
-    """Followers are told of a batch, and not that they have a part of it."""
+    """Tells followers the last batch, and not that they have a part of it only."""
     with mock.patch.object(last_batches, "_write_last", _write_without_parts):
         return _encode_sinks(stream, seq)
-
-
-_write_last = last_batches._write_last
 
 
 def _write_without_parts(last):
@@ -44,12 +45,43 @@ def _write_without_parts(last):
 
 
 def _forget_nothing(last_batches, seq):
-    """A rollback takes the rows of a publish, and not what is said of it."""
+    """Keeps the last batch when a rollback takes its rows."""
 
 
 def _go_on(leadership, term):
-    """Who leads again goes on with what it had begun."""
+    """Requires that the node leads, in any term."""
     leadership.require_leader()
+
+
+def _forget_the_batch(partition, blocks, sinks, journal):
+    """Writes the rows of a publish, and not the number of the batch."""
+    return _append_batch(partition, blocks, {}, journal)
+
+
+def _leave_out_the_batches(self, seq):
+    """Leaves the last batches out of the manifest; their records in the journal are trimmed later."""
+    return {}
+
+
+def _write_apart(partition, blocks, sinks, journal):
+    """Writes a record for each block of a publish; the last one names the batch."""
+    first_seq = partition.high_seq + 1
+    for block in blocks[:-1]:
+        _append_batch(partition, [block], {}, journal)
+    versions = _append_batch(partition, blocks[-1:], sinks, journal)._replace(first_seq=first_seq)
+    partition.published.drop_above(first_seq - 1)
+    partition.published.add(PublishedBatch(first_seq - 1, versions.last_seq, len(blocks)))
+    return versions
+
+
+def _remember_no_run(self, run):
+    """Forgets the bounds of a publish, so that a snapshot may end inside it."""
+
+
+def _seal_without_sync(self, stage):
+    """Seals a stage before its content is durable."""
+    stage.file.sync = lambda: None
+    return _finish_seal(self, stage)
 
 
 BUGS = {
@@ -64,4 +96,9 @@ BUGS = {
     ),
     "a last batch that outlives a rollback": Bug([(LastBatches, "forget_above", _forget_nothing)], {"lost_publish": 0}),
     "a publish that goes on in another term": Bug([(Leadership, "require_term", _go_on)], {"deposed_publisher": 3}),
+    "a publish that forgets its batch": Bug([(appending, "append_batch", _forget_the_batch)], seed=5),
+    "a manifest without the last batches": Bug([(LastBatches, "as_of", _leave_out_the_batches)], seed=3),
+    "a publish that is journaled block by block": Bug([(appending, "append_batch", _write_apart)], seed=58),
+    "a publish that anybody may stand inside of": Bug([(PublishedBatches, "add", _remember_no_run)], seed=6),
+    "a stage that is sealed before it is durable": Bug([(Stages, "finish_seal", _seal_without_sync)], seed=8),
 }

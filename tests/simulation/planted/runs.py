@@ -1,4 +1,4 @@
-"""Bugs that make a place inside of a run one to stand at."""
+"""Bugs of compacted runs: a copy stops, counts or leads inside a run, where no state exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _take = ReplicaPuller._take
 
 
 async def _keep_what_came(puller, event):
-    """Of a run each block is kept, shown and acknowledged as it comes, before the rest."""
+    """Keeps, shows and acknowledges each block of a run before the rest has come."""
     await _take(puller, event)
     node, number, partition = puller._node, event.partition, puller.feed.partitions[event.partition]
     filling = puller._fillings.get(number)
@@ -30,7 +30,7 @@ async def _keep_what_came(puller, event):
 
 
 async def _acknowledge_inside(puller, event):
-    """Each block of a run is acknowledged as it comes."""
+    """Acknowledges each block of a run when it comes."""
     await _take(puller, event)
     filling, wanted = puller._fillings.get(event.partition), puller._logs[event.partition]
     if filling is not None and puller._stream is not None and puller._until is None and filling._seq >= wanted[0].base:
@@ -38,16 +38,20 @@ async def _acknowledge_inside(puller, event):
 
 
 def _cut_anywhere(chain, seq):
-    """Also where rows are missing that were superseded further up."""
+    """Cuts a segment inside a run, though rows are missing that later ones superseded."""
     return next((segment for segment in chain.after(seq)[:1] if segment.identity.after_seq < seq), None)
 
 
 def _owe_nothing(membership, debts):
-    """What was acknowledged and is rolled back with a run is not owed."""
+    """Owes no data that was acknowledged and is rolled back with a run."""
     return membership
 
 
-_ABOVE_QUORUM = (Partition, "stable_seq", Partition.safe_seq)  # what a follower's leader has on its disk is folded
+_ABOVE_QUORUM = (
+    Partition,
+    "stable_seq",
+    Partition.safe_seq,
+)  # a follower compacts rows that its leader has on its disk
 
 BUGS = {
     "a run that is kept as far as it has come": Bug(

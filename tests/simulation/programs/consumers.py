@@ -16,25 +16,24 @@ from .process import PATIENT_S, Process
 
 
 class ConsumingProcess(Process):
-    """A program that consumes the feed and stores its rows together with a position, now and then, as one string.
+    """Consumes the feed. Now and then it stores its rows together with a position, as one string.
 
-    What it had in memory since then is lost when it is killed. What it does about a rollback, and how many keys are
-    remembered for it, is another thing each time that it is started. One that asks for less than everything asks for
-    barriers too.
+    A kill loses the rows since then, which are in memory. Each session draws how it handles rollbacks, and how many
+    keys its ring keeps. A consumer with a filter asks for barriers, too.
     """
 
     def __init__(self, world, name, *, key_prefix=b"", keys_only=False):
         super().__init__(world, name)
         self._prefix = key_prefix
         self._keys_only = keys_only
-        # Of a row that was lost nobody can say what value it had, or what was left out before it.
+        # Of a row that a crash has taken, neither the value nor the rows before it are known.
         self._visibility = "disk" if key_prefix else self.random.choice(("disk", "memory"))
         self._polls = world.random_of(f"polls of {name}")
         self._on_rollback = ""
         self._stored = None
         self._stored_rows = {}
         self._rows = {}  # key: AppliedMutation
-        self._seqs = {}  # where it is in each partition
+        self._seqs = {}  # the seq of each partition up to which it has read
         self.positions = {}
 
     async def session(self):
@@ -65,7 +64,7 @@ class ConsumingProcess(Process):
             self._stop(error)
 
     def _stop(self, error):
-        """It would begin anew by itself, having been told what it has stored is of no use."""
+        """Drops the stored rows after a rollback that ends the stream, so that the next session begins anew."""
         if self._on_rollback != "stop" or error.reason is not EndReason.ROLLED_BACK:
             raise error
         self.world.report.operation("rollback of a consumer that stops", self.name)
@@ -88,7 +87,7 @@ class ConsumingProcess(Process):
             nursery.cancel_scope.cancel()
 
     async def _events(self, stream):
-        """The events; some programs look in now and then, and wait for a moment only."""
+        """Returns the events. Some programs poll: they wait for a moment, and look in again later."""
         seconds = self._polls.choice((math.inf, math.inf, 0.01, 0.3))
         while True:
             with trio.move_on_after(seconds) as scope:
@@ -102,7 +101,7 @@ class ConsumingProcess(Process):
                 yield event
 
     async def _ask_for_barriers(self, stream):
-        """Barriers, and whether it has all that it asked for of what was acknowledged before."""
+        """Asks for barriers, and checks that it has all rows of its filter that were acknowledged before."""
         truth, report = self.world.checks.truth, self.world.report
         while True:
             await trio.sleep(self.random.random() * 4.0)
@@ -111,14 +110,14 @@ class ConsumingProcess(Process):
             try:
                 await stream.barrier()
             except StreamEnded:
-                return  # whoever reads the events is told as well, and says whether it may end so
+                return  # the task that reads the events gets the same error, and judges it
             report.barrier_ends(self.name, begun)
             for number, (floor, forks) in floors.items():
                 left = truth.partitions[number].still(floor, forks)
                 self._check_covers(number, left, self.positions, "after a barrier")
 
     async def _end(self, nursery):
-        """A session ends after a while, and with the run."""
+        """Ends the session after a while, or with the run."""
         await self.pause(self.random.choice((0.5, 3.0, 20.0)))
         nursery.cancel_scope.cancel()
 
@@ -173,7 +172,7 @@ class ConsumingProcess(Process):
         self.world.report.operation("event", f"{self.name} {event.partition}/{event.last_seq}")
 
     def _values(self, event):
-        """The values; where none were asked for those that the rows have."""
+        """Returns the values of an event; without values, those that the rows have in truth."""
         if not self._keys_only:
             return event.values()
         if any(value is not None for value in event.values()):
@@ -192,7 +191,7 @@ class ConsumingProcess(Process):
         truth = self.world.checks.truth
         position = positions.get(partition)
         if position is not None and position.log.branch != truth.history.branches[partition].log.branch:
-            return  # what it has been told is lost by now
+            return  # a crash has taken the rows since
         truth.check_stands(partition, seq, f"{self.name} {when}")
         held = {key: (row.seq, row.value) for key, row in self._rows.items()}
         truth.check_covers(partition, seq, held, f"{self.name} {when}", self._prefix)

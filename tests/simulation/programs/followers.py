@@ -62,7 +62,7 @@ class FollowingProcess(Process):
         raise NotImplementedError
 
     async def barrier(self):
-        """Asks for a barrier, and checks or notes what the index has when the barrier returns."""
+        """Asks for a barrier, and checks or notes the state of the index when the barrier returns."""
         raise NotImplementedError
 
     async def catch_up(self):

@@ -1,4 +1,4 @@
-"""Who makes a feed, uses it, and drops it, again and again under the same name: each is another feed."""
+"""Programs that make a feed, use it and drop it, again and again under one name: each time it is another feed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ROWS_MAX = 6
 
 
 class FeedFounder(Process):
-    """See the module. Everything that it is told is certain, since it waits that long for it."""
+    """Makes and drops feeds of one node. It waits for each answer, so that every outcome is known."""
 
     def __init__(self, world, name):
         super().__init__(world, name)
         self._made = 0
-        self._index = MemoryIndex()  # of the feed of the last round
+        self._index = MemoryIndex()  # of the feed before
 
     async def session(self):
         with self.world.damage():
             async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
                 while not self.world.is_over.is_set():
                     with contextlib.suppress(UnknownFeed):
-                        await client.drop_feed(NAME)  # of a process that was killed
+                        await client.drop_feed(NAME)  # the last session was killed before it dropped its feed
                     await self._round(client)
                     await self.pause(self.random.random() * 4.0)
             return
@@ -51,7 +51,7 @@ class FeedFounder(Process):
         self.world.report.operation("feed made and dropped")
 
     async def _check_is_new(self, feed, rows):
-        """It has what was written to it, and its followers are not those of the one before."""
+        """Checks that a new feed has just its own rows, and refuses an index of the feed before."""
         found = {item.key: item.value async for item in feed.items()}
         if found != rows:
             raise Violation(f"{self.name}: a new feed has {found}, and was given {rows}")
@@ -61,7 +61,7 @@ class FeedFounder(Process):
                     raise Violation(f"{self.name}: an index of a feed that was dropped goes on with another one")
 
     async def _follow(self, feed, rows, task_status):
-        """Until it is told that its feed is gone."""
+        """Follows the feed until it is dropped, and checks a barrier."""
         index = MemoryIndex()
         with contextlib.suppress(UnknownFeed):
             async with feed.follow(index) as follower:
@@ -74,11 +74,15 @@ class FeedFounder(Process):
 
 
 class SetFounder(Process):
-    """Makes a feed, writes a row, and drops it, again and again under one name."""
+    """Makes and drops feeds of a set, and writes a row to each.
+
+    Attributes:
+        dropped: The ids of the feeds whose drop was answered.
+    """
 
     def __init__(self, world, name):
         super().__init__(world, name)
-        self.dropped = []  # ids of feeds whose drop was answered
+        self.dropped = []
 
     async def session(self):
         with (
@@ -101,7 +105,7 @@ class SetFounder(Process):
         await trio.sleep(0.1)
 
     async def _use(self, client, feed):
-        """The feed's id. What it was told of is there, a while later too."""
+        """Uses a new feed, and returns its id. Whatever was acknowledged at quorum is still there a while later."""
         infos = [info for info in await client.feeds() if info.name == NAME]
         if not infos:
             raise UnknownFeed("it is not listed")
@@ -110,9 +114,9 @@ class SetFounder(Process):
         await self.pause(self.random.random() * 2.0)
         item = await feed.get(b"key", level="quorum")
         if level == "quorum" and (item is None or item.value != value):
-            self._is_missing("what it has written at quorum")
+            self._is_missing("its write at quorum")
         return infos[0].feed_id
 
     def _is_missing(self, what):
         if self.world.checks.promises.forced_at is None:
-            raise Violation(f"{self.name} does not find {what}, and nobody has forced a promotion")
+            raise Violation(f"{self.name} does not find {what}, and no promotion was forced")

@@ -1,4 +1,4 @@
-"""The indexes of followers, each of another kind, and what each apply is held against."""
+"""The indexes of followers: each compares all that it is given with the rows that were written."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ KINDS = {
     "truncating": lambda world, name: TruncatingIndex(),
     "without a ring": lambda world, name: RinglessIndex(),
 }
-# Entries that a follower or a consumer remembers, of each partition.
+# How many entries of each partition the ring of a follower or of a consumer keeps.
 RINGS = (100_000, 100_000, 100_000, 100, 20, 3, 0)
 
 
 class CheckedIndex:
-    """Holds what an index is given against what the node has really done, each time.
+    """Compares each apply to an index with the truth of the node.
 
-    ``on_crash`` is called where it dies at one of its steps. It outlives the processes that follow with it.
+    ``on_crash`` is called if it dies at one of its steps. It outlives the programs that follow with it.
     """
 
     def __init__(self, world, name, kind, visibility, on_crash):
@@ -45,21 +45,21 @@ class CheckedIndex:
         self._on_crash = on_crash
         self.is_dead = False
         self._going_back = set()  # partitions
-        self.positions = {}  # where it has stored that it stands
+        self.positions = {}  # that the index has stored
 
     @classmethod
     def of(cls, world, name, kind, visibility, on_crash):
-        """One that has `prepare` where the index of that kind has it."""
+        """Returns an index of a kind, with `prepare` if that kind has it."""
         checked = _CheckedPreparedIndex if kind == "row by row" else cls
         return checked(world, name, kind, visibility, on_crash)
 
     def held(self):
-        """{key: (seq, value)}; of a file only while it is open."""
+        """Returns {key: (seq, value)}. An index in a file has to be open."""
         return self._inner.held()
 
     @contextlib.contextmanager
     def _dying(self):
-        """Whoever dies in the body does nothing any more."""
+        """Lets the program end with a death in the body, and do nothing after that."""
         if self.is_dead:
             raise Crash
         try:
@@ -92,15 +92,15 @@ class CheckedIndex:
                 self._world.has_read_again()
 
     def _check_position(self, number, position, held):
-        """It is not ahead of what was delivered."""
+        """Checks that the index has all rows up to its position."""
         truth = self._world.checks.truth
         if position is None or position.log.branch != truth.history.branches[number].log.branch:
-            return  # that history has ended; the follower has not heard of it yet
+            return  # that branch has ended; the follower has not heard of it yet
         if position.seq > len(truth.partitions[number].rows):
-            raise Violation(f"{self._name} is at {number}/{position.seq}, where nobody has been")
+            raise Violation(f"{self._name} is at {number}/{position.seq}, above all rows")
         if position.snapshot_last == SNAPSHOT_LAST_UNKNOWN:
             return  # it is rolling back: other keys are still to be read again
-        # Inside of a snapshot what is superseded further up in it may be missing.
+        # Inside a snapshot rows may be missing that later ones of the snapshot supersede.
         is_between = position.seq >= position.snapshot_last
         floor = position.seq if is_between else position.snapshot_first
         truth.check_covers(number, floor, held, f"{self._name} ({self.kind}) at its position")
@@ -137,12 +137,12 @@ class _CheckedPreparedIndex(CheckedIndex):
 
 
 def chosen(rnd, count):
-    """So many kinds, each once as long as there are enough."""
+    """Returns ``count`` kinds, all different if there are enough."""
     return list(itertools.islice(itertools.cycle(rnd.sample(sorted(KINDS), len(KINDS))), count))
 
 
 class LevelIndex(MemoryIndex):
-    """In memory; holds all that it is given against what was ever written, and the promise of its level."""
+    """An index in memory. It checks that each row was written, and that its level allows each rollback."""
 
     def __init__(self, world, name, level):
         super().__init__()

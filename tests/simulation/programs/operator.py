@@ -1,4 +1,4 @@
-"""Who decides, by the requests of ``tailrace promote`` and ``tailrace handover``, which node is to lead."""
+"""The operator of a set: sends the requests of ``tailrace promote`` and ``tailrace handover``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tailrace.wire.opcodes import Opcode
 
 from ..machine import PORT
 
-# Whoever gets no answer asks again, or another node; the request may go on.
+# The operator gives a request up after this time. The node may go on with the request.
 ANSWER_SECONDS_MAX = 5.0
 
 
 class Operator:
-    """Somebody at a machine of his own. All answers are what a node says: None where it says that it cannot."""
+    """An operator at a machine of his own, who knows only the answers of nodes."""
 
     def __init__(self, world, name="operator"):
         self._world = world
@@ -24,7 +24,7 @@ class Operator:
         self.random = world.random_of(name)
 
     async def ask(self, machine, opcode, **value):
-        """A node's answer; None where there is none, or an error."""
+        """Returns a node's answer; None: there is none, or an error."""
         connect = self._world.network.of(self._name).connect
         try:
             return await ask(Address(machine, PORT), opcode, value, timeout_s=ANSWER_SECONDS_MAX, connect=connect)
@@ -33,7 +33,7 @@ class Operator:
             return None
 
     async def leader(self):
-        """The machine of the leader of the highest term, as the nodes say; None where nobody says that he leads."""
+        """Returns the machine of the leader of the highest term, by the nodes' own answers; None: no node leads."""
         found = []
         for machine in self._world.names:
             seen = await self.ask(machine, Opcode.MEMBER)
@@ -42,7 +42,7 @@ class Operator:
         return max(found)[1] if found else None
 
     async def promote(self, machine, *, force=False):
-        """Whether it leads."""
+        """Promotes a node, and returns whether it leads."""
         if force:
             self._world.checks.promises.force_tried()
         report = self._world.report
@@ -62,7 +62,7 @@ class Operator:
         return answer is not None
 
     async def run(self):
-        """Looks now and then, and promotes a node where nobody leads."""
+        """Looks for a leader now and then, and promotes a node if there is none."""
         while True:
             await trio.sleep(0.3 + self.random.random())
             if await self.leader() is None:

@@ -34,11 +34,11 @@ class LookingProcess(Process):
 
 
 class StateReader(Process):
-    """Reads from one node of the set that follows: a look-up, or some of its stream."""
+    """Reads from one follower of a set: a key, or its state by a stream."""
 
     async def session(self):
         url = self.world.url_of(self.world.read_from or self.random.choice(self.world.names))
-        # One whose disk is new is of a cluster of its own until it follows.
+        # A node with a new disk is a cluster of its own until it follows.
         with contextlib.suppress(Retryable, StreamEnded, BadPosition), self.world.damage():
             with trio.move_on_after(3.0):
                 await self._read(url)
@@ -63,13 +63,13 @@ class StateReader(Process):
         self.world.report.operation("get from a follower")
 
     async def _consume(self, feed):
-        """Its state at each moment that its stream names: one that there was."""
+        """Checks the state of the follower at the end of each snapshot: it has to have existed."""
         level = self.world.read_level or self.random.choice(("memory", "disk", "quorum"))
         states = collections.defaultdict(dict)
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:
                 if isinstance(event, Rollback):
-                    if event.seq:  # else a deletion that it has not seen was purged
+                    if event.seq:  # else a deletion was purged before the stream got it
                         self.world.checks.rolled_back(self.name, event.partition, f"to {event.seq}", level)
                     return
                 if isinstance(event, tailrace.Mutations):

@@ -15,10 +15,10 @@ from .writers import range_of
 
 
 class RegisterProcess(Process):
-    """Reads and writes keys at level quorum, each operation recorded with when it was asked for and answered."""
+    """Reads and writes keys at level quorum, and records each operation."""
 
     def __init__(self, world, name, *, only=""):
-        """``only``: "looks", or "refusals": writes under conditions that never hold; such a one does not wait long."""
+        """``only``: "looks"; or "refusals", writes under conditions that never hold. These two do not wait long."""
         super().__init__(world, name)
         self._known = {}
         self._only = {"looks": self._get, "refusals": self._put_in_vain}.get(only)
@@ -63,7 +63,7 @@ class RegisterProcess(Process):
             await self._put_if_version(feed, key, value, version)
 
     async def _put_in_vain(self, feed, key):
-        """Where the key has the version that another one has."""
+        """Writes on condition that the key has the version of another key."""
         of = self.world.partition_of
         others = [it for it in self._known if it != key and of(it) == of(key) and self._known[it] is not None]
         if not others or self.random.random() < 0.2:
@@ -98,7 +98,7 @@ class RegisterProcess(Process):
             checks.promises.refused(write)
             answer = operation._replace(answered=self._now(), outcome=Outcome.REFUSED, version=conflict.current)
             self._known[key] = conflict.current
-        except VersionLost:  # says nothing of the key, but that nothing was written
+        except VersionLost:  # nothing was written, and the key's version is unknown
             checks.promises.refused(write)
             self._known.pop(key, None)
             checks.registers.answered(key, number, None)

@@ -1,11 +1,10 @@
-"""Who publishes: a driver with its tasks, as a streaming job has them. Its batches are each to be there once.
+"""A sink: a driver with its tasks, as a streaming job has them. Each of its batches has to be there once.
 
     a batch's keys are decided once ──> tasks stage them, some of them twice ──> publish, until the answer is known
           ^                                                                          │
           └──── the driver dies at any moment, or after the answer: the same batch, cut into other stages
 
-What the driver keeps over its deaths is what a checkpoint has: which batch is under way. Its chance is its own, so that
-a run without a sink is the same run as ever.
+The driver keeps over its deaths the number of the batch that is under way, as a checkpoint does.
 """
 
 from __future__ import annotations
@@ -26,51 +25,66 @@ from .process import PATIENT_S, Process
 
 # No key of a batch has more rows, and a batch of parts has several keys.
 ROWS_OF_KEY_MAX = 3
-# Until the driver gives a batch up, or is cut off: it takes about so long.
+# A trouble comes within this time after a batch has begun, which takes about as long.
 BATCH_SECONDS = 0.05
 
 
 class StagedPart(NamedTuple):
-    """What a task has staged: the sealed stage, when that was, and its rows, (key, value)."""
+    """The sealed stage of a task.
+
+    Attributes:
+        sealed_at: The simulated time of its sealing.
+        failures: How many calls of the disks had failed by then.
+        rows: (key, value) of each row.
+    """
 
     stage: object
     sealed_at: float
-    failures: int  # of the node's disk by then
+    failures: int
     rows: tuple
 
 
 class Sink(Process):
-    """A driver with its tasks. It ends with a batch that is there, once it is told that all is over."""
+    """A driver with its tasks. When the faults are over it ends with its next batch.
+
+    Attributes:
+        answers: How many of its publishes were answered.
+        asking_for: The partitions of the publish that has no answer yet.
+        again_chance: How often it publishes a batch that was answered once more.
+        crash_chance: How often a node dies within a publish.
+        troubles: The troubles that the driver may have within a batch, one of which is drawn.
+        patience_s: How long it waits for an answer; one is drawn for each session.
+    """
 
     def __init__(self, world, name, keys_of, stray_chance=0.0):
         """``keys_of``: the group of its keys. ``stray_chance``: how often it writes keys that are not in use."""
         super().__init__(world, name)
         self._keys_of = keys_of
         self._stray_chance = stray_chance
-        self._number = -1  # of the present batch
-        self._keys = ()  # its rows', in their order
-        self._is_answered = False  # somebody was told that it is published
-        self._checkpoint = 0  # the origin of its number
+        self._number = -1  # of the batch that is under way
+        self._keys = ()  # of the rows of that batch, in their order
+        self._is_answered = False  # that batch was answered as published
+        self._checkpoint = 0  # the origin of the batch numbers
         self._has_new_checkpoint = False  # which is not used yet
-        self._stages = 0  # so far, which makes values unique
+        self._stages = 0  # makes values unique
         self._done = trio.Event()
         self.until = self._done
-        self.answers = 0  # to its publishes
-        self.asking_for = ()  # the partitions of what it has no answer to yet
-        self.again_chance = 0.3  # that a batch is published that is there
-        self.crash_chance = 0.15  # that a node dies within a publish
-        self.troubles = ("none", "none", "death", "cut")  # what the driver may have within a batch
-        self.patience_s = (0.3, 3.0, PATIENT_S)  # how long it waits for an answer
+        self.answers = 0
+        self.asking_for = ()
+        self.again_chance = 0.3
+        self.crash_chance = 0.15
+        self.troubles = ("none", "none", "death", "cut")
+        self.patience_s = (0.3, 3.0, PATIENT_S)
 
     def be_undisturbed(self):
-        """From now on each batch is published once, by a driver that lives and waits for the answer."""
+        """Publishes each batch once from now on: the driver lives, and waits for each answer."""
         self.crash_chance = self.again_chance = 0.0
         self.troubles, self.patience_s = ("none",), (PATIENT_S,)
         self.kill(0.01)
 
     @property
     def number(self):
-        """Of the present batch."""
+        """The number of the batch that is under way."""
         return self._number
 
     @property
@@ -90,7 +104,7 @@ class Sink(Process):
         await trio.sleep(0.1)
 
     async def _have_trouble(self):
-        """The driver dies within the batch, or is cut off."""
+        """Lets the driver die within the batch, or be cut off, or neither."""
         await trio.sleep(self.random.random() * BATCH_SECONDS)
         if self.world.is_over.is_set():
             return
@@ -103,7 +117,7 @@ class Sink(Process):
                 await self._be_cut_off()
 
     def _have_node_crash(self):
-        """At a call of its disk soon, with what is published next."""
+        """Lets the first node die at one of the next calls of its disk, within a publish."""
         end = self.random.choice((End.KILL, End.POWER))
         self.world.report.fault(f"{end.value} within a publish")
         self._machines()[0].crash_at_call(self.random.randrange(12), end)
@@ -119,7 +133,7 @@ class Sink(Process):
                 network.heal(self.name, node_name)
 
     async def _run_batch(self, feed):
-        """The batch that is under way, or the next one; as often as it takes, and now and then once more."""
+        """Publishes the batch that is under way, or the next one, as often as it takes, and now and then once more."""
         if not self._keys:
             self._number += 1
             self._is_answered = False
@@ -129,7 +143,7 @@ class Sink(Process):
                 self._has_new_checkpoint = True
         while not await self._try_batch(feed):
             self.world.report.operation("batch staged anew")
-        if self.random.random() < self.again_chance:  # what was told was not noted: a restarted driver has to ask again
+        if self.random.random() < self.again_chance:  # the driver died before it noted the answer, and publishes again
             await self.pause(self.random.choice((0, 1.0, 5.0)) * self.random.random())
             return
         self._keys = ()
@@ -145,7 +159,7 @@ class Sink(Process):
         return tuple(self.random.choice(keys) for _ in range(self.random.choice((1, 3, 8, 16))))
 
     async def _try_batch(self, feed):
-        """Stages the batch and publishes it; False where a stage was lost meanwhile."""
+        """Stages the batch and publishes it. Returns False if a stage was lost meanwhile."""
         parts = [part for keys in self._tasks() for part in await self._run_task(feed, keys)]
         if self._has_new_checkpoint and not await self._learn_number(feed, parts):
             return False
@@ -170,7 +184,7 @@ class Sink(Process):
     # Tasks
 
     def _tasks(self):
-        """The batch's keys, cut and ordered in some way."""
+        """Returns the batch's keys, shuffled now and then, and cut for one to three tasks."""
         keys = list(self._keys)
         if self.random.random() < 0.3:
             self.random.shuffle(keys)
@@ -179,9 +193,9 @@ class Sink(Process):
         return [keys[begin:end] for begin, end in itertools.pairwise(bounds) if begin < end]
 
     async def _run_task(self, feed, keys):
-        """The part that counts; now and then there is another one, which nobody publishes."""
+        """Returns the sealed stage of a task. Now and then a second stage is left unpublished."""
         if self.random.random() < 0.2:
-            self.world.report.operation("stage that nobody publishes")
+            self.world.report.operation("stage that is not published")
             await self._stage(feed, keys, is_sealed=self.random.random() < 0.5)
         while True:
             part = await self._stage(feed, keys)
@@ -190,7 +204,7 @@ class Sink(Process):
             await trio.sleep(0.05 * self.random.random())
 
     async def _stage(self, feed, keys, *, is_sealed=True):
-        """None where the stage was lost, or could not be made durable."""
+        """Returns the stage; None: it was lost, is not sealed, or could not be made durable."""
         self._stages += 1
         rows = self._rows(keys)
         try:
@@ -207,7 +221,7 @@ class Sink(Process):
         return StagedPart(sealed, trio.current_time(), self._failures(), rows)
 
     def _rows(self, keys):
-        """Of a stage: what goes to one partition begins with a put, by which all of it can be found."""
+        """Returns the rows of a stage. The first row for each partition is a put: its value identifies the share."""
         begun, rows = set(), []
         for number, key in enumerate(keys):
             partition = self.world.partition_of(key)
@@ -221,7 +235,7 @@ class Sink(Process):
     # The publish
 
     def _ask_for(self, parts):
-        """From now on these rows may be there; {partition: Share}."""
+        """Tells the checks that these rows may be there from now on. Returns {partition: Share}."""
         rows = {}
         for part in parts:
             for key, value in part.rows:
@@ -231,7 +245,7 @@ class Sink(Process):
         return shares
 
     async def _learn_number(self, feed, parts):
-        """A new checkpoint numbers its batches from 0 again, and is told where it has to begin."""
+        """Publishes batch 0 of a new checkpoint, and checks the number from which the node tells it to go on."""
         try:
             published = await self._publish(feed, parts, 0)
         except BatchBehind as error:
@@ -245,11 +259,11 @@ class Sink(Process):
         return False
 
     async def _publish(self, feed, parts, number):
-        """Asks until the answer is known; None where a stage is gone, as it may be."""
+        """Publishes until there is an answer, and returns it; None: a stage is gone, as it may be."""
         while True:
             try:
                 with self.world.damage():
-                    # Each try has values of its own, by which it is found: compared, they would be other rows.
+                    # Each try has values of its own: if the node compared them, they would be other rows.
                     origin, stages = f"checkpoint {self._checkpoint}", [part.stage for part in parts]
                     return await feed.publish(self.name, number, stages, origin=origin, compare=False)
             except UnknownStage as error:

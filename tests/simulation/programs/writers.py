@@ -1,4 +1,4 @@
-"""Who writes: the writers of tests/model, each in a process that is killed and started again like any other."""
+"""Programs that write. They tell the checks each request and each answer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from tailrace import (
 from .keys import ANY
 from .process import PATIENT_S, Process
 
-# Between two writes of who is in haste: some of what it has written is always about to become durable.
+# The longest pause of a writer in haste: some of its rows are always about to become durable.
 HASTE_PAUSE_SECONDS_MAX = 0.006
 HASTE_WRITES = 3
 
 
 class Haste:
-    """While it is on, who writes at level memory makes hardly a pause; ``enough``: he has written a little."""
+    """A time in which the writer at level memory makes hardly a pause.
+
+    Attributes:
+        enough: Set after its first few writes.
+    """
 
     def __init__(self):
         self._on = trio.Event()
@@ -56,7 +60,7 @@ class Haste:
 
 
 class SmallValues(Values):
-    """Values of a few sizes; keys of the partitions that are in use at the time, and now and then of any."""
+    """Values of a few sizes, for the keys that are in use, and now and then for any key."""
 
     def __init__(self, world, rnd, name, keys):
         super().__init__(rnd, name, keys)
@@ -74,7 +78,7 @@ class SmallValues(Values):
 
 
 class CarelessWriter(Writer):
-    """Writes at level memory, without conditions: what it was told may be lost by then."""
+    """Writes at level memory, without conditions: a version that it knows may be lost."""
 
     async def step(self, feed):
         action = self.values.random.choices([self.put, self.delete, self.batch], [5, 2, 3])[0]
@@ -86,7 +90,7 @@ class CarelessWriter(Writer):
 
 
 class ModelWriter(Process):
-    """One of tests/model's writers."""
+    """A writer of `tests.processes`, to one node."""
 
     def __init__(self, world, name, level="disk", *, pipelined=False):
         super().__init__(world, name)
@@ -123,7 +127,7 @@ class ModelWriter(Process):
 
 
 class LevelWriter(Process):
-    """Writes at one level, and now and then with a condition."""
+    """Writes to a set at one level, and now and then with a condition."""
 
     def __init__(self, world, name, level, pause_s=0.3, keys=""):
         super().__init__(world, name)
@@ -157,7 +161,7 @@ class LevelWriter(Process):
         await self._write(key, None, lambda: feed.delete(key, level=self.level))
 
     async def _batch(self, feed, key):
-        """Several rows in one block: the keys are of one partition."""
+        """Writes several rows in one block, with keys of one partition."""
         of = self.world.partition_of
         keys = [other for other in self.world.keys.in_use[self._keys] if of(other) == of(key)][:3]
         changes = [(key, self.new_value()) for key in keys]
@@ -190,5 +194,5 @@ class LevelWriter(Process):
 
 
 def range_of(version):
-    """Of one row."""
+    """Returns the range of one row's version."""
     return VersionRange(version.partition, version.branch, version.seq, version.seq)

@@ -18,9 +18,9 @@ LOG = "log"
 
 
 async def trimmed_log(world):
-    """A history has been trimmed above what a follower has, which was away; it is back, and then another one leads.
+    """A history is trimmed above the seq of a follower that was away. The follower is back, and another one leads.
 
-    The set has to be level in the end, in all feeds.
+    In the end all copies of all feeds have to be equal.
     """
     await trio.sleep(0.3)
     stage = Stage(world)
@@ -43,14 +43,14 @@ async def trimmed_log(world):
     await stage.begin(away)
     await stage.until(lambda: stage.feeds(away)[LOG][0].high_seq >= 6)
     if stage.feeds(away)[LOG][0].high_seq < 6:
-        raise Violation("who was away while a history was trimmed never catches up")
+        raise Violation("a member that was away while a history was trimmed never catches up")
     await stage.promote(new)
 
 
 async def damaged_leader(world):
     """The leader cannot read a segment, and a replaced disk gets its vote; then the leader is gone.
 
-    The third one was away while the rows of that segment were written: nobody who is there has them.
+    The third member was away while the rows of that segment were written, so that no member that is up has them.
     """
     await trio.sleep(0.2)
     stage = Stage(world)
@@ -63,7 +63,7 @@ async def damaged_leader(world):
     places = stage.damage_segments(old)
     await stage.end(new, End.POWER)
     stage.machine(new).replace_disk()
-    stage.bring_back(third)  # without it no majority says that this one still leads
+    stage.bring_back(third)  # without the third member no majority confirms the leader
     await stage.begin(new)
     await stage.until(lambda: stage.node(new).members[0].local.votes)
     if not stage.node(new).members[0].local.votes:
@@ -75,9 +75,9 @@ async def damaged_leader(world):
 
 
 async def damaged_candidate(world):
-    """Who has started with a damaged segment is to lead, while the others have good copies.
+    """A member that has started with a damaged segment is promoted, while the others have good copies.
 
-    Nobody writes then: it would have to fetch what it lacks, and could not.
+    No program writes meanwhile: otherwise the candidate had to fetch rows, and could not.
     """
     await trio.sleep(0.2)
     stage = Stage(world)

@@ -1,4 +1,4 @@
-"""Stories of a network that stays cut in part: some members reach each other, others only by a third one."""
+"""Stories of lasting cuts: some members reach each other, and others only a third member."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from ..faults import shapes
 from .stage import Stage
 from .story import Story
 
-# In the simulated time. After one promotion all that follows from it has happened within so long; then nothing changes
-# any more, as long as nobody does anything.
+# In simulated time. Within SETTLING_SECONDS after a promotion all its effects have come; then the set stays as it is.
 SETTLING_SECONDS = 4.0
 CALM_SECONDS = 4.0
 
 
 async def lasting_bridge(world):
-    """The leader and the one who is promoted do not hear each other, for long; the third one hears both."""
+    """The leader and the candidate do not hear each other for long, and the third member hears both."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, _ = stage.three
@@ -28,7 +27,7 @@ async def lasting_bridge(world):
 
 
 async def lasting_cuts(world):
-    """Of five members any two may not hear each other, for long; whoever is promoted meanwhile."""
+    """Many pairs of five members do not hear each other for long, and one member is promoted meanwhile."""
     await trio.sleep(0.3)
     chance = world.random_of("cuts")
     pairs = list(itertools.combinations(world.names, 2))
@@ -40,9 +39,12 @@ async def lasting_cuts(world):
 
 
 async def _settled(world):
-    """Nobody comes to lead, once what was done has had its effect. Raises Violation.
+    """Waits until the set has settled, and checks that no node comes to lead after that.
 
-    Clients reach no node meanwhile: what they would write costs most of the time of a run.
+    Programs reach no node meanwhile, since their writes would cost most of the time of the run.
+
+    Raises:
+        Violation: A node came to lead.
     """
     unheard = shapes.between(world.names, world.program_names)
     world.network.cut_ways(unheard)

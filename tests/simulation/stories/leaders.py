@@ -10,7 +10,7 @@ from .story import Story
 
 
 async def dead_tail(world):
-    """A leader that is cut off writes a lot that nobody else has; the next one a little, and dies."""
+    """A leader that is cut off writes many rows by itself; the next leader writes a few, and dies."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -27,11 +27,11 @@ async def dead_tail(world):
 
 
 async def stale_leader(world):
-    """A leader that is cut off from its set is asked for what others write at the next one."""
+    """Programs ask a leader that is cut off for keys that others write at the next leader."""
     await trio.sleep(0.5)
     stage = Stage(world)
     old, new, third = stage.three
-    # What is written there and has no answer yet would hold up who looks.
+    # Look-ups there would wait for writes that have no answer yet.
     staying = ["looker", "refused"]
     stage.send_clients(new, [name for name in world.program_names if name not in staying])
     await trio.sleep(0.1)
@@ -42,7 +42,7 @@ async def stale_leader(world):
 
 
 async def early_entry(world):
-    """A follower that lags behind hears of a branch, and dies before it holds what the branch begins with."""
+    """A follower that lags behind hears of a branch, and dies before it has the rows up to the branch's base."""
     await trio.sleep(0.2)
     stage = Stage(world)
     old, new, third = stage.three
@@ -52,7 +52,7 @@ async def early_entry(world):
     await stage.promote(new)
     stage.network.seconds_max = 0.04
     with trio.move_on_after(1.0):
-        while not stage.is_ahead_of_itself(third):  # noqa: ASYNC110 - it tells nobody
+        while not stage.is_ahead_of_itself(third):  # noqa: ASYNC110 - it has no event
             await trio.sleep(0.001)
     await trio.sleep(0.02)
     stage.machine(new).kill(End.POWER)
@@ -65,7 +65,7 @@ async def early_entry(world):
 
 
 async def forgotten_promise(world):
-    """Whoever has promised the next leader starts again, and reaches the leader before."""
+    """A member that has promised a term starts again, and reaches the leader of the term before."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -84,7 +84,7 @@ async def forgotten_promise(world):
 
 
 async def slow_leader(world):
-    """What both followers hold is lost on the leader, whose disk is slow, with its power."""
+    """The leader, whose disk is slow, loses power, and with it rows that both followers have."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -105,7 +105,7 @@ async def slow_leader(world):
 
 
 async def two_masters(world):
-    """Whoever has promised the next leader still hears the one before."""
+    """A member that has promised a term still hears the leader of the term before."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, _ = stage.three

@@ -1,4 +1,4 @@
-"""Stories of what a majority holds: what is counted for it, and what is shown and believed of it."""
+"""Stories of majorities: which copies count, and which rows are acknowledged and shown because of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .story import Story
 
 
 async def returned_tail(world):
-    """What only a leader that was cut off had is what the next but one goes on with; then all who have it fail.
+    """The third leader goes on with a tail that only the first leader had; then all members with that tail fail.
 
-    Between them another one has led, without it. So who has it stands above that one from the moment on at which the
-    third leader's entry is on its disk, and not before: until then what it has is of an older branch.
+    The second leader has led without the tail. A member with the tail stands above the second leader only once the
+    third leader's entry is on its disk: until then its tail is of an older branch.
     """
     await trio.sleep(0.3)
     stage = Stage(world)
@@ -31,7 +31,7 @@ async def returned_tail(world):
         nursery.start_soon(stage.promote, third)
         await stage.follows(old, third)
         stage.hang(old)
-    # Nobody writes there: it would hold up who looks, and what follows an entry in a journal takes that to the disk.
+    # No program writes there: look-ups would wait for it, and a record after an entry takes the entry to the disk.
     stage.send_clients(third, ["looker", "follower-quorum"])
     await stage.looked(3)
     await stage.lose(old)
@@ -44,7 +44,7 @@ async def returned_tail(world):
 
 
 async def slow_follower(world):
-    """What the leader and a follower have is lost with both: the follower's disk was slow, and its power fails."""
+    """Rows of the leader and a follower are lost with both: the follower, whose disk was slow, loses power."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -60,7 +60,7 @@ async def slow_follower(world):
 
 
 async def eager_follower(world):
-    """What a follower has on its disk is lost on the leader's, which was slow, and leads again without it."""
+    """The leader, whose disk was slow, loses rows that a follower has on its disk, and leads again without them."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -78,7 +78,7 @@ async def eager_follower(world):
 
 
 async def replaced_disk(world):
-    """One of the two who have what was written gets an empty disk, and the other one is away."""
+    """Two members have all rows: one of them gets an empty disk, and the other one is away."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -93,9 +93,9 @@ async def replaced_disk(world):
 
 
 async def late_list(world):
-    """A replaced disk has heard of a feed, and not yet that it has heard of all; then the leader is lost.
+    """A replaced disk has heard of one feed, and not yet of the end of the list; then the leader is lost.
 
-    To the third one nothing of that feed came for a while.
+    The third member got no rows of the second feed for a while.
     """
     await trio.sleep(0.2)
     stage = Stage(world)
@@ -107,7 +107,7 @@ async def late_list(world):
     stage.delay_end_of_feeds(old, new, 1)
     await stage.begin(new)
     with trio.move_on_after(2.0):
-        while not stage.node(new).members[0].local.votes:  # noqa: ASYNC110 - it tells nobody
+        while not stage.node(new).members[0].local.votes:  # noqa: ASYNC110 - it has no event
             await trio.sleep(0.001)
     await stage.end(old)
     await stage.promote(new)
@@ -117,7 +117,7 @@ async def late_list(world):
 async def forgotten_branches(world):
     """A leader is restarted so often that it shares no branch with a follower that was away; then it is lost.
 
-    The follower has begun anew, and nothing of that has come yet. To the third one no row came for a while.
+    The follower has begun anew and has no rows yet. The third member got no rows for a while.
     """
     await trio.sleep(0.2)
     stage = Stage(world)

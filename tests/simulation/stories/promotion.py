@@ -1,4 +1,4 @@
-"""Stories of who comes to lead: candidates, voters, and those who led before."""
+"""Stories of promotions and handovers: candidates, voters, and earlier leaders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .story import Story
 
 
 async def lone_candidate(world):
-    """Whom nobody hears wants to lead, while the others go on."""
+    """A member that is cut off from all others is promoted, while the others go on."""
     await trio.sleep(0.3)
     stage = Stage(world)
     new = stage.first
@@ -19,7 +19,7 @@ async def lone_candidate(world):
 
 
 async def two_candidates(world):
-    """Two who do not hear each other want to lead at the same time."""
+    """Two members that do not hear each other are promoted at the same time."""
     await trio.sleep(0.3)
     stage = Stage(world)
     _, new, third = stage.three
@@ -30,7 +30,7 @@ async def two_candidates(world):
 
 
 async def laggard(world):
-    """Who was away while others wrote is to lead, and the leader is gone."""
+    """A member that was away while others wrote is promoted, and the leader is gone."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, _, third = stage.three
@@ -45,7 +45,7 @@ async def laggard(world):
 
 
 async def promised_leader(world):
-    """A leader promises the next one, of whom its other follower does not hear."""
+    """A leader promises a higher term, and its other follower does not hear the candidate."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -56,7 +56,7 @@ async def promised_leader(world):
 
 
 async def lone_founder(world):
-    """Somebody makes feeds at a leader that is cut off, and goes on at the next one."""
+    """A program makes feeds at a leader that is cut off, and goes on at the next leader."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, _ = stage.three
@@ -70,7 +70,7 @@ async def lone_founder(world):
 
 
 async def lost_handover(world):
-    """A leader hands over, and is not heard any more by the one who takes over."""
+    """A leader hands over, and is then cut off from its successor."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, _ = stage.three
@@ -85,7 +85,7 @@ async def lost_handover(world):
 
 
 async def busy_handover(world):
-    """A leader hands over while everybody writes, on a slow network."""
+    """A leader hands over while all programs write, on a slow network."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, _ = stage.three
@@ -101,9 +101,9 @@ async def busy_handover(world):
 
 
 async def dead_branch(world):
-    """A leader dies with an entry that nobody has heard of; the one before, which missed it, hands over.
+    """A leader dies with an entry that no other member has; the leader before it, which missed the entry, hands over.
 
-    What is written then is of a majority, and one that comes to lead later asks who has that entry as well.
+    A majority has the rows that are written then. The next candidate also asks the member that has the entry.
     """
     await trio.sleep(0.3)
     stage = Stage(world)
@@ -125,7 +125,7 @@ async def dead_branch(world):
 
 
 async def strangers(world):
-    """A member is started on the directory of another cluster's node, whose terms are higher."""
+    """A member starts on the directory of another cluster's node, whose terms are higher."""
     await trio.sleep(0.3)
     stage = Stage(world)
     _, new, third = stage.three
@@ -140,7 +140,7 @@ async def strangers(world):
 
 
 async def old_backup(world):
-    """A member is started on its old backup, which was started by itself: its branches are of a much later term."""
+    """A member starts on its old backup. The backup ran by itself, so that its branches have a much higher term."""
     await trio.sleep(0.3)
     stage = Stage(world)
     _, new, third = stage.three
@@ -158,9 +158,9 @@ async def old_backup(world):
 
 
 async def older_copy(world):
-    """A member gets an older copy of its own disk back, and hears so from its leader, which goes before it sends rows.
+    """A member gets an older copy of its own disk back. Its leader tells it so, and dies before it sends rows.
 
-    The third member was away too, and has nothing of what the leader and that disk had acknowledged.
+    The third member was away, and lacks all rows that the leader and that disk had acknowledged.
     """
     await trio.sleep(0.3)
     stage = Stage(world)

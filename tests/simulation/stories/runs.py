@@ -1,4 +1,4 @@
-"""Stories of runs: what was folded has no state in between, so nobody stands, counts or leads there."""
+"""Stories of compacted runs: inside a run there is no state, so that no member stops, counts or leads there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .story import Story
 
 
 async def half_a_run(world):
-    """A follower that was away gets what was folded meanwhile, slowly, while somebody reads from it."""
+    """A follower that was away gets a compacted run slowly, while a program reads from it."""
     await trio.sleep(0.1)
     stage = Stage(world)
     old, _, third = stage.three
@@ -23,7 +23,7 @@ async def half_a_run(world):
 
 
 async def leader_of_half_a_run(world):
-    """A follower is cut off as it gets what was folded, and is forced to lead with what it has."""
+    """A follower is cut off while it gets a compacted run, and is forced to lead with the rows that it has."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, _, third = stage.three
@@ -38,7 +38,7 @@ async def leader_of_half_a_run(world):
 
 
 async def fork_in_a_run(world):
-    """A follower that was left behind is forced to lead: the others go back to a place in what they have folded."""
+    """A follower that was left behind is forced to lead: the others roll back to a seq inside a compacted run."""
     await trio.sleep(0.5)
     stage = Stage(world)
     third = stage.second
@@ -48,7 +48,7 @@ async def fork_in_a_run(world):
 
 
 async def run_without_an_end(world):
-    """What only the leader had reaches a follower, but not its disk, and then neither of the two leads on."""
+    """Rows that only the leader had reach a follower, but not its disk, and then neither of the two leads."""
     await trio.sleep(0.3)
     stage = Stage(world)
     old, new, third = stage.three
@@ -68,7 +68,7 @@ async def run_without_an_end(world):
 
 
 async def folded_tail(world):
-    """A leader that was cut off goes back to what a majority has; then whoever had it beside that one is gone."""
+    """A leader that was cut off rolls back to the rows of a majority; then that majority loses a member."""
     await trio.sleep(0.1)
     stage = Stage(world)
     old, new, third = stage.three

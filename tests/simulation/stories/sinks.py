@@ -1,4 +1,4 @@
-"""Stories of a sink: who leads changes between a publish and the next one of the same batch, or within one."""
+"""Stories of a sink: the leader changes between two publishes of one batch, or within a publish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .story import Story
 
 
 async def restless_leaders(world):
-    """One node after the other leads, as soon as a batch is there; the driver often asks for it again."""
+    """Another node leads as soon as a batch is published; the driver often publishes the batch again."""
     [sink] = world.sinks
     sink.crash_chance = 0.0
     sink.again_chance = 0.7
@@ -22,7 +22,7 @@ async def restless_leaders(world):
 
 
 async def interrupted_publishes(world):
-    """The leader dies between the partitions of a publish, and the same batch comes to it again, or to another one."""
+    """The leader dies between two partitions of a publish; it or another node publishes the batch again."""
     [sink] = world.sinks
     sink.crash_chance = 0.0
     stage = Stage(world)
@@ -34,7 +34,7 @@ async def interrupted_publishes(world):
 
 
 def _is_half_published(stage, leader, sink):
-    """One of the partitions of the batch that is asked for has it, and another one does not."""
+    """Returns whether one partition has the batch that is being published, and another one lacks it."""
     if not stage.machine(leader).is_up:
         return False
     lasts = _last_batches(stage, leader, sink)
@@ -43,7 +43,7 @@ def _is_half_published(stage, leader, sink):
 
 
 async def interrupted_parts(world):
-    """The leader dies between two parts of a partition's share, and the same batch comes to another one, in pieces."""
+    """The leader dies between two parts of a partition's share, and another leader gets the batch in other stages."""
     [sink] = world.sinks
     sink.crash_chance = 0.0
     stage = Stage(world)
@@ -55,16 +55,16 @@ async def interrupted_parts(world):
 
 
 def _has_some_parts(stage, leader, sink):
-    """A partition has a part of the sink's batch, and not all of it."""
+    """Returns whether a partition has a part of the sink's batch, and not all of it."""
     if not stage.machine(leader).is_up:
         return False
     return any(last is not None and not last.is_complete for last in _last_batches(stage, leader, sink))
 
 
 async def lost_publish(world):
-    """A leader that is cut off publishes for itself, loses that to the next one, and leads again.
+    """A leader that is cut off publishes a batch, rolls it back under the next leader, and leads again.
 
-    It is the sink's first batch: of another one the next leader would say which was the last.
+    It is the sink's first batch: if it were another one, the next leader would tell the batch before it.
     """
     [sink] = world.sinks
     sink.crash_chance = 0.0
@@ -85,9 +85,9 @@ async def lost_publish(world):
 
 
 async def deposed_publisher(world):
-    """A leader that is cut off is deposed between two partitions of a publish; it leads again, and goes on with that.
+    """A leader is cut off and deposed between two partitions of a publish; it leads again, and the publish goes on.
 
-    What it had written of the batch is rolled back meanwhile.
+    The rows of the first partition were rolled back meanwhile.
     """
     [sink] = world.sinks
     sink.be_undisturbed()

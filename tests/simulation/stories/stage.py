@@ -1,4 +1,4 @@
-"""What a story is told with: who is who in a set of three or five, and what is done to them."""
+"""The steps of stories: they cut, kill and promote the nodes of a set, and wait for states of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEGMENT_BYTE = 80
 
 
 class Stage:
-    """Who is who, and what is done to them."""
+    """The nodes of a set by their parts in a story: the leader, and the others in the order of their names."""
 
     def __init__(self, world):
         self._world = world
@@ -40,7 +40,7 @@ class Stage:
             self.network.cut(one, other)
 
     def part(self, some, others):
-        """Nobody of the one side hears anybody of the other, until ``rejoin``."""
+        """Cuts each node of the one side from each of the other, until ``rejoin``."""
         self.network.cut_ways(shapes.between(some, others))
 
     def rejoin(self, some, others):
@@ -52,7 +52,7 @@ class Stage:
             self.network.heal(one, other)
 
     def send_clients(self, node, names=None):
-        """These clients reach that node only, and come to it at once."""
+        """Lets these programs, or all, reach one node only, and breaks their connections."""
         names = self._world.program_names if names is None else names
         others = [name for name in self._world.names if name != node]
         self.network.heal_ways(shapes.between([node], names))
@@ -60,22 +60,22 @@ class Stage:
         self.network.drop_all(names)
 
     def write_patiently(self, node):
-        """All clients come to that node, and whoever writes waits for the answer as long as it takes."""
+        """Sends all programs to one node. From now on writers wait for each answer as long as it takes."""
         self._world.is_patient = True
         for writer in self._world.writers:
             writer.kill(0.01)
         self.send_clients(node)
 
     def cut_off(self, name):
-        """Nobody of the set hears it, and it hears nobody."""
+        """Cuts a node from all others."""
         self.network.cut_ways(shapes.isolated(name, self._world.names))
 
     def delay_rows(self, sender, receiver):
-        """Of the feed that everybody writes to no row arrives any more, nor what is behind it, until all heals."""
+        """Holds up the rows of the feed that all programs use, and the frames behind them, until all is healed."""
         self._delay(sender, receiver, self._world.feed_id, lambda opcode, body: opcode == Opcode.BLOCK)
 
     def delay_end_of_feeds(self, sender, receiver, seq):
-        """What says that all feeds up to a seq above ``seq`` were told comes late, and what is behind it."""
+        """Holds up the end of a snapshot of the list of feeds above ``seq``, and the frames behind it."""
 
         def is_late(opcode, body):
             return opcode == Opcode.SNAPSHOT_END and int.from_bytes(body[8:16], "little") > seq
@@ -83,7 +83,7 @@ class Stage:
         self._delay(sender, receiver, SYSTEM_FEED_ID, is_late)
 
     def _delay(self, sender, receiver, feed_id, is_late):
-        """Frames of the connections that copy a feed are late from the first one on that ``is_late(opcode, body)``."""
+        """Holds up a feed's connections from the first frame on for which ``is_late(opcode, body)`` is true."""
         asked = feed_id.hex().encode()
 
         def passing(pipe, data):
@@ -105,58 +105,58 @@ class Stage:
         return self.machine(name).life.node
 
     def partitions(self, name):
-        """Those of the feed that everybody writes to; none where it has not heard of that yet."""
+        """Returns a node's partitions of the feed that all programs use; none if it has not heard of the feed yet."""
         feeds = self.node(name).feeds
         return feeds.of_id(self._world.feed_id).partitions if self._world.feed_id in feeds else ()
 
     def high_seqs(self, name):
-        """How far it has each of them."""
+        """Returns the high seq of each of these partitions."""
         return [partition.high_seq for partition in self.partitions(name)]
 
     def is_beyond(self, name, high_seqs):
-        """It has more than that of one of them."""
+        """Returns whether a partition has a higher seq than in ``high_seqs``."""
         return any(seq > had for seq, had in zip(self.high_seqs(name), high_seqs, strict=True))
 
     def lacks(self, name, high_seqs):
-        """It has less than that of one of them."""
+        """Returns whether a partition has a lower seq than in ``high_seqs``."""
         return any(seq < had for seq, had in zip(self.high_seqs(name), high_seqs, strict=True))
 
     def quorum_seqs(self, name):
-        """How far it believes that a majority has each of them."""
+        """Returns up to which seq the node believes that a majority has each partition."""
         return [partition.quorum_seq for partition in self.partitions(name)]
 
     def is_ahead_of_itself(self, name):
-        """A node's log names a branch that begins above all that it holds."""
+        """Returns whether a log names a branch whose base is above all rows of the node."""
         return any(p.log and p.log[0].base > p.high_seq for p in self.partitions(name))
 
     async def until(self, condition):
-        """Looks every millisecond whether it holds, for a while: where it never does the story is another one."""
+        """Waits until the condition holds, at most 20 seconds. If it never holds, the story is another one."""
         with trio.move_on_after(20.0):
-            while not condition():  # noqa: ASYNC110 - it tells nobody
+            while not condition():  # noqa: ASYNC110 - it has no event
                 await trio.sleep(0.001)
 
     async def leads(self, name):
-        """Until it leads."""
+        """Waits until the node leads."""
         await self.until(lambda: self._world.leads(self.machine(name)))
 
     async def follows(self, name, leader):
-        """Until it has begun to follow that one."""
+        """Waits until the node follows ``leader``."""
         await self.until(lambda: self.node(name).leaderships.system.leader.startswith(f"{leader}:"))
 
     def hang(self, name):
-        """Nothing that the disk is waited for comes to an end there; ``wait_for_disk`` comes long before."""
+        """Lets no fsync of the node end. ``wait_for_disk`` has to come long before."""
         self.machine(name).stall_s = 60.0
 
     def wait_for_disk(self, name):
-        """From now on fsyncs take so long there that they are made in a thread."""
+        """Makes the node's disk slow, so that it calls fsync in a thread."""
         self.machine(name).slowness_s = 0.02
 
     def feeds(self, name):
-        """The partitions of all feeds there, by name."""
+        """Returns the partitions of all feeds of a node, by the feed's name."""
         return {feed.info.name: feed.partitions for feed in self.node(name).feeds}
 
     def damage_segments(self, name, byte=SEGMENT_BYTE):
-        """Damages a byte of each segment of the feed that everybody writes to; what `mend_segments` is given."""
+        """Damages a byte of each segment of the feed that all programs use. Returns the places for `mend_segments`."""
         disk = self.machine(name).disk
         paths = [segment.path for partition in self.partitions(name) for segment in partition.chain.segments]
         places = [(path, 8 * (byte % len(disk.content(path)))) for path in paths]
@@ -165,13 +165,13 @@ class Stage:
         return places
 
     def mend_segments(self, name, places):
-        """Good copies are put in the place of damaged segments."""
+        """Mends the bytes that `damage_segments` has damaged."""
         for path, bit in places:
             if self.machine(name).disk.exists(path):
                 self.machine(name).disk.flip(path, bit)
 
     def hold_publishes(self, name, number):
-        """Publishes stand still there before they read what partition ``number`` is to get, until an event is set."""
+        """Stops publishes before they read the rows for partition ``number``. Returns an event that lets them go on."""
         publisher, goes_on = self.node(name).publisher, trio.Event()
         read = publisher._blocks
 
@@ -184,26 +184,26 @@ class Stage:
         return goes_on
 
     async def promote(self, name):
-        """Until it leads, or does not want to."""
+        """Promotes a node, and returns whether it leads."""
         return await self._world.operator.promote(name)
 
     async def hand_over(self, name, to):
-        """Until the other one leads, or it is said that it does not, or for a while."""
+        """Hands the leadership over to another node, and returns whether that node leads."""
         return await self._world.operator.hand_over(name, to)
 
     async def force(self, name):
-        """It leads, whoever else does."""
+        """Promotes a node by force."""
         return await self._world.operator.promote(name, force=True)
 
     async def written(self, count):
-        """Until a majority has so many more writes: clients may take a while to come to another leader."""
+        """Waits until a majority has ``count`` more writes, at most 10 seconds. Programs find the leader first."""
         acknowledged = self._world.checks.promises.count("quorum") + count
         with trio.move_on_after(10.0):
-            while self._world.checks.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it tells nobody
+            while self._world.checks.promises.count("quorum") < acknowledged:  # noqa: ASYNC110 - it has no event
                 await trio.sleep(0.01)
 
     async def looked(self, count):
-        """Until so many more looks at level quorum had an answer."""
+        """Waits until ``count`` more look-ups at level quorum were answered."""
         operations = self._world.report.operations
         wanted = operations["get at quorum"] + count
         await self.until(lambda: operations["get at quorum"] >= wanted)
@@ -213,7 +213,7 @@ class Stage:
         await self.begin(name)
 
     async def lose(self, name):
-        """Its power fails, and all is lost that was not synced."""
+        """Cuts the power of a node, which loses all bytes that were not synced."""
         self.machine(name).loses_all = True
         await self.end(name, End.POWER)
 
@@ -222,14 +222,14 @@ class Stage:
         await self.machine(name).life_over()
 
     async def change_disk(self, name, disk):
-        """A machine is started with another disk; gives the one that it had."""
+        """Starts a machine with another disk. Returns the disk that it had."""
         await self.end(name)
         before = self.machine(name).put_disk(disk)
         await self.begin(name)
         return before
 
     async def begin(self, name):
-        """Starts it, with a disk that is well."""
+        """Starts a node, with a fast disk."""
         machine = self.machine(name)
         machine.stall_s = machine.slowness_s = 0.0
         machine.start()
