@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # The number of nodes that stands for a set of two, three or five: the seed chooses.
 ANY_SET = 0
 ENTRIES_MAX = failover.ENTRIES_MAX
+# How long it may take, in simulated time, until everything is well again after the faults.
+HEALING_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .faults import shapes
 from .faults.schedule import Faults
 from .machine import DATA, PORT, End, Machine, bugs_end_the_run
 from .network import Network
-from .plan import plan_run
+from .plan import HEALING_SECONDS_MAX, plan_run
 from .programs.casts import new_cast, new_keys
 from .programs.operator import Operator
 from .programs.process import FEED, host_of
@@ -33,8 +33,6 @@ from .report import Report
 from .scheduling import seeded
 from .sizes import small_bounds
 
-# How long it may take, in simulated time, until everything is well again.
-HEALING_SECONDS_MAX = 120.0
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
 REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
@@ -235,25 +233,18 @@ class World:
             step = "equal copies"
             await self.checks.copies_level()
             step = "the followers"
-            if self.plan.is_set:
+            async with trio.open_nursery() as nursery:
                 for follower in self.followers:
-                    await follower.catch_up()
-            else:
-                async with trio.open_nursery() as nursery:
-                    for follower in self.followers:
-                        nursery.start_soon(follower.catch_up)
+                    nursery.start_soon(follower.catch_up)
         if healing.cancelled_caught:
             why = self.checks.why_not_level()
             raise Violation(f"{step} is waited for {HEALING_SECONDS_MAX:g} s after everything was healed: {why}")
 
     async def restart_all(self):
         """Stops all nodes cleanly, and starts them again."""
-        if not self.plan.is_set:
-            await self.machines[0].stop()
-        else:
-            async with trio.open_nursery() as nursery:
-                for machine in self.machines:
-                    nursery.start_soon(machine.stop)
+        async with trio.open_nursery() as nursery:
+            for machine in self.machines:
+                nursery.start_soon(machine.stop)
         for machine in self.machines:
             machine.start()
         for machine in self.machines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 from tests.processes.violation import Violation
 
+from ..plan import HEALING_SECONDS_MAX
 from . import copies
 from .batches import check_last_batch
 from .histories import Histories, place_of, short_place
@@ -14,7 +15,6 @@ from .registers import Registers
 
 # If everything is well and no node leads for this long, a node is promoted.
 LEADERLESS_SECONDS_MAX = 3.0
-HEALING_SECONDS_MAX = 120.0
 
 
 class SetChecks:
