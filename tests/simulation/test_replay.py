@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from .world import simulate
+from tests.simulation.world import simulate
 print(simulate(int(sys.argv[1])).digest)
 """
 
