@@ -39,7 +39,7 @@ class SegmentReader:
     several mutations of a key there; by default only the newest of each key is read. A ``history`` feed is read whole.
 
     Rows come in seq order within a partition, by whole columns, and memory does not grow with the feed: a batch is in
-    memory, and while the newest row of each key is found, about 250 MB and a byte for each row of the partition.
+    memory, and while the newest row of each key is found, about 300 MB and a byte for each row of the partition.
 
     It opens files only while it reads, so it need not be closed. Any thread or process may share it, and each of its
     iterators is for one thread. A later fetch into the same directory is not seen: open the copy again. An iterator

@@ -20,7 +20,7 @@ from tailrace.segment.superseded import superseded
 if TYPE_CHECKING:
     from tailrace.segment.superseded import Keys, RowNumbers
 
-# The rows of a pass, which take up to 40 bytes each while their hashes are joined.
+# The rows of a pass. With the keys that are compared, it takes up to 300 MB.
 HASHES_MAX = 4 << 20
 
 
