@@ -33,7 +33,8 @@ class CompactionTask(NamedTuple):
     the result. ``is_major``: the first input is the chain's oldest segment. ``history``: every row survives.
     ``purge_before_us`` (microseconds since 1970 UTC): tombstones at or below ``stable_seq`` are dropped if their
     timestamp is not later; None: all stay, as always unless ``is_major``. ``block_bytes`` is the approximate number of
-    raw bytes of a block in the result. ``cuts``, rising seqs, are the bases of branches: no block has rows on both
+    raw bytes of a block in the result. ``next_base_id`` (16 bytes) is the base of the segment behind the last input;
+    empty: none is behind it. ``cuts``, rising seqs, are the bases of branches: no block has rows on both
     sides of a cut, because readers take all rows of a block as of one branch.
     """
 
@@ -49,23 +50,21 @@ class CompactionTask(NamedTuple):
     block_bytes: int = BLOCK_BYTES
     compress: bool = True
     cuts: tuple[int, ...] = ()
+    next_base_id: bytes = b""
 
     def encode(self) -> bytes:
         """Returns one line of JSON, without its end."""
-        return _encode({**self._asdict(), "segment_id": self.segment_id.hex()})
+        return _encode({**self._asdict(), "segment_id": self.segment_id.hex(), "next_base_id": self.next_base_id.hex()})
 
     @classmethod
     def decode(cls, line: bytes | str) -> CompactionTask:
         """Reverses ``encode``. Raises BadTask, with the reason, for other content."""
         members = _decode(line, "task", cls)
-        inputs, cuts, text = members["inputs"], members["cuts"], members["segment_id"]
+        inputs, cuts = members["inputs"], members["cuts"]
         if not isinstance(inputs, list) or not isinstance(cuts, list):
             raise BadTask("the task's inputs must be a list of paths, and its cuts a list of seqs")
-        try:
-            segment_id = bytes.fromhex(text)
-        except (TypeError, ValueError):
-            raise BadTask(f"the task's segment_id is {text!r}, it must be hexadecimal digits") from None
-        task = cls(**{**members, "inputs": tuple(inputs), "cuts": tuple(cuts), "segment_id": segment_id})
+        ids = {name: _id_of(name, members[name]) for name in ("segment_id", "next_base_id")}
+        task = cls(**{**members, "inputs": tuple(inputs), "cuts": tuple(cuts), **ids})
         task.check()
         return task
 
@@ -79,6 +78,8 @@ class CompactionTask(NamedTuple):
             raise BadTask("a path is named twice")
         if len(self.segment_id) != SEGMENT_ID_BYTES:
             raise BadTask(f"a segment id has {SEGMENT_ID_BYTES} bytes, this one {len(self.segment_id)}")
+        if len(self.next_base_id) not in (0, SEGMENT_ID_BYTES):
+            raise BadTask(f"next_base_id has {SEGMENT_ID_BYTES} bytes or none, this one {len(self.next_base_id)}")
         for name in ("is_major", "history", "compress"):
             if not isinstance(getattr(self, name), bool):
                 raise BadTask(f"the task's {name} must be true or false")
@@ -177,6 +178,13 @@ def _decode(line: bytes | str, what: str, of: type) -> dict[str, Any]:
     if members.keys() != set(fields):
         raise BadTask(f"the {what} of a compaction must have exactly the members {', '.join(fields)}")
     return members
+
+
+def _id_of(name: str, text: object) -> bytes:
+    try:
+        return bytes.fromhex(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise BadTask(f"the task's {name} is {text!r}, it must be hexadecimal digits") from None
 
 
 def _is_number(value: Any) -> bool:

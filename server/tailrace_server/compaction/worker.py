@@ -121,12 +121,14 @@ def identity_of(
     """Returns the identity of the result, without its counts.
 
     The result replaces its inputs, so its base is that of the oldest. The base of the next segment, which is not
-    rewritten, is the newest input, or after several compactions an input of that. These ids come first, so that they
-    are never left out.
+    rewritten, is the newest input, or after several compactions an input of that. It comes first, so that it is never
+    left out, however often the segments before it are compacted.
     """
     oldest, newest = identities[0], identities[-1]
     others = identities[-2::-1]
-    included = [newest.segment_id, *newest.included_ids[: INCLUDED_IDS_MAX - INPUTS_MAX]]
+    known = (newest.segment_id, *newest.included_ids)
+    included = [task.next_base_id] if task.next_base_id in known else []
+    included += [newest.segment_id, *newest.included_ids[: INCLUDED_IDS_MAX - INPUTS_MAX - len(included)]]
     included += [identity.segment_id for identity in others]
     included += [id_ for identity in others for id_ in identity.included_ids]
     return SegmentIdentity(
@@ -135,7 +137,7 @@ def identity_of(
         branch=newest.branch,
         segment_id=task.segment_id,
         base_id=oldest.base_id,
-        included_ids=tuple(included[:INCLUDED_IDS_MAX]),
+        included_ids=tuple(dict.fromkeys(included))[:INCLUDED_IDS_MAX],
         is_major=task.is_major,
         deduplicated=decision.gone is not None or any(identity.deduplicated for identity in identities),
         after_seq=oldest.after_seq,

@@ -247,6 +247,7 @@ class Compactor:
         if plan is None:
             return False
         folded = whole[plan.first : plan.last + 1]
+        behind = partition.chain.segments[begin + plan.last + 1 :][:1]
         # Without room it is not begun: its reading and writing would be in vain, time after time.
         await self._space.check_room(plan.nbytes, f"the compaction of {len(folded)} segments")
         is_major = plan.is_major and begin == 0
@@ -265,6 +266,7 @@ class Compactor:
             purge_before_us=purge_before_us if is_major else None,
             stable_seq=stable_seq,
             cuts=tuple(sorted({entry.base for entry in partition.log})),
+            next_base_id=behind[0].identity.base_id if behind else b"",
         )
         if _is_small(folded):
             result = await self._host.workers.compact_small(task)

@@ -48,7 +48,7 @@ def tasks(draw):
     flags = (is_major, history)
     cuts = tuple(sorted(draw(st.sets(U64, max_size=5))))
     task = CompactionTask(tuple(inputs), output, segment_id, first, last, *flags, purge, *numbers, draw(st.booleans()))
-    return task._replace(cuts=cuts)
+    return task._replace(cuts=cuts, next_base_id=draw(st.sampled_from([b"", segment_id])))
 
 
 @settings(deadline=None)

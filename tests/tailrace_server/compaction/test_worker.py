@@ -218,6 +218,17 @@ class TestIdentity:
         assert ids[:2] == (b"%016d" % INPUTS_MAX, before[0])
         assert {b"%016d" % (number + 1) for number in range(INPUTS_MAX)} < set(ids)
 
+    def test_the_base_of_the_segment_behind_is_never_left_out(self, chain, row):
+        """The oldest segment is compacted again and again, as its tombstones age; the one behind it never is."""
+        first = chain.add([row(1, b"a", b"1")])
+        for number in range(2 * INCLUDED_IDS_MAX):
+            task = chain.task(segment_id=b"again %010d" % number, next_base_id=first.segment_id)
+            output = f"{chain.directory}/again-{number}.seg"
+            made = compact(task._replace(output=output), chain.disk).identity
+            chain.paths[:] = [output]
+            assert first.segment_id in made.included_ids
+        assert len(made.included_ids) <= INCLUDED_IDS_MAX
+
     def test_a_manifest_can_name_it(self, small):
         result = compact(small.task(), small.disk)
         entry = entry_of(result.identity, result.nbytes)
