@@ -1,20 +1,17 @@
-"""Somebody who makes small feeds and drops them again, under the same few names."""
+"""A client that makes small feeds and drops them again, under the same few names."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
-from tests.model.nodes import FEED
-
-from tailrace import BadPosition, Item, Positions, UnknownFeed
+from tailrace import BadPosition, FeedExists, Item, Positions, UnknownFeed
 
 from .violation import Violation
 
 if TYPE_CHECKING:
     import random
-
-    from tests.model.nodes import Nodes
+    from collections.abc import Callable
 
     import tailrace
 
@@ -23,28 +20,31 @@ KEY = b"the only key"
 
 
 class Founder:
-    """Knows which feeds there are, and what is in each: one key."""
+    """Makes and drops feeds of one key. ``ends`` returns how many processes of the node have ended."""
 
-    def __init__(self, nodes: Nodes, rnd: random.Random) -> None:
-        self._nodes = nodes
+    def __init__(self, rnd: random.Random, ends: Callable[[], int]) -> None:
         self._random = rnd
-        self._items: dict[str, Item] = {}  # of each feed that is there
-        self._old_positions: dict[str, str] = {}  # of feeds that are no more, by their name
+        self._ends = ends
+        self._items: dict[str, Item] = {}  # of each feed that was made and not dropped
+        self._old_positions: dict[str, str] = {}  # of dropped feeds, by their name
         self.made = 0
 
     async def step(self, client: tailrace.Client) -> None:
-        """Makes a feed, or drops one."""
+        """Makes a feed or drops one."""
         name = self._random.choice(NAMES)
-        if name in self._items:
-            await self._drop(client, name)
-        else:
-            await self._make(client, name)
+        try:
+            if name in self._items:
+                await self._drop(client, name)
+            else:
+                await self._make(client, name)
+        except (UnknownFeed, FeedExists) as error:
+            raise Violation(f"feed {name} was made or dropped before, and a client is told: {error}") from error
 
     async def _make(self, client: tailrace.Client, name: str) -> None:
         feed = await client.create_feed(name, partitions=self._random.randrange(1, 4), exist_ok=False)
         self.made += 1
         if await feed.get(KEY) is not None:
-            raise Violation(f"the new feed {name} has what the one of this name before it had")
+            raise Violation(f"the new feed {name} has the key of the dropped feed of this name")
         old = self._old_positions.get(name)
         if old is not None:
             with contextlib.suppress(BadPosition):
@@ -61,12 +61,12 @@ class Founder:
         await self._check(client, name)
         async with client.feed(name).consume("now") as stream:
             self._old_positions[name] = str(stream.positions)
-        ends = self._nodes.ends
+        ends = self._ends()
         try:
             await client.drop_feed(name)
         except UnknownFeed:
-            # Asked for again, after a node that came to its end before it could answer had dropped it already.
-            if ends == self._nodes.ends:
+            # This was a retry: a node that ended before it could answer had dropped the feed already.
+            if ends == self._ends():
                 raise Violation(f"feed {name} was there, and cannot be dropped") from None
         del self._items[name]
 
@@ -75,10 +75,10 @@ class Founder:
         if item != self._items[name]:
             raise Violation(f"feed {name} has {item}, and should have {self._items[name]}")
 
-    async def check(self, client: tailrace.Client) -> None:
-        """The feeds are those that were made and not dropped."""
+    async def check(self, client: tailrace.Client, others: set[str]) -> None:
+        """Checks that the feeds are the ``others`` and those that were made and not dropped."""
         names = {feed.name for feed in await client.feeds()}
-        if names != {FEED, *self._items}:
+        if names != {*others, *self._items}:
             raise Violation(f"there are the feeds {sorted(names)}, and should be {sorted(self._items)}")
         for name in self._items:
             await self._check(client, name)

@@ -1,16 +1,20 @@
-"""The plain model: who asked for what, what he was told, and what that says about the history of each partition.
+"""The plain model: what clients asked for and were told, and what that says about the history of each partition.
 
 A feed's history is a list of rows for each partition. Everything that clients are told is a statement about it:
 
-    a write that was acknowledged      its rows stand at the seqs that it was told, on that branch
-    a write that was refused           its rows stand nowhere
-    a write without an answer          its rows stand together somewhere, once, or nowhere
-    a look (get, items, an index)      at some moment not before it was asked for, this was the state
+    a write that was acknowledged      its rows are at the seqs that were told, on that branch
+    a write that was refused           its rows are nowhere
+    a write without an answer          its rows are together somewhere, once, or nowhere
+    a look (get, items, an index)      at some moment not before the look began, this was the state
 
-Time comes in by one number: ``floors[p]`` is the greatest seq of partition ``p`` that anybody was told of. A write that
-is asked for now gets a seq above it, and a look that begins now sees everything up to it.
+Only levels that last are believed: all that a node survives, or quorum in a set. A write below that level is gone only
+if its branch has ended below it.
 
-What can be told at once, this module does (``observe``, ``acknowledge``); ``verdict`` judges the whole at the end.
+Time comes in by one number: ``floors[p]`` is the greatest seq of partition ``p`` that a client was told of and that
+lasts. A later write gets a seq above it, and a later look sees everything up to it.
+
+``observe``, ``acknowledge`` and ``look`` check at once what can be checked at once. ``verdict`` judges the whole in the
+end.
 """
 
 from __future__ import annotations
@@ -36,38 +40,17 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A row of a partition's history; its seq is its place, from 1. ``value`` is None where the key was deleted."""
+    """A row of a partition's history; its seq is its place, from 1. ``value`` is None if the key was deleted."""
 
     key: bytes
     value: bytes | None
     timestamp: int
 
 
-class Answers:
-    """How many answers writers have got, by which everything in a run waits: the machine's speed does not matter."""
-
-    def __init__(self) -> None:
-        self.answers = 0
-        self._waiting: list[tuple[int, int, trio.Event]] = []
-        self._tickets = itertools.count()
-
-    def answered(self) -> None:
-        """A writer has got an answer."""
-        self.answers += 1
-        while self._waiting and self._waiting[0][0] <= self.answers:
-            heapq.heappop(self._waiting)[2].set()
-
-    async def more_answers(self, count: int) -> None:
-        """Waits for so many more."""
-        event = trio.Event()
-        heapq.heappush(self._waiting, (self.answers + count, next(self._tickets), event))
-        await event.wait()
-
-
 class Answer(enum.Enum):
-    """What a writer was told."""
+    """The answer to a writer."""
 
-    NONE = "none, or that nobody knows"
+    NONE = "none, or that the outcome is unknown"
     WRITTEN = "written, and where"
     WRITTEN_WITHIN = "written between two seqs"
     NOT_WRITTEN = "not written"
@@ -88,13 +71,13 @@ class Condition(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """What one partition gets of a write: its rows are one block, except those of a ``feed.writer``: one row each."""
+    """The share of one partition in a write: the rows of one block, or one row of a ``feed.writer``."""
 
     partition: int
     changes: tuple[tuple[bytes, bytes | None], ...]
     floor: int
     condition: Condition | None = None
-    lasting: bool = True  # once acknowledged; else it may be lost with its level
+    lasting: bool = True  # if acknowledged; else it may be lost with its level
     answer: Answer = Answer.NONE
     versions: VersionRange | None = None
 
@@ -111,7 +94,7 @@ class Look(NamedTuple):
 
 
 class State(NamedTuple):
-    """All keys of a partition and their values, after it had come to ``floor``; ``at``: its seq, where that is told."""
+    """All keys and values of a partition, after it had come to ``floor``. ``at``: the seq of the state, if known."""
 
     partition: int
     floor: int
@@ -126,15 +109,15 @@ def version_name(version: Version) -> tuple[int, int, bytes]:
 
 
 class Branches:
-    """All branches of a partition, as its failover logs told them from one start to the next; no bound."""
+    """All branches of a partition, as its failover logs told them from one start to the next; without a bound."""
 
     def __init__(self) -> None:
         self.log = FailoverLog()
         self._entries: list[FailoverEntry] = []  # newest first, from all logs
-        self._oldest: set[bytes] = set()  # branches that stood for whatever was before them
+        self._oldest: set[bytes] = set()  # branches that stand for all branches before them
 
     def started(self, log: FailoverLog, starts_min: int, starts_max: int, what: str) -> None:
-        """A node has come up with ``log``, after so many unclean starts since the last one that was looked at."""
+        """Notes the log of a start. The term has risen by ``starts_min`` to ``starts_max`` since the last one."""
         before = self.log
         risen = log.term - before.term
         if not starts_min <= risen <= starts_max:
@@ -151,7 +134,7 @@ class Branches:
         self.log = log
 
     def names(self, seq: int) -> set[bytes]:
-        """What a node may call the branch of ``seq``: its name, or that of the oldest one that it still knew."""
+        """Returns the names that a node may give the branch of ``seq``: its own, or the oldest that the node knew."""
         oldest = {e.branch for e in self._entries if e.branch in self._oldest and seq <= e.base}
         return oldest | {self.branch_at(seq)}
 
@@ -160,8 +143,8 @@ class Branches:
 
 
 @dataclass
-class History(Answers):
-    """See the module. ``partitions`` is their number."""
+class History:
+    """See the module. ``partitions`` is the number of partitions."""
 
     partitions: int
     writes: list[Write] = field(default_factory=list)
@@ -170,18 +153,35 @@ class History(Answers):
     states: list[State] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        self.answers = 0
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._tickets = itertools.count()
         numbers = range(self.partitions)
         self.floors = dict.fromkeys(numbers, 0)
         self.branches = {number: Branches() for number in numbers}
-        self.seen: dict[tuple[int, int], Row] = {}  # what streams of level disk have delivered
+        self.seen: dict[tuple[int, int], Row] = {}  # rows that streams of a level that lasts have delivered
         self._place: dict[bytes, tuple[int, int]] = {}
         self._told: dict[tuple[int, int], tuple[bytes, bytes | None]] = {}
-        self.last_version: Version | None = None  # of the last write that was acknowledged
-        self.names: set[tuple[int, int, bytes]] = set()  # (partition, seq, branch) that anybody was told
+        self.last_version: Version | None = None  # of the last write that was acknowledged, and lasts
+        self.names: set[tuple[int, int, bytes]] = set()  # (partition, seq, branch) that a client was told
+        self._newest: dict[bytes, int] = {}  # the greatest seq of each key that a client was told of
 
     def partition_of(self, key: bytes) -> int:
         return partition_of_hash(key_hash(key), self.partitions)
+
+    # Answers. Everything in a run waits by their number, so that the machine's speed does not matter.
+
+    def answered(self) -> None:
+        """Counts an answer to a writer."""
+        self.answers += 1
+        while self._waiting and self._waiting[0][0] <= self.answers:
+            heapq.heappop(self._waiting)[2].set()
+
+    async def more_answers(self, count: int) -> None:
+        """Waits for this number of further answers."""
+        event = trio.Event()
+        heapq.heappush(self._waiting, (self.answers + count, next(self._tickets), event))
+        await event.wait()
 
     # Writes
 
@@ -192,7 +192,7 @@ class History(Answers):
         *,
         lasting: bool = True,
     ) -> dict[int, Write]:
-        """A write is about to be asked for; by partition, what has to be told of it."""
+        """Notes a write that is about to be sent; returns the share of each partition."""
         shares: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for key, value in changes:
             shares.setdefault(self.partition_of(key), []).append((key, value))
@@ -204,7 +204,7 @@ class History(Answers):
         return writes
 
     def acknowledge(self, write: Write, versions: VersionRange) -> None:
-        """The write was answered with these versions."""
+        """Notes that the write was answered with these versions."""
         partition, branch, first_seq, last_seq = versions
         if partition != write.partition or last_seq - first_seq + 1 != len(write.changes):
             raise Violation(f"{versions} is the answer to {len(write.changes)} rows of partition {write.partition}")
@@ -216,36 +216,41 @@ class History(Answers):
                 if told != (key, value) or (seen is not None and seen[:2] != told):
                     raise Violation(f"{partition}/{seq} was answered as {(key, value)}; it is {seen or told}")
                 self.names.add((partition, seq, branch))
+                self._newest[key] = max(self._newest.get(key, 0), seq)
             self.reached(partition, last_seq)
             self.last_version = Version(partition, branch, last_seq)
         self.answered()
 
     def acknowledge_within(self, write: Write, versions: VersionRange) -> None:
-        """The write has one of these versions."""
+        """Notes that the write has one of these versions."""
         write.answer, write.versions = Answer.WRITTEN_WITHIN, versions
         self.reached(write.partition, versions.first_seq)
         self.answered()
 
     def refuse(self, write: Write) -> None:
-        """The write was not made."""
+        """Notes that the write was not made."""
         write.answer = Answer.NOT_WRITTEN
 
     # Looks
 
     def look(self, key: bytes, floor: int, version: Version | None, value: bytes | None, what: str) -> None:
-        """Somebody was told what ``key`` is, asking when its partition had come to ``floor``."""
+        """Notes the version and value of ``key`` that a client got, after its partition had come to ``floor``."""
         partition = self.partition_of(key)
         self.looks.append(Look(key, partition, floor, version, value, what))
         if version is not None:
             if version.partition != partition:
                 raise Violation(f"{what}: key {key!r} of partition {partition} is at {version}")
+            newest = self._newest.get(key, 0)
+            if version.seq < newest <= floor:
+                raise Violation(f"{key!r} was at {partition}/{newest}, and {what} says {version}")
+            self._newest[key] = max(newest, version.seq)
             self.names.add(version_name(version))
             self.reached(partition, version.seq)
 
     def look_at_state(
         self, floors: dict[int, int], values: dict[bytes, bytes], what: str, at: dict[int, int] | None = None
     ) -> None:
-        """Somebody has all keys and values, or thinks so."""
+        """Notes all keys and values that a client has."""
         parts: dict[int, dict[bytes, bytes]] = {partition: {} for partition in floors}
         for key, value in values.items():
             parts[self.partition_of(key)][key] = value
@@ -254,7 +259,7 @@ class History(Answers):
             self.states.append(State(partition, floors[partition], part, what, seq))
 
     def observe(self, partition: int, seq: int, row: Row, branch: bytes) -> None:
-        """A stream of level disk has delivered a row."""
+        """Notes a row that a stream of a level that lasts has delivered."""
         self.names.add((partition, seq, branch))
         seen = self.seen.setdefault((partition, seq), row)
         if seen != row:
@@ -271,6 +276,6 @@ class History(Answers):
     # Time
 
     def reached(self, partition: int, seq: int) -> None:
-        """Somebody was told of ``seq``."""
+        """Notes that a client was told of ``seq``."""
         if seq > self.floors[partition]:
             self.floors[partition] = seq

@@ -31,7 +31,7 @@ _ports = _candidates()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has, and that neither an outgoing connection nor another test is given."""
+    """Returns a free port of 127.0.0.1 that neither an outgoing connection nor another test is given."""
     for port in _ports:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,5 +44,5 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` of them, each another one."""
+    """Returns this number of different ports."""
     return [free_port() for _ in range(count)]

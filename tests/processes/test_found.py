@@ -1,4 +1,4 @@
-"""What the model has found, each reduced to its few steps."""
+"""Bugs that runs with real processes have found, each reduced to its few steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The judge: histories of a few rows that are as they were told to be, and others that are not."""
+"""The verdict on histories of a few rows, some as clients were told and some not."""
 
 from __future__ import annotations
 
 import pytest
+import trio.testing
 
 from tailrace import Version, VersionRange
 from tailrace.model.failover import FailoverEntry, FailoverLog
@@ -16,7 +17,7 @@ NEWER = b"second branch..."
 
 
 class Tale:
-    """A history of one partition, told in short. ``rows`` is what the feed holds in the end."""
+    """A history of one partition. ``rows`` are the rows of the feed in the end."""
 
     def __init__(self, *rows):
         self.history = History(1)
@@ -256,6 +257,66 @@ def test_a_stream_delivers_what_was_acknowledged():
     tale.written(1, A1)
     with pytest.raises(Violation, match="was acknowledged as"):
         tale.history.observe(0, 1, Row(*A2, 1), BRANCH)
+
+
+def test_what_was_not_to_last_is_lost_with_its_branch_only():
+    tale = Tale()
+    tale.written(1, A1, lasting=False)
+    tale.fails("should be at seq 1")
+
+
+def test_what_was_lost_is_counted():
+    tale = Tale(A1)
+    tale.written(1, A1)
+    tale.written(2, B1, lasting=False)
+    restarted(tale, 1)
+    verdict = Verdict(tale.history, {0: tale.rows})
+    verdict.check()
+    assert verdict.lost == 1
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_an_acknowledged_write_is_on_the_branch_that_was_told(lasting):
+    tale = Tale(A1)
+    tale.written(1, A1, branch=NEWER, lasting=lasting)
+    tale.fails("of branch" if lasting else "is there")
+
+
+def test_the_version_that_is_replaced_is_of_the_branch_that_was_told():
+    tale = Tale(A1, A2)
+    tale.asked(A1)
+    tale.asked(A2, condition=Condition(Kind.IF_VERSION, Version(0, NEWER, 1)))
+    tale.fails("of another branch")
+
+
+def test_a_look_is_not_older_than_what_was_known():
+    tale = Tale(A1, A2)
+    tale.written(1, A1)
+    tale.written(2, A2)
+    with pytest.raises(Violation, match="was at 0/2, and a get says"):
+        tale.looked(b"a", 1)
+
+
+def test_the_final_state_is_that_of_the_last_rows():
+    tale = Tale(A1, B1, A2, (b"b", None))
+    assert Verdict(tale.history, {0: tale.rows}).final_state() == {b"a": (0, 3, b"2")}
+
+
+async def test_answers_are_waited_for(nursery):
+    history = History(1)
+    done = []
+
+    async def wait():
+        await history.more_answers(2)
+        done.append(True)
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    history.answered()
+    assert not done
+    history.answered()
+    await trio.testing.wait_all_tasks_blocked()
+    assert done
 
 
 def entries(*branches):

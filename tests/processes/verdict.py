@@ -1,4 +1,4 @@
-"""Holds everything that was told to clients against the history that there is in the end."""
+"""Compares everything that clients were told with the history that the feed has in the end."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Verdict:
         self.seqs: dict[int, dict[bytes, list[int]]] = {}  # of each key of each partition
         self.places: dict[bytes, tuple[int, int]] = {}  # of each value
         self.first_seqs: dict[Write, int] = {}  # of the writes whose place is known
+        self.lost = 0  # acknowledged writes below the level that lasts that are gone
         self._owners: dict[tuple[int, int], Write] = {}
 
     def check(self) -> None:
@@ -37,7 +38,7 @@ class Verdict:
             puts = [write for write in pipeline if write.changes[0][1] is not None]
             places = [self.first_seqs[write] for write in puts if write in self.first_seqs]
             if places != sorted(places):
-                raise Violation(f"the rows of a writer stand in another order than he wrote them: {places}")
+                raise Violation(f"the rows of a writer stand in another order than they were written: {places}")
         for look in self.history.looks:
             self._check_look(look)
         for state in self.history.states:
@@ -80,7 +81,7 @@ class Verdict:
     # Writes
 
     def _locate(self, write: Write) -> bool:
-        """Finds the rows of a write; False where it has only deletions, and nobody was told where they are."""
+        """Finds the rows of a write; returns False if they are deletions, and no client was told their seqs."""
         if write.answer is Answer.WRITTEN:
             assert write.versions is not None
             first_seq, branch = write.versions.first_seq, write.versions.branch
@@ -89,7 +90,8 @@ class Verdict:
                 return True
             if write.lasting:
                 raise Violation(f"{write} was acknowledged, and its branch has ended before it")
-            write.answer = Answer.NOT_WRITTEN  # it was lost with its level, and may not come back as another one
+            write.answer = Answer.NOT_WRITTEN  # it was lost with its level, and may not come back with another version
+            self.lost += 1
         found = [(index, self.places.get(value)) for index, (_, value) in enumerate(write.changes) if value is not None]
         if not found:
             return write.answer is Answer.NOT_WRITTEN
@@ -116,7 +118,7 @@ class Verdict:
                 raise Violation(f"two writes were told to be at {write.partition}/{seq}")
 
     def _match_deletions(self, writes: list[Write]) -> None:
-        """What nobody claims are deletions, each the effect of one that was acknowledged roughly or not answered."""
+        """Matches the other rows, all of them deletions, with writes whose seq was told roughly or not at all."""
         assert all(len(write.changes) == 1 for write in writes), (
             "an unplaced write of several rows has a put among them"
         )
@@ -167,6 +169,11 @@ class Verdict:
             case Kind.IF_VERSION:
                 version = write.condition.version
                 held = version is not None and before == version.seq
+                names = self.history.branches[write.partition].names(before or 0)
+                if held and version is not None and version.branch not in names:
+                    raise Violation(
+                        f"{write} was made at {first_seq}, and the version it replaces is of another branch"
+                    )
         if not held:
             raise Violation(f"{write} was made at {first_seq}, when the key was at {before}")
 
@@ -197,7 +204,7 @@ class Verdict:
             raise Violation(f"{look}: the history has {row}")
 
     def _check_state(self, state: State) -> None:
-        """At one moment, and not before it was asked for, the state was this."""
+        """Requires that the state was this at one moment, not before the client asked."""
         rows = self.rows[state.partition]
         begin = state.floor if state.at is None else state.at
         now: dict[bytes, bytes] = {}
@@ -221,7 +228,7 @@ class Verdict:
 
 
 def _first_to_expire(writes: list[Write], seq: int) -> Write | None:
-    """Of the writes that may stand at ``seq`` the one that may not stand much later."""
+    """Returns the write that may stand at ``seq`` and whose range ends first."""
     possible = [w for w in writes if w.versions is not None and max(w.versions.first_seq, w.floor + 1) <= seq]
     possible = [w for w in possible if w.versions is not None and seq <= w.versions.last_seq]
     return min(possible, key=lambda write: write.versions.last_seq if write.versions is not None else 0, default=None)

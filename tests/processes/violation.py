@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """A feed is not what it promised to be."""
+    """A feed has broken one of its promises."""
 
 
 def most_telling(error: BaseException) -> BaseException:
-    """A violation, where there is one in ``error``: what it has ended may have failed too."""
+    """Returns a violation that is in ``error``, if there is one: it may have made other tasks fail, too."""
     leaves: list[BaseException] = []
     todo = [error]
     while todo:

@@ -1,4 +1,4 @@
-"""Writers: each does one thing after the other, and tells the history what it asks for and what it is told."""
+"""Writers: each does one write after the other, and tells the history each request and answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import trio
-from tests.model.nodes import FEED
 
 import tailrace
 from tailrace import (
@@ -26,17 +25,21 @@ from .violation import Violation
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from .history import History, Write
 
-# What a pipelined writer does until it waits for everything, at most.
+# The most rows that a pipelined writer writes between two flushes.
 ROWS_UNTIL_FLUSH_MAX = 60
+
+
+# Bytes of a value besides its name.
+SIZES = (0, 0, 10, 100, 100, 1_000, 1_000, 20_000)
 
 
 @contextlib.contextmanager
 def nothing_lost() -> Iterator[None]:
-    """The nodes keep whatever level the writer has asked for, and know what they have had."""
+    """Raises Violation if a writer is told that an outcome is unknown, or that writes are lost."""
     try:
         yield
     except (WritesLost, OutcomeUnknown) as error:
@@ -44,10 +47,11 @@ def nothing_lost() -> Iterator[None]:
 
 
 class Values:
-    """Keys that collide, and values none of which is ever used twice."""
+    """Keys that collide, and values that are used once."""
 
-    def __init__(self, rnd: random.Random, name: str, keys: list[bytes]) -> None:
+    def __init__(self, rnd: random.Random, name: str, keys: list[bytes], sizes: Sequence[int] = SIZES) -> None:
         self.random = rnd
+        self._sizes = sizes
         self._name = name
         self._keys = keys
         self._count = 0
@@ -59,37 +63,66 @@ class Values:
     def value(self) -> bytes:
         self._count += 1
         name = f"{self._name}.{self._count} ".encode()
-        size = self.random.choice([0, 0, 10, 100, 100, 1_000, 1_000, 20_000])
+        size = self.random.choice(self._sizes)
         # Half of it can be compressed.
         return name + self.random.randbytes(size // 2) + bytes(size - size // 2)
 
 
 class Writer:
-    """Single writes and batches, at ``level``. ``versions`` are the last known of each key, shared by all that last."""
+    """Single writes and batches, at ``level``.
+
+    Args:
+        history: Is told of every write.
+        values: Where keys and values come from.
+        versions: The last known version of each key. Writers whose writes last share it.
+        level: The level of all writes.
+        lasting: Whether an acknowledged write lasts.
+        of_set: The nodes are a set. After a change of leader an outcome may be unknown. A node that leads no more may
+            refuse a write for a version that does not last.
+    """
 
     def __init__(
-        self, history: History, values: Values, versions: dict[bytes, Version], *, level: str, lasting: bool
+        self,
+        history: History,
+        values: Values,
+        versions: dict[bytes, Version],
+        *,
+        level: str,
+        lasting: bool,
+        of_set: bool = False,
     ) -> None:
         self.history = history
         self.values = values
         self.versions = versions
         self._level = level
         self._lasting = lasting
+        self._of_set = of_set
 
     async def step(self, feed: tailrace.Feed) -> bool:
-        """One write; False where nobody has answered."""
+        """Does one write; returns False if there was no answer."""
         action: Callable[[tailrace.Feed], Awaitable[bool]]
         action = self.values.random.choices(
             [self.put, self.delete, self.batch, self.put_if_absent, self.put_if_version, self.delete_if_present],
             [30, 12, 28, 10, 14, 6],
         )[0]
-        with nothing_lost():
+        if not self._of_set:
+            with nothing_lost():
+                return await action(feed)
+        with contextlib.suppress(OutcomeUnknown):
             return await action(feed)
+        return False
 
     async def put(self, feed: tailrace.Feed) -> bool:
-        key, value = self.values.key(), self.values.value()
-        write = self._ask(key, value, None)
-        return await self._single(write, feed.put(key, value, level=self._level))
+        return await self.put_on(feed, self.values.key(), None)
+
+    async def put_on(self, feed: tailrace.Feed, key: bytes, condition: Condition | None) -> bool:
+        """Puts a key, if ``condition`` holds; returns False if there was no answer."""
+        value = self.values.value()
+        is_first = condition is not None and condition.kind is Kind.IF_ABSENT
+        version = None if condition is None else condition.version
+        write = self._ask(key, value, condition)
+        call = feed.put(key, value, level=self._level, if_version=version, if_absent=is_first)
+        return await self._single(write, call)
 
     async def delete(self, feed: tailrace.Feed) -> bool:
         key = self.values.key()
@@ -98,15 +131,12 @@ class Writer:
         return await self._single(write, feed.delete(key, level=self._level, if_version=version))
 
     async def put_if_absent(self, feed: tailrace.Feed) -> bool:
-        key, value = self.values.key(), self.values.value()
-        write = self._ask(key, value, Condition(Kind.IF_ABSENT))
-        return await self._single(write, feed.put(key, value, level=self._level, if_absent=True))
+        return await self.put_on(feed, self.values.key(), Condition(Kind.IF_ABSENT))
 
     async def put_if_version(self, feed: tailrace.Feed) -> bool:
-        key, value = self.values.key(), self.values.value()
+        key = self.values.key()
         version = self.versions.get(key)
-        write = self._ask(key, value, version and Condition(Kind.IF_VERSION, version))
-        return await self._single(write, feed.put(key, value, level=self._level, if_version=version))
+        return await self.put_on(feed, key, version and Condition(Kind.IF_VERSION, version))
 
     async def delete_if_present(self, feed: tailrace.Feed) -> bool:
         key = self.values.key()
@@ -125,12 +155,13 @@ class Writer:
         except VersionConflict as error:
             self._refused(write, key, error.current, what)
         except VersionLost as error:
-            if self._lasting:
+            if self._lasting and not self._of_set:
                 raise Violation(f"a writer is told: {error}") from error
             self.history.refuse(write)
             self.versions.pop(key, None)
         except Retryable as error:
-            if not isinstance(error, Unreachable) or error.outcome == "not sent":
+            # In a set an earlier attempt may have been written by a node that leads no more.
+            if not self._of_set and (not isinstance(error, Unreachable) or error.outcome == "not sent"):
                 self.history.refuse(write)
             return False
         else:
@@ -152,7 +183,8 @@ class Writer:
         if condition is None or holds:
             raise Violation(f"{write} was refused with {current}")
         self.history.refuse(write)
-        if current is not None or self._lasting:  # "not present" is worth no more than the level that was asked for
+        # "not present" lasts no longer than the level that was asked for.
+        if not self._of_set and (current is not None or self._lasting):
             self.history.look(key, write.floor, current, None, what)
         self.history.answered()
         if current is not None:
@@ -168,7 +200,7 @@ class Writer:
         except VersionConflict as error:
             raise Violation(f"a batch without a condition: {error}") from error
         except Retryable:
-            return False  # of any partition's share nobody knows
+            return False  # the outcome of every partition's share is unknown
         if versions.keys() != writes.keys():
             raise Violation(f"a batch for partitions {sorted(writes)} was written to {sorted(versions)}")
         for partition, write in writes.items():
@@ -176,7 +208,7 @@ class Writer:
         return True
 
     def _changes(self, count: int) -> list[tuple[bytes, bytes | None]]:
-        """Puts and deletions; what goes to one partition begins with a put, by which all of it can be found."""
+        """Returns puts and deletions. A partition's share begins with a put, by which the share can be found."""
         begun: set[int] = set()
         changes: list[tuple[bytes, bytes | None]] = []
         for _ in range(count):
@@ -189,14 +221,14 @@ class Writer:
 
 
 class PipelinedWriter:
-    """Sessions of ``feed.writer``: many rows, and then all their answers."""
+    """Sessions of ``feed.writer``: many rows, then all their answers."""
 
     def __init__(self, history: History, values: Values) -> None:
         self.history = history
         self.values = values
 
     async def step(self, feed: tailrace.Feed) -> bool:
-        """One session; False where it ended with an error: nobody knows what of the last rows was written."""
+        """Does one session; returns False if it ended with an error: the outcome of the last rows is unknown."""
         rnd = self.values.random
         pipelines: dict[int, list[Write]] = {}
         rows = rnd.choice([1, 3, 10])
@@ -224,20 +256,44 @@ class PipelinedWriter:
         return write
 
 
-class Restless:
-    """A writer that now and then is cancelled in the middle, and connects anew. ``step`` has a writer do one."""
+class Counter:
+    """Reads a key at level quorum, and writes it on the condition that it is still so: two leaders would show."""
 
-    def __init__(self, writer: Writer, url: str, step: Callable[[Writer, tailrace.Feed], Awaitable[bool]]) -> None:
+    def __init__(self, writer: Writer, keys: list[bytes]) -> None:
+        self._writer = writer
+        self._keys = keys
+
+    async def step(self, feed: tailrace.Feed) -> bool:
+        """Reads and writes one key; returns False if there was no answer."""
+        history = self._writer.history
+        key = self._writer.values.random.choice(self._keys)
+        floor = history.floors[history.partition_of(key)]
+        with contextlib.suppress(Retryable, OutcomeUnknown):
+            item = await feed.get(key, level="quorum")
+            version, value = (None, None) if item is None else (item.version, item.value)
+            history.look(key, floor, version, value, "a get at level quorum")
+            condition = Condition(Kind.IF_ABSENT) if version is None else Condition(Kind.IF_VERSION, version)
+            return await self._writer.put_on(feed, key, condition)
+        return False
+
+
+class Restless:
+    """A writer that is now and then cancelled in the middle, and connects anew. ``step`` has a writer do one write."""
+
+    def __init__(
+        self, writer: Writer, url: str, feed: str, step: Callable[[Writer, tailrace.Feed], Awaitable[bool]]
+    ) -> None:
         self._writer = writer
         self._url = url
+        self._feed = feed
         self._step = step
 
     async def session(self) -> None:
-        """From one connection to the next."""
+        """Writes on one connection until the session is cancelled."""
         history, rnd = self._writer.history, self._writer.values.random
         client = tailrace.connect(self._url, name="restless", connect_timeout=60, retry_for=60)
         async with client, trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, client.feed(FEED))
+            nursery.start_soon(self._write, client.feed(self._feed))
             await history.more_answers(rnd.randrange(1, 120))
             nursery.cancel_scope.cancel()
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.processes.program import Orders
 
 import tailrace
 from pyspark_tailrace import connections
@@ -73,7 +74,7 @@ def test_process_that_was_forked_makes_a_connection_of_its_own(shared_node, feed
 
 
 def test_connection_that_the_node_has_dropped_is_made_again(start_node, contents):
-    node = start_node(noop_interval_s=0.1)
+    node = start_node(Orders(limits={"noop_interval_s": 0.1}))
     for number in range(2):
         with cached_writer(options_of(node, "orders")) as (_, writer):
             writer.put(b"k", b"%d" % number)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.processes.fixtures import SMALL_PARTS
+from tests.processes.program import SMALL_PARTS
 
 from pyspark_tailrace.sink import StreamSink
 from pyspark_tailrace.source import FORMAT, TailraceSource
@@ -59,7 +59,7 @@ class ForgetfulSource(TailraceSource):
 
 def test_a_snapshot_of_more_than_a_part_is_copied_once(spark, tmp_path, start_node, contents):
     """Also if the commit is not noted: each time it comes in other pieces."""
-    node = start_node(planted=SMALL_PARTS)
+    node = start_node(SMALL_PARTS)
     copy = Copy(spark, tmp_path, node.url)
     rows = [(b"%d" % number, b"value %d " % number * 8) for number in range(400)]
     copy.fill(rows)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.processes.program import Orders
 
 JOB = Path(__file__).with_name("killed_job.py")
 PARTITIONS = 3
@@ -75,7 +76,7 @@ def test_a_driver_that_is_killed_at_every_point(node_process, contents, tmp_path
 @pytest.mark.planted
 @pytest.mark.slow
 def test_a_node_that_forgets_batches_is_found(start_node, contents, tmp_path):
-    node = start_node(planted=FORGETFUL)
+    node = start_node(Orders(planted=FORGETFUL))
     add_files(tmp_path, 2)
     assert run(tmp_path, node.url, "publish answered", 1) is None
     assert run(tmp_path, node.url) is not None

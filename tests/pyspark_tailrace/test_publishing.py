@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.processes.fixtures import SMALL_PARTS
+from tests.processes.program import SMALL_PARTS
 
 import tailrace
 from pyspark_tailrace import connections, publishing, sink
@@ -107,7 +107,7 @@ VALUE = b"value" * 8
 @pytest.fixture
 def micro_batch(start_node, monkeypatch):
     """A function that runs a micro-batch of these keys, a task for each, on a node of small parts; and the node."""
-    node = start_node(planted=SMALL_PARTS)
+    node = start_node(SMALL_PARTS)
     said = {"url": node.url, "feed": "orders", "create_feed": "true", "partitions": "1", "retry_for": "60"}
 
     def run(batch, keys, **more):

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.pyspark_tailrace.dying_set import PATIENCE_S, DyingSet
+from tests.processes.dying_set import PATIENCE_S, DyingSet
 from tests.pyspark_tailrace.jobs import Job
 from tests.pyspark_tailrace.test_sink_exactly_once import PARTITIONS, once
 

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from tests.processes.program import Orders
 
 import tailrace
 from tailrace import blocking
@@ -124,7 +125,7 @@ def until_dropped(node):
 
 
 def test_connection_that_the_node_has_dropped_is_made_again(start_node):
-    node = start_node(noop_interval_s=0.1)
+    node = start_node(Orders(limits={"noop_interval_s": 0.1}))
     with blocking.connect(node.url) as client:
         feed = client.create_feed("orders")
         writer = feed.writer()
@@ -137,7 +138,7 @@ def test_connection_that_the_node_has_dropped_is_made_again(start_node):
 
 
 def test_waiting_client_is_not_dropped(start_node):
-    node = start_node(noop_interval_s=1.0)
+    node = start_node(Orders(limits={"noop_interval_s": 1.0}))
     with blocking.connect(node.url) as client:
         client.status()
         assert not client._runner.run_until(lambda: False, time.monotonic() + 4)
@@ -145,7 +146,7 @@ def test_waiting_client_is_not_dropped(start_node):
 
 
 def test_silent_node_is_left(start_node, bad_network):
-    node = start_node(noop_interval_s=0.1)
+    node = start_node(Orders(limits={"noop_interval_s": 0.1}))
     network = bad_network(node.port)
     network.cutting = False
     with blocking.connect(network.url) as client:
@@ -154,7 +155,7 @@ def test_silent_node_is_left(start_node, bad_network):
         network.freeze()
         with pytest.raises(tailrace.Unreachable, match="nothing heard"):
             feed.put(b"k", b"w", timeout=3)
-        network.thaw()
+        network.heal()
         feed.put(b"k", b"x")
         assert network.connections > 1
 

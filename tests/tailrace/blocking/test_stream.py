@@ -6,6 +6,7 @@ import time
 
 import pytest
 import trio
+from tests.processes.program import Orders
 from tests.tiers import first_in_test
 
 import tailrace
@@ -147,7 +148,7 @@ def test_pauses_between_calls_are_no_time_without_a_node(node_process, monkeypat
 
 @pytest.mark.parametrize("timeout", [0, 0.02, 60])
 def test_silent_node_is_left_however_short_the_calls_are(start_node, bad_network, timeout):
-    node = start_node(noop_interval_s=0.2)
+    node = start_node(Orders(limits={"noop_interval_s": 0.2}))
     network = bad_network(node.port)
     network.cutting = False
     with blocking.connect(f"tailrace://127.0.0.1:{node.port}") as direct:
@@ -158,7 +159,7 @@ def test_silent_node_is_left_however_short_the_calls_are(start_node, bad_network
             connections = network.connections
             while network.connections == connections:
                 assert stream.next_event(min(timeout, 2)) is None
-            network.thaw()
+            network.heal()
             assert polled(stream, timeout).keys() == [b"k"]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.processes.fixtures import SMALL_PARTS, NodeProcess
+from tests.processes.node import NodeProcess
+from tests.processes.program import SMALL_PARTS, Orders
 
 import tailrace
 from tailrace import blocking
@@ -33,13 +35,7 @@ def publish_and_die(*arguments, **named):
 published.publish = publish_and_die
 """
 # Little else may be in memory.
-LEAN = """
-from tailrace_server import config
-make_storage = config.StorageConfig.__init__
-config.StorageConfig.__init__ = lambda self, **said: make_storage(
-    self, **({"memory_bytes_max": 48 << 20, "stage_kept_bytes_max": 16 << 20} | said)
-)
-"""
+LEAN = {"memory_bytes_max": 48 << 20, "stage_kept_bytes_max": 16 << 20}
 MIB = 1024 * 1024
 
 
@@ -55,11 +51,17 @@ def staged(feed, pieces):
     return stages
 
 
+def dying_node(folder, order):
+    planted = SMALL_PARTS.planted + DYING.format(order=str(order))
+    return NodeProcess(folder / "data", dataclasses.replace(SMALL_PARTS, planted=planted))
+
+
 @pytest.mark.slow
 def test_a_node_that_is_killed_between_parts(tmp_path):
     order = tmp_path / "order"
-    node = NodeProcess(tmp_path / "data", planted=SMALL_PARTS + DYING.format(order=str(order)))
+    node = dying_node(tmp_path, order)
     try:
+        node.start()
         with blocking.connect(node.url) as client:
             feed = client.create_feed("orders", partitions=2)
             for pieces, parts in ((1, 1), (2, 2), (3, 1), (5, 4)):
@@ -80,8 +82,9 @@ def test_a_node_that_is_killed_between_parts(tmp_path):
 def test_a_node_that_is_killed_finds_its_stages_and_goes_on_by_itself(tmp_path):
     """The client asks again, and does not notice."""
     order = tmp_path / "order"
-    node = NodeProcess(tmp_path / "data", planted=SMALL_PARTS + DYING.format(order=str(order)))
+    node = dying_node(tmp_path, order)
     try:
+        node.start()
         with blocking.connect(node.url) as client:
             feed = client.create_feed("orders", partitions=1)
             stages = staged(feed, 3)
@@ -108,9 +111,10 @@ def test_a_large_batch_takes_no_memory_of_its_size(tmp_path):
     """1 GiB in one partition, that does not compress."""
     import random
 
-    node = NodeProcess(tmp_path / "data", planted=LEAN)
+    node = NodeProcess(tmp_path / "data", Orders(storage=LEAN))
     rnd = random.Random(1)
     try:
+        node.start()
         with blocking.connect(node.url) as client:
             feed = client.create_feed("orders", partitions=1)
             stages, keys = [], 0

@@ -1,16 +1,20 @@
 """A network link that can be cut, frozen and healed: a relay on loopback in front of one address.
 
 cut      every connection is reset, and so is each new one
-freeze   nothing passes and nothing is closed: what is silence to both sides
-heal     what a freeze has held passes, and new connections get through
+freeze   nothing passes and nothing is closed: both sides hear nothing
+heal     bytes that a freeze has held pass, and new connections get through
+
+`BadNetwork` is such a link in a thread of its own, for tests without async.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import random
 import socket
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 import trio
@@ -19,18 +23,29 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 RECEIVE_BYTES = 64 * 1024
-# With it a close is a reset: who only sees an end of the stream may think that the peer has gone on purpose.
+# With it a close is a reset: a peer that only sees an end of the stream may think that the other side left on purpose.
 RESET = struct.pack("ii", 1, 0)
 HOST = "127.0.0.1"
 
 
-class Proxy:
-    """A relay to ``target``; listens at ``port`` while ``run`` runs. It holds at most 64 KiB for each direction."""
+# Bytes after which a `BadNetwork` breaks a connection: powers of ten, towards the node and back. Some breaks fall into
+# the greetings. Most bytes go towards the node; an answer has 56.
+BUDGETS = (1.5, 6.8), (2.0, 4.2)
 
-    def __init__(self, target: tuple[str, int]) -> None:
+
+class Proxy:
+    """A relay to ``target``; listens at ``port`` while ``run`` runs. It holds at most 64 KiB for each direction.
+
+    While ``cutting``, each connection breaks after a number of bytes that ``rnd`` decides, anywhere in a frame.
+    """
+
+    def __init__(self, target: tuple[str, int], rnd: random.Random | None = None) -> None:
         self.target = target
+        self.cutting = rnd is not None
+        self.cuts = 0  # connections that broke after their number of bytes
+        self._random = rnd or random.Random()
         self.port = 0
-        self.connections = 0  # so far
+        self.connections = 0  # since the start
         self.resets = 0
         self._is_cut = False
         self._thawed = trio.Event()
@@ -38,7 +53,7 @@ class Proxy:
         self._open: set[_Pair] = set()
 
     def cut(self) -> None:
-        """Resets what there is and what comes."""
+        """Resets every connection, now and until it is healed."""
         self._is_cut = True
         self._thawed.set()
         for pair in list(self._open):
@@ -46,18 +61,18 @@ class Proxy:
             pair.reset()
 
     def freeze(self) -> None:
-        """Nothing passes any more, not even the start of a connection."""
+        """Lets nothing pass, not even the start of a connection."""
         self._is_cut = False
         if self._thawed.is_set():
             self._thawed = trio.Event()
 
     def heal(self) -> None:
-        """All passes again."""
+        """Lets everything pass again."""
         self._is_cut = False
         self._thawed.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Relays until it is cancelled, and resets what is left."""
+        """Relays until it is cancelled, and resets the connections that are left."""
         listeners = await trio.open_tcp_listeners(0, host=HOST)
         self.port = listeners[0].socket.getsockname()[1]
         async with trio.open_nursery() as nursery:
@@ -94,18 +109,24 @@ class Proxy:
                     pair.server = await trio.open_tcp_stream(*self.target)
                 except OSError:
                     return
+                there, back = (int(10 ** self._random.uniform(least, most)) for least, most in BUDGETS)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._forward, pair, pair.client, pair.server)
-                    nursery.start_soon(self._forward, pair, pair.server, pair.client)
+                    nursery.start_soon(self._forward, pair, pair.client, pair.server, there)
+                    nursery.start_soon(self._forward, pair, pair.server, pair.client, back)
         finally:
             self._open.discard(pair)
             pair.close()
 
-    async def _forward(self, pair: _Pair, source: trio.SocketStream, sink: trio.SocketStream) -> None:
+    async def _forward(self, pair: _Pair, source: trio.SocketStream, sink: trio.SocketStream, budget: int) -> None:
         try:
             while data := await source.receive_some(RECEIVE_BYTES):
                 await self._thawed.wait()
-                await sink.send_all(data)
+                await sink.send_all(data[:budget] if self.cutting else data)
+                budget = max(budget - len(data), 0)
+                if self.cutting and not budget:
+                    self.cuts += 1
+                    pair.reset()
+                    return
             await self._thawed.wait()
             await sink.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
@@ -142,3 +163,55 @@ async def open_proxy(target: tuple[str, int]) -> AsyncIterator[Proxy]:
         await nursery.start(proxy.run)
         yield proxy
         nursery.cancel_scope.cancel()
+
+
+class BadNetwork:
+    """A `Proxy` in front of a node's port that breaks connections while ``cutting``; it runs until ``close``."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        self._proxy = Proxy((HOST, port), random.Random(seed))
+        self._started, self._closed = threading.Event(), trio.Event()
+        self._thread = threading.Thread(target=trio.run, args=(self._run,))
+        self._thread.start()
+        self._started.wait()
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._proxy.run)
+            self._started.set()
+            await self._closed.wait()
+            nursery.cancel_scope.cancel()
+
+    @property
+    def url(self) -> str:
+        return f"tailrace://{HOST}:{self._proxy.port}"
+
+    @property
+    def cutting(self) -> bool:
+        return self._proxy.cutting
+
+    @cutting.setter
+    def cutting(self, cutting: bool) -> None:
+        self._proxy.cutting = cutting
+
+    @property
+    def cuts(self) -> int:
+        return self._proxy.cuts
+
+    @property
+    def connections(self) -> int:
+        return self._proxy.connections
+
+    def freeze(self) -> None:
+        """Lets nothing pass."""
+        trio.from_thread.run_sync(self._proxy.freeze, trio_token=self._token)
+
+    def heal(self) -> None:
+        """Lets everything pass again."""
+        trio.from_thread.run_sync(self._proxy.heal, trio_token=self._token)
+
+    def close(self) -> None:
+        """Resets every connection, and ends the thread."""
+        trio.from_thread.run_sync(self._closed.set, trio_token=self._token)
+        self._thread.join()

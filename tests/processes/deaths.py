@@ -1,7 +1,7 @@
-"""Put before a node's program: it kills itself at a point of staging or publishing, when it is told to, or freezes.
+"""Lets a node's process kill or freeze itself at a point of staging or publishing, when a test orders it.
 
-The order is a file with the name of the point. Who comes there takes it away and dies, before it does anything else: so
-one node dies once, the one that leads. One that is frozen goes on from there when it is thawed.
+The order is a file with the name of the point. The node that comes to the point removes the file and dies before it
+does anything else. So one node dies once, the leader. A frozen node goes on from there when it is thawed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace_server.publishing.stages import Stages
 
 
 class Deaths:
-    """Plants itself where the points are."""
+    """Plants itself at the points."""
 
     def __init__(self, order):
         self._order = Path(order)
@@ -40,30 +40,30 @@ class Deaths:
             os.kill(os.getpid(), how)
 
     def take(self, stages, *arguments):
-        """A block was staged, and nobody is told."""
+        """Dies when a block was staged and no client was told."""
         blocks = self._take(stages, *arguments)
         self._die_at("staged")
         return blocks
 
     def begin_seal(self, stages, *arguments):
-        """All blocks were acknowledged."""
+        """Dies when all blocks were acknowledged."""
         self._die_at("before the seal")
         return self._begin_seal(stages, *arguments)
 
     async def publish(self, publisher, *arguments):
-        """Every stage is sealed."""
+        """Dies when every stage is sealed."""
         self._die_at("before the publish")
         return await self._publish(publisher, *arguments)
 
     def share(self, *arguments, **named):
-        """The first partition has its share, on this node alone."""
+        """Dies or freezes when the first partition has its share, on this node alone."""
         versions = self._share(*arguments, **named)
         self._die_at("one partition")
         self._die_at("one partition, frozen", signal.SIGSTOP)
         return versions
 
     async def write(self, publisher, feed, request, shares, term, step):
-        """The first partition has its share, on a majority of the nodes."""
+        """Dies when the first partition has its share, on a majority of the nodes."""
         if self._is_ordered("one partition, at quorum"):
             first = min(shares)
             await self._write(publisher, feed, request, {first: shares[first]}, term, step)
@@ -72,6 +72,6 @@ class Deaths:
         return await self._write(publisher, feed, request, shares, term, step)
 
     async def settled(self, *arguments):
-        """A majority has all of it."""
+        """Dies when a majority has the whole batch."""
         await self._settled(*arguments)
         self._die_at("before the answer")

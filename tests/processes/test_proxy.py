@@ -9,12 +9,12 @@ import trio
 
 from .proxy import open_proxy
 
-SILENCE_S = 0.2  # what has not come by then does not come
+SILENCE_S = 0.2  # data that has not come by then does not come
 
 
 @pytest.fixture
 async def echo(nursery):
-    """The address of a server that sends back what it gets, and ends when the client does."""
+    """The address of a server that sends its input back, and ends when the client does."""
 
     async def serve(stream):
         async with stream:

@@ -1,22 +1,17 @@
-"""A real server process that is killed again and again, under writers and readers, against a plain model.
-
-``TAILRACE_MODEL_SEED=17 pytest tests/model`` runs another seed than the suite does, ``any`` any of 100. It decides
-who asks for what, and how each process ends. When that falls in between what else goes on is the machine's affair.
-"""
+"""A real server process that is killed again and again, under writers and readers, against a plain model."""
 
 from __future__ import annotations
 
 import pytest
-from tests.processes.violation import Violation
-from tests.seeds import seed_of
 
 from tailrace import Position, Positions
 from tailrace.errors import VersionLost
 from tailrace.indexes import MemoryIndex
 
-from .node_process import Orders
-from .nodes import End, Life
-from .run import Scenario, run
+from .lives import End, Life, Lives, LivesScenario
+from .program import Orders
+from .run import run, seed_of
+from .violation import Violation
 
 pytestmark = pytest.mark.slow
 
@@ -24,35 +19,35 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def seed():
     """A run prints its own."""
-    return seed_of("TAILRACE_MODEL_SEED", 1)
+    return seed_of(1)
 
 
 def test_few_kills(seed, tmp_path):
-    result = run(Scenario(seed, kills=5, directory=tmp_path))
-    assert result.nodes.kills == 5
+    result = run(lambda: Lives(LivesScenario(seed, tmp_path, kills=5)))
+    assert result.group.kills == 5
 
 
 @pytest.mark.soak
 def test_many_kills(seed, tmp_path):
-    result = run(Scenario(seed, kills=20, directory=tmp_path))
-    assert result.nodes.kills == 20
-    assert result.nodes.kills_in_recovery >= 5
+    result = run(lambda: Lives(LivesScenario(seed, tmp_path, kills=20)))
+    assert result.group.kills == 20
+    assert result.supervisor.kills_in_recovery >= 5
 
 
 @pytest.mark.soak
 def test_power_cuts(seed, tmp_path):
-    """Whatever was not synced is lost with a process; what was acknowledged at level memory may be."""
-    result = run(Scenario(seed, kills=12, directory=tmp_path, forgets=True))
-    assert result.nodes.kills == 12
+    """A process loses data that was not synced, so that writes acknowledged at level memory may be lost."""
+    result = run(lambda: Lives(LivesScenario(seed, tmp_path, kills=12, forgets=True)))
+    assert result.group.kills == 12
 
 
 # The check can fail: each bug that is planted, in the nodes or here, is found.
 
 
-# Ends that a bug cannot hide from: what a kill at any moment, or a reader who happens to be there, shows is luck.
+# Ends that show a bug for certain. A kill at any moment, or a reader that happens to be there, shows it by luck.
 HANGING = (Life(End.KILL_HANGING, 300, Orders(may_hang=True)),) * 2
 FIRST_LIVES = {
-    "resends_not_recognised": HANGING,  # what was written, and has no answer
+    "resends_not_recognised": HANGING,  # of writes that were written and have no answer
     "last_block_forgotten": (Life(End.KILL_SETTLED, 300),),
     "no_new_branch": (Life(End.KILL, 300),),
 }
@@ -70,17 +65,17 @@ BUGS = [pytest.param(bug, marks=pytest.mark.soak) if bug in LONG else bug for bu
 
 @pytest.mark.planted
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_of_the_nodes_is_found(bug, seed, tmp_path):
+def test_a_bug_of_a_node_is_found(bug, seed, tmp_path):
     lives = FIRST_LIVES.get(bug, ())
     with pytest.raises(Violation, match=FINDINGS[bug]):
-        run(Scenario(seed, kills=5, directory=tmp_path, bug=bug, first_lives=lives))
+        run(lambda: Lives(LivesScenario(seed, tmp_path, kills=5, bug=bug, first_lives=lives)))
 
 
 @pytest.mark.planted
 @pytest.mark.parametrize("bug", ["acknowledged_before_fsync", "shown_before_fsync"])
 def test_a_bug_that_a_power_cut_shows_is_found(bug, seed, tmp_path):
-    with pytest.raises((Violation, VersionLost)):  # a writer may be the first who hears that his version is gone
-        run(Scenario(seed, kills=8, directory=tmp_path, forgets=True, bug=bug, first_lives=HANGING * 3))
+    with pytest.raises((Violation, VersionLost)):  # a writer may be the first to hear that its version is gone
+        run(lambda: Lives(LivesScenario(seed, tmp_path, kills=8, forgets=True, bug=bug, first_lives=HANGING * 3)))
 
 
 @pytest.mark.planted
@@ -94,7 +89,7 @@ def test_a_position_one_too_high_is_found(seed, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Positions, "parse", one_too_high)
     with pytest.raises(Violation):
-        run(Scenario(seed, kills=5, directory=tmp_path, first_lives=(Life(End.KILL, 300),)))
+        run(lambda: Lives(LivesScenario(seed, tmp_path, kills=5, first_lives=(Life(End.KILL, 300),))))
 
 
 @pytest.mark.planted
@@ -103,4 +98,4 @@ def test_an_index_that_drops_a_row_is_found(seed, tmp_path, monkeypatch):
     apply = MemoryIndex.apply
     monkeypatch.setattr(MemoryIndex, "apply", lambda self, rows, checkpoint: apply(self, rows[1:], checkpoint))
     with pytest.raises(Violation, match="a MemoryIndex"):
-        run(Scenario(seed, kills=2, directory=tmp_path, first_lives=(Life(End.KILL, 300),)))
+        run(lambda: Lives(LivesScenario(seed, tmp_path, kills=2, first_lives=(Life(End.KILL, 300),))))

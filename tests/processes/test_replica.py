@@ -6,14 +6,17 @@ import json
 
 import pytest
 import trio
-from tests.processes.ports import free_ports
 
 import tailrace
 from tailrace import Mutations
 from tailrace.indexes import MemoryIndex
 
-from .nodes import Node, run_command
-from .proxy import HOST, Proxy
+from .acts import STORAGE
+from .group import run_command, start
+from .node import HOST, NodeProcess
+from .ports import free_ports
+from .program import Orders
+from .proxy import Proxy
 
 SECONDS_MAX = 240.0
 
@@ -24,17 +27,23 @@ async def pair(tmp_path, nursery):
     first, second = free_ports(2)
     link = Proxy((HOST, first))
     await nursery.start(link.run)
-    leader = Node("leader", first, tmp_path, {}, [])
-    replica = Node("replica", second, tmp_path, {first: link}, ["--replica-of", f"{HOST}:{first}"])
+    leader = NodeProcess(tmp_path / "leader", Orders(storage=STORAGE), port=first, log_path=tmp_path / "leader.log")
+    replica = NodeProcess(
+        tmp_path / "replica",
+        Orders(storage=STORAGE, routes={str(first): link.port}),
+        port=second,
+        options=["--replica-of", f"{HOST}:{first}"],
+        log_path=tmp_path / "replica.log",
+    )
     yield leader, replica, link
-    await leader.end_at_once()
-    await replica.end_at_once()
+    leader.end_at_once()
+    replica.end_at_once()
 
 
 async def equal(node, other):
-    """Returns once both have the same seqs."""
+    """Returns when both have the same seqs."""
     while True:
-        found = [await one.ask(value={"seqs": True}) for one in (node, other)]
+        found = [await one.ask(seqs=True) for one in (node, other)]
         if None not in found and found[0]["seqs"] == found[1]["seqs"]:
             return
         await trio.sleep(0.05)
@@ -53,8 +62,8 @@ async def rows(url, state="leader"):
 @pytest.mark.slow
 async def test_a_replica_is_promoted_by_force_and_the_old_leader_follows_it(pair):
     leader, replica, link = pair
-    await leader.start()
-    await replica.start()
+    await start(leader)
+    await start(replica)
     index = MemoryIndex()
     both = f"tailrace://{leader.address},{replica.address}"
     with trio.fail_after(SECONDS_MAX):
@@ -72,7 +81,7 @@ async def test_a_replica_is_promoted_by_force_and_the_old_leader_follows_it(pair
 
                 code, said = await run_command("promote", "--node", replica.address)
                 assert (code, "--force" in said) == (1, True), said
-                await leader.kill()
+                await trio.to_thread.run_sync(leader.kill)
                 code, said = await run_command("promote", "--node", replica.address, "--force", "--json")
                 assert code == 0, said
                 assert json.loads(said)["may_be_lost"]
@@ -83,14 +92,14 @@ async def test_a_replica_is_promoted_by_force_and_the_old_leader_follows_it(pair
                 assert index.snapshot() == expected
 
         leader.options = ["--replica-of", replica.address]
-        await leader.start()
+        await start(leader)
         await equal(leader, replica)
         assert await rows(leader.url, "follower") == await rows(replica.url)
         lost = list((leader.data / "lost").iterdir())
-        assert lost, "what the old leader alone had is kept"
+        assert lost, "the rows that the old leader alone had are kept"
 
-        await replica.stop()
-        await leader.stop()
+        await trio.to_thread.run_sync(replica.stop)
+        await trio.to_thread.run_sync(leader.stop)
         for node in (leader, replica):
             code, said = await run_command("verify", str(node.data))
             assert code == 0, said
