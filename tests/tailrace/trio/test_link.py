@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -121,9 +122,9 @@ async def test_a_node_that_says_nothing_is_left(running):
         assert (await feed.get(b"k")).value == b"2"
 
 
-async def test_a_stream_leaves_a_node_that_says_nothing(running, feed):
-    network = Muted()
-    await feed.put(b"k", b"1")
+@asynccontextmanager
+async def consuming(url, network):
+    """A stream whose connections go through ``network``, and those of its client do not."""
     connects = 0
 
     async def connect(address):
@@ -132,8 +133,14 @@ async def test_a_stream_leaves_a_node_that_says_nothing(running, feed):
         # The first connection is the client's own.
         return await (connect_tcp(address) if connects == 1 else network.connect(address))
 
-    seqs = []
-    async with Client(running.url, host=Host(connect=connect)) as client, client.feed("orders").consume() as stream:
+    async with Client(url, host=Host(connect=connect)) as client, client.feed("orders").consume() as stream:
+        yield stream
+
+
+async def test_a_stream_leaves_a_node_that_says_nothing(running, feed):
+    network, seqs = Muted(), []
+    await feed.put(b"k", b"1")
+    async with consuming(running.url, network) as stream:
         async for event in stream:
             if isinstance(event, tailrace.Mutations):
                 seqs += event.seqs()
@@ -148,17 +155,9 @@ async def test_a_stream_leaves_a_node_that_says_nothing(running, feed):
 
 async def test_a_stream_that_is_polled_leaves_a_node_that_says_nothing(running, feed):
     """Many short reads that bring nothing are as good as a long one."""
-    network = Muted()
+    network, seqs = Muted(), []
     await feed.put(b"k", b"1")
-    connects = 0
-
-    async def connect(address):
-        nonlocal connects
-        connects += 1
-        return await (connect_tcp(address) if connects == 1 else network.connect(address))
-
-    seqs = []
-    async with Client(running.url, host=Host(connect=connect)) as client, client.feed("orders").consume() as stream:
+    async with consuming(running.url, network) as stream:
         for _ in range(1_000):
             with trio.move_on_after(NOOP_SECONDS / 10):
                 event = await stream.__anext__()

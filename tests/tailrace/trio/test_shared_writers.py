@@ -4,6 +4,7 @@ The peer answers as an example says; time is virtual, so a task that is never wo
 """
 
 import random
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
@@ -244,17 +245,23 @@ def made_writer(peer, bytes_max, rows, linger_s):
     return Writer(peer, known_feed(), Level.DISK, Batching(2_000, rows, bytes_max), linger_s=linger_s)
 
 
+@asynccontextmanager
+async def writer_on_trial(nursery, delays, bytes_max, rows, linger_s):
+    """The trial of a writer whose peer answers after these delays."""
+    peer = Peer(delays, None, bytes_max)
+    nursery.start_soon(peer.answer)
+    async with made_writer(peer, bytes_max, rows, linger_s) as writer:
+        yield Trial(peer, writer, bytes_max)
+
+
 @settings(max_examples=examples(100))
 @given(tasks, delays, bounds, batch_rows, st.sampled_from([0.0, 0.001, 3600.0]))
 def test_every_row_of_a_shared_writer_is_written_in_order(scripts, delays, bytes_max, rows, linger_s):
     async def main(nursery):
-        peer = Peer(delays, None, bytes_max)
-        nursery.start_soon(peer.answer)
-        async with made_writer(peer, bytes_max, rows, linger_s) as writer:
-            trial = Trial(peer, writer, bytes_max)
+        async with writer_on_trial(nursery, delays, bytes_max, rows, linger_s) as trial:
             await run_tasks(nursery, trial, scripts)
         trial.check()
-        assert all(value in peer.answered for rows in peer.rows.values() for _, value in rows)
+        assert all(value in trial.peer.answered for rows in trial.peer.rows.values() for _, value in rows)
 
     run(main)
 
@@ -388,10 +395,7 @@ def test_rows_of_a_task_that_goes_on_as_the_writer_is_left_are_refused():
 
 def test_a_write_that_waits_for_room_is_not_overtaken_by_linger():
     async def main(nursery):
-        peer = Peer([0.01], None, 4_000)
-        nursery.start_soon(peer.answer)
-        async with made_writer(peer, 4_000, 10, 0.005) as writer:
-            trial = Trial(peer, writer, 4_000)
+        async with writer_on_trial(nursery, [0.01], 4_000, 10, 0.005) as trial:
             for _ in range(5):
                 await trial.write(0, 200)
         trial.check()
@@ -423,10 +427,7 @@ def test_a_cancelled_write_leaves_the_rows_of_earlier_puts(kind):
 
 def test_every_flush_returns():
     async def main(nursery):
-        peer = Peer([1.0], None, 10_000)
-        nursery.start_soon(peer.answer)
-        async with made_writer(peer, 10_000, 10, 3600.0) as writer:
-            trial = Trial(peer, writer, 10_000)
+        async with writer_on_trial(nursery, [1.0], 10_000, 10, 3600.0) as trial:
             await trial.put(0, 5)
             async with trio.open_nursery() as flushing:
                 for _ in range(3):
@@ -437,10 +438,7 @@ def test_every_flush_returns():
 
 def test_a_flush_does_not_wait_for_the_rows_of_other_tasks():
     async def main(nursery):
-        peer = Peer([1.0], None, 10_000)
-        nursery.start_soon(peer.answer)
-        async with made_writer(peer, 10_000, 10, 0.01) as writer:
-            trial = Trial(peer, writer, 10_000)
+        async with writer_on_trial(nursery, [1.0], 10_000, 10, 0.01) as trial:
 
             async def put_for_ever():
                 while True:

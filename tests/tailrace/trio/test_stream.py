@@ -392,31 +392,33 @@ async def test_barriers_survive_broken_connections(running, feed, collect):
     collector.check()
 
 
-async def test_a_clean_restart_is_not_noticed(running, feed, collect):
-    collector = await collect()
-    await fill(feed)
-    await collector.stream.barrier()
-    await running.stop()
-    await running.start()
-    await feed.put(b"after", b"v")
-    await collector.stream.barrier()
-    assert collector.rollbacks == []
-    assert len(collector.rows) == 41
-    collector.check()
+@pytest.fixture
+async def restarted(running, feed, collect):
+    """A function that ends the node by ``end`` and starts it again, under a collector, which misses nothing."""
+
+    async def restart(end):
+        collector = await collect()
+        await fill(feed)
+        await collector.stream.barrier()
+        await end()
+        await running.start()
+        await feed.put(b"after", b"v")
+        await collector.stream.barrier()
+        assert collector.rollbacks == []
+        assert len(collector.rows) == 41
+        collector.check()
+        return collector
+
+    return restart
+
+
+async def test_a_clean_restart_is_not_noticed(running, restarted):
+    collector = await restarted(running.stop)
     assert {p.log.term for p in collector.stream.positions.values()} == {1}
 
 
-async def test_an_unclean_restart_that_has_lost_nothing_is_no_rollback(running, feed, collect):
-    collector = await collect()
-    await fill(feed)
-    await collector.stream.barrier()
-    await running.kill()
-    await running.start()
-    await feed.put(b"after", b"v")
-    await collector.stream.barrier()
-    assert collector.rollbacks == []
-    assert len(collector.rows) == 41
-    collector.check()
+async def test_an_unclean_restart_that_has_lost_nothing_is_no_rollback(running, restarted):
+    collector = await restarted(running.kill)
     assert collector.stream.positions[partition_of(b"after")].log.term == 2
 
 
