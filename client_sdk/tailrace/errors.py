@@ -19,6 +19,8 @@
     ├── BadBlock                a block breaks its format
     ├── BadCopy                 a file of a fetched copy is missing, damaged, or of another feed or version
     │   └── IncompleteCopy      a fetch of the copy was interrupted, or is under way
+    ├── BadSegment              a segment's file, or a part of it, is not the one that was asked for
+    ├── UnknownCheckpoint       the node keeps the files of this checkpoint no longer
     ├── TooLarge                a key, a value, a block or a frame is over its bound
     ├── Forbidden
     ├── WrongProcess            a client is used in a process that was forked from its own
@@ -175,6 +177,14 @@ class BadCopy(TailraceError):
 
 class IncompleteCopy(BadCopy):
     """A fetch of the copy was interrupted, or is under way. Run it again, and then open the copy again."""
+
+
+class BadSegment(TailraceError):
+    """A segment's file is damaged or of another partition, or the part that was asked for is beyond its end."""
+
+
+class UnknownCheckpoint(TailraceError):
+    """The node keeps the files of this checkpoint no longer: it expired, or the node restarted. Ask for another one."""
 
 
 class TooLarge(TailraceError):

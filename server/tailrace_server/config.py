@@ -29,6 +29,17 @@ class Limits:
     barriers_max: int = 4_096
     #: The gets and conditional writes of one connection that wait for the index or the disk.
     waiting_requests_max: int = 1_024
+    #: The parts of segments that one connection asks for at a time. A part has 1 MiB at most, and costs no memory.
+    waiting_fetches_max: int = 64
+    #: The checkpoints of all clients whose files are kept: one for each partition of the largest feed.
+    checkpoints_max: int = 4_096
+    #: The seconds for which a checkpoint's files are kept after the last fetch of one.
+    checkpoint_kept_s: float = 60.0
+    #: The bytes of replaced segments that are kept on the disk for checkpoints only. Above it, and if the disk is
+    #: nearly full, the checkpoints that were not used for longest are dropped.
+    checkpoint_kept_bytes_max: int = 16 * 1024 * 1024 * 1024
+    #: The least seconds between two flushes of a partition for checkpoints, which bounds the number of small segments.
+    checkpoint_flush_s: float = 1.0
     #: The partitions of a feed. Positions, failover logs and journal records grow with it.
     partitions_max: int = 4_096
     #: The feeds of a node.

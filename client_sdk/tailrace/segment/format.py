@@ -33,12 +33,12 @@ _HEADER = struct.Struct("<4sHHI4x16s16s8x")
 _SUM = struct.Struct("<Q")
 _FIELDS = struct.Struct("<QQQQIIIIQQ")
 _END = struct.Struct("<HH4s")
-_DIGEST_BYTES = 16
+FILE_SUM_BYTES = 16
 
 # The offsets of the trailer's parts: the sum of footer and fields, the sum of the file, and the trailer's end.
 FOOTER_SUM_OFFSET = _FIELDS.size
 FILE_SUM_OFFSET = FOOTER_SUM_OFFSET + _SUM.size
-_END_OFFSET = FILE_SUM_OFFSET + _DIGEST_BYTES
+_END_OFFSET = FILE_SUM_OFFSET + FILE_SUM_BYTES
 
 assert _HEADER.size + _SUM.size == HEADER_BYTES
 assert _END_OFFSET + _END.size == TRAILER_BYTES
@@ -150,12 +150,12 @@ def check_footer_sum(footer: bytes | memoryview) -> None:
 
 def end_of(file_sum: int) -> bytes:
     """Returns the end of the trailer: the checksum of everything before it, XXH3-128, version and magic."""
-    return file_sum.to_bytes(_DIGEST_BYTES, "little") + _END.pack(VERSION, TRAILER_BYTES, MAGIC)
+    return file_sum.to_bytes(FILE_SUM_BYTES, "little") + _END.pack(VERSION, TRAILER_BYTES, MAGIC)
 
 
 def file_sum_in(end: bytes) -> int:
     """Returns the checksum that ``end_of`` was given."""
-    return int.from_bytes(end[:_DIGEST_BYTES], "little")
+    return int.from_bytes(end[:FILE_SUM_BYTES], "little")
 
 
 def _check_version(version: int) -> None:

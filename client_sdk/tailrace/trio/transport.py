@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import itertools
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ import trio
 
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
+from tailrace.trio.file_part import FilePart
 
 # The first and the largest size of a read. It grows while reads come back full: few system calls for bulk, and little
 # memory when idle.
@@ -77,7 +79,7 @@ class TcpTransport:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._peer = peer
-        self._queue: collections.deque[memoryview] = collections.deque()
+        self._queue: collections.deque[memoryview | FilePart] = collections.deque()
         self._queued = trio.Event()
         self._closed = False
         self._receive_bytes = RECEIVE_BYTES_MIN
@@ -105,6 +107,37 @@ class TcpTransport:
             view = memoryview(buffer)
             self._queue.append(view)
             self.backlog_bytes += view.nbytes
+        self._queued.set()
+
+    def send_file(self, head: bytes, part: FilePart) -> None:
+        """Sends ``head`` and then ``part``, or queues them, as ``send`` does. Closes the part when it has left."""
+        if self._broken:
+            part.close()
+            return
+        if not self._queue:
+            self._send_file_now(memoryview(head), part)
+            return
+        self._queue.extend((memoryview(head), part))
+        self.backlog_bytes += len(head) + part.nbytes
+
+    def _send_file_now(self, head: memoryview, part: FilePart) -> None:
+        try:
+            head = head[self._sock.send(head, socket.MSG_MORE) :]
+            if not head:
+                part.send(self._sock)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, EOFError):
+            part.close()
+            self._break()
+            return
+        if not part.nbytes:
+            part.close()
+            return
+        if head:
+            self._queue.append(head)
+        self._queue.append(part)
+        self.backlog_bytes += len(head) + part.nbytes
         self._queued.set()
 
     def _send_now(self, buffers: tuple[bytes | memoryview, ...]) -> tuple[bytes | memoryview, ...]:
@@ -172,29 +205,53 @@ class TcpTransport:
             self._write_queued()
 
     def _write_queued(self) -> None:
-        buffers = [self._queue[index] for index in range(min(len(self._queue), _BUFFERS_MAX))]
+        first = self._queue[0]
         try:
-            sent = self._sock.sendmsg(buffers)
+            if isinstance(first, FilePart):
+                self._write_file(first)
+            else:
+                self._write_buffers()
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
+        except (OSError, EOFError):
             self._break()
-            return
+
+    def _write_file(self, part: FilePart) -> None:
+        self.backlog_bytes -= part.send(self._sock)
+        if not part.nbytes:
+            self._queue.popleft()
+            part.close()
+
+    def _write_buffers(self) -> None:
+        """Writes the buffers at the front of the queue, up to the next part of a file."""
+        buffers = []
+        for waiting in itertools.islice(self._queue, _BUFFERS_MAX):
+            if isinstance(waiting, FilePart):
+                break
+            buffers.append(waiting)
+        flags = socket.MSG_MORE if len(buffers) < len(self._queue) else 0
+        sent = self._sock.sendmsg(buffers, (), flags)
         self.backlog_bytes -= sent
-        while sent:
-            first = self._queue.popleft()
-            if sent < first.nbytes:
-                self._queue.appendleft(first[sent:])
+        for buffer in buffers:
+            if sent < buffer.nbytes:
+                self._queue[0] = buffer[sent:]
                 return
-            sent -= first.nbytes
+            self._queue.popleft()
+            sent -= buffer.nbytes
 
     def _break(self) -> None:
         """Sends nothing more, because the peer has gone. ``receive`` returns the end."""
         self._broken = True
-        self._queue.clear()
-        self.backlog_bytes = 0
+        self._drop_queue()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _drop_queue(self) -> None:
+        queue, self._queue = self._queue, collections.deque()
+        self.backlog_bytes = 0
+        for waiting in queue:
+            if isinstance(waiting, FilePart):
+                waiting.close()
 
     def finish(self) -> None:
         with contextlib.suppress(OSError):  # the peer has gone, and ``receive`` reports it
@@ -204,8 +261,7 @@ class TcpTransport:
         if self._closed:
             return
         self._closed = self._broken = True
-        self._queue.clear()
-        self.backlog_bytes = 0
+        self._drop_queue()
         self._queued.set()
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()

@@ -37,6 +37,8 @@ _CODES: dict[str, type[TailraceError]] = {
     "batch_changed": errors.BatchChanged,
     "bad_position": errors.BadPosition,
     "bad_block": errors.BadBlock,
+    "bad_segment": errors.BadSegment,
+    "unknown_checkpoint": errors.UnknownCheckpoint,
     "too_large": errors.TooLarge,
     "forbidden": errors.Forbidden,
     "protocol_error": errors.ProtocolError,

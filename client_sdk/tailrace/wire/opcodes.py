@@ -60,3 +60,8 @@ class Opcode(enum.IntEnum):
     HANDOVER = 0x48
     TAKE_OVER = 0x49
     ACCEPTED_SEQS = 0x4A
+    # Segments as files; SEGMENT_CHECKPOINT and SEGMENT_RELEASE are JSON, answered by RESULT or ERROR
+    SEGMENT_CHECKPOINT = 0x50
+    SEGMENT_FETCH = 0x51
+    SEGMENT_DATA = 0x52
+    SEGMENT_RELEASE = 0x53

@@ -17,15 +17,24 @@ import contextlib
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tailrace_server.host.disk import is_out_of_descriptors
+from tailrace_server.host.disk import RealFile, is_out_of_descriptors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace_server.host.disk import Disk, File
 
 # The first bytes that tell a file from another one of its size: more than the header of a segment has.
 _HEAD_BYTES = 64
+
+
+class LentFile(NamedTuple):
+    """A descriptor that stays open until ``give_back``, which is called once."""
+
+    fileno: int
+    give_back: Callable[[], None]
 
 
 class ReadableFile(Protocol):
@@ -134,6 +143,17 @@ class PooledFile:
             return None if file is None else file.read_cached(offset, nbytes)
         finally:
             self._give_back()
+
+    def lend_cached(self, offset: int, nbytes: int) -> LentFile | None:
+        """Lend the descriptor for a part of the file, which is sent by it.
+
+        None if the file would have to be opened, if the part is not in memory, or if the file is not one of the system.
+        """
+        file = self._borrow()
+        if isinstance(file, RealFile) and file.is_cached(offset, nbytes):
+            return LentFile(file.fileno(), self._give_back)
+        self._give_back()
+        return None
 
     def close(self) -> None:
         """Close the file, as soon as no read of it is under way. May be called again."""

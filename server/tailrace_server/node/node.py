@@ -153,6 +153,7 @@ class Node:
         while True:
             await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
             self.connections.tick(self.turn.begin())
+            self.storage.checkpoints.expire()
 
     async def _expire_stages(self) -> None:
         age_us = int(self.config.storage.stage_age_s * 1_000_000)
@@ -181,6 +182,7 @@ class Node:
         self.connections.end_streams(lambda stream: stream.level == Level.MEMORY, EndReason.ERROR, str(failure))
 
     def _space_low(self) -> None:
+        self.storage.checkpoints.release_replaced()
         message = "the disk is nearly full, and this stream keeps replaced segments from being removed"
         self.connections.end_streams(lambda stream: stream.keeps_files, EndReason.TOO_SLOW, message)
         self.connections.flush()
@@ -192,6 +194,7 @@ class Node:
             self.leaderships.of_partition(partition).replicas.forget(partition)
             self.waiting.fail(UnknownFeed(message), partition)
         feed_id = feed.info.feed_id
+        self.storage.checkpoints.release_feed(feed_id)
         self.connections.end_streams(
             lambda stream: stream.partition.feed_id == feed_id, EndReason.FEED_DROPPED, message
         )

@@ -42,6 +42,9 @@ class LostSegment(Segment):
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
         raise self._why.with_traceback(None)
 
+    def read_checksum(self) -> bytes:
+        raise self._why.with_traceback(None)
+
     def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
         return [Problem(self._why.offset, self._why.why)]
 

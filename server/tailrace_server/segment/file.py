@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tailrace.errors import Overloaded
 from tailrace_server.host.disk import is_out_of_descriptors
+from tailrace_server.host.open_files import PooledFile
 from tailrace_server.segment.errors import SegmentDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace_server.host.open_files import Opener
+    from tailrace_server.host.open_files import LentFile, Opener
 
 T = TypeVar("T", bytes, bytes | memoryview | None)
 
@@ -37,6 +38,13 @@ class SegmentFile:
     def read_cached(self, offset: int, nbytes: int) -> bytes | memoryview | None:
         """Reads as ``read``, without waiting for the disk. Returns None if not all bytes are in memory."""
         return self._checked(self._file.read_cached, offset, nbytes)
+
+    def lend_cached(self, offset: int, nbytes: int) -> LentFile | None:
+        """Lends the descriptor for a part of the file. None if sending the part would wait for the disk.
+
+        Also None if the file has no descriptor of the system.
+        """
+        return self._file.lend_cached(offset, nbytes) if isinstance(self._file, PooledFile) else None
 
     def _checked(self, read: Callable[[int, int], T], offset: int, nbytes: int) -> T:
         try:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.segment.footer import Footer
+from tailrace.segment.format import FILE_SUM_BYTES, FILE_SUM_OFFSET, TRAILER_BYTES, file_sum_in
 from tailrace.segment.open_segment import OpenSegment
 from tailrace_server.segment.file import NotCached, Read, SegmentFile
 from tailrace_server.segment.verify import Problem, verify_segment
 
 if TYPE_CHECKING:
     from tailrace.block.found import FoundRow
-    from tailrace_server.host.open_files import Opener
+    from tailrace_server.host.open_files import LentFile, Opener
 
 
 class Segment(OpenSegment[SegmentFile]):
@@ -44,6 +45,19 @@ class Segment(OpenSegment[SegmentFile]):
         except NotCached as missing:
             missing.segment = self
             raise
+
+    def read_checksum(self) -> bytes:
+        """Returns the XXH3-128 of the file that its trailer has, 16 bytes, the highest first."""
+        end = self.nbytes - TRAILER_BYTES + FILE_SUM_OFFSET
+        return file_sum_in(self._file.read(end, self.nbytes - end)).to_bytes(FILE_SUM_BYTES, "big")
+
+    def lend_cached(self, offset: int, nbytes: int) -> LentFile | None:
+        """Lends the descriptor for a part of the file, which is sent by it. None if that would wait for the disk."""
+        return self._file.lend_cached(offset, nbytes)
+
+    def read_part(self, offset: int, nbytes: int) -> bytes:
+        """Returns ``nbytes`` bytes of the file from ``offset`` on, unverified. Overloaded if no descriptor is free."""
+        return self._file.read(offset, nbytes)
 
     def verify(self, progress: Callable[[int], None] | None = None) -> list[Problem]:
         """Reads everything, and compares it with itself. Returns the problems that it found.

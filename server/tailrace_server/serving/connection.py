@@ -29,6 +29,7 @@ from tailrace_server.serving.answers import Answers
 from tailrace_server.serving.deadline_timer import DeadlineTimer
 from tailrace_server.serving.follower_barriers import FollowerBarriers
 from tailrace_server.serving.missing_feeds import MissingFeeds
+from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.serving.served_replica import ServedReplica
 from tailrace_server.serving.waiting_requests import PendingStreams, WaitingRequests
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -83,6 +84,7 @@ class Connection:
         self.deadline_timer = DeadlineTimer(self)
         self.follower_barriers = FollowerBarriers(self)
         self.missing_feeds = MissingFeeds(self)
+        self.segments = SegmentSender(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
@@ -245,6 +247,7 @@ class Connection:
             self.pump()
             if self.replica is not None:
                 self.flush()
+        self.segments.drained()
 
     def _handle(self, frame: Frame) -> None:
         """Handles a frame. An error of a request is its answer; an error of the protocol ends the connection."""

@@ -12,6 +12,7 @@ from tailrace_server.serving import (
     member_requests,
     node_requests,
     replica_requests,
+    segment_requests,
     stage_requests,
     stream_requests,
     write_requests,
@@ -25,6 +26,7 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     **get_requests.HANDLERS,
     **stream_requests.HANDLERS,
     **stage_requests.HANDLERS,
+    **segment_requests.HANDLERS,
     **replica_requests.HANDLERS,
     **member_requests.HANDLERS,
 }

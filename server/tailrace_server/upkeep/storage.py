@@ -26,6 +26,7 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.uptime import Uptime
+from tailrace_server.upkeep.checkpoints import Checkpoints
 from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
@@ -83,6 +84,7 @@ class Storage:
         self.flusher.on_flushed = self._flushed
         self.flusher.commit = self.all_durable
         self.flusher.count_partitions = catalog.count_partitions
+        self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
         self.compactor = Compactor(
             host, data, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
@@ -123,6 +125,7 @@ class Storage:
         """Drops all work that is planned for ``partition``, of a feed that was dropped."""
         self.flusher.forget(partition)
         self.compactor.forget(partition)
+        self.checkpoints.forget(partition)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """Notes that a segment could not be read: status says so until the node is restarted."""

@@ -1,0 +1,118 @@
+"""Sends parts of segments on one connection: one after the other, in turns with the answers and the streams.
+
+    SEGMENT_FETCH ──> waiting parts ──> in memory?  yes ──> sendfile, from the page cache to the socket
+                                                    no  ──> a thread reads it, and it is sent as an answer
+
+A part is handed to the transport when everything before it has left. Answers queue behind one part at most, and streams
+send when the transport is empty.
+"""
+
+from __future__ import annotations
+
+import collections
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from tailrace.errors import BadSegment, Overloaded, TailraceError
+from tailrace.trio.file_part import FilePart
+from tailrace.trio.transport import TcpTransport
+from tailrace.wire.segment_messages import SegmentFetch, data_header
+from tailrace_server.segment import Segment
+
+if TYPE_CHECKING:
+    from tailrace_server.serving.connection import Connection
+
+
+class WaitingPart(NamedTuple):
+    """A part that the client has asked for with the request ``id``. Its segment is pinned."""
+
+    id: int
+    segment: Segment
+    offset: int
+    nbytes: int
+
+
+class SegmentSender:
+    """The parts that one connection is to send."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: collections.deque[WaitingPart] = collections.deque()
+        self._drained: trio.Event | None = None
+
+    def add(self, fetch: SegmentFetch, id: int) -> None:
+        """Sends the part that ``fetch`` asks for, as soon as it is its turn.
+
+        Raises UnknownCheckpoint, BadSegment, or Overloaded if too many parts wait.
+        """
+        node = self._connection.node
+        segment = node.storage.checkpoints.find(fetch.checkpoint_id, fetch.segment_id)
+        if fetch.offset + fetch.nbytes > segment.nbytes:
+            raise BadSegment(
+                f"segment {fetch.segment_id.hex()} has {segment.nbytes} bytes, and {fetch.nbytes} bytes from "
+                f"{fetch.offset} on were asked for"
+            )
+        if len(self._waiting) >= node.config.limits.waiting_fetches_max:
+            raise Overloaded(f"{len(self._waiting)} parts of segments wait for this connection already")
+        node.storage.pins.pin(segment)
+        self._waiting.append(WaitingPart(id, segment, fetch.offset, fetch.nbytes))
+        if len(self._waiting) == 1:
+            self._connection.nursery.start_soon(self._run)
+
+    def drained(self) -> None:
+        """Lets the next part go: all bytes before it have left."""
+        if self._drained is not None:
+            self._drained.set()
+
+    async def _run(self) -> None:
+        """Sends the waiting parts, until there are none."""
+        connection = self._connection
+        try:
+            while self._waiting and not connection.is_closing:
+                part = self._waiting[0]
+                try:
+                    await self._send(part)
+                except TailraceError as error:
+                    connection.answers.add_error(error, part.id)
+                    connection.flush()
+                self._drop_first()
+                await trio.lowlevel.checkpoint()
+        finally:
+            while self._waiting:
+                self._drop_first()
+
+    def _drop_first(self) -> None:
+        self._connection.node.storage.pins.unpin(self._waiting.popleft().segment)
+
+    async def _send(self, part: WaitingPart) -> None:
+        """Sends a part. Raises SegmentDamaged, or Overloaded if no descriptor is free."""
+        connection, transport = self._connection, self._connection.transport
+        await self._turn()
+        if connection.is_closing:
+            return
+        head = data_header(part.nbytes, part.id)
+        if isinstance(transport, TcpTransport):
+            lent = part.segment.lend_cached(part.offset, part.nbytes)
+            if lent is not None:
+                connection.sent_at = connection.node.turn.now
+                transport.send_file(head, FilePart(lent.fileno, part.offset, part.nbytes, lent.give_back))
+                return
+        # The part comes from the disk, or goes to no socket of the system. What is read here counts as an answer.
+        await connection.wait_for_answer_room()
+        read = partial(part.segment.read_part, part.offset, part.nbytes)
+        connection.hold_found(part.nbytes)
+        try:
+            data = await connection.node.host.workers.in_thread(read)
+        finally:
+            connection.hold_found(-part.nbytes)
+        connection.answers.add(head + data)
+        connection.flush()
+
+    async def _turn(self) -> None:
+        """Waits until the transport has sent everything, once: streams may be faster to fill it again."""
+        if self._connection.transport.backlog_bytes:
+            self._drained = trio.Event()
+            await self._drained.wait()
+            self._drained = None
