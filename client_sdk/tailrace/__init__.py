@@ -17,12 +17,14 @@ from tailrace._version import __version__
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.explain import Explanation, Outcome
 from tailrace.consuming.partition import PartitionStatus
+from tailrace.copies.fetch import Fetched, FetchedPartition
 from tailrace.copies.layout import PartitionCopy, SegmentCopy
 from tailrace.copies.reader import SegmentReader
 from tailrace.errors import (
     BadBlock,
     BadCopy,
     BadPosition,
+    BadSegment,
     BatchBehind,
     BatchChanged,
     DataGone,
@@ -39,6 +41,7 @@ from tailrace.errors import (
     StreamEnded,
     TailraceError,
     TooLarge,
+    UnknownCheckpoint,
     UnknownFeed,
     UnknownStage,
     Unreachable,
@@ -73,6 +76,7 @@ __all__ = [
     "BadBlock",
     "BadCopy",
     "BadPosition",
+    "BadSegment",
     "BatchBehind",
     "BatchChanged",
     "Checkpoint",
@@ -84,6 +88,8 @@ __all__ = [
     "Feed",
     "FeedExists",
     "FeedInfo",
+    "Fetched",
+    "FetchedPartition",
     "Follower",
     "Forbidden",
     "IncompleteCopy",
@@ -118,6 +124,7 @@ __all__ = [
     "StreamEnded",
     "TailraceError",
     "TooLarge",
+    "UnknownCheckpoint",
     "UnknownFeed",
     "UnknownStage",
     "Unreachable",

@@ -18,7 +18,7 @@ from tailrace.consuming.session import FINAL
 from tailrace.model import EndReason, Level, VersionRange
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
 from tailrace.model.position import Position
-from tailrace.wire import bodies, failures, frames, messages, replica_messages, stream_messages
+from tailrace.wire import bodies, failures, frames, messages, replica_messages, segment_messages, stream_messages
 from tailrace.wire.bounds import REQUEST_BOUNDS
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
@@ -167,7 +167,8 @@ def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(nam
 
 def test_members_of_the_other_requests_are_listed():
     between_nodes = ("MEMBER", "PROMISE", "PROMOTE", "HANDOVER", "TAKE_OVER", "ACCEPTED_SEQS")
-    for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS", *between_nodes):
+    of_segments = ("SEGMENT_CHECKPOINT", "SEGMENT_RELEASE")
+    for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS", *of_segments, *between_nodes):
         listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(bodies.decode_json(example(name).body, name))
 
@@ -178,6 +179,16 @@ async def test_members_of_what_is_explained(client, feed):
     assert list(asked) == [member for member in stream_request if member != "filter"]
     answer = await client.call(Opcode.EXPLAIN_RESUME, asked)
     assert [row[0] for row in tables(MESSAGES["EXPLAIN_RESUME"])[0]] == list(answer)
+
+
+async def test_members_of_a_checkpoint(client, feed):
+    await feed.put(b"k", b"v")
+    partition = next(info.id for info in await feed.partitions() if info.high_seq)
+    asked = {"feed_id": (await feed.resolve()).feed_id.hex(), "partition": partition, "flush": True, "state": True}
+    answer = await client.call(Opcode.SEGMENT_CHECKPOINT, asked)
+    _, members, of_segments = tables(MESSAGES["SEGMENT_CHECKPOINT"])
+    assert [row[0] for row in members] == list(answer)
+    assert [row[0] for row in of_segments] == list(answer["segments"][0])
 
 
 def test_reasons_that_explain_resume_gives():
@@ -219,6 +230,7 @@ def test_codes_of_errors_are_those_of_the_code():
         ("REPLICA_ACK", [replica_messages._ACK]),
         ("LEADER_SEQS", [replica_messages._SEQS]),
         ("LEADER_CHECK", [stream_messages._U64]),
+        ("SEGMENT_FETCH", [segment_messages._FETCH]),
     ],
 )
 def test_fields_lie_back_to_back_and_are_as_long_as_in_the_code(name, layouts):
@@ -254,6 +266,8 @@ def test_packed_examples_are_read_as_their_sections_say():
     assert example("BARRIER_LOST").id == 3
     assert replica_messages.ReplicaAck.decode(example("REPLICA_ACK").body) == (3, U, 42)
     assert replica_messages.LeaderSeqs.decode(example("LEADER_SEQS").body) == (3, 42, 40)
+    fetch = segment_messages.SegmentFetch.decode(example("SEGMENT_FETCH").body)
+    assert (fetch.offset, fetch.nbytes) == (1_048_576, 65_536)
     for name in ("LEADER_CHECK", "LEADER_CONFIRM"):
         assert stream_messages.decode_number(example(name).body, name) == 7
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
+from tailrace.blocking.fetch import run_fetch
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
+from tailrace.copies.fetch import Fetched, Progress, fetch_plan
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
 from tailrace.requests.feed_core import FeedCore
@@ -119,6 +122,22 @@ class Feed:
         self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None
     ) -> list[Item | None]:
         return self._runner.run(self._core.get_many(keys, level), timeout)
+
+    @documented(
+        fetch_plan,
+        timeout="The seconds to retry each request, in place of ``retry_for``.",
+    )
+    def fetch(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        partitions: Iterable[int] | None = None,
+        visibility: str = "disk",
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> Fetched:
+        fetch = fetch_plan(self._runner.core, self._core, directory, partitions, visibility, progress)
+        return run_fetch(self._runner, fetch, timeout)
 
     @documented(FeedCore.partitions, timeout=TIMEOUT)
     def partitions(self, *, timeout: float | None = None) -> list[PartitionInfo]:

@@ -106,8 +106,11 @@ class BlockingRunner:
             return None
         return self.ask(step, deadline)
 
-    def ask(self, step: RequestStep, deadline: float) -> Any:
-        """Queues a step's requests, sends them, and returns the answer. ``deadline`` is in monotonic seconds."""
+    def ask(self, step: RequestStep, deadline: float, meanwhile: Callable[[], None] | None = None) -> Any:
+        """Queues a step's requests, sends them, calls ``meanwhile``, and returns the answer.
+
+        ``deadline`` is in monotonic seconds; the time that ``meanwhile`` takes does not count.
+        """
         self._check_open()
         reply: Reply[Any] = Reply()
         requests: list[Request | WriteRequest] = []
@@ -118,6 +121,10 @@ class BlockingRunner:
         try:
             # An interrupt can come right after this, so the requests are in the list before the change ends.
             self._change(queue)
+            if meanwhile is not None:
+                self.kick()
+                meanwhile()
+                self._check_open()
             self._link.run_until(lambda: reply.finished, None)
         except BaseException:
             self._withdraw(requests)

@@ -21,6 +21,7 @@ from tailrace.requests.lane import Lane, WriteRequest
 from tailrace.requests.request import Request
 from tailrace.requests.session import RequestSession
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import SegmentFetch
 
 _T = TypeVar("_T")
 
@@ -114,6 +115,45 @@ class _Answers:
         taken = ", ".join(f"{r.partition} (seqs {r.first_seq} to {r.last_seq})" for r in written)
         failure.add_note(f"of this batch, these partitions took their share: {taken or 'none'}")
         self._done(None, failure)
+
+
+class FetchParts(NamedTuple):
+    """Fetches parts of the files of a checkpoint: (segment id, offset, bytes) of each. The result is a list of buffers.
+
+    The answer comes after all parts have theirs. If some fail, it is the error of the first of them.
+    """
+
+    checkpoint_id: bytes
+    parts: list[tuple[bytes, int, int]]
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        if not self.parts:
+            done([], None)
+        gathered = _Gathered(len(self.parts), done)
+        requests = []
+        for number, part in enumerate(self.parts):
+            fetch = SegmentFetch(self.checkpoint_id, *part)
+            take = partial(gathered.take, number)
+            requests.append(session.ask(fetch.encode, fetch.decode_answer, take, None, deadline))
+        return requests
+
+
+class _Gathered:
+    """Gathers the answers to several requests into one list."""
+
+    def __init__(self, count: int, done: Answered) -> None:
+        self._answers: list[Any] = [None] * count
+        self._errors: list[TailraceError | None] = [None] * count
+        self._left = count
+        self._done = done
+
+    def take(self, number: int, answer: Any, error: TailraceError | None) -> None:
+        """Takes the answer to request ``number``; the last answer completes the step."""
+        self._answers[number], self._errors[number] = answer, error
+        self._left -= 1
+        if not self._left:
+            failure = next(filter(None, self._errors), None)
+            self._done(self._answers if failure is None else None, failure)
 
 
 class Pause(NamedTuple):

@@ -20,53 +20,47 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace.segment.block_index import ENTRY_BYTES
-from tailrace.segment.errors import SegmentFormatError, UnknownSegmentVersion
+from tailrace.segment.ends import (
+    END,
+    END_BYTES,
+    FILE_SUM_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    TRAILER_BYTES,
+    VERSION,
+    SegmentHeader,
+    check_version,
+    end_of,
+    file_sum_in,
+)
+from tailrace.segment.errors import SegmentFormatError
 from tailrace.segment.identity import IDENTITY_BYTES_MAX
 from tailrace.segment.page import table_begin, table_bytes
 
-MAGIC = b"TRSG"
-VERSION = 1
-HEADER_BYTES = 64
-TRAILER_BYTES = 96
-
-_HEADER = struct.Struct("<4sHHI4x16s16s8x")
 _SUM = struct.Struct("<Q")
 _FIELDS = struct.Struct("<QQQQIIIIQQ")
-_END = struct.Struct("<HH4s")
-FILE_SUM_BYTES = 16
+
+__all__ = [
+    "FILE_SUM_BYTES",
+    "FILE_SUM_OFFSET",
+    "FOOTER_SUM_OFFSET",
+    "HEADER_BYTES",
+    "MAGIC",
+    "TRAILER_BYTES",
+    "VERSION",
+    "SegmentHeader",
+    "Trailer",
+    "check_footer_sum",
+    "end_of",
+    "file_sum_in",
+]
 
 # The offsets of the trailer's parts: the sum of footer and fields, the sum of the file, and the trailer's end.
 FOOTER_SUM_OFFSET = _FIELDS.size
 FILE_SUM_OFFSET = FOOTER_SUM_OFFSET + _SUM.size
 _END_OFFSET = FILE_SUM_OFFSET + FILE_SUM_BYTES
 
-assert _HEADER.size + _SUM.size == HEADER_BYTES
-assert _END_OFFSET + _END.size == TRAILER_BYTES
-
-
-class SegmentHeader(NamedTuple):
-    """The first 64 bytes: the partition and the segment of the file. Ids have 16 bytes."""
-
-    feed_id: bytes
-    partition: int
-    segment_id: bytes
-
-    def pack(self) -> bytes:
-        """Returns the 64 bytes, with their checksum."""
-        fields = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.partition, self.feed_id, self.segment_id)
-        return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields))
-
-    @classmethod
-    def unpack(cls, data: bytes) -> SegmentHeader:
-        """Parses bytes of ``pack``. Raises SegmentFormatError for others, and for another version, which it names."""
-        magic, version, _, partition, feed_id, segment_id = _HEADER.unpack_from(data)
-        if magic != MAGIC:
-            raise SegmentFormatError(f"the file begins with {magic!r}, a segment with {MAGIC!r}")
-        _check_version(version)
-        header = cls(feed_id, partition, segment_id)
-        if header.pack() != data:
-            raise SegmentFormatError("the file's header has a wrong checksum, or something in a reserved field")
-        return header
+assert FILE_SUM_OFFSET + END_BYTES == TRAILER_BYTES
 
 
 class Trailer(NamedTuple):
@@ -98,12 +92,12 @@ class Trailer(NamedTuple):
     @classmethod
     def unpack(cls, data: bytes | memoryview, file_bytes: int) -> Trailer:
         """Parses the trailer of a file of ``file_bytes`` bytes; checks no sums. Raises SegmentFormatError."""
-        version, trailer_bytes, magic = _END.unpack_from(data, _END_OFFSET)
+        version, trailer_bytes, magic = END.unpack_from(data, _END_OFFSET)
         if magic != MAGIC:
             raise SegmentFormatError(
                 f"the file ends with {magic!r}, a segment with {MAGIC!r}: it was cut, or never finished"
             )
-        _check_version(version)
+        check_version(version)
         if trailer_bytes != TRAILER_BYTES:
             raise SegmentFormatError(
                 f"the trailer says that it has {trailer_bytes} bytes, version {version} has {TRAILER_BYTES}"
@@ -146,20 +140,3 @@ def check_footer_sum(footer: bytes | memoryview) -> None:
     found = xxhash.xxh3_64_intdigest(footer[:place])
     if told != found:
         raise SegmentFormatError(f"the checksum of index, identity and trailer is {told:016x}, they have {found:016x}")
-
-
-def end_of(file_sum: int) -> bytes:
-    """Returns the end of the trailer: the checksum of everything before it, XXH3-128, version and magic."""
-    return file_sum.to_bytes(FILE_SUM_BYTES, "little") + _END.pack(VERSION, TRAILER_BYTES, MAGIC)
-
-
-def file_sum_in(end: bytes) -> int:
-    """Returns the checksum that ``end_of`` was given."""
-    return int.from_bytes(end[:FILE_SUM_BYTES], "little")
-
-
-def _check_version(version: int) -> None:
-    if version != VERSION:
-        raise UnknownSegmentVersion(
-            f"the file has version {version} of the segment; this Tailrace knows version {VERSION}"
-        )

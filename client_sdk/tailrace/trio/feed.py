@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -10,6 +11,7 @@ from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.items import Items
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.subscription import Subscription, checked_subscription
+from tailrace.copies.fetch import Fetched, Progress, fetch_plan
 from tailrace.indexes import Index
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
@@ -17,6 +19,7 @@ from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.replies import PartitionMap
 from tailrace.requests.staging import Published, SealedStage
+from tailrace.trio.fetch import run_fetch
 from tailrace.trio.follower import Follower
 from tailrace.trio.host import Host
 from tailrace.trio.runner import RequestRunner
@@ -216,6 +219,21 @@ class Feed:
             UnknownFeed: On entering: the feed does not exist.
         """
         return Follower(self, index, visibility=visibility, ring=ring)
+
+    @documented(
+        fetch_plan,
+        "If cancelled, the files that came stay for the next fetch.",
+    )
+    async def fetch(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        partitions: Iterable[int] | None = None,
+        visibility: str = "disk",
+        progress: Progress | None = None,
+    ) -> Fetched:
+        fetch = fetch_plan(self._runner.core, self._core, directory, partitions, visibility, progress)
+        return await run_fetch(self._runner, fetch)
 
     @documented(FeedCore.partitions)
     async def partitions(self) -> list[PartitionInfo]:

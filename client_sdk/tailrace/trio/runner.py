@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -132,13 +133,15 @@ class RequestRunner(OfOneProcess):
             return await leader.run(step.plan(leader.core.session))
         raise AssertionError("an error is never swallowed")
 
-    async def ask(self, step: RequestStep) -> Any:
-        """Queues a step's requests, sends them, and returns the answer."""
+    async def ask(self, step: RequestStep, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Any:
+        """Queues a step's requests, sends them, calls ``meanwhile``, and returns the answer."""
         reply: _WaitedReply[Any] = _WaitedReply()
         now = trio.current_time()
         requests = step.queue(self._session, reply.done, now + self._retry_for_s)
         self._link.kick(now)
         try:
+            if meanwhile is not None:
+                await meanwhile()
             return await reply.wait()
         except BaseException:
             for request in requests:

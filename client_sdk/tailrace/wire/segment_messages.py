@@ -15,7 +15,7 @@ from tailrace.errors import ProtocolError
 from tailrace.model import FEED_ID_BYTES, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, field, hex_field, log_field, seconds_field, seq_field, unpack
-from tailrace.wire.frames import frame_header
+from tailrace.wire.frames import Frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
 CHECKPOINT_ID_BYTES = 16
@@ -35,7 +35,7 @@ _FILE_BYTES_MAX = 2**63 - 1
 class CheckpointRequest(NamedTuple):
     """Asks for the checkpoint of a partition at ``level``, DISK or QUORUM.
 
-    With ``flush`` the node first moves to segments what it has at that moment. With ``state`` the answer has the
+    With ``flush`` the node first moves its stable rows to a segment. With ``state`` the answer has the
     producers and sinks, which a replica needs.
     """
 
@@ -194,6 +194,14 @@ class SegmentFetch(NamedTuple):
         if not 0 < found.nbytes <= PART_BYTES_MAX:
             raise ProtocolError(f"SEGMENT_FETCH: {found.nbytes} bytes were asked for; a part has 1 to {PART_BYTES_MAX}")
         return found
+
+    def decode_answer(self, frame: Frame) -> memoryview:
+        """Returns the bytes in the answer. Raises ProtocolError for another frame, or another count of bytes."""
+        if frame.opcode is not Opcode.SEGMENT_DATA:
+            raise ProtocolError(f"the answer to a SEGMENT_FETCH is {frame.opcode.name}")
+        if len(frame.body) != self.nbytes:
+            raise ProtocolError(f"SEGMENT_DATA: {len(frame.body)} bytes, and {self.nbytes} were asked for")
+        return frame.body
 
 
 def data_header(nbytes: int, id: int) -> bytes:

@@ -67,7 +67,7 @@ class SegmentSender:
             self._drained.set()
 
     async def _run(self) -> None:
-        """Sends the waiting parts, until there are none."""
+        """Sends the waiting parts, and ends after the last one."""
         connection = self._connection
         try:
             while self._waiting and not connection.is_closing:
@@ -99,7 +99,7 @@ class SegmentSender:
                 connection.sent_at = connection.node.turn.now
                 transport.send_file(head, FilePart(lent.fileno, part.offset, part.nbytes, lent.give_back))
                 return
-        # The part comes from the disk, or goes to no socket of the system. What is read here counts as an answer.
+        # The part is on the disk only, or the connection has no socket. The bytes count as an answer.
         await connection.wait_for_answer_room()
         read = partial(part.segment.read_part, part.offset, part.nbytes)
         connection.hold_found(part.nbytes)

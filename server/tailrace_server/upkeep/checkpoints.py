@@ -1,6 +1,6 @@
 """The checkpoints of partitions, whose segments clients copy as files.
 
-    take ── flush what is stable ── chain, log, seqs of one moment ── its segments pinned ──> PartitionCheckpoint
+    take ── flush of stable rows ── chain, log, seqs of one moment ── its segments pinned ──> PartitionCheckpoint
     find ── renews the checkpoint, and returns one of its segments
 
 A compaction that replaces a kept segment leaves its file on the disk until the checkpoint is released or expires. A
@@ -62,7 +62,8 @@ class Checkpoints:
     ) -> PartitionCheckpoint:
         """Returns the checkpoint of ``partition``, whose files are kept from now on.
 
-        With ``flush`` all that is stable now is flushed first. If the disk refuses that, the checkpoint ends earlier.
+        With ``flush`` the rows that are stable now are flushed first. If the disk refuses, the checkpoint ends
+        earlier.
 
         Raises:
             Overloaded: the node keeps as many checkpoints as it may.
@@ -121,20 +122,21 @@ class Checkpoints:
         return await self._host.workers.in_thread(complete)
 
     async def _flush(self, partition: Partition) -> None:
-        """Flushes what is stable now, at most once in ``checkpoint_flush_s`` seconds; waits until it may."""
+        """Flushes the stable rows, at most once in ``checkpoint_flush_s`` seconds; waits until it may."""
         came_at = self._host.clock.monotonic()
         async with self._flushing[partition]:
             last_at = self._flushed_at.get(partition)
             if last_at is not None:
                 if last_at > came_at:  # another request's flush took all that was there when this one came
                     return
-                await trio.sleep(last_at + self._limits.checkpoint_flush_s - self._host.clock.monotonic())
+                wait_s = last_at + self._limits.checkpoint_flush_s - self._host.clock.monotonic()
+                await trio.sleep(max(wait_s, 0.0))
             if not partition.tree.block_count:
                 return
             self._flushed_at[partition] = self._host.clock.monotonic()
             try:
                 await self._flusher.flush(partition)
-            except (OSError, TailraceError) as error:  # a full disk does not keep a client from copying what is there
+            except (OSError, TailraceError) as error:  # on a full disk a client may still copy the segments
                 log.warning("partition %s is not flushed for a checkpoint: %s", partition.id, error)
 
     def find(self, checkpoint_id: bytes, segment_id: bytes) -> Segment:

@@ -18,6 +18,7 @@ COMMANDS = [
     ("get",),
     ("delete",),
     ("tail",),
+    ("fetch",),
     ("status",),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tailrace.errors import Unreachable
+from tailrace.trio.file_part import FilePart
 from tailrace.trio.transport import RECEIVE_BYTES_MIN, TcpTransport, listen_tcp, open_tcp
 
 
@@ -219,3 +220,82 @@ async def test_nobody_listens():
         host, port = sock.getsockname()
         with pytest.raises(Unreachable, match=f"cannot connect to {host}:{port}: Connection refused"):
             await open_tcp(host, port)
+
+
+# Parts of files
+
+
+@pytest.fixture
+def lent(tmp_path):
+    """Makes a part of a file of random bytes; gives it with its bytes, and the times that it was given back."""
+
+    def lend(nbytes, offset=0, *, missing=0):
+        path = tmp_path / "file"
+        path.write_bytes(os.urandom(offset + nbytes - missing))
+        fd = os.open(path, os.O_RDONLY)
+        closed = []
+
+        def close():
+            closed.append(True)
+            os.close(fd)
+
+        return FilePart(fd, offset, nbytes, close), path.read_bytes()[offset:], closed
+
+    return lend
+
+
+async def test_a_part_of_a_file_is_sent_between_buffers(pair, lent):
+    left, right = pair
+    part, data, closed = lent(5_000_000, 123)
+    before, after = os.urandom(3_000_000), os.urandom(1_000)
+    left.send(before)
+    left.send_file(b"head", part)
+    left.send(after)
+    assert left.backlog_bytes > len(data)
+    assert await read(right, 3_000_000 + 4 + len(data) + 1_000) == before + b"head" + data + after
+    assert closed == [True]
+    assert left.backlog_bytes == 0
+
+
+async def test_a_small_part_leaves_at_once(pair, lent):
+    left, right = pair
+    part, data, closed = lent(1_000)
+    left.send_file(b"head", part)
+    assert (left.backlog_bytes, closed) == (0, [True])
+    assert await read(right, 1_004) == b"head" + data
+
+
+async def test_many_parts_one_after_the_other(pair, lent, tmp_path):
+    left, right = pair
+    data = os.urandom(100_000)
+    (tmp_path / "file").write_bytes(data)
+    closed = []
+    for number in range(50):
+        fd = os.open(tmp_path / "file", os.O_RDONLY)
+        left.send_file(b"%02d" % number, FilePart(fd, 0, len(data), lambda fd=fd: (os.close(fd), closed.append(fd))))
+    received = await read(right, 50 * (len(data) + 2))
+    assert received == b"".join(b"%02d" % number + data for number in range(50))
+    assert len(closed) == 50
+
+
+async def test_a_file_that_is_too_short_breaks_the_connection(pair, lent):
+    left, right = pair
+    part, _, closed = lent(1_000, missing=10)
+    left.send_file(b"head", part)
+    left.send(b"more")
+    with pytest.raises(AssertionError, match="ended early"):
+        await read(right, 1_004)
+    assert (closed, left.is_broken, left.backlog_bytes) == ([True], True, 0)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_part_is_given_back_when_the_connection_closes(pair, lent, when):
+    left, _ = pair
+    part, _, closed = lent(20_000_000)
+    if when == "before":
+        left.close()
+    left.send_file(b"head", part)
+    if when == "after":
+        assert closed == []
+        left.close()
+    assert (closed, left.backlog_bytes) == ([True], 0)

@@ -1,0 +1,51 @@
+"""Carries out a fetch without async: one partition after the other, and the disk while the network is at work."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from tailrace.blocking.runner import BlockingRunner
+from tailrace.copies.fetch import Exchange, FeedFetch, Fetched, FetchPlan, FetchStep, OnDisk
+from tailrace.errors import TailraceError
+from tailrace.requests.plan import Continue
+
+_T = TypeVar("_T")
+
+
+def run_fetch(runner: BlockingRunner, fetch: FeedFetch, timeout: float | None) -> Fetched:
+    """Fetches the feed; each request may take ``timeout`` seconds."""
+    try:
+        chosen = _run(runner, fetch.begin(), timeout)
+        fetched = {partition: _run(runner, fetch.partition(partition), timeout) for partition in chosen}
+    finally:
+        fetch.close()
+    return Fetched(fetch.path, fetched)
+
+
+def _run(runner: BlockingRunner, plan: FetchPlan[_T], timeout: float | None) -> _T:
+    """Carries out a plan and returns its result."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                answer = _take(runner, step, timeout)
+            except (TailraceError, OSError) as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    finally:
+        plan.close()
+
+
+def _take(runner: BlockingRunner, step: FetchStep, timeout: float | None) -> Any:
+    """Carries out a step and returns its result."""
+    if isinstance(step, OnDisk):
+        return step.function()
+    if isinstance(step, Exchange):
+        return runner.ask(step.fetch, runner.deadline(timeout), step.store)
+    if isinstance(step, Continue):
+        return None  # each request has a time of its own
+    return runner.ask(step, runner.deadline(timeout))

@@ -1,0 +1,387 @@
+"""Fetches a feed into a directory: the plans of `Feed.fetch`, without a network. A shell carries out their steps.
+
+    checkpoint of a partition ──> compare ──> parts of the missing files ──> verified, named ──> installed ──> release
+                                                   parts of the next window are on their way meanwhile
+
+A node that restarted, or that was not asked for a while, keeps the files no longer: the fetch asks for another
+checkpoint, and takes over the files that it has.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from tailrace.copies.compare import (
+    WINDOW_BYTES_FIRST,
+    Action,
+    Part,
+    PartCutter,
+    compare,
+    copy_of,
+    missing_segments,
+    next_window,
+)
+from tailrace.copies.directory import CopyDirectory, HeldPartition
+from tailrace.copies.layout import TEMPORARY_SUFFIX, FeedCopy, PartitionCopy, SegmentCopy
+from tailrace.copies.receiver import SegmentReceiver
+from tailrace.errors import BadCopy, BadSegment, ProtocolError, TailraceError, UnknownCheckpoint
+from tailrace.model import FeedInfo, Level
+from tailrace.requests.client_core import ClientCore
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.plan import Call, Continue, FetchParts
+from tailrace.requests.replies import feed_info
+from tailrace.wire.bodies import field
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import PART_BYTES_MAX, CheckpointRequest, PartitionCheckpoint
+
+_T = TypeVar("_T")
+
+# The partitions that are fetched at a time, if the shell can: while one waits for the disk, others use the network.
+PARTITIONS_AT_ONCE = 4
+# The checkpoints that are taken for a partition without a new byte in between.
+TRIES_MAX = 3
+
+
+class OnDisk(NamedTuple):
+    """Calls a function that waits for the disk. The result is the function's."""
+
+    function: Callable[[], Any]
+
+
+class Exchange(NamedTuple):
+    """Fetches parts, and calls ``store``, which waits for the disk, meanwhile. The result is that of ``fetch``."""
+
+    fetch: FetchParts
+    store: Callable[[], None]
+
+
+FetchStep: TypeAlias = Call | OnDisk | Exchange | Continue
+FetchPlan: TypeAlias = Generator[FetchStep, Any, _T]
+
+
+class FetchedPartition(NamedTuple):
+    """A partition of a copy after a fetch.
+
+    Attributes:
+        partition: The partition.
+        seq: The last seq that the copy has.
+        nbytes: The bytes of all its segments.
+        segments: The number of its segments.
+        fetched_bytes: The bytes that this fetch has received.
+        fetched_segments: The number of files that this fetch has received.
+        is_behind: The node had less than the copy, which is unchanged.
+        rolled_back_to: The last seq of the earlier copy that the node still had; None if it had all of them.
+    """
+
+    partition: int
+    seq: int
+    nbytes: int
+    segments: int
+    fetched_bytes: int
+    fetched_segments: int
+    is_behind: bool
+    rolled_back_to: int | None
+
+
+class Fetched(NamedTuple):
+    """The copy of a feed after a fetch.
+
+    Attributes:
+        path: The directory.
+        partitions: The fetched partitions, by number.
+    """
+
+    path: str
+    partitions: dict[int, FetchedPartition]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all segments of these partitions."""
+        return sum(partition.nbytes for partition in self.partitions.values())
+
+    @property
+    def fetched_bytes(self) -> int:
+        """The bytes that this fetch has received."""
+        return sum(partition.fetched_bytes for partition in self.partitions.values())
+
+
+# Called with the bytes that were received, and that are to be received, as far as both are known.
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def fetch_plan(
+    client: ClientCore,
+    feed: FeedCore,
+    directory: str | os.PathLike[str],
+    partitions: Iterable[int] | None,
+    visibility: str,
+    progress: Progress | None,
+) -> FeedFetch:
+    """Makes a directory a copy of the feed, of the node's segments as files. Run it again to bring the copy up to date.
+
+    A later fetch takes over the files that the directory has, and removes those that the node has compacted since. The
+    copy of a partition is replaced in one step: a reader finds the old one or the new one. A fetch that was interrupted
+    goes on behind the last byte that it has. Each partition has all that was acknowledged before the call.
+
+    Args:
+        directory: The directory. It is made if it is not there. It must be empty, or a copy of the same feed.
+        partitions: Only these partitions. Default: all. Others that the directory has stay as they are.
+        visibility: "disk" or "quorum": the level that mutations must have reached.
+        progress: Called now and then with the bytes that were received, and those that are to be received.
+
+    Returns:
+        The fetched partitions, and how many bytes have come.
+
+    Raises:
+        BadCopy: The directory has other files, a copy of another feed or history, or another fetch works on it.
+        BadSegment: A file has come damaged twice.
+        UnknownCheckpoint: The node does not keep the files for long enough, three times in a row.
+        UnknownFeed: The feed does not exist.
+        ValueError: The level or a partition does not exist.
+        Retryable: No node has answered in time. The files that came stay for the next fetch.
+        OSError: The disk of this machine is full, or refuses something.
+    """
+    level = feed.level(visibility)
+    if level == Level.MEMORY:
+        raise ValueError('segments have visibility "disk" or "quorum", not "memory"')
+    return FeedFetch(client, feed, os.fspath(directory), partitions, level, progress)
+
+
+class FeedFetch:
+    """The fetch of a feed into the directory ``path``. The shell calls ``close`` at its end."""
+
+    def __init__(
+        self,
+        client: ClientCore,
+        feed: FeedCore,
+        path: str,
+        partitions: Iterable[int] | None,
+        level: Level,
+        progress: Progress | None = None,
+    ) -> None:
+        self.path = path
+        self._client = client
+        self._feed = feed
+        self._partitions = partitions
+        self._level = level
+        self._progress = progress
+        self._received_bytes = self._wanted_bytes = 0
+        self._directory: CopyDirectory | None = None
+        self._feed_id = b""  # until ``begin``
+
+    def begin(self) -> FetchPlan[tuple[int, ...]]:
+        """Makes the directory a copy of the feed. Returns the partitions that are to be fetched."""
+        value = yield Call(Opcode.PARTITIONS, {"name": self._feed.name})
+        info = feed_info(field(value, "feed", dict, "the partition map"))
+        chosen = _chosen(self._partitions, info)
+        copy = FeedCopy(self._client.cluster_id, info, chosen)
+
+        def open_directory() -> CopyDirectory:
+            directory = CopyDirectory(self.path)
+            try:
+                directory.begin(copy)
+            except BaseException:
+                directory.close()
+                raise
+            return directory
+
+        self._directory = yield OnDisk(open_directory)
+        self._feed_id = info.feed_id
+        return chosen
+
+    def close(self) -> None:
+        """Unlocks the directory. May be called again."""
+        if self._directory is not None:
+            self._directory.close()
+
+    def partition(self, partition: int) -> FetchPlan[FetchedPartition]:
+        """Fetches a partition, and returns the copy of it. ``begin`` comes first."""
+        assert self._directory is not None, "begin comes first"
+        return _PartitionFetch(self, self._directory, self._feed_id, partition).plan()
+
+    def taken(self, nbytes: int) -> None:
+        """Notes that a checkpoint has ``nbytes`` that are to be received; negative: they need not be."""
+        self._wanted_bytes += nbytes
+
+    def received(self, nbytes: int) -> None:
+        """Notes that ``nbytes`` were received."""
+        self._received_bytes += nbytes
+        if self._progress is not None:
+            self._progress(self._received_bytes, self._wanted_bytes)
+
+    def ask(self, partition: int) -> FetchPlan[PartitionCheckpoint]:
+        """Asks for the checkpoint of a partition. Raises ProtocolError if it is of another one."""
+        request = CheckpointRequest(self._feed_id, partition, self._level, flush=True)
+        told = PartitionCheckpoint.from_json((yield Call(Opcode.SEGMENT_CHECKPOINT, request.to_json())))
+        if (told.feed_id, told.partition) != (self._feed_id, partition):
+            raise ProtocolError(
+                f"the node has told a checkpoint of partition {told.partition} of the feed {told.feed_id.hex()}"
+            )
+        return told
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Gives monotonic seconds."""
+        return self._client.clock
+
+
+class _PartitionFetch:
+    """The fetch of one partition."""
+
+    def __init__(self, feed: FeedFetch, directory: CopyDirectory, feed_id: bytes, partition: int) -> None:
+        self._feed = feed
+        self._directory = directory
+        self._feed_id = feed_id
+        self._partition = partition
+        self._bytes = self._segments = 0  # received
+        self._window_bytes = WINDOW_BYTES_FIRST
+        self._damaged: collections.Counter[bytes] = collections.Counter()  # segments that came with wrong bytes
+
+    def plan(self) -> FetchPlan[FetchedPartition]:
+        """Fetches the partition until it is as a checkpoint says, and returns the copy."""
+        tries, bytes_before = 0, 0
+        while True:
+            told = yield from self._feed.ask(self._partition)
+            try:
+                fetched = yield from self._take(told)
+            except UnknownCheckpoint:
+                tries = tries + 1 if self._bytes == bytes_before else 1
+                bytes_before = self._bytes
+                if tries == TRIES_MAX:
+                    raise
+                continue
+            with contextlib.suppress(TailraceError):  # it expires by itself
+                yield Call(Opcode.SEGMENT_RELEASE, {"checkpoint": told.id.hex()})
+            return fetched
+
+    def _take(self, told: PartitionCheckpoint) -> FetchPlan[FetchedPartition]:
+        """Makes the copy what ``told`` says. Raises UnknownCheckpoint; BadCopy if it is of another history."""
+        held: HeldPartition = yield OnDisk(partial(self._directory.open_partition, self._feed_id, self._partition))
+        action, common_seq = compare(held.copy, told)
+        if action is Action.REFUSE:
+            raise BadCopy(
+                f"{self._directory.folder(self._partition)} has another history than the node, with no branch in "
+                "common: fetch into another directory, or remove this one",
+                path=self._directory.folder(self._partition),
+            )
+        if action is Action.KEEP:
+            assert held.copy is not None, "a copy that is kept is there"
+            return self._fetched(held.copy, is_behind=True)
+        copy = copy_of(told)
+        while missing := missing_segments(copy, held.sizes):
+            damages = self._damaged.total()
+            try:
+                yield from self._receive(told.id, missing, held.sizes)
+            except BadSegment:
+                if self._damaged.total() == damages or max(self._damaged.values()) > 1:
+                    raise
+            held = yield OnDisk(partial(self._directory.open_partition, self._feed_id, self._partition))
+        if copy == held.copy:
+            yield OnDisk(partial(self._directory.remove_surplus, copy))
+        else:
+            yield OnDisk(partial(self._directory.install, self._feed_id, copy))
+        return self._fetched(copy, rolled_back_to=common_seq if action is Action.ROLL_BACK else None)
+
+    def _fetched(
+        self, copy: PartitionCopy, *, is_behind: bool = False, rolled_back_to: int | None = None
+    ) -> FetchedPartition:
+        return FetchedPartition(
+            self._partition,
+            copy.seq,
+            copy.nbytes,
+            len(copy.segments),
+            self._bytes,
+            self._segments,
+            is_behind,
+            rolled_back_to,
+        )
+
+    def _receive(self, checkpoint_id: bytes, missing: list[SegmentCopy], sizes: dict[str, int]) -> FetchPlan[None]:
+        """Receives the missing files. Raises UnknownCheckpoint, BadSegment, OSError; received bytes stay."""
+        begun = {segment: sizes.get(segment.file_name + TEMPORARY_SUFFIX, 0) for segment in missing}
+        begun = {segment: nbytes if nbytes <= segment.nbytes else 0 for segment, nbytes in begun.items()}
+        wanted = sum(segment.nbytes - nbytes for segment, nbytes in begun.items())
+        yield OnDisk(partial(self._directory.require_room, wanted))
+        files = _ReceivedFiles(self._directory.folder(self._partition), self._feed_id, self._partition)
+        self._feed.taken(wanted)
+        try:
+            whole = [segment for segment, nbytes in begun.items() if nbytes == segment.nbytes]
+            store = partial(files.finish_all, whole)
+            cutter = PartCutter(begun.items())
+            while parts := cutter.next_parts(self._window_bytes, PART_BYTES_MAX):
+                began_at = self._feed.clock()
+                fetch = FetchParts(checkpoint_id, [(part.segment.id, part.offset, part.nbytes) for part in parts])
+                buffers = yield Exchange(fetch, store)
+                self._window_bytes = next_window(self._window_bytes, self._feed.clock() - began_at)
+                nbytes = sum(part.nbytes for part in parts)
+                wanted -= nbytes
+                self._bytes += nbytes
+                self._feed.received(nbytes)
+                store = partial(files.store, list(zip(parts, buffers, strict=True)))
+                yield Continue()
+            yield OnDisk(store)
+        finally:
+            self._feed.taken(-wanted)
+            self._segments += files.finished
+            self._damaged.update(files.damaged)
+            files.close()
+
+
+class _ReceivedFiles:
+    """The files of one partition that are being received. Its methods, but ``close``, wait for the disk."""
+
+    def __init__(self, folder: str, feed_id: bytes, partition: int) -> None:
+        self._place = folder, feed_id, partition
+        self._open: dict[bytes, SegmentReceiver] = {}
+        self.finished = 0
+        self.damaged: list[bytes] = []  # the ids of segments whose bytes were wrong
+
+    def finish_all(self, whole: Iterable[SegmentCopy]) -> None:
+        """Verifies and names files that have all their bytes. BadSegment, OSError."""
+        for segment in whole:
+            self._finish(self._receiver(segment))
+
+    def store(self, received: Iterable[tuple[Part, memoryview]]) -> None:
+        """Writes parts behind the bytes that are there, and finishes the files that are whole. BadSegment, OSError."""
+        for part, data in received:
+            receiver = self._receiver(part.segment)
+            assert receiver.offset == part.offset, "parts come in their order"
+            receiver.add(data)
+            if receiver.offset == part.segment.nbytes:
+                self._finish(receiver)
+
+    def _receiver(self, segment: SegmentCopy) -> SegmentReceiver:
+        if segment.id not in self._open:
+            self._open[segment.id] = SegmentReceiver(*self._place, segment)
+        return self._open[segment.id]
+
+    def _finish(self, receiver: SegmentReceiver) -> None:
+        del self._open[receiver.segment.id]
+        try:
+            receiver.finish()
+        except BadSegment:
+            self.damaged.append(receiver.segment.id)
+            raise
+        self.finished += 1
+
+    def close(self) -> None:
+        """Closes the files that are not whole."""
+        for receiver in self._open.values():
+            receiver.close()
+
+
+def _chosen(partitions: Iterable[int] | None, info: FeedInfo) -> tuple[int, ...]:
+    """Returns the partitions that are meant, rising. Raises ValueError for one that the feed does not have."""
+    if partitions is None:
+        return tuple(range(info.partitions))
+    chosen = tuple(sorted(set(partitions)))
+    if not chosen:
+        raise ValueError("partitions is empty: name one at least, or leave it out for all")
+    if not all(0 <= partition < info.partitions for partition in chosen):
+        raise ValueError(f"feed {info.name!r} has the partitions 0 to {info.partitions - 1}, not {list(chosen)}")
+    return chosen

@@ -1,0 +1,103 @@
+"""Receives one segment's file: writes it from its first byte to its last, verifies it, and gives it its name.
+
+    <id>.seg.new ── all bytes, checksum, header, fsync ──> <id>.seg
+
+A half file stays if a fetch ends early, and the next one goes on behind its last byte.
+"""
+
+from __future__ import annotations
+
+import os
+
+import xxhash
+
+from tailrace.copies.layout import TEMPORARY_SUFFIX, SegmentCopy
+from tailrace.errors import BadSegment
+from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, file_sum_in
+from tailrace.segment.errors import SegmentFormatError
+
+_READ_BYTES = 1024 * 1024
+
+
+class SegmentReceiver:
+    """The file of ``segment`` in ``folder``. Its methods wait for the disk, and are called one at a time.
+
+    ``offset`` is the count of bytes that the file has; the next ones begin there.
+    """
+
+    def __init__(self, folder: str, feed_id: bytes, partition: int, segment: SegmentCopy) -> None:
+        """Opens the half file that an earlier fetch left, or a new one. OSError."""
+        self.segment = segment
+        self.path = os.path.join(folder, segment.file_name)
+        self.offset = 0
+        self._header = SegmentHeader(feed_id, partition, segment.id)
+        self._sum = xxhash.xxh3_128()
+        self._summed_bytes = segment.nbytes - END_BYTES
+        self._fd = os.open(self.path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
+
+    def _resume(self) -> None:
+        """Reads the bytes that are there, for their checksum; drops them if they are too many."""
+        if os.fstat(self._fd).st_size > self.segment.nbytes:
+            os.ftruncate(self._fd, 0)
+        while data := os.pread(self._fd, _READ_BYTES, self.offset):
+            self._add_to_sum(data)
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Writes the next bytes. OSError: the file ends somewhere in them, and a later receiver goes on from there."""
+        view = memoryview(data)
+        place = self.offset
+        while view:
+            written = os.pwrite(self._fd, view, place)
+            view, place = view[written:], place + written
+        self._add_to_sum(data)
+
+    def _add_to_sum(self, data: bytes | memoryview) -> None:
+        left = max(self._summed_bytes - self.offset, 0)
+        self._sum.update(memoryview(data)[:left])
+        self.offset += len(data)
+
+    def finish(self) -> None:
+        """Verifies the file, makes it durable, and gives it its name. The name is durable once the directory is.
+
+        Raises BadSegment if the bytes are not those of the segment; the file is removed.
+        """
+        try:
+            wrong = self._why_wrong()
+            if wrong:
+                os.unlink(self.path + TEMPORARY_SUFFIX)
+                raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
+            os.fsync(self._fd)
+        finally:
+            self.close()
+        os.replace(self.path + TEMPORARY_SUFFIX, self.path)
+
+    def _why_wrong(self) -> str:
+        if self.offset != self.segment.nbytes:
+            return f"it has {self.offset} bytes of {self.segment.nbytes}"
+        found = self._sum.intdigest()
+        if found != int.from_bytes(self.segment.checksum, "big"):
+            return f"its checksum is {found:032x}, not {self.segment.checksum.hex()}"
+        # A damaged file keeps its own idea of its checksum, and a reader compares with that.
+        if file_sum_in(os.pread(self._fd, END_BYTES, self._summed_bytes)) != found:
+            return "its trailer has another checksum"
+        try:
+            header = SegmentHeader.unpack(os.pread(self._fd, HEADER_BYTES, 0))
+        except SegmentFormatError as error:
+            return str(error)
+        if header != self._header:
+            return (
+                f"it is segment {header.segment_id.hex()} of partition {header.partition} of the feed "
+                f"{header.feed_id.hex()}"
+            )
+        return ""
+
+    def close(self) -> None:
+        """Closes the file; a half one stays. May be called again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

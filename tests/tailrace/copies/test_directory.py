@@ -1,0 +1,84 @@
+"""The directory of a copy: what it refuses, and that it belongs to one fetch at a time."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.tailrace.copies.conftest import FEED, LOG
+
+from tailrace.copies.directory import CopyDirectory
+from tailrace.copies.layout import FeedCopy, PartitionCopy
+from tailrace.errors import BadCopy
+from tailrace.model import FeedInfo
+
+
+def feed_copy(feed_id=FEED, fetched=(0,), name="orders"):
+    info = FeedInfo(name, feed_id, 4, "hash", "compact", None, None, 259_200, "stream")
+    return FeedCopy(b"c" * 16, info, fetched)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "a" / "copy")
+
+
+@pytest.fixture
+def directory(path):
+    made = CopyDirectory(path)
+    made.begin(feed_copy())
+    yield made
+    made.close()
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(BadCopy, match="is no copy of a feed, and not empty"):
+        CopyDirectory(str(tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_one_fetch_at_a_time(directory, path):
+    with pytest.raises(BadCopy, match="another fetch works on"):
+        CopyDirectory(path)
+    directory.close()
+    CopyDirectory(path).close()
+
+
+def test_a_copy_of_another_feed_is_left_alone(directory, path):
+    feed_file = Path(path, "FEED.json")
+    before = feed_file.read_bytes()
+    with pytest.raises(BadCopy, match=r"is a copy of the feed 'orders' with the id .*, not of 'clicks'"):
+        directory.begin(feed_copy(bytes(16), name="clicks"))
+    assert feed_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format":"tailrace copy","version":2}', b"\xff"])
+def test_damaged_files_are_named(directory, path, content):
+    with open(os.path.join(path, "FEED.json"), "wb") as file:
+        file.write(content)
+    with pytest.raises(BadCopy, match=r"FEED\.json is damaged"):
+        directory.begin(feed_copy())
+    folder = directory.open_partition(FEED, 0)
+    assert folder == (None, {})
+    with open(os.path.join(path, "0", "CHECKPOINT.json"), "wb") as file:
+        file.write(content)
+    with pytest.raises(BadCopy, match=r"CHECKPOINT\.json is damaged.*remove it"):
+        directory.open_partition(FEED, 0)
+
+
+def test_only_files_of_segments_are_removed(directory, path):
+    directory.open_partition(FEED, 0)
+    for name in ("notes.txt", "0a" * 16 + ".seg", "0b" * 16 + ".seg.new"):
+        with open(os.path.join(path, "0", name), "w"):
+            pass
+    copy = PartitionCopy(0, 0, 0, LOG, ())
+    directory.install(FEED, copy)
+    assert sorted(os.listdir(os.path.join(path, "0"))) == ["CHECKPOINT.json", "notes.txt"]
+    assert directory.open_partition(FEED, 0).copy == copy
+
+
+def test_partitions_of_earlier_fetches_stay(directory, path):
+    directory.begin(feed_copy(fetched=(3,)))
+    directory.begin(feed_copy(fetched=(1, 3)))
+    with open(os.path.join(path, "FEED.json"), "rb") as file:
+        assert FeedCopy.decode(file.read()).fetched == (0, 1, 3)

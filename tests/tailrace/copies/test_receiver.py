@@ -1,0 +1,77 @@
+"""The file of one segment: goes on behind what is there, and gets its name when it is right."""
+
+import itertools
+import os
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tailrace.copies.conftest import FEED, segment_file
+
+from tailrace.copies.layout import SegmentCopy
+from tailrace.copies.receiver import SegmentReceiver
+from tailrace.errors import BadSegment
+from tailrace.segment.ends import end_of
+
+ID = b"s" * 16
+DATA = segment_file(ID, bytes(range(256)) * 10)
+SEGMENT = SegmentCopy(ID, len(DATA), DATA[-24:-8][::-1], 1, 10)
+NAME = f"{ID.hex()}.seg"
+
+
+def receive(folder, pieces, segment=SEGMENT):
+    receiver = SegmentReceiver(str(folder), FEED, 0, segment)
+    try:
+        for piece in pieces:
+            receiver.add(piece)
+        receiver.finish()
+    finally:
+        receiver.close()
+
+
+@given(st.lists(st.integers(0, len(DATA)), max_size=6), st.integers(0, 6))
+def test_any_pieces_and_any_break_give_the_file(tmp_path_factory, cuts, broken):
+    folder = tmp_path_factory.mktemp("files")
+    places = [0, *sorted(cuts), len(DATA)]
+    pieces = [DATA[begin:end] for begin, end in itertools.pairwise(places)]
+    first = SegmentReceiver(str(folder), FEED, 0, SEGMENT)
+    for piece in pieces[:broken]:
+        first.add(piece)
+    first.close()
+    second = SegmentReceiver(str(folder), FEED, 0, SEGMENT)
+    assert second.offset == sum(map(len, pieces[:broken]))
+    for piece in pieces[broken:]:
+        second.add(piece)
+    second.finish()
+    assert (folder / NAME).read_bytes() == DATA
+    assert os.listdir(folder) == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (DATA[:-1], "bytes of"),
+        (DATA + b"x", "bytes of"),
+        (bytes([DATA[0] ^ 1]) + DATA[1:], "its checksum is"),
+        (DATA[:-20] + b"\0" + DATA[-19:], "its trailer has another checksum"),
+    ],
+)
+def test_a_wrong_file_gets_no_name(tmp_path, data, match):
+    with pytest.raises(BadSegment, match=match):
+        receive(tmp_path, [data])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_half_file_that_is_too_long_is_begun_anew(tmp_path):
+    (tmp_path / (NAME + ".new")).write_bytes(bytes(len(DATA) + 1))
+    receive(tmp_path, [DATA])
+    assert (tmp_path / NAME).read_bytes() == DATA
+
+
+def test_a_file_of_another_version(tmp_path):
+    data = segment_file(ID, b"")
+    data = data[:4] + b"\2" + data[5:]
+    data = data[:-24] + end_of(xxhash.xxh3_128_intdigest(data[:-24]))
+    with pytest.raises(BadSegment, match="version 2"):
+        receive(tmp_path, [data], SEGMENT._replace(nbytes=len(data), checksum=data[-24:-8][::-1]))

@@ -1,0 +1,217 @@
+"""Segments over real sockets: checkpoints, parts of files, and what is refused."""
+
+import dataclasses
+import os
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from tests.conftest import RawClient
+
+import tailrace
+from tailrace import Put
+from tailrace.errors import BadSegment, NotDurable, Overloaded, ProtocolError, UnknownCheckpoint, UnknownFeed
+from tailrace.model import Level
+from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.wire.messages import decode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import PART_BYTES_MAX, CheckpointRequest, PartitionCheckpoint, SegmentFetch
+
+pytestmark = pytest.mark.usefixtures("others_are_served")
+
+
+@pytest.fixture
+async def rows(feed):
+    """Rows of 4 KiB that do not compress, so that each partition has about 1.5 MiB."""
+    await feed.write([Put(b"k%d" % number, os.urandom(4_000)) for number in range(1_600)])
+
+
+async def take(connection, feed_id, partition=0, *, flush=True, **members):
+    request = CheckpointRequest(feed_id, partition, flush=flush)._replace(**members)
+    await connection.send(encode_json(Opcode.SEGMENT_CHECKPOINT, request.to_json(), 7))
+    frame = await connection.receive()
+    if frame.opcode is Opcode.ERROR:
+        raise decode_error(frame.body)
+    return PartitionCheckpoint.from_json(decode_json(frame.body, "RESULT"))
+
+
+async def fetch(connection, checkpoint, offset, nbytes, number=0, id=9):
+    await connection.send(SegmentFetch(checkpoint.id, checkpoint.segments[number].id, offset, nbytes).encode(id))
+    frame = await connection.receive()
+    assert frame.id == id
+    if frame.opcode is Opcode.ERROR:
+        raise decode_error(frame.body)
+    assert frame.opcode is Opcode.SEGMENT_DATA
+    return bytes(frame.body)
+
+
+def content(running, checkpoint, number=0):
+    store = running.node.storage.store
+    path = store.segment_path(checkpoint.feed_id, checkpoint.partition, checkpoint.segments[number].id)
+    with open(path, "rb") as file:
+        return file.read()
+
+
+async def fetch_whole(connection, checkpoint):
+    nbytes = checkpoint.segments[0].nbytes
+    parts = [
+        await fetch(connection, checkpoint, offset, min(PART_BYTES_MAX, nbytes - offset))
+        for offset in range(0, nbytes, PART_BYTES_MAX)
+    ]
+    return b"".join(parts)
+
+
+async def test_a_file_comes_as_it_is(greeted, feed_id, rows, running):
+    checkpoint = await take(greeted, feed_id)
+    assert checkpoint.segments[-1].last_seq == checkpoint.seq > 0
+    assert checkpoint.segments[0].nbytes > PART_BYTES_MAX
+    assert await fetch_whole(greeted, checkpoint) == content(running, checkpoint)
+
+
+async def test_a_file_that_is_not_in_memory(greeted, feed_id, rows, running):
+    checkpoint = await take(greeted, feed_id)
+    data = content(running, checkpoint)
+    path = running.node.feeds.of_id(feed_id).partitions[0].chain.segments[0].path
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    running.node.storage.store.segment_files.close_idle()
+    assert await fetch_whole(greeted, checkpoint) == data
+
+
+async def test_no_byte_of_a_file_in_memory_passes_through_python(greeted, feed_id, rows, running, monkeypatch):
+    checkpoint = await take(greeted, feed_id)
+    data = content(running, checkpoint)
+
+    def read(*arguments):
+        raise AssertionError("a file in memory is not read")
+
+    segment = running.node.feeds.of_id(feed_id).partitions[0].chain.segments[0]
+    monkeypatch.setattr(segment, "read_part", read)
+    assert await fetch_whole(greeted, checkpoint) == data
+
+
+async def test_a_transport_that_has_no_socket_of_the_system(greeted, feed_id, rows, running, monkeypatch):
+    class OtherTransport:
+        pass
+
+    monkeypatch.setattr("tailrace_server.serving.segment_sender.TcpTransport", OtherTransport)
+    checkpoint = await take(greeted, feed_id)
+    assert await fetch_whole(greeted, checkpoint) == content(running, checkpoint)
+
+
+async def test_other_answers_do_not_wait_for_a_whole_file(greeted, feed_id, rows):
+    """They are behind one part at most, even if the client reads nothing for a while."""
+    checkpoint = await take(greeted, feed_id)
+    fetches = [SegmentFetch(checkpoint.id, checkpoint.segments[0].id, 0, PART_BYTES_MAX).encode(n) for n in range(60)]
+    await greeted.send(*fetches)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    await greeted.send(encode_json(Opcode.LIST_FEEDS, {}, 1_000))
+    order = [(await greeted.receive()).id for _ in range(61)]
+    assert [id for id in order if id != 1_000] == list(range(60))
+    assert order.index(1_000) < 30
+
+
+async def test_streams_and_files_share_a_connection(running, feed, client, rows, tmp_path):
+    """The SDK's stream has a connection of its own, so both go over the node at the same time."""
+    async with feed.consume(until="now") as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(feed.fetch, tmp_path / "copy")
+        seen = sum([len(event) async for event in stream if isinstance(event, tailrace.Mutations)])
+    assert seen == 1_600
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(0, None), (None, 1), (2**63, 1), (1, None)])
+async def test_a_part_beyond_the_end(greeted, feed_id, feed, offset, nbytes):
+    await feed.put(b"k", b"v")
+    partition = next(p.id for p in await feed.partitions() if p.high_seq)
+    checkpoint = await take(greeted, feed_id, partition)
+    size = checkpoint.segments[0].nbytes
+    offset, nbytes = size if offset is None else offset, size + 1 if nbytes is None else nbytes
+    with pytest.raises(BadSegment, match=f"has {size} bytes, and {nbytes} bytes from {offset} on were asked for"):
+        await fetch(greeted, checkpoint, offset, nbytes)
+    assert len(await fetch(greeted, checkpoint, size - 1, 1)) == 1
+
+
+async def test_a_segment_that_the_checkpoint_does_not_have(greeted, feed_id, rows):
+    first, second = await take(greeted, feed_id), await take(greeted, feed_id, 1)
+    with pytest.raises(BadSegment, match="has no segment"):
+        await fetch(greeted, first._replace(segments=second.segments), 0, 1)
+
+
+async def test_a_checkpoint_that_is_not_kept(greeted, feed_id, rows):
+    checkpoint = await take(greeted, feed_id)
+    await greeted.ask(Opcode.SEGMENT_RELEASE, b'{"checkpoint":"%s"}' % checkpoint.id.hex().encode())
+    with pytest.raises(UnknownCheckpoint, match="ask for another one"):
+        await fetch(greeted, checkpoint, 0, 1)
+
+
+async def test_a_restart_keeps_none(raw, feed_id, rows, running):
+    async with raw() as connection:
+        checkpoint = await take(await connection.hello(), feed_id)
+    await running.kill()
+    await running.start()
+    async with raw() as connection:
+        with pytest.raises(UnknownCheckpoint):
+            await fetch(await connection.hello(), checkpoint, 0, 1)
+
+
+async def test_a_feed_that_is_not_there(greeted, feed_id):
+    with pytest.raises(UnknownFeed):
+        await take(greeted, bytes(16))
+    with pytest.raises(UnknownFeed, match="no partition 4"):
+        await take(greeted, feed_id, 4)
+
+
+async def test_a_level_that_the_node_cannot_give(greeted, feed_id):
+    with pytest.raises(NotDurable, match="needs a set of nodes"):
+        await take(greeted, feed_id, level=Level.QUORUM)
+
+
+async def test_more_parts_than_one_connection_may_ask_for(run_node, node_config, feed_of):
+    limits = dataclasses.replace(node_config.limits, waiting_fetches_max=2)
+    running = await run_node(dataclasses.replace(node_config, limits=limits))
+    async with feed_of(running) as (connection, feed_id):
+        checkpoint = await take(connection, feed_id)
+        part = SegmentFetch(checkpoint.id, checkpoint.segments[0].id, 0, 100)
+        await connection.send(*(part.encode(number) for number in range(3)))
+        frames = [await connection.receive() for _ in range(3)]
+        opcodes = {frame.id: frame.opcode for frame in frames}
+        assert opcodes == {0: Opcode.SEGMENT_DATA, 1: Opcode.SEGMENT_DATA, 2: Opcode.ERROR}
+        [error] = [decode_error(frame.body) for frame in frames if frame.opcode is Opcode.ERROR]
+        assert isinstance(error, Overloaded)
+
+
+@pytest.fixture
+def feed_of():
+    @asynccontextmanager
+    async def feed_of(running):
+        async with tailrace.connect(running.url) as client:
+            feed = await client.create_feed("orders", partitions=1)
+            await feed.put(b"k", os.urandom(1_000))
+            feed_id = (await feed.resolve()).feed_id
+        async with await trio.open_tcp_stream("127.0.0.1", running.config.listen[1]) as stream:
+            yield await RawClient(stream).hello(), feed_id
+
+    return feed_of
+
+
+async def test_a_connection_that_ends_unpins_what_it_was_sent(raw, feed_id, rows, running):
+    async with raw() as connection:
+        checkpoint = await take(await connection.hello(), feed_id)
+        part = SegmentFetch(checkpoint.id, checkpoint.segments[0].id, 0, PART_BYTES_MAX)
+        await connection.send(*(part.encode(number) for number in range(60)))
+        await connection.receive()
+    await trio.testing.wait_all_tasks_blocked(0.2)
+    running.node.storage.checkpoints.release(checkpoint.id)
+    assert not running.node.storage.pins.reads_feed(feed_id)
+    [segment, *_] = running.node.feeds.of_id(feed_id).partitions[0].chain.segments
+    assert segment._file._file._readers == 0, "its descriptor was given back"
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"feed_id":"00"}', b"[]"])
+async def test_a_checkpoint_that_cannot_be_read_ends_the_connection(greeted, body):
+    error = await greeted.ask(Opcode.SEGMENT_CHECKPOINT, body)
+    assert isinstance(decode_error(error.body), ProtocolError)
+    assert await greeted.is_closed()
