@@ -20,7 +20,7 @@ from tailrace.copies.compare import (
     surplus_files,
 )
 from tailrace.copies.layout import PartitionCopy, SegmentCopy
-from tailrace.model.failover import FailoverLog
+from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace.wire.segment_messages import CheckpointFile, PartitionCheckpoint
 
 FEED = bytes(16)
@@ -80,7 +80,7 @@ def histories(draw):
     found = [(log, seq)]
     for number in range(1, draw(st.integers(1, 4))):
         base = draw(st.integers(0, seq))
-        log = log.with_entry((bytes([number]) * 16, log.term + 1, base))
+        log = log.with_entry(FailoverEntry(bytes([number]) * 16, log.term + 1, base))
         seq = draw(st.integers(base, base + 20))
         found.append((log, seq))
     return found

@@ -181,6 +181,7 @@ async def test_nothing_is_kept_after_a_restart(engine):
     taken = await engine.node.storage.checkpoints.take(partition, Level.DISK)
     await compact(engine, partition)
     engine.kill()
+    await engine.flusher.trim()
     assert len(engine.segments(engine.partition())) == 1
     with pytest.raises(UnknownCheckpoint, match="the node restarted"):
         engine.node.storage.checkpoints.find(taken.id, taken.segments[0].id)
