@@ -29,9 +29,10 @@ class Limits:
     barriers_max: int = 4_096
     #: The gets and conditional writes of one connection that wait for the index or the disk.
     waiting_requests_max: int = 1_024
-    #: The parts of segments that one connection asks for at a time. A part has 1 MiB at most, and costs no memory.
+    #: The parts of segments that one connection asks for at a time. A part has 1 MiB at most, and takes memory
+    #: only while it is read from the disk.
     waiting_fetches_max: int = 64
-    #: The checkpoints of all clients whose files are kept: one for each partition of the largest feed.
+    #: The checkpoints whose files are kept at a time, one for each partition of the largest feed.
     checkpoints_max: int = 4_096
     #: The seconds for which a checkpoint's files are kept after the last fetch of one.
     checkpoint_kept_s: float = 60.0

@@ -2,13 +2,12 @@
 
 the newest branches                        their history, and the seqs         decided
 -----------------------------------------  ----------------------------------  -----------------------------------
-the copy has none                          any                                 TAKE
+the copy has no rows                       any                                 TAKE
 the node's has a lower term, or none       any                                 KEEP: the node is behind
 the same, or the node's has a higher term  the same; the node's is not lower   TAKE
 the same, or the node's has a higher term  the same; the node's is lower       KEEP: the node is behind
 the node's has a higher term               the copy's ended below its seq      ROLL_BACK: the copy's rest was lost
 of one term and not the same               any                                 REFUSE: another history
-any                                        no branch in common                 REFUSE: another history
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from tailrace.copies.layout import SEGMENT_SUFFIX, TEMPORARY_SUFFIX, PartitionCopy, SegmentCopy
 from tailrace.model.failover import common_seq
-from tailrace.wire.segment_messages import PartitionCheckpoint
+from tailrace.wire.segment_messages import PART_BYTES_MAX, PartitionCheckpoint
 
 # The bytes that one partition asks for at a time: at first, at least, and at most.
 WINDOW_BYTES_FIRST = 1024 * 1024
@@ -50,13 +49,14 @@ class Comparison(NamedTuple):
 
 def compare(held: PartitionCopy | None, told: PartitionCheckpoint) -> Comparison:
     """Compares the copy ``held`` with the checkpoint ``told`` of a node, by the table of the module."""
-    if held is None or not held.log:
+    if held is None or not held.seq:
         return Comparison(Action.TAKE, 0)
     if told.log.term < held.log.term:
         return Comparison(Action.KEEP, 0)
-    common = common_seq(held.log, held.seq, told.log, told.seq)
-    if common is None or (told.log.term == held.log.term and told.log.branch != held.log.branch):
+    if told.log.term == held.log.term and told.log.branch != held.log.branch:
         return Comparison(Action.REFUSE, 0)
+    # Without a branch in common, everything of the copy was lost, or there were too many branches since.
+    common = common_seq(held.log, held.seq, told.log, told.seq) or 0
     if common < held.seq and told.log.branch != held.log.branch:
         return Comparison(Action.ROLL_BACK, common)
     # The files of a node may end below the base of its newest branch.
@@ -114,6 +114,11 @@ class PartCutter:
             if offset + nbytes < segment.nbytes:
                 self._files.appendleft((segment, offset + nbytes))
         return parts
+
+
+def part_bytes(window_bytes: int) -> int:
+    """Returns the bytes of one part. A slow link, or one that breaks often, gets small ones, and so makes progress."""
+    return min(max(window_bytes // 8, WINDOW_BYTES_MIN), PART_BYTES_MAX)
 
 
 def next_window(window_bytes: int, seconds: float) -> int:

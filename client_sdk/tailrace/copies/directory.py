@@ -85,6 +85,12 @@ class CopyDirectory:
                     f"of {copy.feed.name!r} with the id {copy.feed.feed_id.hex()}: name another directory",
                     path=path,
                 )
+            if held.cluster_id != copy.cluster_id:
+                raise BadCopy(
+                    f"{self.path} is a copy of a feed of the cluster {held.cluster_id.hex()}, not of "
+                    f"{copy.cluster_id.hex()}: name another directory",
+                    path=path,
+                )
             copy = copy._replace(fetched=tuple(sorted({*held.fetched, *copy.fetched})))
         if copy != held:
             _replace(path, copy.encode())

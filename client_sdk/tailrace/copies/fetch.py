@@ -25,6 +25,7 @@ from tailrace.copies.compare import (
     copy_of,
     missing_segments,
     next_window,
+    part_bytes,
 )
 from tailrace.copies.directory import CopyDirectory, HeldPartition
 from tailrace.copies.layout import TEMPORARY_SUFFIX, FeedCopy, PartitionCopy, SegmentCopy
@@ -37,7 +38,7 @@ from tailrace.requests.plan import Call, Continue, FetchParts
 from tailrace.requests.replies import feed_info
 from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import PART_BYTES_MAX, CheckpointRequest, PartitionCheckpoint
+from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint
 
 _T = TypeVar("_T")
 
@@ -255,9 +256,15 @@ class _PartitionFetch:
                 if tries == TRIES_MAX:
                     raise
                 continue
-            with contextlib.suppress(TailraceError):  # it expires by itself
-                yield Call(Opcode.SEGMENT_RELEASE, {"checkpoint": told.id.hex()})
+            except (BadCopy, BadSegment):
+                yield from self._release(told)
+                raise
+            yield from self._release(told)
             return fetched
+
+    def _release(self, told: PartitionCheckpoint) -> FetchPlan[None]:
+        with contextlib.suppress(TailraceError):  # it expires by itself
+            yield Call(Opcode.SEGMENT_RELEASE, {"checkpoint": told.id.hex()})
 
     def _take(self, told: PartitionCheckpoint) -> FetchPlan[FetchedPartition]:
         """Makes the copy what ``told`` says. Raises UnknownCheckpoint; BadCopy if it is of another history."""
@@ -265,8 +272,8 @@ class _PartitionFetch:
         action, common_seq = compare(held.copy, told)
         if action is Action.REFUSE:
             raise BadCopy(
-                f"{self._directory.folder(self._partition)} has another history than the node, with no branch in "
-                "common: fetch into another directory, or remove this one",
+                f"{self._directory.folder(self._partition)} has another history than the node, with another branch of "
+                f"term {told.log.term}: fetch into another directory, or remove this one",
                 path=self._directory.folder(self._partition),
             )
         if action is Action.KEEP:
@@ -313,7 +320,7 @@ class _PartitionFetch:
             whole = [segment for segment, nbytes in begun.items() if nbytes == segment.nbytes]
             store = partial(files.finish_all, whole)
             cutter = PartCutter(begun.items())
-            while parts := cutter.next_parts(self._window_bytes, PART_BYTES_MAX):
+            while parts := cutter.next_parts(self._window_bytes, part_bytes(self._window_bytes)):
                 began_at = self._feed.clock()
                 fetch = FetchParts(checkpoint_id, [(part.segment.id, part.offset, part.nbytes) for part in parts])
                 buffers = yield Exchange(fetch, store)

@@ -13,7 +13,7 @@ import xxhash
 
 from tailrace.copies.layout import TEMPORARY_SUFFIX, SegmentCopy
 from tailrace.errors import BadSegment
-from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, file_sum_in
+from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, end_of
 from tailrace.segment.errors import SegmentFormatError
 
 _READ_BYTES = 1024 * 1024
@@ -82,9 +82,9 @@ class SegmentReceiver:
         found = self._sum.intdigest()
         if found != int.from_bytes(self.segment.checksum, "big"):
             return f"its checksum is {found:032x}, not {self.segment.checksum.hex()}"
-        # A damaged file keeps its own idea of its checksum, and a reader compares with that.
-        if file_sum_in(os.pread(self._fd, END_BYTES, self._summed_bytes)) != found:
-            return "its trailer has another checksum"
+        # The checksum does not cover the last bytes, which have it.
+        if os.pread(self._fd, END_BYTES, self._summed_bytes) != end_of(found):
+            return "it does not end as a segment with this checksum does"
         try:
             header = SegmentHeader.unpack(os.pread(self._fd, HEADER_BYTES, 0))
         except SegmentFormatError as error:

@@ -11,18 +11,34 @@ from __future__ import annotations
 
 import collections
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
 from tailrace.errors import BadSegment, Overloaded, TailraceError
 from tailrace.trio.file_part import FilePart
-from tailrace.trio.transport import TcpTransport
+from tailrace.trio.transport import TcpTransport, Transport
 from tailrace.wire.segment_messages import SegmentFetch, data_header
 from tailrace_server.segment import Segment
+from tailrace_server.serving.answers import Answers
+from tailrace_server.serving.services import OpenConnection
 
-if TYPE_CHECKING:
-    from tailrace_server.serving.connection import Connection
+
+class SendingConnection(OpenConnection, Protocol):
+    """A connection, as its sender of segments sees it."""
+
+    transport: Transport
+    answers: Answers
+    is_closing: bool
+
+    def flush(self) -> None:
+        """Sends the queued frames."""
+
+    def hold_found(self, nbytes: int) -> None:
+        """Counts ``nbytes`` more of an answer that is not complete, or less if it is negative."""
+
+    async def wait_for_answer_room(self) -> None:
+        """Waits until another answer may be made."""
 
 
 class WaitingPart(NamedTuple):
@@ -37,10 +53,11 @@ class WaitingPart(NamedTuple):
 class SegmentSender:
     """The parts that one connection is to send."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SendingConnection) -> None:
         self._connection = connection
         self._waiting: collections.deque[WaitingPart] = collections.deque()
         self._drained: trio.Event | None = None
+        self._is_running = False  # there is a task that sends
 
     def add(self, fetch: SegmentFetch, id: int) -> None:
         """Sends the part that ``fetch`` asks for, as soon as it is its turn.
@@ -58,7 +75,8 @@ class SegmentSender:
             raise Overloaded(f"{len(self._waiting)} parts of segments wait for this connection already")
         node.storage.pins.pin(segment)
         self._waiting.append(WaitingPart(id, segment, fetch.offset, fetch.nbytes))
-        if len(self._waiting) == 1:
+        if not self._is_running:
+            self._is_running = True
             self._connection.nursery.start_soon(self._run)
 
     def drained(self) -> None:
@@ -80,6 +98,7 @@ class SegmentSender:
                 self._drop_first()
                 await trio.lowlevel.checkpoint()
         finally:
+            self._is_running = False
             while self._waiting:
                 self._drop_first()
 
@@ -96,7 +115,6 @@ class SegmentSender:
         if isinstance(transport, TcpTransport):
             lent = part.segment.lend_cached(part.offset, part.nbytes)
             if lent is not None:
-                connection.sent_at = connection.node.turn.now
                 transport.send_file(head, FilePart(lent.fileno, part.offset, part.nbytes, lent.give_back))
                 return
         # The part is on the disk only, or the connection has no socket. The bytes count as an answer.

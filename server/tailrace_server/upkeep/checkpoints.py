@@ -10,13 +10,14 @@ restart keeps no checkpoint: its client asks for another one.
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import trio
 
-from tailrace.errors import BadSegment, NotDurable, Overloaded, TailraceError, UnknownCheckpoint
+from tailrace.errors import BadSegment, NotDurable, Overloaded, TailraceError, UnknownCheckpoint, UnknownFeed
 from tailrace.model import Level
 from tailrace.wire.segment_messages import CHECKPOINT_ID_BYTES, CheckpointFile, PartitionCheckpoint
 from tailrace_server.config import Limits
@@ -69,9 +70,12 @@ class Checkpoints:
             Overloaded: the node keeps as many checkpoints as it may.
             NotDurable: the segments do not have ``level`` yet.
             SegmentDamaged: a segment cannot be read.
+            UnknownFeed: the feed was dropped meanwhile.
         """
         if flush:
             await self._flush(partition)
+            if partition.is_dropped:
+                raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
         if partition.visible_seq(level) < partition.flushed_seq:
             raise NotDurable(
                 f"partition {partition.id} is flushed up to seq {partition.flushed_seq}, and level "
@@ -86,7 +90,7 @@ class Checkpoints:
 
     def _keep(self, partition: Partition) -> KeptCheckpoint:
         """Pins the segments of the chain. Raises Overloaded."""
-        self.expire()
+        self._release_old()
         if len(self._kept) >= self._limits.checkpoints_max:
             raise Overloaded(f"this node keeps the files of {len(self._kept)} checkpoints already: ask again later")
         segments = {segment.identity.segment_id: segment for segment in partition.chain.segments}
@@ -179,8 +183,7 @@ class Checkpoints:
 
     def expire(self) -> None:
         """Releases checkpoints that were not used for their time, and the oldest if they keep too many bytes."""
-        now = self._host.clock.monotonic()
-        self._release_all(kept for kept in self._kept.values() if kept.until <= now)
+        self._release_old()
         replaced = {segment for kept in self._kept.values() for segment in self._replaced(kept)}
         if sum(segment.nbytes for segment in replaced) <= self._limits.checkpoint_kept_bytes_max:
             return
@@ -190,6 +193,11 @@ class Checkpoints:
                 self.release(kept.id)
                 self.expire()
                 return
+
+    def _release_old(self) -> None:
+        """Releases the checkpoints whose time is over: the first ones."""
+        now = self._host.clock.monotonic()
+        self._release_all(list(itertools.takewhile(lambda kept: kept.until <= now, self._kept.values())))
 
     def _replaced(self, kept: KeptCheckpoint) -> list[Segment]:
         return [segment for segment in kept.segments.values() if self._pins.is_retired(segment)]

@@ -59,7 +59,8 @@ def told(log, seq):
         ("vu", 100, "u", 100, Action.KEEP, 0),
         ("vu", 140, "wvu", 160, Action.TAKE, 140),
         ("u", 50, "", 0, Action.KEEP, 0),  # a node that has nothing yet
-        ("u", 50, "x", 80, Action.REFUSE, 0),
+        ("u", 50, "x", 80, Action.ROLL_BACK, 0),  # all of u was lost, or it is 25 branches old
+        ("y", 0, "u", 80, Action.TAKE, 0),
         ("u", 50, "y", 80, Action.REFUSE, 0),  # the same term, another branch
         ("x", 50, "u", 80, Action.KEEP, 0),
     ],
@@ -91,10 +92,12 @@ def test_a_copy_never_goes_back_to_an_older_leader_and_always_follows_a_newer_on
     for (log, seq), (later_log, later_seq) in itertools.combinations(nodes, 2):
         older, newer = PartitionCopy(0, seq, 0, log, ()), told("u", 0)._replace(log=later_log, seq=later_seq)
         action, common = compare(older, newer)
-        if action is not Action.REFUSE:
-            assert (action is Action.TAKE) <= (later_seq >= seq)
-            assert (action is Action.ROLL_BACK) == (common < seq)
-            assert common == min(seq, *(entry.base for entry in later_log if entry not in log))
+        assert action is not Action.REFUSE
+        assert (action is Action.TAKE) <= (later_seq >= seq or not seq)
+        assert (action is Action.ROLL_BACK) == (common < seq)
+        assert common == min(seq, *(entry.base for entry in later_log if entry not in log))
+        if not later_seq:
+            continue
         back = compare(PartitionCopy(0, later_seq, 0, later_log, ()), told("u", 0)._replace(log=log, seq=seq))
         assert back.action is Action.KEEP
 

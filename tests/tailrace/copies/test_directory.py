@@ -52,6 +52,11 @@ def test_a_copy_of_another_feed_is_left_alone(directory, path):
     assert feed_file.read_bytes() == before
 
 
+def test_a_copy_of_another_cluster_is_left_alone(directory):
+    with pytest.raises(BadCopy, match="of a feed of the cluster 6363"):
+        directory.begin(feed_copy()._replace(cluster_id=b"d" * 16))
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format":"tailrace copy","version":2}', b"\xff"])
 def test_damaged_files_are_named(directory, path, content):
     with open(os.path.join(path, "FEED.json"), "wb") as file:

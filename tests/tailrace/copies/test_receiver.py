@@ -54,7 +54,8 @@ def test_any_pieces_and_any_break_give_the_file(tmp_path_factory, cuts, broken):
         (DATA[:-1], "bytes of"),
         (DATA + b"x", "bytes of"),
         (bytes([DATA[0] ^ 1]) + DATA[1:], "its checksum is"),
-        (DATA[:-20] + b"\0" + DATA[-19:], "its trailer has another checksum"),
+        (DATA[:-20] + bytes([DATA[-20] ^ 1]) + DATA[-19:], "it does not end as"),
+        (DATA[:-1] + b"F", "it does not end as"),
     ],
 )
 def test_a_wrong_file_gets_no_name(tmp_path, data, match):

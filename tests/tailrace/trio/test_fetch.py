@@ -11,7 +11,12 @@ import trio
 
 import tailrace
 from tailrace import Put, SegmentReader, blocking
-from tailrace.errors import BadCopy, Unreachable
+from tailrace.errors import BadCopy
+
+
+@pytest.fixture
+async def feed_id(feed):
+    return (await feed.resolve()).feed_id
 
 
 def files_of(folder):
@@ -83,7 +88,7 @@ async def test_both_shells_make_the_same_copy(running, feed, feed_id, tmp_path):
 
     fetched = await trio.to_thread.run_sync(fetch)
     assert list(fetched.partitions) == [1, 3]
-    assert files_of(tmp_path / "copy").keys() < node_files(running, feed_id).keys()
+    assert {name.partition("/")[0] for name in files_of(tmp_path / "copy")} == {"1", "3"}
     await feed.fetch(tmp_path / "copy")
     assert files_of(tmp_path / "copy") == node_files(running, feed_id)
 
@@ -123,18 +128,6 @@ async def test_a_node_that_restarts_during_a_fetch(running, feed, tmp_path):
     fetched = await feed.fetch(tmp_path / "copy", progress=progress)
     assert restarted
     assert fetched.fetched_bytes == fetched.nbytes, "no byte came twice"
-    assert state_of(tmp_path / "copy") == await items_of(feed)
-
-
-async def test_a_node_that_is_gone_leaves_what_has_come(running, feed, tmp_path):
-    await write(feed, 3_000)
-    async with tailrace.connect(running.url, retry_for=0.5) as client, trio.open_nursery() as nursery:
-        with pytest.raises(Unreachable):
-            await client.feed("orders").fetch(
-                tmp_path / "copy", progress=lambda received, wanted: nursery.start_soon(running.stop)
-            )
-    await running.start()
-    await feed.fetch(tmp_path / "copy")
     assert state_of(tmp_path / "copy") == await items_of(feed)
 
 
@@ -180,8 +173,7 @@ async def test_a_rollback_of_the_node(running, feed, lose, tmp_path):
         assert state_of(tmp_path / "copy") == {b"k": b"lost"}
     await feed.put(b"k", b"of another branch")
     fetched = await feed.fetch(tmp_path / "copy")
-    [rolled_back] = [p for p in fetched.partitions.values() if p.rolled_back_to is not None]
-    assert rolled_back.rolled_back_to == 1
+    assert [p.rolled_back_to for p in fetched.partitions.values() if p.rolled_back_to is not None] == [1]
     assert state_of(tmp_path / "copy") == {b"k": b"of another branch"}
 
 

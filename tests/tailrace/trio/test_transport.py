@@ -251,7 +251,7 @@ async def test_a_part_of_a_file_is_sent_between_buffers(pair, lent):
     left.send(before)
     left.send_file(b"head", part)
     left.send(after)
-    assert left.backlog_bytes > len(data)
+    assert left.backlog_bytes > 0
     assert await read(right, 3_000_000 + 4 + len(data) + 1_000) == before + b"head" + data + after
     assert closed == [True]
     assert left.backlog_bytes == 0

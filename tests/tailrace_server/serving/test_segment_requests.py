@@ -114,6 +114,16 @@ async def test_other_answers_do_not_wait_for_a_whole_file(greeted, feed_id, rows
     assert order.index(1_000) < 30
 
 
+async def test_requests_that_come_while_the_last_part_leaves(greeted, feed_id, rows):
+    """Each is answered once, in order, whether or not the sender has just ended."""
+    checkpoint = await take(greeted, feed_id)
+    for burst in (1, 2, 1, 3, 1, 1):
+        parts = [SegmentFetch(checkpoint.id, checkpoint.segments[0].id, n, 7).encode(n) for n in range(burst)]
+        for part in parts:
+            await greeted.send(part)
+        assert [(await greeted.receive()).id for _ in parts] == list(range(burst))
+
+
 async def test_streams_and_files_share_a_connection(running, feed, client, rows, tmp_path):
     """The SDK's stream has a connection of its own, so both go over the node at the same time."""
     async with feed.consume(until="now") as stream, trio.open_nursery() as nursery:

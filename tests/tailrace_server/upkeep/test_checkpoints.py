@@ -180,8 +180,8 @@ async def test_nothing_is_kept_after_a_restart(engine):
     partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
     taken = await engine.node.storage.checkpoints.take(partition, Level.DISK)
     await compact(engine, partition)
-    engine.kill()
     await engine.flusher.trim()
+    engine.kill()
     assert len(engine.segments(engine.partition())) == 1
     with pytest.raises(UnknownCheckpoint, match="the node restarted"):
         engine.node.storage.checkpoints.find(taken.id, taken.segments[0].id)
