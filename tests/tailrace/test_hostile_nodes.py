@@ -134,6 +134,11 @@ def test_clients_raise_errors_of_tailrace_only(lies):
         run(f"{lies} {seed}", lies)
 
 
+def test_a_seq_above_all_seqs_ends_in_an_error_of_tailrace():
+    """A consumer stored it as its position, and could not ask for the stream again."""
+    run("0.1 356", 0.1)
+
+
 # Without async, over real sockets
 
 

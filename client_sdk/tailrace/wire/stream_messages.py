@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
 from tailrace.model import EndReason, Level
-from tailrace.model.failover import FailoverLog
+from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.wire.bodies import (
     decode_json,
     encode_json,
@@ -272,6 +272,8 @@ class SnapshotStartMessage(NamedTuple):
     @classmethod
     def decode(cls, body: memoryview) -> SnapshotStartMessage:
         partition, flags, *rest = unpack(_SNAPSHOT_START, body, "SNAPSHOT_START")
+        if rest[1] > SEQ_MAX or rest[2] > SEQ_MAX or rest[3] > SEQ_MAX:
+            raise ProtocolError(f"SNAPSHOT_START of partition {partition}: a seq of {rest[1:]} is above {SEQ_MAX}")
         return tuple.__new__(cls, (partition, flags & 1 == 1, *rest, flags & 2 == 2))
 
 
@@ -283,6 +285,8 @@ def encode_seq(opcode: Opcode, partition: int, seq: int, id: int) -> bytes:
 def decode_seq(body: memoryview, what: str) -> tuple[int, int]:
     """Returns (partition, seq) of a SNAPSHOT_END or SEQ_ADVANCED."""
     partition, seq = unpack(_SEQ, body, what)
+    if seq > SEQ_MAX:
+        raise ProtocolError(f"{what} of partition {partition}: seq {seq} is above {SEQ_MAX}")
     return partition, seq
 
 

@@ -15,7 +15,7 @@ from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog, resume_
 from tailrace.wire import messages, stream_messages
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX, decode_json, encode_json
 from tailrace.wire.filters import EVERYTHING, StreamFilter
-from tailrace.wire.frames import FrameDecoder
+from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder
 from tailrace.wire.messages import GET_KEYS_MAX, Get, Got, Hello, HelloOk, Write, WriteFlag, Written
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
@@ -321,3 +321,21 @@ def test_what_a_wrong_member_holds_is_not_said_in_full(field):
     with pytest.raises(ProtocolError, match=f"field '{field}'") as raised:
         Replica.from_json({**good, field: "x" * 100_000}, "STREAM_REQUEST")
     assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_snapshot_start_with_a_seq_that_no_partition_has_is_refused(place):
+    seqs = [0, 0, 0]
+    seqs[place] = SEQ_MAX
+    body = SnapshotStartMessage(0, True, bytes(16), *seqs).encode(1)[FRAME_HEADER_BYTES:]
+    assert SnapshotStartMessage.decode(memoryview(body))[3:6] == tuple(seqs)
+    seqs[place] = SEQ_MAX + 1
+    body = SnapshotStartMessage(0, True, bytes(16), *seqs).encode(1)[FRAME_HEADER_BYTES:]
+    with pytest.raises(ProtocolError, match="is above"):
+        SnapshotStartMessage.decode(memoryview(body))
+
+
+def test_a_snapshot_end_with_a_seq_that_no_partition_has_is_refused():
+    body = encode_seq(Opcode.SNAPSHOT_END, 0, SEQ_MAX + 1, 1)[FRAME_HEADER_BYTES:]
+    with pytest.raises(ProtocolError, match="is above"):
+        decode_seq(memoryview(body), "SNAPSHOT_END")
