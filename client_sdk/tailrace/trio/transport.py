@@ -122,7 +122,8 @@ class TcpTransport:
 
     def _send_file_now(self, head: memoryview, part: FilePart) -> None:
         try:
-            head = head[self._sock.send(head, socket.MSG_MORE) :]
+            # Without MSG_MORE: if sendfile then fills the socket, the system holds the rest back for 200 ms.
+            head = head[self._sock.send(head) :]
             if not head:
                 part.send(self._sock)
         except (BlockingIOError, InterruptedError):
@@ -229,8 +230,7 @@ class TcpTransport:
             if isinstance(waiting, FilePart):
                 break
             buffers.append(waiting)
-        flags = socket.MSG_MORE if len(buffers) < len(self._queue) else 0
-        sent = self._sock.sendmsg(buffers, (), flags)
+        sent = self._sock.sendmsg(buffers)
         self.backlog_bytes -= sent
         for buffer in buffers:
             if sent < buffer.nbytes:
