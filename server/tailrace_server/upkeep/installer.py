@@ -134,7 +134,9 @@ class Installer:
             partition.install_received(chain, controls, log, purge_seq=purge_seq, trim_seq=trim_seq)
         orphans = self._orphans.pop(partition, [])
         if orphans:
-            await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
+            # The chain has changed: a cancellation here would tell the caller that it has not.
+            with trio.CancelScope(shield=True):
+                await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
 
     def orphan(self, partition: Partition, path: str) -> None:
         """Notes a segment whose installation has failed. The manifest on disk may name it all the same.
