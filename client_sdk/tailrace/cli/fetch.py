@@ -39,8 +39,8 @@ def fetch(
 ) -> None:
     """Copy a feed into a directory, or bring the copy up to date.
 
-    The copy has every mutation that was acknowledged before. Run again, the command fetches only what is new. A fetch
-    that was interrupted goes on where it ended.
+    The copy has every mutation that was acknowledged before, in a set at level quorum. Run again, the command fetches
+    only what is new. A fetch that was interrupted goes on where it ended.
 
     \b
     Examples:

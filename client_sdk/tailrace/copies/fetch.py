@@ -127,7 +127,8 @@ def fetch_plan(
 
     A later fetch takes over the files that the directory has, and removes those that the node has compacted since. The
     copy of a partition is replaced in one step: a reader finds the old one or the new one. A fetch that was interrupted
-    goes on behind the last byte that it has. Each partition has all that was acknowledged before the call.
+    goes on behind the last byte that it has. Each partition has all that was acknowledged before the call, in a set at
+    level quorum.
 
     Args:
         directory: The directory. It is made if it is not there. It must be empty, or a copy of the same feed.

@@ -73,9 +73,13 @@ class Checkpoints:
             UnknownFeed: the feed was dropped meanwhile.
         """
         if flush:
-            await self._flush(partition)
-            if partition.is_dropped:
-                raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
+            try:
+                await self._flush(partition)
+            finally:
+                if partition.is_dropped:  # during the flush, after `forget`
+                    self.forget(partition)
+        if partition.is_dropped:
+            raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
         if partition.visible_seq(level) < partition.flushed_seq:
             raise NotDurable(
                 f"partition {partition.id} is flushed up to seq {partition.flushed_seq}, and level "
@@ -126,7 +130,7 @@ class Checkpoints:
         return await self._host.workers.in_thread(complete)
 
     async def _flush(self, partition: Partition) -> None:
-        """Flushes the stable rows, at most once in ``checkpoint_flush_s`` seconds; waits until it may."""
+        """Flushes the rows that are stable now, at most once in ``checkpoint_flush_s`` seconds; waits until it may."""
         came_at = self._host.clock.monotonic()
         async with self._flushing[partition]:
             last_at = self._flushed_at.get(partition)
@@ -137,11 +141,15 @@ class Checkpoints:
                 await trio.sleep(max(wait_s, 0.0))
             if not partition.tree.block_count:
                 return
-            self._flushed_at[partition] = self._host.clock.monotonic()
+            began_at, seq = self._host.clock.monotonic(), partition.stable_seq
             try:
-                await self._flusher.flush(partition)
+                # A segment has a bound, so one flush may not take them all.
+                while await self._flusher.flush(partition) is not None and partition.flushed_seq < seq:
+                    pass
             except (OSError, TailraceError) as error:  # on a full disk a client may still copy the segments
                 log.warning("partition %s is not flushed for a checkpoint: %s", partition.id, error)
+            # Not before: a flush that was cancelled, because its client has gone, serves no other request.
+            self._flushed_at[partition] = began_at
 
     def find(self, checkpoint_id: bytes, segment_id: bytes) -> Segment:
         """Returns a segment of a checkpoint, which is kept for longer from now on.
@@ -184,15 +192,17 @@ class Checkpoints:
     def expire(self) -> None:
         """Releases checkpoints that were not used for their time, and the oldest if they keep too many bytes."""
         self._release_old()
-        replaced = {segment for kept in self._kept.values() for segment in self._replaced(kept)}
-        if sum(segment.nbytes for segment in replaced) <= self._limits.checkpoint_kept_bytes_max:
+        keepers = collections.Counter(segment for kept in self._kept.values() for segment in self._replaced(kept))
+        surplus = sum(segment.nbytes for segment in keepers) - self._limits.checkpoint_kept_bytes_max
+        if surplus <= 0:
             return
-        log.warning("checkpoints keep %s replaced segments: the one that was not used for longest ends", len(replaced))
+        log.warning("checkpoints keep %s replaced segments: those that were not used for longest end", len(keepers))
         for kept in list(self._kept.values()):
-            if self._replaced(kept):
+            replaced = self._replaced(kept)
+            if surplus > 0 and replaced:
                 self.release(kept.id)
-                self.expire()
-                return
+                keepers.subtract(replaced)
+                surplus -= sum(segment.nbytes for segment in replaced if not keepers[segment])
 
     def _release_old(self) -> None:
         """Releases the checkpoints whose time is over: the first ones."""

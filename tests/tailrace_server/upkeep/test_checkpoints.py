@@ -5,7 +5,7 @@ import errno
 import pytest
 import trio
 
-from tailrace.errors import BadSegment, NotDurable, Overloaded, UnknownCheckpoint
+from tailrace.errors import BadSegment, NotDurable, Overloaded, UnknownCheckpoint, UnknownFeed
 from tailrace.model import Level
 from tailrace_server.config import Limits
 from tailrace_server.segment import SegmentDamaged
@@ -63,6 +63,15 @@ async def test_a_flush_is_asked_for(engine):
     engine.put(partition, (b"c", b"3"), sync=False)
     taken = await engine.node.storage.checkpoints.take(partition, Level.DISK, flush=True)
     assert taken.seq == 2, "what is not durable is not flushed"
+
+
+async def test_a_queue_of_more_than_a_segment_is_flushed(engine, monkeypatch):
+    monkeypatch.setattr("tailrace_server.upkeep.flushed_segment.SEGMENT_BYTES_MAX", 1)
+    partition = engine.create()
+    for number in range(3):
+        engine.put(partition, (b"a", b"%d" % number))
+    taken = await engine.node.storage.checkpoints.take(partition, Level.DISK, flush=True)
+    assert (taken.seq, len(taken.segments)) == (3, 3)
 
 
 async def test_flushes_for_checkpoints_have_a_pause_and_one_serves_all_that_wait(engine, limited, autojump_clock):
@@ -155,6 +164,34 @@ async def test_the_bytes_of_replaced_files_are_bounded(engine, limited):
     checkpoints.find(new.id, new.segments[0].id)
 
 
+async def test_any_number_of_checkpoints_may_keep_too_many_bytes(engine, limited):
+    checkpoints = limited(checkpoint_kept_bytes_max=0)
+    partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
+    for _ in range(1_200):
+        await checkpoints.take(partition, Level.DISK)
+    await compact(engine, partition)
+    checkpoints.expire()
+    assert len(checkpoints) == 0
+
+
+async def test_only_as_many_checkpoints_end_as_keep_too_many_bytes(engine, limited):
+    partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
+    nbytes = sum(segment.nbytes for segment in partition.chain.segments)
+    checkpoints = limited(checkpoint_kept_bytes_max=2 * nbytes - 1)
+    for _ in range(2):
+        await checkpoints.take(partition, Level.DISK)
+    await compact(engine, partition)
+    checkpoints.expire()
+    assert len(checkpoints) == 2, "they keep the same segments"
+    for number in range(4):
+        engine.put(partition, (b"b", b"%d" % number))
+        await engine.flusher.flush(partition)
+    newest = await checkpoints.take(partition, Level.DISK)
+    await compact(engine, partition)
+    checkpoints.expire()
+    assert list(checkpoints._kept) == [newest.id]
+
+
 async def test_a_nearly_full_disk_drops_what_keeps_replaced_files(engine):
     partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
     checkpoints = engine.node.storage.checkpoints
@@ -173,6 +210,15 @@ async def test_a_dropped_feed_is_removed_although_it_was_copied(engine):
     engine.sync()
     await engine.flusher.trim()
     assert engine.feed_directories() == []
+    assert len(engine.node.storage.checkpoints) == 0
+
+
+async def test_no_checkpoint_of_a_feed_that_was_dropped_meanwhile(engine):
+    partition = await flushed(engine, (b"a", b"1"))
+    engine.drop()
+    for flush in (False, True):
+        with pytest.raises(UnknownFeed):
+            await engine.node.storage.checkpoints.take(partition, Level.DISK, flush=flush)
     assert len(engine.node.storage.checkpoints) == 0
 
 
