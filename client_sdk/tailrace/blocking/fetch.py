@@ -15,14 +15,14 @@ _T = TypeVar("_T")
 def run_fetch(runner: BlockingRunner, fetch: FeedFetch, timeout: float | None) -> Fetched:
     """Fetches the feed; each request may take ``timeout`` seconds."""
     try:
-        chosen = _run(runner, fetch.begin(), timeout)
-        fetched = {partition: _run(runner, fetch.partition(partition), timeout) for partition in chosen}
+        chosen = run(runner, fetch.begin(), timeout)
+        fetched = {partition: run(runner, fetch.partition(partition), timeout) for partition in chosen}
     finally:
         fetch.close()
     return Fetched(fetch.path, fetched)
 
 
-def _run(runner: BlockingRunner, plan: FetchPlan[_T], timeout: float | None) -> _T:
+def run(runner: BlockingRunner, plan: FetchPlan[_T], timeout: float | None) -> _T:
     """Carries out a plan and returns its result."""
     try:
         step = next(plan)

@@ -31,7 +31,7 @@ async def run_fetch(runner: RequestRunner, fetch: FeedFetch) -> Fetched:
     """Fetches the feed. If cancelled, what has come stays for the next fetch."""
     try:
         async with _worker(runner) as worker:
-            chosen = await _run(runner, worker, fetch.begin())
+            chosen = await run(runner, worker, fetch.begin())
         fetched = await _fetch_all(runner, fetch, chosen)
     finally:
         fetch.close()
@@ -46,7 +46,7 @@ async def _fetch_all(runner: RequestRunner, fetch: FeedFetch, chosen: tuple[int,
     async def fetch_some(waiting: Iterator[int]) -> None:
         async with _worker(runner) as worker:
             for partition in waiting:
-                fetched[partition] = await _run(runner, worker, fetch.partition(partition))
+                fetched[partition] = await run(runner, worker, fetch.partition(partition))
 
     async def fetch_or_fail(waiting: Iterator[int], nursery: trio.Nursery) -> None:
         try:
@@ -74,7 +74,7 @@ async def _worker(runner: RequestRunner) -> AsyncIterator[Worker]:
         worker.stop()
 
 
-async def _run(runner: RequestRunner, worker: Worker, plan: FetchPlan[_T]) -> _T:
+async def run(runner: RequestRunner, worker: Worker, plan: FetchPlan[_T]) -> _T:
     """Carries out a plan and returns its result."""
     try:
         step = next(plan)

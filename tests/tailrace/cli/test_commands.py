@@ -44,6 +44,7 @@ def test_the_commands_that_there_are():
         "demo",
         "explain-resume",
         "feed",
+        "fetch",
         "get",
         "handover",
         "promote",

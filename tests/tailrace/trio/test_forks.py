@@ -84,6 +84,7 @@ def calls_of(client, feed, writer, stage, stream, follower, made_before):
         "Feed.items": lambda: all_of(feed.items()),
         "Feed.consume": lambda: entered(feed.consume()),
         "Feed.follow": lambda: entered(feed.follow(MemoryIndex())),
+        "Feed.fetch": lambda: feed.fetch("never-made"),
         "Feed.partitions": feed.partitions,
         "Feed.partition_map": feed.partition_map,
         "Feed.explain_resume": lambda: feed.explain_resume(stream.positions),
