@@ -88,7 +88,8 @@ def _failures(folder: Path, tests: tuple[str, ...]) -> set[str]:
             done = subprocess.run(
                 command,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": path},
+                # Two trees may differ by a file of the same size and second, which Python would take from its bytecode.
+                env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=TEST_SECONDS_MAX,

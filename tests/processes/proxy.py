@@ -39,8 +39,10 @@ class Proxy:
     While ``cutting``, each connection breaks after a number of bytes that ``rnd`` decides, anywhere in a frame.
     """
 
-    def __init__(self, target: tuple[str, int], rnd: random.Random | None = None) -> None:
+    def __init__(self, target: tuple[str, int], rnd: random.Random | None = None, width: int = 1) -> None:
+        """``width``: how many times as many bytes as usual a connection passes on before it breaks."""
         self.target = target
+        self._width = width
         self.cutting = rnd is not None
         self.cuts = 0  # connections that broke after their number of bytes
         self._random = rnd or random.Random()
@@ -109,7 +111,7 @@ class Proxy:
                     pair.server = await trio.open_tcp_stream(*self.target)
                 except OSError:
                     return
-                there, back = (int(10 ** self._random.uniform(least, most)) for least, most in BUDGETS)
+                there, back = (int(self._width * 10 ** self._random.uniform(least, most)) for least, most in BUDGETS)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._forward, pair, pair.client, pair.server, there)
                     nursery.start_soon(self._forward, pair, pair.server, pair.client, back)
@@ -168,8 +170,8 @@ async def open_proxy(target: tuple[str, int]) -> AsyncIterator[Proxy]:
 class BadNetwork:
     """A `Proxy` in front of a node's port that breaks connections while ``cutting``; it runs until ``close``."""
 
-    def __init__(self, port: int, seed: int) -> None:
-        self._proxy = Proxy((HOST, port), random.Random(seed))
+    def __init__(self, port: int, seed: int, width: int = 1) -> None:
+        self._proxy = Proxy((HOST, port), random.Random(seed), width)
         self._started, self._closed = threading.Event(), trio.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._run,))
         self._thread.start()

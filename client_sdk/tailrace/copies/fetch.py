@@ -32,6 +32,7 @@ from tailrace.copies.layout import TEMPORARY_SUFFIX, FeedCopy, PartitionCopy, Se
 from tailrace.copies.receiver import SegmentReceiver
 from tailrace.errors import BadCopy, BadSegment, ProtocolError, TailraceError, UnknownCheckpoint
 from tailrace.model import FeedInfo, Level
+from tailrace.model.arguments import count
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.plan import Call, Continue, FetchParts
@@ -387,7 +388,7 @@ def _chosen(partitions: Iterable[int] | None, info: FeedInfo) -> tuple[int, ...]
     """Returns the partitions that are meant, rising. Raises ValueError for one that the feed does not have."""
     if partitions is None:
         return tuple(range(info.partitions))
-    chosen = tuple(sorted(set(partitions)))
+    chosen = tuple(sorted({count("partitions", partition) for partition in partitions}))
     if not chosen:
         raise ValueError("partitions is empty: name one at least, or leave it out for all")
     if not all(0 <= partition < info.partitions for partition in chosen):

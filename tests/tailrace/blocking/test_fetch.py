@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.processes.fixtures import BadNetwork
+from tests.processes.proxy import BadNetwork
 
 from tailrace import Put, SegmentReader, blocking
 from tailrace.errors import BadCopy, Unreachable
@@ -21,13 +21,6 @@ def filled(node_process):
         feed = client.create_feed("orders", partitions=2)
         feed.write([Put(b"k%d" % number, os.urandom(2_000)) for number in range(ROWS)])
     return node_process
-
-
-class WideNetwork(BadNetwork):
-    """Cuts later than others do, so that some parts of files get through."""
-
-    def _forward(self, source, sink, budget, left):
-        super()._forward(source, sink, 20 * budget, left)
 
 
 def files_of(folder):
@@ -47,7 +40,7 @@ def fetch(url, path, **options):
 
 
 def test_a_fetch_over_connections_that_are_cut_in_frames(filled, tmp_path):
-    network = WideNetwork(filled.port, 7)
+    network = BadNetwork(filled.port, 7, width=60)  # else no part of a file gets through
     try:
         fetched = fetch(network.url, tmp_path / "copy")
     finally:

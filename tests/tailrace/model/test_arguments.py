@@ -32,7 +32,20 @@ INTERNAL = {
 }
 NUMBER = re.compile(r"\b(int|float)\b")
 # What the calls need beside the option that is tested.
-REQUIRED = {"url", "name", "key", "value", "changes", "keys", "sink", "batch", "stages", "index", "subscription"}
+REQUIRED = {
+    "url",
+    "name",
+    "key",
+    "value",
+    "changes",
+    "keys",
+    "sink",
+    "batch",
+    "stages",
+    "index",
+    "subscription",
+    "directory",
+}
 WRONG = [math.nan, math.inf, -math.inf, -1, -0.5, True, False]
 
 
@@ -78,6 +91,7 @@ SUBSCRIPTION = Subscription("n", "beginning", None, None, Level.DISK, "follow")
 GIVEN = {
     "name": "n",
     "key": b"k",
+    "directory": "never-made",
     "value": b"v",
     "changes": [],
     "keys": [b"k"],
