@@ -47,6 +47,7 @@ class CopyDirectory:
         Raises BadCopy if another fetch works on it, or if it has files and is no copy; OSError.
         """
         self.path = path
+        self._pid = os.getpid()
         os.makedirs(path, exist_ok=True)
         _sync_directory(os.path.dirname(os.path.abspath(path)))
         names = set(os.listdir(path)) - {LOCK_NAME, FEED_NAME + TEMPORARY_SUFFIX}
@@ -65,6 +66,8 @@ class CopyDirectory:
         """Unlocks the directory. May be called again."""
         fd, self._lock = self._lock, -1
         if fd >= 0:
+            if os.getpid() == self._pid:  # a process that was forked meanwhile has the descriptor, too
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def begin(self, copy: FeedCopy) -> None:

@@ -44,6 +44,34 @@ def test_one_fetch_at_a_time(directory, path):
     CopyDirectory(path).close()
 
 
+@pytest.mark.slow
+def test_a_process_that_was_forked_meanwhile_keeps_no_lock(directory, path):
+    wait, go_on = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(go_on)
+        os.read(wait, 1)  # until the parent closes its end
+        os._exit(0)
+    try:
+        directory.close()
+        CopyDirectory(path).close()
+    finally:
+        os.close(go_on)
+        os.waitpid(child, 0)
+        os.close(wait)
+
+
+@pytest.mark.slow
+def test_a_forked_process_does_not_unlock(directory, path):
+    child = os.fork()
+    if not child:
+        directory.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(BadCopy, match="another fetch works on"):
+        CopyDirectory(path)
+
+
 def test_a_copy_of_another_feed_is_left_alone(directory, path):
     feed_file = Path(path, "FEED.json")
     before = feed_file.read_bytes()
