@@ -131,6 +131,7 @@ class CopyDirectory:
     def remove_surplus(self, copy: PartitionCopy) -> None:
         """Removes the segments, and the half ones, that the installed ``copy`` does not have. OSError."""
         folder = self.folder(copy.partition)
+        _sync_directory(folder)  # the names of segments that were fetched again for an installed copy
         for name in surplus_files(copy, os.listdir(folder)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))

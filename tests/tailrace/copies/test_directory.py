@@ -110,6 +110,16 @@ def test_only_files_of_segments_are_removed(directory, path):
     assert directory.open_partition(FEED, 0).copy == copy
 
 
+def test_the_names_of_files_that_were_fetched_again_are_durable(directory, path, monkeypatch):
+    """The checkpoint that names them is there already, so that nothing else syncs their folder."""
+    copy = PartitionCopy(0, 0, 0, LOG, ())
+    directory.open_partition(FEED, 0)
+    synced = []
+    monkeypatch.setattr("tailrace.copies.directory._sync_directory", synced.append)
+    directory.remove_surplus(copy)
+    assert synced == [os.path.join(path, "0")]
+
+
 def test_partitions_of_earlier_fetches_stay(directory, path):
     directory.begin(feed_copy(fetched=(3,)))
     directory.begin(feed_copy(fetched=(1, 3)))
