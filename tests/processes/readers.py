@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace import Mutations, Positions, Rollback, SnapshotEnd
-from tailrace.errors import StreamEnded
+from tailrace.errors import StreamEnded, VersionLost
 from tailrace.indexes import MemoryIndex, SQLiteIndex
 
 from .history import Row
@@ -252,7 +252,10 @@ class FollowedIndex:
         """Waits until the index has the last write that was acknowledged."""
         version = self._history.last_version
         if version is not None:
-            await follower.wait_for(version)
+            try:
+                await follower.wait_for(version)
+            except VersionLost as error:
+                raise Violation(f"{self.name}: {error}") from error
             seq = follower.positions[version.partition].seq
             if seq < version.seq:
                 raise Violation(f"{self.name}: is said to have come to {version}, and is at {seq}")

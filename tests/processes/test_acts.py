@@ -39,7 +39,7 @@ def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
         (
             "leads_unasked",
             ("write_anew", "cut_leader", "promote_other", "write_anew", "ask_former"),
-            "a get at level quorum says|a barrier came back",
+            "a get at level quorum says|a barrier came back|is lost",
         ),
     ],
 )
