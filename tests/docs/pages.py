@@ -144,5 +144,6 @@ class Reader:
 
 def _matches(lines: list[str], shown: list[str]) -> bool:
     pattern = "".join("(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in shown)
-    pattern = re.sub(r"[\d,]+(?=\\ bytes)", r"[\\d,]+", pattern)  # of files, which may be compacted meanwhile
+    # The segments of a copy may have been compacted, or not yet.
+    pattern = re.sub(r"[\d,]+\\ bytes;\\ [\d,]+\\ bytes\\ fetched", r"[\\d,]+ bytes; [\\d,]+ bytes fetched", pattern)
     return re.fullmatch(pattern, "".join(line + "\n" for line in lines if line)) is not None

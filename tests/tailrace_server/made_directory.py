@@ -7,6 +7,7 @@ import dataclasses
 import trio
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import MemoryDisk
+from tests.partitions import blocks_of
 
 from tailrace.block import encode_block
 from tailrace.model.hashing import key_hash, partition_of_hash
@@ -156,12 +157,3 @@ def rows_of(node):
                 for seq, key, value in zip(columns.seqs(), columns.keys(), columns.values(), strict=True):
                     rows[feed.info.name, partition.id, seq] = key, value
     return rows
-
-
-def blocks_of(partition):
-    for segment in partition.chain.segments:
-        index = 0
-        while index < segment.blocks:
-            blocks, index = segment.read_blocks(index, 1 << 20)
-            yield from blocks
-    yield from partition.tree.blocks_after(partition.flushed_seq)

@@ -7,6 +7,7 @@ and where the feed keeps its history no row is missing. Copies with one log and 
 
 from __future__ import annotations
 
+from tests.partitions import blocks_of
 from tests.processes.history import Row
 from tests.processes.violation import Violation
 
@@ -24,16 +25,6 @@ def rows_of(partition):
                 raise Violation(f"{short(partition)} holds seq {seq} twice")
             found[seq] = Row(*row)
     return found
-
-
-def blocks_of(partition):
-    """Returns the blocks of the segments, and then those of the tree."""
-    for segment in partition.chain.segments:
-        number = 0
-        while number < segment.blocks:
-            blocks, number = segment.read_blocks(number, 1 << 20)
-            yield from blocks
-    yield from partition.tree.blocks_after(partition.flushed_seq)
 
 
 def newest(history):

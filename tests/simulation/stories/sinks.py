@@ -23,14 +23,7 @@ async def restless_leaders(world):
 
 async def interrupted_publishes(world):
     """The leader dies between two partitions of a publish; it or another node publishes the batch again."""
-    [sink] = world.sinks
-    sink.crash_chance = 0.0
-    stage = Stage(world)
-    for number in range(3):
-        leader = next((name for name in stage.three if world.leads(stage.machine(name))), stage.leader)
-        await stage.until(lambda leader=leader: _is_half_published(stage, leader, sink))
-        await stage.restart(leader)
-        await stage.promote(stage.three[number % 3])
+    await _restart_leaders(world, _is_half_published, successors=[0, 1, 2])
 
 
 def _is_half_published(stage, leader, sink):
@@ -44,14 +37,19 @@ def _is_half_published(stage, leader, sink):
 
 async def interrupted_parts(world):
     """The leader dies between two parts of a partition's share, and another leader gets the batch in other stages."""
+    await _restart_leaders(world, _has_some_parts, successors=[1, 2, 0, 1])
+
+
+async def _restart_leaders(world, is_in_the_middle, successors):
+    """Restarts the leader once it is in the middle of a publish, and promotes the next successor, again and again."""
     [sink] = world.sinks
     sink.crash_chance = 0.0
     stage = Stage(world)
-    for number in range(4):
+    for successor in successors:
         leader = next((name for name in stage.three if world.leads(stage.machine(name))), stage.leader)
-        await stage.until(lambda leader=leader: _has_some_parts(stage, leader, sink))
+        await stage.until(lambda leader=leader: is_in_the_middle(stage, leader, sink))
         await stage.restart(leader)
-        await stage.promote(stage.three[(number + 1) % 3])
+        await stage.promote(stage.three[successor])
 
 
 def _has_some_parts(stage, leader, sink):

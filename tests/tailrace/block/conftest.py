@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 import xxhash
 from hypothesis import strategies as st
-from tests import blocks_of_rows
+from tests.block_fixtures import history, make_block, split
 
 from tailrace.block import Block, BlockHeader, encode_block, lazy
+
+__all__ = ["history", "make_block", "split"]
 
 
 @pytest.fixture
@@ -55,21 +57,3 @@ def installed(request, monkeypatch):
     yield request.param
     lazy.numpy_or_none.cache_clear()
     lazy.pyarrow_or_none.cache_clear()
-
-
-@pytest.fixture(scope="session")
-def history():
-    """A strategy of lists of (key, value or None, seq, timestamp)."""
-    return blocks_of_rows.histories()
-
-
-@pytest.fixture(scope="session")
-def make_block():
-    """Makes a block of such rows of partition 3."""
-    return blocks_of_rows.block_of
-
-
-@pytest.fixture(scope="session")
-def split():
-    """Cuts a list into neighbouring parts, none of them empty."""
-    return blocks_of_rows.split

@@ -1,28 +1,5 @@
 from __future__ import annotations
 
-import pytest
-from tests import segments
+from tests.segment_fixtures import block_of, identity_of, one_file, small_pages
 
-
-@pytest.fixture(scope="session")
-def one_file():
-    return segments.OneFile
-
-
-@pytest.fixture(scope="class")
-def small_pages():
-    """Pages of 4 entries, 64 bytes."""
-    with segments.small_pages():
-        yield
-
-
-@pytest.fixture(scope="session")
-def identity_of():
-    """Makes the identity of a minor segment of partition 3."""
-    return segments.identity_of
-
-
-@pytest.fixture(scope="session")
-def block_of():
-    """Makes a block of partition 3 of rows (key, value or None, seq, timestamp)."""
-    return segments.block_of
+__all__ = ["block_of", "identity_of", "one_file", "small_pages"]

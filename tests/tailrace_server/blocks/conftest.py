@@ -2,27 +2,12 @@ from __future__ import annotations
 
 import pytest
 from tests import blocks_of_rows
+from tests.block_fixtures import history, make_block, split
 
-
-@pytest.fixture(scope="session")
-def history():
-    """A strategy of lists of (key, value or None, seq, timestamp)."""
-    return blocks_of_rows.histories()
-
-
-@pytest.fixture(scope="session")
-def make_block():
-    """``block_of``."""
-    return blocks_of_rows.block_of
+__all__ = ["history", "make_block", "split"]
 
 
 @pytest.fixture(scope="session")
 def read_rows():
     """``rows_of``."""
     return blocks_of_rows.rows_of
-
-
-@pytest.fixture(scope="session")
-def split():
-    """Cuts a list into neighbouring parts, none of them empty."""
-    return blocks_of_rows.split

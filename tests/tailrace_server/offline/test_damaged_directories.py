@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tailrace_server.made_directory import DATA, MadeDirectory, blocks_of, rows_of
+from tests.partitions import blocks_of
+from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 from tests.tailrace_server.offline.damage import contents_of, files_of, lose, repaired
 from tests.tiers import examples
 

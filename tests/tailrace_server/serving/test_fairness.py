@@ -1,5 +1,6 @@
 """One peer among others: what it may do before others have their turn, counted in requests and passes of the loop."""
 
+import os
 import socket
 import struct
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("others_are_served")
 
 # Of a peer that is gone: it is noticed when an answer cannot be sent, one turn after the first that was lost, and the
 # answers of writes wait for an fsync, during which others are handled.
-GONE_REQUESTS_MAX = 250
+GONE_REQUESTS_MAX = 200
 
 
 def port_of(connection):
@@ -130,8 +131,10 @@ async def test_a_read_is_cut_into_frames_a_few_at_a_time(greeted, node, monkeypa
 
 @pytest.mark.parametrize("kind", ["STATUS", "GET", "WRITE", "BARRIER"])
 @pytest.mark.parametrize("how", ["closed", "reset"])
-async def test_nothing_more_is_done_for_a_peer_that_is_gone(raw, node, feed_id, costly, kind, how):
+async def test_nothing_more_is_done_for_a_peer_that_is_gone(raw, node, feed_id, costly, kind, how, monkeypatch):
     """What it has sent before it went is not handled to its end: each takes a turn, so that its going is noticed."""
+    # As on an idle disk: during a slow fsync more requests are handled, which says nothing of turns.
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
     request = cheap_requests(feed_id)[kind]
     async with raw() as connection:
         await connection.hello()
@@ -139,7 +142,7 @@ async def test_nothing_more_is_done_for_a_peer_that_is_gone(raw, node, feed_id, 
         steps = costly(TURN_SECONDS)
         flood = b"".join(request(number) for number in range(1, 10_001))
         connection.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(flood))
-        assert await connection.stream.socket.send(flood) > 1.2 * GONE_REQUESTS_MAX * len(request(10_000))
+        assert await connection.stream.socket.send(flood) > 2 * GONE_REQUESTS_MAX * len(request(10_000))
         if how == "reset":
             connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     before = steps.total
