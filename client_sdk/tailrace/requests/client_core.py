@@ -76,7 +76,7 @@ class ClientCore:
 
     def unreachable(self) -> Unreachable:
         """Returns the error for a client that could not connect in time."""
-        reason = self.session.last_error or "no answer"
+        reason = self.session.last_error or "nothing heard from a node"
         waited = f"within {self.connect_timeout_s:g} s"
         return Unreachable(f"no node at {self._where} could be used {waited}: {reason}")
 
