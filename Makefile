@@ -3,7 +3,7 @@
 # make quick   the tests to run after each edit: no threads, no processes, few examples; under a minute
 # make test    what has to pass before a change lands; under ten minutes
 # make long    what make test leaves out and each change has to pass: planted bugs that take longer than half a second
-#              to find, stories of sets, Spark on a cluster and over Connect
+#              to find, stories of sets, the demonstration, Spark on a cluster and over Connect
 # make soak    the long tests: many seeds, many examples, Spark killed at every point
 # make coverage
 #              make test with the coverage of each file

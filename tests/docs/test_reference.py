@@ -155,7 +155,7 @@ def test_sections_of_a_docstring():
     assert section(text, "Raises") is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_site_is_built_without_warnings(tmp_path):
     pytest.importorskip("sphinx")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html", str(DOCS), str(tmp_path)]

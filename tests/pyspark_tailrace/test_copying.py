@@ -57,6 +57,7 @@ class ForgetfulSource(TailraceSource):
         return ForgetfulSink(super().streamWriter(schema, overwrite)._options)
 
 
+@pytest.mark.long
 def test_a_snapshot_of_more_than_a_part_is_copied_once(spark, tmp_path, start_node, contents):
     """Also if the commit is not noted: each time it comes in other pieces."""
     node = start_node(SMALL_PARTS)
@@ -72,7 +73,7 @@ def test_a_snapshot_of_more_than_a_part_is_copied_once(spark, tmp_path, start_no
     assert history == {key: [value] for key, value in rows}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_snapshot_of_more_than_a_record_is_copied_once(spark, tmp_path, start_node, contents):
     """With the parts as large as they are: 80 MiB that do not compress."""
     node = start_node()

@@ -150,6 +150,7 @@ def test_search_index(example, shared_node, feed_name, contents, tmp_path):
             assert {title for (title,) in matching} == {n.upper() for n, text in present.items() if "otter" in text}
 
 
+@pytest.mark.long
 def test_parquet(example, feed, shared_node, feed_name, contents, tmp_path, capsys):
     rnd = random.Random(4700)
     orders = feed(feed_name)
@@ -175,6 +176,7 @@ def minute(number):
     return f"2026-01-05T{number // 60:02}:{number % 60:02}:00Z"
 
 
+@pytest.mark.long
 def test_join(example, feed, shared_node, feed_name, contents):
     """Orders of 13 hours, in two runs; the payments of some come with the second one."""
     rnd = random.Random(4700)
@@ -211,6 +213,7 @@ def test_join(example, feed, shared_node, feed_name, contents):
     assert all("paid_at" in state[order] for order in state.keys() & open_yet)
 
 
+@pytest.mark.long
 def test_totals(example, feed, shared_node, feed_name, contents):
     rnd = random.Random(4700)
     orders = feed(f"{feed_name}-orders")

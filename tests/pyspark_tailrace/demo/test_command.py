@@ -1,6 +1,6 @@
 """``tailrace demo``, whole: a real repository, server, Spark and index. About half a minute for each run.
 
-``make test`` runs it to its end once, and interrupts it once. How differences and failures are told is tested without
+``make long`` runs it to its end once, and interrupts it twice. How differences and failures are told is tested without
 Spark in test_comparison.py, test_failure.py and test_job.py, and by whole runs in ``make soak``.
 """
 
@@ -17,7 +17,6 @@ from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
-from tests.tiers import first_in_test
 
 from pyspark_tailrace.demo.changes import TreeEntry
 from pyspark_tailrace.demo.command import _require_equal, choose_history
@@ -81,6 +80,7 @@ def figure(output, name):
     return found[1]
 
 
+@pytest.mark.long
 def test_index_is_equal_after_the_leader_was_killed(history_of_changes, tmp_path):
     data = tmp_path / "data"
     done = run_demo("--repo", history_of_changes, "--data", data)
@@ -151,7 +151,8 @@ def processes_of_session(session):
     return [line for line in listed.splitlines() if line.split(maxsplit=1)[0] == str(session)]
 
 
-@pytest.mark.parametrize("number", first_in_test([signal.SIGINT, signal.SIGTERM], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_nothing_behind(history_of_changes, tmp_path, number):
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", CLI, "demo", "--repo", str(history_of_changes)]

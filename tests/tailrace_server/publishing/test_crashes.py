@@ -65,7 +65,7 @@ async def check_crash(disk, answered):
     await run_the_rest(world, answered, BATCHES)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_crash_before_every_call():
     said = await check_all(await crash_everywhere(World(MemoryDisk()), BATCHES), check_crash)
     assert len(said) > 300

@@ -98,7 +98,7 @@ async def check_crash(disk, answered):
     return parts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_crash_before_every_call():
     said = await check_all(await every_crash(), check_crash)
     assert len(said) > 200
