@@ -79,6 +79,7 @@ class Partition:
         # Rows. Invariant: the chain covers (0, tree.base_seq], the tree covers (tree.base_seq, high_seq].
         self.chain = Chain()
         self.tree = Tree()
+        self.divisions: list[int] = []  # the seqs at which flushes and rollbacks that are under way divide the tree
         self.newest_block: Block | None = None  # the tree's last block as it came; None if it is flushed or not known
         self.keys = KeyIndex()  # Invariant: keys.indexed_seq <= high_seq
         self.published = PublishedBatches()  # Invariant: each lies in (tree.base_seq, high_seq], and no merge cuts it
@@ -141,8 +142,8 @@ class Partition:
 
     @property
     def merge_cuts(self) -> list[int]:
-        """The seqs that no merged block may cross: bases of branches, and ends of published batches of many blocks."""
-        return [*(entry.base for entry in self.log), *self.published.cuts(self.tree.find)]
+        """The seqs that no merged block may cross: bases of branches, ends of published batches, ``divisions``."""
+        return [*(entry.base for entry in self.log), *self.published.cuts(self.tree.find), *self.divisions]
 
     def standing(self) -> tuple[int, int]:
         """Returns (term of the newest entry whose base is durable, or 0; durable_seq), to compare copies by."""

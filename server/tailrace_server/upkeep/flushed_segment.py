@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from tailrace.block import Block
 from tailrace_server.host.disk import Disk
@@ -26,6 +27,19 @@ def blocks_through(partition: Partition, seq: int) -> list[Block]:
         if partition.published.around(block.header.last_seq) is None:
             whole = len(blocks)
     return blocks[:whole]
+
+
+@contextlib.contextmanager
+def divided_at(partition: Partition, seq: int) -> Iterator[None]:
+    """Keeps merges of blocks from crossing ``seq`` while the body runs, which divides the write queue there.
+
+    After a flush a merged block that crosses its end would stay in the queue, with rows that a segment has.
+    """
+    partition.divisions.append(seq)
+    try:
+        yield
+    finally:
+        partition.divisions.remove(seq)
 
 
 def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes) -> SegmentIdentity:

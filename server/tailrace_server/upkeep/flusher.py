@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import trio
 
+from tailrace.block import Block
 from tailrace.errors import NoSpace, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace_server.host.disk import is_out_of_descriptors
@@ -27,7 +28,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 from tailrace_server.state.memory import MemoryAccount
-from tailrace_server.upkeep.flushed_segment import blocks_through, identity_of, write_segment
+from tailrace_server.upkeep.flushed_segment import blocks_through, divided_at, identity_of, write_segment
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.pace import Pace
 from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, WriteQueue, choose
@@ -363,26 +364,30 @@ class Flusher:
 
         OSError, NoSpace: nothing has changed.
         """
-        return await self._flush(partition, self._limit(partition))
+        return await self._flush(partition, lambda: self._limit(partition))
 
-    async def _flush(self, partition: Partition, seq: int) -> Segment | None:
+    async def _flush(self, partition: Partition, limit: Callable[[], int]) -> Segment | None:
         # One flush of a partition at a time: the flusher's may be under way when a replica needs all to be flushed.
+        # ``limit`` is asked when the turn has come: blocks on both sides of an earlier limit may be merged meanwhile.
         try:
             async with self._flushing[partition]:
-                return await self._flush_alone(partition, seq)
+                return await self._flush_alone(partition, limit)
         finally:
             if partition.is_dropped:  # during the flush, after `forget`
                 self.forget(partition)
 
-    async def _flush_alone(self, partition: Partition, seq: int) -> Segment | None:
-        rollbacks = partition.rollbacks
-        blocks = blocks_through(partition, seq)
+    async def _flush_alone(self, partition: Partition, limit: Callable[[], int]) -> Segment | None:
+        blocks = blocks_through(partition, limit())
         if blocks and not partition.has_manifest:  # this makes the directory, and comes before the first segment
             await self._installer.write(partition)
-            rollbacks = partition.rollbacks
-            blocks = blocks_through(partition, seq)  # no blocks if the feed was dropped meanwhile
+            blocks = blocks_through(partition, limit())  # no blocks if the feed was dropped meanwhile
         if not blocks:
             return None
+        with divided_at(partition, blocks[-1].seqs[1]):
+            return await self._flush_blocks(partition, blocks)
+
+    async def _flush_blocks(self, partition: Partition, blocks: Sequence[Block]) -> Segment:
+        rollbacks = partition.rollbacks
         identity = identity_of(partition, blocks, self._host.randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
         try:
@@ -412,7 +417,7 @@ class Flusher:
         """
         while partition.tree.block_count and not partition.is_dropped:
             await self.commit()
-            await self._flush(partition, partition.durable_seq)
+            await self._flush(partition, lambda: partition.durable_seq)
 
     async def flush_for_stop(self) -> None:
         """Moves stable blocks to segments before a clean stop, so that the next start reads less of the journal.
@@ -445,9 +450,10 @@ class Flusher:
 
     async def flush_through(self, partition: Partition, seq: int) -> None:
         """Moves the write queue up to ``seq``, the end of a block, to segments; as ``flush_all``."""
-        await self.commit()
-        while partition.flushed_seq < seq <= partition.durable_seq and not partition.is_dropped:
-            await self._flush(partition, seq)
+        with divided_at(partition, seq):
+            await self.commit()
+            while partition.flushed_seq < seq <= partition.durable_seq and not partition.is_dropped:
+                await self._flush(partition, lambda: seq)
 
     async def write_feeds(self) -> None:
         """Writes the FEED of durably created feeds, so that the journal need not keep the record. NoSpace, OSError."""

@@ -37,6 +37,7 @@ from tailrace_server.partition.chain import Chain
 from tailrace_server.partition.cutting import cut_segment, straddling
 from tailrace_server.partition.replica_apply import entries_through
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.upkeep.flushed_segment import divided_at
 
 if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
@@ -94,6 +95,13 @@ async def roll_back(
     is its only writer. Raises NoSpace, OSError: the partition is unchanged, or it is rolled back and this is to be
     called again; NotDurable, UnknownFeed.
     """
+    with divided_at(partition, seq):
+        return await _roll_back(storage, partition, seq, log_left, on_shortfall)
+
+
+async def _roll_back(
+    storage: Storage, partition: Partition, seq: int, log_left: FailoverLog, on_shortfall: OnShortfall
+) -> int:
     block = partition.tree.find(seq + 1)
     if block is not None and block.seqs[0] <= seq:
         await storage.flusher.flush_through(partition, block.seqs[1])

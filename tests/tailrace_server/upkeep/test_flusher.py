@@ -39,6 +39,51 @@ async def test_two_flushes_of_one_partition_take_turns(engine):
     engine.check_rows(partition)
 
 
+@pytest.mark.parametrize("rows", [1, 3])  # of a block
+@pytest.mark.parametrize("wait", [1, 2])  # of the flush: for the segment's thread, and for the manifest's
+async def test_blocks_are_merged_while_some_of_them_are_flushed(engine, rows, wait):
+    """A merged block that crosses the end of the flush would stay in the queue, with rows that a segment has."""
+    partition, waits = engine.create(), itertools.count(1)
+
+    def put(numbers):
+        for number in numbers:
+            engine.put(partition, *[(b"%d-%d" % (number, row), b"1") for row in range(rows)])
+
+    async def merge():
+        if next(waits) == wait:
+            put(range(40, 64))
+            await engine.flusher.merge(partition)
+            assert partition.tree.block_count < 64
+
+    put([-1])
+    await engine.flusher.flush(partition)
+    put(range(40))
+    engine.workers.begin = merge
+    await engine.flusher.flush(partition)
+    assert partition.flushed_seq == partition.chain.flushed_seq == 41 * rows
+    engine.node.check()
+    await engine.flusher.flush(partition)
+    assert partition.flushed_seq == partition.chain.flushed_seq == 65 * rows
+    engine.check_rows(partition)
+    engine.kill()
+    engine.check_rows(engine.partition())
+
+
+async def test_blocks_are_merged_while_a_flush_waits_for_its_turn(engine):
+    """The flush takes all rows that were stable when it was asked for, also those that are in a merged block now."""
+    partition = engine.create()
+    for number in range(40):
+        engine.put(partition, (b"%d" % number, b"1"))
+    async with trio.open_nursery() as nursery, engine.flusher._flushing[partition]:
+        nursery.start_soon(engine.flusher.flush, partition)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(40, 64):
+            engine.put(partition, (b"%d" % number, b"1"))
+        await engine.flusher.merge(partition)
+        assert partition.tree.block_count == 1
+    assert partition.flushed_seq >= 40
+
+
 async def test_all_that_is_written_meanwhile_is_flushed_too(engine):
     """A row that came after the fsync is in the queue, too: it needs an fsync of its own."""
     partition = engine.create()

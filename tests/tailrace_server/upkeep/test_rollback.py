@@ -47,6 +47,24 @@ async def test_it_stands_at_the_end_of_a_block_or_within_a_segment(engine, held,
         assert engine.get(again, b"a", b"b", b"c", b"d") == [state.get(key) for key in (b"a", b"b", b"c", b"d")]
 
 
+async def test_blocks_are_merged_while_the_rows_above_are_put_into_lost(engine):
+    """A merged block that crosses the point would go as a whole, with rows that the leader has."""
+    partition = engine.create()
+    for number in range(64):
+        engine.put(partition, (b"%d" % number, b"1"))
+
+    async def merge():
+        await engine.flusher.merge(partition)
+        assert partition.tree.block_count < 64
+
+    engine.workers.begin = merge
+    on_shortfall = engine.node.leaderships.system.on_shortfall
+    assert await roll_back(engine.node.storage, partition, 40, partition.log, on_shortfall) == 40
+    assert (partition.high_seq, partition.tree.last_seq) == (40, 40)
+    partition.check()
+    assert engine.get(partition, b"39", b"40") == [b"1", None]
+
+
 async def test_what_goes_is_kept(engine, held):
     paths = [segment.path for segment in held.chain.segments]
     kept = bytes(engine.disk.content(paths[1]))
