@@ -18,11 +18,14 @@ from tailrace.model.failover import SEQ_MAX, FailoverEntry, FailoverLog, common_
 from tailrace_server.blocks import cut_above
 from tailrace_server.config import Config, StorageConfig
 from tailrace_server.feeds.feed import creation_to_bytes
+from tailrace_server.host.disk import TEMPORARY
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.node.start import recover
 from tailrace_server.partition.replica_apply import apply_block, apply_producers, follow_log
 from tailrace_server.runtime.host import Host
+from tailrace_server.segment import NO_BASE, SegmentIdentity, SegmentWriter
 from tailrace_server.state.producers import ProducerTable
+from tailrace_server.upkeep.received_chain import ReceivedChain, install_received_chain, prepare_to_receive
 from tailrace_server.upkeep.rollback import roll_back
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
@@ -236,6 +239,59 @@ class Follower:
             return
         apply_producers(partition, leader.table(last_seq), last_seq, self.node.storage.journal, self.clock.monotonic())
         await filling.finish(leader.log)
+
+    async def copy(self):
+        """A chain to the end of a later block: some segments that are here, and others that have come as files."""
+        partition, leader, storage = self.partition, self.history, self.node.storage
+        last_seq = self.rnd.choice([end for end in leader.ends if end >= partition.high_seq][:6])
+        kept = [segment.identity for segment in partition.chain.segments]
+        kept = kept[: self.rnd.randint(0, len(kept))]
+        after_seq = kept[-1].last_seq if kept else 0
+        cuts = [end for end in leader.ends if after_seq < end < last_seq]
+        ends = sorted({*self.rnd.sample(cuts, min(len(cuts), self.rnd.randrange(3))), last_seq} - {after_seq})
+        await prepare_to_receive(storage, partition)
+        ids, base_id = [identity.segment_id for identity in kept], kept[-1].segment_id if kept else NO_BASE
+        for end in ends:
+            base_id = self._receive(base_id, after_seq, end)
+            ids.append(base_id)
+            after_seq = end
+        told = ReceivedChain(last_seq, tuple(ids), leader.log, 0, 0, leader.table(last_seq), {})
+        if self.rnd.random() < 0.1:  # the leader changes before it is installed
+            for id in ids[len(kept) :]:
+                storage.installer.orphan(partition, storage.store.segment_path(FEED_ID, 0, id))
+            return
+        await install_received_chain(storage, partition, told)
+        self.acknowledged_seq = partition.durable_seq
+        assert partition.durable_seq == partition.high_seq == partition.flushed_seq == last_seq
+
+    def _receive(self, base_id, after_seq, last_seq):
+        """Writes a segment of the leader's; its id."""
+        leader, storage = self.history, self.node.storage
+        seqs, deduplicated = list(range(after_seq + 1, last_seq + 1)), self.rnd.random() < 0.5
+        if deduplicated:
+            seqs = sorted({leader.rows[seq - 1].key: seq for seq in seqs}.values())
+        id = self.rnd.randbytes(16)
+        identity = SegmentIdentity(
+            FEED_ID,
+            0,
+            leader.log.branch_at(last_seq),
+            id,
+            base_id,
+            (),
+            is_major=base_id == NO_BASE,
+            deduplicated=deduplicated,
+            after_seq=after_seq,
+            last_seq=last_seq,
+            purge_seq=0,
+        )
+        path = storage.store.segment_path(FEED_ID, 0, id)
+        writer = SegmentWriter(self.disk, path + TEMPORARY, identity)
+        for begin in range(0, len(seqs), 3):
+            part = seqs[begin : begin + 3]
+            writer.add(leader.block(part[0], part[-1], part))
+        writer.finish()
+        self.disk.rename(path + TEMPORARY, path)
+        return id
 
     async def commit(self):
         """An fsync; what is durable is acknowledged."""

@@ -27,7 +27,8 @@ STEPS = 60
 async def step(follower, history, rnd):
     """Something of all that may happen; what the follower takes, it takes from the leader of now."""
     what = rnd.choices(
-        ("write", "fork", "take", "fill", "commit", "told", "flush", "fold", "trim"), (8, 1, 10, 2, 6, 4, 4, 1, 2)
+        ("write", "fork", "take", "fill", "copy", "commit", "told", "flush", "fold", "trim"),
+        (8, 1, 10, 2, 2, 6, 4, 4, 1, 2),
     )[0]
     match what:
         case "write":
@@ -42,6 +43,10 @@ async def step(follower, history, rnd):
         case "fill":
             await follower.agree()
             await follower.fill()
+            follower.check_producers()
+        case "copy":
+            await follower.agree()
+            await follower.copy()
             follower.check_producers()
         case "commit":
             await follower.agree()

@@ -34,8 +34,9 @@ class OpenSegment(Generic[F]):
     """An immutable segment. Its methods may be called by several threads at once, if those of its file may.
 
     ``path``, ``nbytes`` and ``identity`` describe its file; ``blocks`` is the count of blocks; ``first_seqs`` and
-    ``last_seqs`` (arrays of u64) are the bounds of each block. All methods that read raise the error of the file's
-    ``damaged`` for bytes that are not as they were written.
+    ``last_seqs`` (arrays of u64) are the bounds of each block. ``least_hash`` and ``greatest_hash`` are those of all
+    keys, 0 and 0 without rows. All methods that read raise the error of the file's ``damaged`` for bytes that are not
+    as they were written.
     """
 
     def __init__(self, file: F, footer: Footer) -> None:
@@ -46,13 +47,13 @@ class OpenSegment(Generic[F]):
         self.blocks = footer.trailer.blocks
         self.first_seqs: U64 = footer.blocks.first_seqs
         self.last_seqs: U64 = footer.blocks.last_seqs
+        self.least_hash, self.greatest_hash = footer.trailer.least_hash, footer.trailer.greatest_hash
         self._file = file
         self._index = footer.blocks
         self._places = footer.blocks.places(HEADER_BYTES)
         self._row_begins = footer.blocks.row_begins
-        trailer = footer.trailer
         self._keys = KeyTable(
-            file, trailer.table_offset, footer.identity.rows, trailer.least_hash, trailer.greatest_hash
+            file, footer.trailer.table_offset, footer.identity.rows, self.least_hash, self.greatest_hash
         )
 
     def block_after(self, seq: int) -> int:

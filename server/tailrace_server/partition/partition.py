@@ -432,22 +432,23 @@ class Partition:
                 moved()
 
     def install_received(
-        self, chain: Chain, controls: int, log: FailoverLog, *, purge_seq: int = 0, trim_seq: int = 0
+        self, chain: Chain, controls: int, seq: int, log: FailoverLog, rollbacks: int, purge_seq: int, trim_seq: int
     ) -> None:
-        """As ``install``, of a chain whose newest segment has rows that came from the leader and not from the tree.
+        """As ``install``, of a chain with rows of the leader's that were never in the tree; it ends at ``seq``.
 
-        The tree is empty. ``log`` is the failover log from now on.
+        All blocks of the tree are below ``seq``, and go. ``log`` and ``rollbacks`` are those from now on.
         """
-        assert not self.tree.block_count, "a received segment begins at the end of the chain"
+        assert seq >= self.high_seq, "a received chain has all rows that were here"
         if log.branch != self.log.branch:
             self.end_history()
-            self.log = log
-        self.high_seq = self.durable_seq = chain.flushed_seq
+        self.log, self.rollbacks = log, rollbacks
+        self.high_seq = self.durable_seq = seq
         self.adopt_expected()
         self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)
-        self.tree = Tree(chain.flushed_seq)
-        self.newest_block = None
-        self.keys.drop_through(chain.flushed_seq)
+        self.replace_tree(Tree(seq))
+        self.newest_block, self.keys, self.published = None, KeyIndex(), PublishedBatches()
+        self.keys.drop_through(seq)
+        self.sinks.flushed(seq)
         self.install(chain, controls, purge_seq=purge_seq, trim_seq=trim_seq)
         for level in Level:
             self._notify(level)

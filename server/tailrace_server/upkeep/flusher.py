@@ -9,10 +9,11 @@ flush is tried again after a while; the node's status says so.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 import trio
@@ -369,9 +370,15 @@ class Flusher:
     async def _flush(self, partition: Partition, limit: Callable[[], int]) -> Segment | None:
         # One flush of a partition at a time: the flusher's may be under way when a replica needs all to be flushed.
         # ``limit`` is asked when the turn has come: blocks on both sides of an earlier limit may be merged meanwhile.
+        async with self.holding(partition):
+            return await self._flush_alone(partition, limit)
+
+    @contextlib.asynccontextmanager
+    async def holding(self, partition: Partition) -> AsyncIterator[None]:
+        """Keeps ``partition`` from being flushed while the body runs."""
         try:
             async with self._flushing[partition]:
-                return await self._flush_alone(partition, limit)
+                yield
         finally:
             if partition.is_dropped:  # during the flush, after `forget`
                 self.forget(partition)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
 
 import trio
 
-from tailrace.errors import Overloaded, TailraceError, UnknownFeed
+from tailrace.errors import NoSpace, Overloaded, TailraceError, UnknownFeed
 from tailrace.model.failover import FailoverLog
 from tailrace_server.host.disk import Disk
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_to_json
@@ -27,6 +29,19 @@ from tailrace_server.partition.chain import Chain, Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
+from tailrace_server.state.last_batches import LastBatches
+
+log = logging.getLogger("tailrace.server")
+
+
+class ReceivedEnd(NamedTuple):
+    """The state of a partition at the end of rows that another node has sent; ``seq`` is the last one."""
+
+    seq: int
+    log: FailoverLog
+    rollbacks: int
+    purge_seq: int
+    trim_seq: int
 
 
 class Installer:
@@ -39,6 +54,7 @@ class Installer:
         self._pins = pins
         self.installs = 0  # manifests that were written
         self._orphans: collections.defaultdict[Partition, list[str]] = collections.defaultdict(list)
+        self._unsure: set[Partition] = set()  # the manifest on disk is perhaps of a chain that was not installed
         self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
 
     async def add(self, partition: Partition, segment: Segment, rollbacks: int | None = None) -> None:
@@ -57,7 +73,40 @@ class Installer:
         """Appends the segment of a snapshot, which was never in the tree; the failover log becomes ``log``."""
         async with self.holding(partition):
             chain = partition.chain.with_flushed(segment)
-            await self._install(partition, chain, purge_seq=purge_seq, trim_seq=trim_seq, log=log)
+            purge_seq, trim_seq = max(partition.purge_seq, purge_seq), max(partition.trim_seq, trim_seq)
+            end = ReceivedEnd(chain.flushed_seq, log, partition.rollbacks, purge_seq, trim_seq)
+            await self._install(partition, chain, received=end)
+
+    async def install_chain_held(self, partition: Partition, chain: Chain, end: ReceivedEnd) -> None:
+        """Puts ``chain``, which another node has sent, in the place of all segments and blocks, inside of ``holding``.
+
+        The tables that the partition expects as of ``end.seq`` become its own. OSError, NoSpace: nothing has changed.
+        """
+        left = [segment for segment in partition.chain.segments if segment not in chain.segments]
+        try:
+            await self._install(partition, chain, received=end)
+        except (OSError, NoSpace):
+            # The manifest on disk may be the new one. Its rows would hide blocks that are journaled from now on.
+            await self._restore(partition)
+            raise
+        self._pins.retire(left)
+
+    async def _restore(self, partition: Partition) -> None:
+        """Writes the manifest of the partition as it is over one that is perhaps on the disk."""
+        try:
+            with trio.CancelScope(shield=True):
+                await self._install(partition, partition.chain)
+        except (OSError, TailraceError) as error:
+            self._unsure.add(partition)
+            log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
+
+    async def settle(self, partition: Partition) -> None:
+        """Writes the manifest if the one on disk is perhaps of a chain that was not installed. OSError, NoSpace.
+
+        Call it before rows are written to a partition of a follower.
+        """
+        if partition in self._unsure:
+            await self.write(partition)
 
     async def install_compacted(
         self, partition: Partition, folded: Sequence[Segment], result: Segment, rollbacks: int | None = None
@@ -93,6 +142,7 @@ class Installer:
             if partition.is_dropped:  # nothing of it is written any more, also by tasks that wait
                 self._locks.pop(partition, None)
                 self._orphans.pop(partition, None)
+                self._unsure.discard(partition)
 
     async def write_held(self, partition: Partition) -> None:
         """Writes as ``write``, inside of ``holding``."""
@@ -105,7 +155,7 @@ class Installer:
         *,
         purge_seq: int = 0,
         trim_seq: int = 0,
-        log: FailoverLog | None = None,
+        received: ReceivedEnd | None = None,
     ) -> None:
         if partition.is_dropped:
             raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
@@ -114,12 +164,11 @@ class Installer:
         purge_seq, trim_seq = max(partition.purge_seq, purge_seq), max(partition.trim_seq, trim_seq)
         controls = partition.journal_references.controls
         manifest = manifest_of(partition, chain, self._placement_id)._replace(purge_seq=purge_seq, trim_seq=trim_seq)
-        if log is not None:
-            last_timestamp = max(manifest.last_timestamp, chain.newest_timestamp)
-            sinks = {**manifest.sinks, **partition.expected.sinks_at(chain.flushed_seq)}
-            manifest = manifest._replace(log=log, last_timestamp=last_timestamp, sinks=sinks)
-        expected = partition.expected.producers_at(chain.flushed_seq) if log is not None else None
-        table = partition.producers if expected is None else expected
+        table = partition.producers
+        if received is not None:
+            manifest = with_received(partition, manifest, chain, received)
+            expected = partition.expected.producers_at(received.seq)
+            table = table if expected is None else expected
         producers, now = table.copy(), self._host.clock.monotonic()
 
         def write() -> None:
@@ -128,11 +177,13 @@ class Installer:
 
         await self._host.workers.in_thread(write)
         self.installs += 1
-        if log is None:
+        self._unsure.discard(partition)
+        if received is None:
             partition.install(chain, controls, purge_seq=purge_seq, trim_seq=trim_seq)
         else:
-            partition.install_received(chain, controls, log, purge_seq=purge_seq, trim_seq=trim_seq)
-        orphans = self._orphans.pop(partition, [])
+            partition.install_received(chain, controls, *received)
+        named = {segment.path for segment in chain.segments}
+        orphans = [path for path in self._orphans.pop(partition, ()) if path not in named]
         if orphans:
             # The chain has changed: a cancellation here would tell the caller that it has not.
             with trio.CancelScope(shield=True):
@@ -180,6 +231,22 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         producers=NO_PRODUCERS,
         sinks=partition.sinks.as_of(flushed_seq),
         rollbacks=partition.rollbacks,
+    )
+
+
+def with_received(partition: Partition, manifest: Manifest, chain: Chain, end: ReceivedEnd) -> Manifest:
+    """Returns ``manifest`` with the end of a received chain, and the last batches that are expected there."""
+    sinks = LastBatches()
+    sinks.tell(manifest.sinks)
+    sinks.tell(partition.expected.sinks_at(end.seq))
+    return manifest._replace(
+        flushed_seq=end.seq,
+        purge_seq=end.purge_seq,
+        trim_seq=end.trim_seq,
+        log=end.log,
+        rollbacks=end.rollbacks,
+        last_timestamp=max(manifest.last_timestamp, chain.newest_timestamp),
+        sinks=sinks.as_of(end.seq),
     )
 
 
