@@ -11,6 +11,8 @@ import time
 import pytest
 import trio
 
+from tailrace_server.host.clock import SystemClock
+
 from .world import simulate
 
 pytestmark = pytest.mark.slow
@@ -26,6 +28,7 @@ OUTSIDE = [
     (time, "time"),
     (time, "time_ns"),
     (time, "monotonic"),
+    (SystemClock, "monotonic"),
     (random, "random"),
 ]
 

@@ -70,7 +70,10 @@ def row_block(
 ) -> tuple[Lane, Block]:
     """Returns the block of one change, whose key and value were checked, and its lane. Raises as ``partition_of``."""
     hash_ = key_hash(key)
-    partition = partition_of(key, hash_, feed.partitions, if_version)
+    if if_version is None:
+        partition = partition_of_hash(hash_, feed.partitions)
+    else:
+        partition = partition_of(key, hash_, feed.partitions, if_version)
     lane = lanes[feed.feed_id, partition]
     producer_id, producer_seq = lane.next_number
     block = encode_row(key, value, hash_=hash_, partition=partition, producer_id=producer_id, producer_seq=producer_seq)

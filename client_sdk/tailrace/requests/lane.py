@@ -154,7 +154,7 @@ class Lane:
                 return self._take_queued(now)
             if now < self.held_until:
                 return []
-        self._give_up_aged(now)
+            self._give_up_aged(now)
         idle = not self._unanswered and now - self._used_at > IDLE_SECONDS_MAX
         # A block that may have been written keeps its old number: under a new one it could be written twice.
         if idle or (self._anew and not any(request.resend for request in self._unanswered)):

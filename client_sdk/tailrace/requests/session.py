@@ -350,9 +350,10 @@ class RequestSession:
                 request.sent = True
                 self._out += (frame,) if isinstance(frame, bytes) else frame
         for lane in list(self._ready_lanes):
-            for write in lane.take(now):
+            taken = lane.take(now)
+            for write in taken:
                 self._send_write(write)
-            if not lane:  # all of it was given up
+            if not taken and not lane:  # all of it was given up
                 self._lanes.pop(lane, None)
             if not lane.is_held:
                 self._ready_lanes.pop(lane, None)

@@ -14,7 +14,7 @@ from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
-from tailrace.requests.plan import Answered, AskLeader, Continue, Pause, Plan, RequestStep, Step
+from tailrace.requests.plan import Answered, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.reply import Reply
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
@@ -30,7 +30,8 @@ class _WaitedReply(Reply[_T]):
     __slots__ = ("_task",)
 
     def __init__(self) -> None:
-        super().__init__()
+        # The fields of ``Reply``, without another call for each request.
+        self.finished, self.result, self.error = False, None, None
         self._task: trio.lowlevel.Task | None = None
 
     def done(self, result: _T | None, error: TailraceError | None) -> None:
@@ -39,14 +40,13 @@ class _WaitedReply(Reply[_T]):
             trio.lowlevel.reschedule(self._task)
             self._task = None
 
-    async def wait(self) -> _T:
-        """Waits for the answer and returns it, or raises its error. Always a checkpoint."""
+    async def wait(self) -> None:
+        """Waits for the answer. Always a checkpoint."""
         if self.finished:
             await trio.lowlevel.checkpoint()
         else:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
-        return self.get()
 
     def _abort(self, _: Any) -> trio.lowlevel.Abort:
         self._task = None
@@ -103,29 +103,32 @@ class RequestRunner(OfOneProcess):
         if self._forked_from:
             self.check_process()
         began_at = trio.current_time()
+        now: float | None = began_at  # as long as nothing was waited for
         try:
             step = next(plan)
             while True:
                 try:
-                    answer = await self._take(step, began_at)
+                    if isinstance(step, Pause | AskLeader | Continue):
+                        answer = await self._take(step, began_at)
+                    else:
+                        answer = await self.ask(step, now=now)
                 except TailraceError as error:
                     step = plan.throw(error)
                 else:
                     step = plan.send(answer)
+                now = None
         except StopIteration as end:
             result: _T = end.value
             return result
 
-    async def _take(self, step: Step, began_at: float) -> Any:
-        """Carries out a step and returns its result."""
+    async def _take(self, step: Pause | AskLeader | Continue, began_at: float) -> Any:
+        """Carries out a step that is no request and returns its result."""
         if isinstance(step, Pause):
             step.require(began_at + self._retry_for_s - trio.current_time())
             return await trio.sleep(step.seconds)
         if isinstance(step, AskLeader):
             return await self._ask_leader(step)
-        if isinstance(step, Continue):
-            return None  # each request has a time of its own
-        return await self.ask(step)
+        return None  # Continue: each request has a time of its own
 
     async def _ask_leader(self, step: AskLeader) -> Any:
         leader = RequestRunner(self.core.of_leader(), self.host)
@@ -133,16 +136,23 @@ class RequestRunner(OfOneProcess):
             return await leader.run(step.plan(leader.core.session))
         raise AssertionError("an error is never swallowed")
 
-    async def ask(self, step: RequestStep, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Any:
-        """Queues a step's requests, sends them, calls ``meanwhile``, and returns the answer."""
+    async def ask(
+        self, step: RequestStep, meanwhile: Callable[[], Awaitable[None]] | None = None, now: float | None = None
+    ) -> Any:
+        """Queues a step's requests, sends them, calls ``meanwhile``, and returns the answer.
+
+        ``now`` is the time, if the caller has it.
+        """
         reply: _WaitedReply[Any] = _WaitedReply()
-        now = trio.current_time()
+        if now is None:
+            now = trio.current_time()
         requests = step.queue(self._session, reply.done, now + self._retry_for_s)
         self._link.kick(now)
         try:
             if meanwhile is not None:
                 await meanwhile()
-            return await reply.wait()
+            await reply.wait()
+            return reply.get()
         except BaseException:
             for request in requests:
                 self._session.withdraw(request)

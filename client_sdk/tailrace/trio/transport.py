@@ -85,19 +85,15 @@ class TcpTransport:
         self._receive_bytes = RECEIVE_BYTES_MIN
         self._emptied = False  # the last read took less than it could
         self.backlog_bytes = 0
-        self._broken = False
+        self.is_broken = False
         self.on_drained: Callable[[], None] | None = None
 
     @property
     def peer(self) -> str:
         return self._peer
 
-    @property
-    def is_broken(self) -> bool:
-        return self._broken
-
     def send(self, *buffers: bytes | memoryview) -> None:
-        if self._broken:
+        if self.is_broken:
             return
         if not self._queue:
             buffers = self._send_now(buffers)
@@ -111,7 +107,7 @@ class TcpTransport:
 
     def send_file(self, head: bytes, part: FilePart) -> None:
         """Sends ``head`` and then ``part``, or queues them, as ``send`` does. Closes the part when it has left."""
-        if self._broken:
+        if self.is_broken:
             part.close()
             return
         if not self._queue:
@@ -241,7 +237,7 @@ class TcpTransport:
 
     def _break(self) -> None:
         """Sends nothing more, because the peer has gone. ``receive`` returns the end."""
-        self._broken = True
+        self.is_broken = True
         self._drop_queue()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -260,7 +256,7 @@ class TcpTransport:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = self._broken = True
+        self._closed = self.is_broken = True
         self._drop_queue()
         self._queued.set()
         trio.lowlevel.notify_closing(self._sock)

@@ -117,7 +117,8 @@ class FrameDecoder:
 
         Raises ProtocolError (bad check, unknown opcode, reserved bits) or TooLarge; the connection is then of no use.
         """
-        self.feed(data)
+        assert self._offset == len(self._data), "frames of earlier bytes are left"
+        self._data, self._offset = data, 0
         return self.next_frames()
 
     def feed(self, data: bytes) -> None:
@@ -126,20 +127,20 @@ class FrameDecoder:
         self._data, self._offset = data, 0
 
     def next_frames(self, frames_max: int = sys.maxsize) -> list[Frame]:
-        """Returns the next frames that are complete, in order, ``frames_max`` at most; none if more bytes are needed.
+        """Returns the next frames that are complete, in order, ``frames_max`` at most.
 
-        Raises as ``receive_data``.
+        Fewer than ``frames_max`` if more bytes are needed for the next one. Raises as ``receive_data``.
         """
         frames: list[Frame] = []
         if self._begun.nbytes:
             self._complete_begun(frames, frames_max)
-        data = self._data
-        if self._offset < len(data):
+        data, size = self._data, len(self._data)
+        if self._offset < size:
             self._offset = self._cut(data, self._offset, frames, frames_max)
-            if len(frames) < frames_max and self._offset < len(data):
-                self._begun.add(data, self._offset, len(data))
-                self._offset = len(data)
-        if self._offset == len(data):
+            if self._offset < size and len(frames) < frames_max:
+                self._begun.add(data, self._offset, size)
+                self._offset = size
+        if self._offset == size:
             self._data, self._offset = b"", 0
         return frames
 

@@ -87,9 +87,10 @@ class Catalog:
 
     def partition(self, feed_id: bytes, number: int) -> Partition:
         """Returns a partition. Raises UnknownFeed."""
-        partitions = self.of_id(feed_id).partitions
+        feed = self._by_id.get(feed_id) or self.of_id(feed_id)
+        partitions = feed.partitions
         if number >= len(partitions):
-            raise UnknownFeed(f"feed {self.of_id(feed_id).info.name!r} has no partition {number}")
+            raise UnknownFeed(f"feed {feed.info.name!r} has no partition {number}")
         return partitions[number]
 
     def count_partitions(self) -> int:

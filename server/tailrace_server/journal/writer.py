@@ -38,7 +38,6 @@ from tailrace_server.journal.format import (
     file_name,
     lsn,
     pack_record,
-    padded,
     split_lsn,
 )
 from tailrace_server.journal.next_file import NextFile
@@ -180,7 +179,7 @@ class Journal:
     @staticmethod
     def file_of(place: int) -> int:
         """Returns the number of the file that holds the record whose end is the lsn ``place``."""
-        return split_lsn(place)[0]
+        return place // FILE_BYTES_MAX
 
     def statistics(self) -> JournalStatistics:
         """Returns sizes and times for status."""
@@ -277,7 +276,8 @@ class Journal:
             raise JournalFailed(self._stopped)
         assert len(feed_id) == 16
         assert len(branch) == 16
-        size = RECORD_HEADER_BYTES + padded(nbytes)
+        padding = _PADDING[-nbytes & 7]
+        size = RECORD_HEADER_BYTES + nbytes + len(padding)
         if self._offset + size > self._rotate_at and self._offset > FILE_HEADER_BYTES:
             self._rotate()
         offset = self._offset
@@ -291,11 +291,11 @@ class Journal:
             self._key, self._number, offset, synced, nbytes, kind, partition, feed_id, branch, snapshot, covered
         )
         try:
-            self._file.write_at(offset, (header, *payload, _PADDING[-nbytes & 7]), size)
+            self._file.write_at(offset, (header, *payload, padding), size)
         except OSError as error:
             self._take_back(error)
         if self._rotation is not None:
-            rest = *payload, _PADDING[-nbytes & 7]
+            rest = *payload, padding
             self._copy(self._rotation, kind, feed_id, partition, branch, snapshot, covered, rest, nbytes, size)
         self._offset = end
         self._records += 1
@@ -353,7 +353,8 @@ class Journal:
         later call.
         """
         with self._lock:
-            self._require_running()
+            if self._stopped:
+                self._require_running()
             with self._files_lock:
                 rotation, file, number, written = self._rotation, self._file, self._number, self.written
             if self.synced != written:
@@ -365,7 +366,7 @@ class Journal:
                 self._last_sync_seconds = self._clock() - begin
                 self._syncs += 1
                 self.synced = written
-            if self.is_next_due:
+            if self._offset >= self._create_ahead_at:
                 self._create_next()
 
     def _sync_file(self, file: File) -> None:
@@ -397,7 +398,9 @@ class Journal:
             raise self._fail("a finished file could not be cut", error) from error
 
     def _create_next(self) -> None:
-        """Creates the next file ahead. If that fails for now, a rotation creates it."""
+        """Creates the next file ahead, unless it is there. If that fails for now, a rotation creates it."""
+        if not self._next.can_be_created:
+            return
         try:
             self._next.create_ahead(ALLOCATE_BYTES)
         except OSError:

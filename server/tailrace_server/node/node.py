@@ -6,7 +6,7 @@ over, so that the whole node also runs in a simulator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -92,8 +92,10 @@ class Node:
             started_at=self.turn.now,
             unclean_start=None,
         )
+        # Serves one connection to its end.
+        self.handle: Callable[[Transport], Awaitable[None]] = partial(self.connections.handle, self.services)
         storage.on_failed = self._journal_failed
-        storage.on_progress = self.connections.flush
+        storage.on_progress = storage.committer.on_progress = self.connections.flush
         storage.on_turn_ended = self.connections.turn_ended
         storage.space.on_low = self._space_low
 
@@ -144,10 +146,6 @@ class Node:
             nursery.start_soon(listener.serve, self.handle)
             for member in self.members.values():
                 nursery.start_soon(member.run)
-
-    async def handle(self, transport: Transport) -> None:
-        """Serves one connection to its end."""
-        await self.connections.handle(self.services, transport)
 
     async def _tick(self) -> None:
         while True:

@@ -83,8 +83,8 @@ class Partition:
         self.newest_block: Block | None = None  # the tree's last block as it came; None if it is flushed or not known
         self.keys = KeyIndex()  # Invariant: keys.indexed_seq <= high_seq
         self.published = PublishedBatches()  # Invariant: each lies in (tree.base_seq, high_seq], and no merge cuts it
-        self._producers = ProducerTable()
-        self._producers.charge_to(self.account.producers)
+        self.producers = ProducerTable()  # their results, by which a block that is sent again is written once
+        self.producers.charge_to(self.account.producers)
         self.sinks = LastBatches()
 
         # Files. Invariant: a journal file stays while journal_references names it.
@@ -108,17 +108,6 @@ class Partition:
         self._readers: dict[Callable[[], None], None] = {}  # called when rows move from the tree to a segment
         self.on_durable: Callable[[], None] | None = None  # called when durable_seq has risen
         self.on_history_changed: Callable[[], None] | None = None  # called before rows of another history come
-
-    @property
-    def producers(self) -> ProducerTable:
-        """The results of the partition's producers, by which a block that is sent again is written once."""
-        return self._producers
-
-    @producers.setter
-    def producers(self, table: ProducerTable) -> None:
-        self._producers.charge_to(None)
-        self._producers = table
-        table.charge_to(self.account.producers)
 
     @property
     def flushed_seq(self) -> int:
@@ -257,7 +246,7 @@ class Partition:
         self.last_timestamp = header.timestamp
         versions = tuple.__new__(VersionRange, (self.id, branch, header.first_seq, header.last_seq))
         if header.producer_id:
-            self._producers.record(header.producer_id, header.producer_seq, versions, now)
+            self.producers.record(header.producer_id, header.producer_seq, versions, now)
         for notify in self._watchers[Level.MEMORY]:
             notify()
         return versions
@@ -295,7 +284,8 @@ class Partition:
         """Notes that the journal holds everything up to ``seq``, fsynced."""
         assert self.durable_seq <= seq <= self.high_seq
         self.durable_seq = seq
-        self._notify(Level.DISK)
+        for notify in self._watchers[Level.DISK]:
+            notify()
         if self.quorum_seq:  # a majority may have had it before this disk
             self._notify(Level.QUORUM)
         if self.on_durable is not None:
@@ -340,18 +330,24 @@ class Partition:
         """Takes over the producers and last batches that are expected as of ``high_seq``, and expects no more."""
         producers = self.expected.producers_at(self.high_seq)
         if producers is not None:
-            self.producers = producers
+            self.replace_producers(producers)
         self.sinks.tell(self.expected.sinks_at(self.high_seq))
         self.expected = Expected()
+
+    def replace_producers(self, table: ProducerTable) -> None:
+        """Takes over ``table``; the node's account no longer counts the table before it."""
+        self.producers.charge_to(None)
+        self.producers = table
+        table.charge_to(self.account.producers)
 
     def adopt_producers(self, table: ProducerTable, seq: int, file: int) -> None:
         """Takes over the leader's producers as of ``seq``; the journal's ``file`` holds them."""
         self.keep_journal_file(file, seq)
-        self.producers = table
+        self.replace_producers(table)
 
     def drop_producers_above(self, file: int) -> None:
         """Forgets results above ``high_seq``, of blocks that will not come; the journal's ``file`` says so."""
-        self._producers.drop_above(self.high_seq)
+        self.producers.drop_above(self.high_seq)
         self.journal_references.cut(self.high_seq, self.flushed_seq)
         self.journal_references.control(file)
 
@@ -387,7 +383,7 @@ class Partition:
 
     def restore_results(self, branch: bytes, results: ProducerResults, used_at: npt.NDArray[np.float64]) -> None:
         """Records the producers' results of restored blocks of ``branch``."""
-        self._producers.record_all(self.id, branch, results, used_at)
+        self.producers.record_all(self.id, branch, results, used_at)
 
     def restore_log(self, log: FailoverLog) -> None:
         """Takes over a log of the journal. No stream is open yet."""
@@ -395,15 +391,16 @@ class Partition:
 
     def restore_rollback(self, log: FailoverLog, rollbacks: int, producers: ProducerTable) -> None:
         """Takes over a rollback of the journal. The blocks that it voided were not applied."""
-        self.log, self.rollbacks, self.producers = log, rollbacks, producers
+        self.log, self.rollbacks = log, rollbacks
+        self.replace_producers(producers)
         self.last_timestamp = self.held_timestamp
 
     def restore_producers(self, table: ProducerTable | None, seq: int = 0, now: float = 0.0) -> None:
         """Joins in a leader's table as of ``seq`` that the journal held; None: forgets results above ``high_seq``."""
         if table is None:
-            self._producers.drop_above(self.high_seq)
+            self.producers.drop_above(self.high_seq)
         else:
-            self._producers.join_told(table, self.flushed_seq, seq, now)
+            self.producers.join_told(table, self.flushed_seq, seq, now)
 
     # Storage
 
@@ -474,7 +471,7 @@ class Partition:
         self.published.drop_above(seq)
         self.published.drop_through(tree.base_seq)
         self.sinks.forget_above(seq)
-        self._producers.drop_above(seq)
+        self.producers.drop_above(seq)
         self.journal_references.cut(seq, tree.base_seq)
         if file is not None:
             self.journal_references.control(file)
@@ -486,7 +483,7 @@ class Partition:
         self.is_dropped = True
         self.replace_tree(Tree(self.high_seq))
         self.published = PublishedBatches()
-        self.producers = ProducerTable()
+        self.replace_producers(ProducerTable())
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""

@@ -23,6 +23,7 @@ class Leaderships:
         self._by_group = {leadership.group.number: leadership for leadership in self._all}
         self._feeds = feeds
         self._group_of = group_of
+        self._only = self._all[0] if len(self._all) == 1 else None
         assert len(self._by_group) == len(self._all), "each group has one leadership"
         self.system = self.of(SYSTEM_FEED_ID, 0)  # of the group that the feed ``_feeds`` belongs to: it lists the feeds
 
@@ -44,7 +45,7 @@ class Leaderships:
 
     def of(self, feed_id: bytes, partition: int) -> Leadership:
         """Returns the leadership of a partition. The node need not have the feed."""
-        return self._by_group[self._group_of(feed_id, partition)]
+        return self._only or self._by_group[self._group_of(feed_id, partition)]
 
     def of_partition(self, partition: Partition) -> Leadership:
         """Returns the leadership of ``partition``."""

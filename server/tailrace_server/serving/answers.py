@@ -37,7 +37,7 @@ class Answers:
         """``on_queued`` is called when there is something to ``take``."""
         self._node = node
         self._on_queued = on_queued
-        self._queued: list[bytes] = []
+        self.queued: list[bytes] = []  # until ``take``
         self.held_bytes = 0  # of answers that were not taken, those that wait for something included
         self._is_closed = False
         # A wait for other nodes may never end by itself, so it has to end with the connection.
@@ -144,24 +144,19 @@ class Answers:
         if self._is_closed:
             self.held_bytes -= len(data)
             return
-        self._queued.append(data)
+        self.queued.append(data)
         self._on_queued()
 
     # For the connection
 
-    @property
-    def are_queued(self) -> bool:
-        """Whether ``take`` has anything."""
-        return bool(self._queued)
-
     def add_beside(self, data: bytes) -> None:
         """Queues a frame while the connection is being flushed, so that it leaves with the answers."""
         self.held_bytes += len(data)
-        self._queued.append(data)
+        self.queued.append(data)
 
     def take(self) -> bytes:
         """Returns the answers that are queued, in their order, and forgets them."""
-        queued, self._queued = self._queued, []
+        queued, self.queued = self.queued, []
         data = queued[0] if len(queued) == 1 else b"".join(queued)
         self.held_bytes -= len(data)
         return data

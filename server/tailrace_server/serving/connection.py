@@ -71,6 +71,7 @@ class Connection:
 
     def __init__(self, node: Services, transport: Transport, nursery: trio.Nursery) -> None:
         self.node = node
+        self.has_news: Callable[[], None] = partial(node.connections.has_news, self)  # notes that there is to send
         self.answers = Answers(node, self.has_news)
         self.is_closing = False  # the last frame was sent
         self.transport = transport
@@ -139,18 +140,23 @@ class Connection:
         """
         node, turn, monotonic = self.node, self.node.turn, self.node.clock.monotonic
         self.received_at = turn.begin()
-        turn_ends_at = self.received_at + TURN_SECONDS
-        while frames := self.decoder.next_frames(CUT_FRAMES_MAX):
+        turn_ends_at, is_first = self.received_at + TURN_SECONDS, True
+        while True:
+            frames = self.decoder.next_frames(CUT_FRAMES_MAX)
             for frame in frames:
+                if not is_first:  # `run` looks after the last one, which is most often the only one
+                    if self._lacks_room() or monotonic() >= turn_ends_at:
+                        node.connections.turn_ended(self)
+                        await trio.lowlevel.checkpoint()
+                        await self.wait_for_room()
+                        self.received_at = turn.begin()
+                        turn_ends_at = self.received_at + TURN_SECONDS
+                    if self.is_closing or self.transport.is_broken:
+                        return
+                is_first = False
                 self._handle(frame)
-                if self._lacks_room() or monotonic() >= turn_ends_at:
-                    node.connections.turn_ended(self)
-                    await trio.lowlevel.checkpoint()
-                    await self.wait_for_room()
-                    self.received_at = turn.begin()
-                    turn_ends_at = self.received_at + TURN_SECONDS
-                if self.is_closing or self.transport.is_broken:
-                    return
+            if len(frames) < CUT_FRAMES_MAX:
+                return
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""
@@ -302,10 +308,6 @@ class Connection:
                 f"this node came to lead in term {leadership.term} after this connection had its HELLO: connect anew"
             )
 
-    def has_news(self) -> None:
-        """A stream of this connection has something to send."""
-        self.node.connections.has_news(self)
-
     def flush(self) -> None:
         """Sends the queued frames: streams first, since their consumers wait longest."""
         if self.is_closing:
@@ -314,7 +316,7 @@ class Connection:
             self.pump()
         if self.replica is not None:
             self._queue_replica_frames(self.replica)
-        if self.answers.are_queued:
+        if self.answers.queued:
             self.send_answers()
 
     def _queue_replica_frames(self, replica: ServedReplica) -> None:
@@ -338,7 +340,8 @@ class Connection:
         if backlog_bytes or self._charged_bytes:
             self._unsent_bytes = min(self._unsent_bytes + len(data), backlog_bytes)
             self._charge()
-        self._look_again()
+        if self._room is not None:
+            self._look_again()
 
     def pump(self) -> None:
         """Sends the streams' frames, as far as the consumer has granted room and the socket takes them."""

@@ -58,9 +58,9 @@ def _take(
 ) -> None:
     node, flags = connection.node, write.flags
     storage = node.storage
-    storage.require_durable()
-    connection.has_written()
-    storage.require_space()
+    if not connection.writes:
+        connection.has_written()
+    storage.require_writable()
     try:
         versions, fresh = write_block(
             partition,

@@ -30,7 +30,7 @@ class MemoryAccount:
     def __init__(self, bytes_max: int = 256 * 1024 * 1024) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self._stuck = self._given_up = ""
+        self.stuck = self._given_up = ""
         self._room: trio.Event | None = None  # set while a writer waits for room
         self._is_ahead: Callable[[], bool] | None = None  # whether writers are ahead of the flusher
         self.producers = ProducerMemory(self)
@@ -53,7 +53,9 @@ class MemoryAccount:
     @property
     def must_wait(self) -> bool:
         """Whether a writer has to wait, for a flush that will come."""
-        return (self.held >= self.bytes_max or (self._is_ahead is not None and self._is_ahead())) and not self._stuck
+        if self.used + self.producers.used >= self.bytes_max or (self._is_ahead is not None and self._is_ahead()):
+            return not self.stuck
+        return False
 
     def slow_down(self, is_ahead: Callable[[], bool] | None) -> None:
         """Lets writers wait while ``is_ahead()`` returns True, until the next call; None ends it.
@@ -63,19 +65,14 @@ class MemoryAccount:
         self._is_ahead = is_ahead
         self.look_again()
 
-    @property
-    def stuck(self) -> str:
-        """Why the flusher cannot make room; "" if it can."""
-        return self._stuck
-
-    @stuck.setter
-    def stuck(self, why: str) -> None:
-        self._stuck = why or self._given_up
+    def set_stuck(self, why: str) -> None:
+        """Notes why the flusher cannot make room; "" if it can."""
+        self.stuck = why or self._given_up
         self.look_again()
 
     def give_up(self, why: str) -> None:
         """Sets ``stuck`` for good: no write becomes durable in this process any more, so no block can be flushed."""
-        self._given_up = self._stuck = why
+        self._given_up = self.stuck = why
         self.look_again()
 
     def change(self, nbytes: int) -> None:

@@ -71,6 +71,8 @@ class ProducerColumns:
         "_slots",
         "_total",
         "_used_at",
+        "count",
+        "nbytes",
     )
 
     def __init__(self) -> None:
@@ -87,14 +89,15 @@ class ProducerColumns:
         self._last = array("Q")
         self._branches: list[bytes] = []
         self._results_max = _SPARE_RESULTS  # with more of them the columns are rewritten
+        self._measure()
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return self.count
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the columns, at most."""
-        return SLOT_BYTES * len(self._slots) + RESULT_BYTES * (len(self._slot) | _COUNTED_RESULTS - 1)
+    def _measure(self) -> None:
+        """Counts the producers, and the bytes of the columns, at most."""
+        self.count = len(self._slots)
+        self.nbytes = SLOT_BYTES * self.count + RESULT_BYTES * (len(self._slot) | _COUNTED_RESULTS - 1)
 
     def last_number(self, producer_id: int) -> int | None:
         """Returns the number of a producer's last block; None for a producer that is not known."""
@@ -116,6 +119,7 @@ class ProducerColumns:
     def record(self, producer_id: int, number: int, result: VersionRange, now: float) -> None:
         """Adds the result of block ``number``, the producer's last one."""
         slot = self._slots.get(producer_id)
+        is_new = slot is None
         if slot is None:
             slot = self._slots[producer_id] = len(self._slots)
             self._last_number.append(number)
@@ -135,7 +139,10 @@ class ProducerColumns:
         self._branch.append(len(self._branches) - 1)
         self._first.append(first)
         self._last.append(last)
-        if len(self._slot) > self._results_max:
+        results = len(self._slot)
+        if is_new or results % _COUNTED_RESULTS == 0:
+            self._measure()
+        if results > self._results_max:
             self._rewrite(self._live())
 
     def record_all(
@@ -172,6 +179,7 @@ class ProducerColumns:
         self._branch.frombytes(np.full(len(slots), len(self._branches) - 1, np.uint32).tobytes())
         self._first.frombytes(results.firsts.astype(np.uint64).tobytes())
         self._last.frombytes(results.lasts.astype(np.uint64).tobytes())
+        self._measure()
         if len(self._slot) > self._results_max:
             self._rewrite(self._live())
 
@@ -257,6 +265,7 @@ class ProducerColumns:
         self._branches = [self._branches[place] for place in branches.tolist()]
         self._branch = _column(places)
         self._results_max = 2 * len(slots) + _SPARE_RESULTS
+        self._measure()
 
 
 # An array of numpy over a column must not be kept: the column cannot grow meanwhile.

@@ -99,7 +99,7 @@ class ProducerTable:
         self.leader_seq = 0
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return self._columns.count
 
     def decide(self, producer_id: int, number: int, *, resend: bool, now: float) -> ResendDecision:
         """Decides about block ``number`` of a producer; changes nothing."""
@@ -121,8 +121,7 @@ class ProducerTable:
         if result.last_seq <= self.leader_seq:
             return
         columns = self._columns
-        known = len(columns)
-        if known >= min(self._look_at, PRODUCERS_MAX) and columns.last_number(producer_id) is None:
+        if columns.count >= min(self._look_at, PRODUCERS_MAX) and columns.last_number(producer_id) is None:
             self._make_room(now)
         columns.record(producer_id, number, result, now)
         if columns.nbytes != self._charged and self._memory is not None:
@@ -143,16 +142,16 @@ class ProducerTable:
         columns = self._columns
         is_small = len(results.numbers) < _TOGETHER_MIN
         # If the table becomes full, the order of the producers decides which are forgotten.
-        if is_small or len(columns) + len(np.unique(results.producers)) >= PRODUCERS_MAX:
+        if is_small or columns.count + len(np.unique(results.producers)) >= PRODUCERS_MAX:
             rows = zip(*(column.tolist() for column in (*results, used_at)), strict=True)
             for producer, number, first, last, now in rows:
                 self.record(producer, number, VersionRange(partition, branch, first, last), now)
             return
         columns.record_all(partition, branch, results, used_at)
         now = float(used_at[-1])
-        if len(columns) >= self._look_at:
+        if columns.count >= self._look_at:
             self._forget_aged(now)
-            self._look_at = max(2 * len(columns), _LOOK_AT_MIN)
+            self._look_at = max(2 * columns.count, _LOOK_AT_MIN)
         if self._memory is not None:
             self._charge()
             self._memory.make_room(now)
@@ -160,10 +159,10 @@ class ProducerTable:
     def _make_room(self, now: float) -> None:
         """Forgets producers that are over their age, and the least recently used ones of a full table."""
         self._forget_aged(now)
-        if len(self._columns) >= PRODUCERS_MAX:
-            self._columns.forget(self._columns.oldest(len(self._columns) // _EVICTED_SHARE or 1))
+        if self._columns.count >= PRODUCERS_MAX:
+            self._columns.forget(self._columns.oldest(self._columns.count // _EVICTED_SHARE or 1))
             self._evicted_at = now
-        self._look_at = max(2 * len(self._columns), _LOOK_AT_MIN)
+        self._look_at = max(2 * self._columns.count, _LOOK_AT_MIN)
 
     def _forget_aged(self, now: float) -> None:
         aged = now - self._columns.used_at() >= ENTRY_AGE_S_MAX
@@ -181,7 +180,7 @@ class ProducerTable:
         self._charge()
 
     def _charge(self) -> None:
-        self._charged = self._columns.nbytes if len(self._columns) else 0
+        self._charged = self._columns.nbytes if self._columns.count else 0
         if self._memory is not None:
             self._memory.charge(self, self._charged)
 

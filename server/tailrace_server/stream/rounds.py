@@ -89,6 +89,8 @@ class Rounds:
     @property
     def has_news(self) -> bool:
         """There may be something to send, or to read."""
+        if not self.slots:  # as on a connection that writes: no stream has a turn or reads
+            return bool(self._out) or self._in_pass
         return bool(self._turns or self._out or self._reads.queue) or self._in_pass
 
     @property

@@ -55,7 +55,7 @@ class Tree:
     better, except dropping and replacing: these copy the references to chunks, about 1 µs for 1,000 blocks.
     """
 
-    __slots__ = ("_aging", "_chunks", "_sums", "_tail", "_tail_memory_bytes", "_tail_nbytes", "base_seq", "last_seq")
+    __slots__ = ("_aging", "_chunks", "_sums", "_tail", "_tail_nbytes", "base_seq", "last_seq", "memory_bytes")
 
     def __init__(self, base_seq: int = 0) -> None:
         """Makes an empty tree, whose first block will begin right above ``base_seq``."""
@@ -63,7 +63,8 @@ class Tree:
         self._sums = _Sums()
         self._aging = _NOTHING_AGED
         self._tail: tuple[Block, ...] = ()
-        self._tail_nbytes = self._tail_memory_bytes = 0
+        self._tail_nbytes = 0
+        self.memory_bytes = 0  # of all blocks (memory.py)
         self.base_seq = base_seq
         self.last_seq = base_seq
 
@@ -83,30 +84,25 @@ class Tree:
         return self._sums.nbytes + self._tail_nbytes
 
     @property
-    def memory_bytes(self) -> int:
-        """The memory of the blocks (memory.py)."""
-        return self._sums.memory_bytes + self._tail_memory_bytes
-
-    @property
     def unmerged_blocks(self) -> int:
         """The number of blocks that merging has not passed yet."""
-        return self.block_count - self._aging.passed_blocks
+        return self._sums.blocks + len(self._tail) - self._aging.passed_blocks
 
     def append(self, block: Block) -> Tree:
         """Returns this tree with ``block`` at its end; the block begins right above ``last_seq``."""
         header, body, tail = block.header, block.body, self._tail
         assert header.first_seq == self.last_seq + 1, "blocks of a partition are contiguous"
         if type(body) is bytes:  # memory_of, inline for the most frequent blocks
-            memory_bytes = self._tail_memory_bytes + _BYTES_WITH_OWN_BODY + len(body)
+            memory_bytes = self.memory_bytes + _BYTES_WITH_OWN_BODY + len(body)
         else:
-            memory_bytes = self._tail_memory_bytes + memory_of(block, tail[-1] if tail else None)
+            memory_bytes = self.memory_bytes + memory_of(block, tail[-1] if tail else None)
         tree = _new_tree(Tree)
         tree._chunks = self._chunks
         tree._sums = self._sums
         tree._aging = self._aging
         tree._tail = (*tail, block)
         tree._tail_nbytes = self._tail_nbytes + HEADER_BYTES + header.stored_bytes
-        tree._tail_memory_bytes = memory_bytes
+        tree.memory_bytes = memory_bytes
         tree.base_seq = self.base_seq
         tree.last_seq = header.last_seq
         if len(tail) + 1 >= CHUNK_BLOCKS_MAX:
@@ -127,6 +123,7 @@ class Tree:
             tree = tree._copy()
             tree._chunks = tree._chunks.extend(made)
             tree._sums = tree._sums.changed((), made)
+            tree.memory_bytes = tree._sums.memory_bytes  # the tail is empty
             tree.last_seq = made[-1].last_seq
         for block in blocks[begin:]:
             tree = tree.append(block)
@@ -135,14 +132,15 @@ class Tree:
     def _close_tail(self) -> None:
         """Turns the full tail into a chunk, in a tree that is not shared yet."""
         tail = self._tail
-        memory_bytes = self._tail_memory_bytes - HEADER_OBJECT_BYTES * len(tail)
+        memory_bytes = self.memory_bytes - self._sums.memory_bytes - HEADER_OBJECT_BYTES * len(tail)
         chunk = Chunk(tail[0].header.first_seq, tail, self._tail_nbytes, memory_bytes)
         for block in tail:
             block.forget_header()
         self._chunks = self._chunks.append(chunk)
         self._sums = self._sums.changed((), (chunk,))
+        self.memory_bytes = self._sums.memory_bytes
         self._tail = ()
-        self._tail_nbytes = self._tail_memory_bytes = 0
+        self._tail_nbytes = 0
 
     def drop_through(self, seq: int) -> Tree:
         """Returns this tree without the blocks that end at or below ``seq``; a block that ends above it stays whole."""
@@ -154,6 +152,7 @@ class Tree:
         count = bisect_right(chunks, seq, key=_last_seq_of_chunk)
         dropped, rest = chunks[:count], chunks[count:]
         tree = self._copy()
+        tail_memory_bytes = self.memory_bytes - self._sums.memory_bytes
         if rest:
             whole, kept = rest[0], _above(rest[0].blocks, seq)
             if len(kept) < len(whole.blocks):
@@ -164,9 +163,10 @@ class Tree:
             kept = _above(self._tail, seq)
             if len(kept) < len(self._tail):
                 tree._tail = kept
-                tree._tail_nbytes, tree._tail_memory_bytes = _wire_bytes(kept), memory_of_all(kept)
+                tree._tail_nbytes, tail_memory_bytes = _wire_bytes(kept), memory_of_all(kept)
             tree._sums = _Sums()
             tree.base_seq = kept[0].header.first_seq - 1
+        tree.memory_bytes = tree._sums.memory_bytes + tail_memory_bytes
         tree._chunks = pvector(rest)
         tree._aging = self._aging.dropped(count, rest)
         return tree
@@ -221,6 +221,7 @@ class Tree:
         else:
             tree._chunks = pvector([*self._range(0, start), *made, *self._range(stop, len(self._chunks))])
         tree._sums = self._sums.changed(plan.chunks, made)
+        tree.memory_bytes = self.memory_bytes + tree._sums.memory_bytes - self._sums.memory_bytes
         tree._aging = self._aging.merged(plan, made)
         return tree
 
@@ -306,7 +307,7 @@ class Tree:
         sums = _Sums().changed((), chunks)
         assert sums == self._sums, f"{sums} in the chunks, {self._sums} counted"
         tail_sums = _wire_bytes(tail), memory_of_all(tail)
-        counted = self._tail_nbytes, self._tail_memory_bytes
+        counted = self._tail_nbytes, self.memory_bytes - sums.memory_bytes
         assert tail_sums == counted, f"{tail_sums} bytes and memory in the tail, {counted} counted"
         aging = self._aging
         assert 0 <= aging.settled <= aging.passed <= len(chunks), f"{aging} of {len(chunks)} chunks"

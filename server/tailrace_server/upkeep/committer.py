@@ -73,7 +73,8 @@ class Committer:
         self.usual_sync_seconds = 0.0  # the median of the last small fsyncs
         self.failure: NotDurable | None = None
         self.syncs = 0
-        self.on_committed: Callable[[], None] = _nothing
+        self.on_committed: Callable[[], None] = _nothing  # called after each fsync, or its failure
+        self.on_progress: Callable[[], None] = _nothing  # called when partitions were told, and when writers were
 
     def note(self, partition: Partition) -> None:
         """Notes that ``partition`` has just been written to, up to its high seq."""
@@ -195,11 +196,12 @@ class Committer:
                 durable[partition] = seq
             for partition, seq in durable.items():
                 partition.durable_through(seq)
-        self.on_committed()
+        self.on_progress()
         if answers and answers[0][0] <= synced:
             while answers and answers[0][0] <= synced:
                 answers.popleft()[1](None)
-            self.on_committed()
+            self.on_progress()
+        self.on_committed()
         if answers:  # also if no partition waits: control records have none, as that of a new feed
             self.hurry()
         if waiting or answers:
@@ -211,6 +213,7 @@ class Committer:
         while self._answers:
             self._answers.popleft()[1](error)
         self.on_committed()
+        self.on_progress()
 
 
 def _nothing() -> None:

@@ -22,6 +22,7 @@ from tailrace_server.compaction.process import Rate
 from tailrace_server.compaction.task import CompactionResult, CompactionTask
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import LostSegment
 from tailrace_server.partition.partition import Partition
@@ -71,6 +72,7 @@ class Compactor:
         self,
         host: Host,
         data: str,
+        journal: Journal,
         store: ManifestStore,
         installer: Installer,
         catalog: Catalog,
@@ -81,6 +83,7 @@ class Compactor:
         """``rate_max`` bounds the bytes a second of a compaction beside writes; 0: no bound."""
         self._host = host
         self._data = data
+        self._journal = journal
         self._store = store
         self._installer = installer
         self._catalog = catalog
@@ -95,7 +98,7 @@ class Compactor:
         self._damaged: set[str] = set()  # segments that could not be read
         self._told: set[tuple[Partition, int]] = set()  # whose wrong hashes were logged
         self._wanted = trio.Event()
-        self._writes = self._writes_seen = 0
+        self._written_before = journal.written  # as of the last look at the rate
         self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
         self.uptime = uptime
         self.on_damage: Callable[[SegmentDamaged], None] = lambda _: None
@@ -108,10 +111,6 @@ class Compactor:
     def statistics(self) -> CompactionStatistics:
         """Returns counts for status."""
         return CompactionStatistics(self._compactions, self._bytes, self._rows_read, self._rows_dropped, self.failure)
-
-    def wrote(self) -> None:
-        """Notes a write: compactions have to leave room for writers."""
-        self._writes += 1
 
     def consider(self, partition: Partition) -> None:
         """Notes that the chain of ``partition`` has changed."""
@@ -318,8 +317,8 @@ class Compactor:
     async def _keep_rate(self) -> None:
         while True:
             await trio.sleep(RATE_SECONDS)
-            is_written = self._writes != self._writes_seen
-            self._writes_seen = self._writes
+            written = self._journal.written
+            is_written, self._written_before = written != self._written_before, written
             waiting = [*self._candidates, *([self._tended] if self._tended else [])]
             behind = any(len(partition.chain.segments) >= SEGMENTS_BEHIND for partition in waiting)
             self._rate.set(self._rate_max if is_written and not behind else 0)

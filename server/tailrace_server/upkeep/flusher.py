@@ -186,7 +186,7 @@ class Flusher:
             failure = await self._try(self._space.look) or failure
         failure = failure or next((why for _, _, why in self._failed.values()), "")
         # As long as flushes succeed there will be room again, and writers wait for it.
-        self._account.stuck = failure or self._why_not_yet() if self._flushes == flushes else ""
+        self._account.set_stuck(failure or self._why_not_yet() if self._flushes == flushes else "")
         self._tell(failure, self._trim_failure)
 
     def _begin_pace(self, due: Collection[Due[Partition]]) -> Pace | None:

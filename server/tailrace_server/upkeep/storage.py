@@ -86,7 +86,7 @@ class Storage:
         self.flusher.count_partitions = catalog.count_partitions
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
         self.compactor = Compactor(
-            host, data, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
+            host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
         self.compactor.on_damage = self.found_damage
         self.committer = Committer(journal, host.clock, host.workers)
@@ -105,7 +105,6 @@ class Storage:
         """Notes that ``partition`` has grown: it is to be made durable, and flushed later."""
         self.committer.note(partition)
         self.flusher.note(partition)
-        self.compactor.wrote()
 
     def require_durable(self) -> None:
         """Raises NotDurable if the journal has failed. The traceback of an earlier raise is dropped."""
@@ -114,8 +113,15 @@ class Storage:
 
     def require_space(self) -> None:
         """Raises NoSpace if the disk is nearly full, or if memory is full and cannot be flushed."""
-        if self.space.low or (self.memory.is_full and self.memory.stuck):
+        if self.space.low or (self.memory.stuck and self.memory.is_full):
             raise NoSpace(self.space.low or self.memory.stuck)
+
+    def require_writable(self) -> None:
+        """Raises as ``require_durable`` and ``require_space``. Each write asks, and most often nothing is wrong."""
+        if self.committer.failure is not None:
+            self.require_durable()
+        if self.space.low or self.memory.stuck:
+            self.require_space()
 
     async def all_durable(self) -> None:
         """Returns once all that was written before the call is durable. Raises NotDurable if that fails."""
@@ -155,7 +161,6 @@ class Storage:
         if failure is not None:
             self.memory.give_up(str(failure))
             self.on_failed(failure)
-        self.on_progress()
         if self.memory.is_tight:  # newly durable blocks can be flushed
             self.flusher.wake()
 

@@ -51,7 +51,7 @@ async def test_nobody_waits_where_nothing_will_ever_be_flushed(autojump_clock):
         nursery.start_soon(account.room)
         await trio.testing.wait_all_tasks_blocked()
         account.give_up("the disk is gone")
-    account.stuck = ""
+    account.set_stuck("")
     assert account.stuck == "the disk is gone"
     with trio.fail_after(1):
         await account.room()
@@ -71,10 +71,10 @@ async def test_nobody_waits_while_there_will_be_no_room(autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer)
         await trio.testing.wait_all_tasks_blocked()
-        account.stuck = "the disk is full"
+        account.set_stuck("the disk is full")
         await trio.testing.wait_all_tasks_blocked()
         assert through == ["the disk is full"]
         assert not account.must_wait
         assert account.is_full
-        account.stuck = ""
+        account.set_stuck("")
         assert account.must_wait

@@ -125,9 +125,9 @@ def test_what_is_left_is_given_back():
     assert account.held == held(account, [partition]) > 0
     table = ProducerTable()
     table.record(1, 1, VersionRange(0, BRANCH, 5, 5), 1.0)
-    other.producers = table
+    other.replace_producers(table)
     assert account.held == held(account, [partition, other])
-    other.producers = ProducerTable()
+    other.replace_producers(ProducerTable())
     assert account.held == held(account, [partition])
     partition.producers.drop_above(0)
     assert account.held == 0
@@ -174,7 +174,7 @@ def test_forgetting_never_writes_a_resend_twice(bytes_max, taken):
             now += client
         elif kind == "restart":
             entries, evicted_age_s = table.snapshot(now)
-            partitions[place].producers = ProducerTable()
+            partitions[place].replace_producers(ProducerTable())
             partitions[place].producers.restore(entries, evicted_age_s, now)
         else:
             last, at = written.get((place, client), (0, now))

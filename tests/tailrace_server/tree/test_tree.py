@@ -184,12 +184,13 @@ def test_check_notices_what_does_not_hold():
             "_tail": (),
             "last_seq": 6,
             "_sums": module._Sums().changed((), made),
+            "memory_bytes": module._Sums().changed((), made).memory_bytes,
         }
 
     good = chunk_of([first, second, third])
     for parts, problem in (
         ({"_tail_nbytes": 1}, "in the tail"),
-        ({"_tail_memory_bytes": 1}, "in the tail"),
+        ({"memory_bytes": 1}, "in the tail"),
         ({"last_seq": 5}, "noted is 5"),
         ({"base_seq": 1}, "a gap before seq 1"),
         ({"_tail": (first,) * CHUNK_BLOCKS_MAX}, "the tail has 64 blocks"),
@@ -199,7 +200,7 @@ def test_check_notices_what_does_not_hold():
         (chunks(good._replace(nbytes=2)), "misstates"),
         (chunks(good._replace(blocks=())), "has 0 blocks"),
         (chunks(good) | {"_sums": module._Sums()}, "blocks=3"),
-        (chunks(good) | {"_tail_nbytes": 0, "_tail_memory_bytes": 0, "_aging": module.Aging(0, 1)}, "waiting_bytes=0"),
+        (chunks(good) | {"_tail_nbytes": 0, "_aging": module.Aging(0, 1)}, "waiting_bytes=0"),
     ):
         with pytest.raises(AssertionError, match=problem):
             broken(**parts).check()

@@ -54,7 +54,7 @@ class Made:
         self.committer = Committer(self.journal, self.clock, ThreadWorkers())
         self.partitions = [FakePartition() for _ in range(3)]
         self.log = []
-        self.committer.on_committed = lambda: self.log.append("flush")
+        self.committer.on_progress = lambda: self.log.append("flush")
 
     def write(self, number=0, *, size=10, answer=None):
         """A block of a partition; ``answer`` names the write of whoever waits for it."""
