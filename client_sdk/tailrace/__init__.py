@@ -12,14 +12,12 @@ hold the protocol's state, without any I/O; ``model``, ``wire`` and ``block`` ar
 
 from __future__ import annotations
 
-from tailrace import indexes
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tailrace._version import __version__
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
-from tailrace.consuming.explain import Explanation, Outcome
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.copies.fetch import Fetched, FetchedPartition
-from tailrace.copies.layout import PartitionCopy, SegmentCopy
-from tailrace.copies.reader import SegmentReader
 from tailrace.errors import (
     BadBlock,
     BadCopy,
@@ -50,7 +48,6 @@ from tailrace.errors import (
     WritesLost,
     WrongProcess,
 )
-from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model import (
     Delete,
     EndReason,
@@ -67,10 +64,18 @@ from tailrace.model.position import Position, Positions
 from tailrace.requests.staging import Published, SealedStage
 from tailrace.trio.client import Client, connect
 from tailrace.trio.feed import Feed
-from tailrace.trio.follower import Follower
 from tailrace.trio.stage import Stage
 from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
+
+if TYPE_CHECKING:
+    from tailrace import indexes
+    from tailrace.consuming.explain import Explanation, Outcome
+    from tailrace.copies.fetch import Fetched, FetchedPartition
+    from tailrace.copies.layout import PartitionCopy, SegmentCopy
+    from tailrace.copies.reader import SegmentReader
+    from tailrace.indexes.checkpoint import Checkpoint
+    from tailrace.trio.follower import Follower
 
 __all__ = [
     "BadBlock",
@@ -139,3 +144,31 @@ __all__ = [
     "connect",
     "indexes",
 ]
+
+# What most programs do not need, by name: the module that has it.
+_LATER = {
+    "Checkpoint": "tailrace.indexes.checkpoint",
+    "Explanation": "tailrace.consuming.explain",
+    "Fetched": "tailrace.copies.fetch",
+    "FetchedPartition": "tailrace.copies.fetch",
+    "Follower": "tailrace.trio.follower",
+    "Outcome": "tailrace.consuming.explain",
+    "PartitionCopy": "tailrace.copies.layout",
+    "SegmentCopy": "tailrace.copies.layout",
+    "SegmentReader": "tailrace.copies.reader",
+}
+
+if not TYPE_CHECKING:  # a type checker would take each name for one of this package
+
+    def __getattr__(name: str) -> Any:
+        """Loads a name of `_LATER`, or `indexes`, when it is first used."""
+        if name == "indexes":
+            return import_module("tailrace.indexes")
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(_LATER[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """Names those too that are not loaded yet."""
+        return sorted({*globals(), *__all__})

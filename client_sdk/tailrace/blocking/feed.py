@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from tailrace.blocking.fetch import run_fetch
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stage import Stage
 from tailrace.blocking.writer import Writer
-from tailrace.copies.fetch import Fetched, Progress, fetch_plan
+from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.staging import Published, SealedStage
+
+if TYPE_CHECKING:
+    from tailrace.copies.fetch import Fetched
 
 TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 
@@ -133,9 +136,11 @@ class Feed:
         *,
         partitions: Iterable[int] | None = None,
         visibility: str = "disk",
-        progress: Progress | None = None,
+        progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
     ) -> Fetched:
+        from tailrace.blocking.fetch import run_fetch
+
         fetch = fetch_plan(self._runner.core, self._core, directory, partitions, visibility, progress)
         return run_fetch(self._runner, fetch, timeout)
 

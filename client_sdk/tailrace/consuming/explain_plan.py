@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tailrace.consuming.explain import Explanation, explain, request_of
+from typing import TYPE_CHECKING
+
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.requests.client_core import ClientCore
@@ -10,6 +11,9 @@ from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.plan import Call, Plan
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer
+
+if TYPE_CHECKING:
+    from tailrace.consuming.explain import Explanation
 
 
 def explain_plan(
@@ -29,6 +33,8 @@ def explain_plan(
         UnknownFeed: The feed does not exist.
         Retryable: No node has answered in time.
     """
+    from tailrace.consuming.explain import explain, request_of  # few programs ask for explanations
+
     level = feed.level(visibility)
     found = yield from feed.ask_again()
     positions.require_feed(client.cluster_id, found.feed_id)

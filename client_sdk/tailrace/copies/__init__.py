@@ -7,6 +7,7 @@
     compare.py    a copy against a checkpoint of a node: the decision, and the missing files, pure
     directory.py  the directory while a fetch works on it
     receiver.py   a segment's file while it comes
+    fetch_plan.py the call of a fetch, which loads fetch.py
     fetch.py      the plans of a fetch
 
 chain.py needs numpy, and reader.py imports it at the first need.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -112,49 +111,6 @@ class Fetched(NamedTuple):
         return sum(partition.fetched_bytes for partition in self.partitions.values())
 
 
-# Called with the bytes that were received, and that are to be received, as far as both are known.
-Progress: TypeAlias = Callable[[int, int], None]
-
-
-def fetch_plan(
-    client: ClientCore,
-    feed: FeedCore,
-    directory: str | os.PathLike[str],
-    partitions: Iterable[int] | None,
-    visibility: str,
-    progress: Progress | None,
-) -> FeedFetch:
-    """Makes a directory a copy of the feed, of the node's segments as files. Run it again to bring the copy up to date.
-
-    A later fetch takes over the files that the directory has, and removes those that the node has compacted since. The
-    copy of a partition is replaced in one step: a reader finds the old one or the new one. A fetch that was interrupted
-    goes on behind the last byte that it has. Each partition has all that was acknowledged before the call, in a set at
-    level quorum.
-
-    Args:
-        directory: The directory. It is made if it is not there. It must be empty, or a copy of the same feed.
-        partitions: Only these partitions. Default: all. Others that the directory has stay as they are.
-        visibility: "disk" or "quorum": the level that mutations must have reached.
-        progress: Called now and then with the bytes that were received, and those that are to be received.
-
-    Returns:
-        The fetched partitions, and how many bytes have come.
-
-    Raises:
-        BadCopy: The directory has other files, a copy of another feed or history, or another fetch works on it.
-        BadSegment: A file has come damaged twice.
-        UnknownCheckpoint: The node does not keep the files for long enough, three times in a row.
-        UnknownFeed: The feed does not exist.
-        ValueError: The level or a partition does not exist.
-        Retryable: No node has answered in time. The files that came stay for the next fetch.
-        OSError: The disk of this machine is full, or refuses something.
-    """
-    level = feed.level(visibility)
-    if level == Level.MEMORY:
-        raise ValueError('segments have visibility "disk" or "quorum", not "memory"')
-    return FeedFetch(client, feed, os.fspath(directory), partitions, level, progress)
-
-
 class FeedFetch:
     """The fetch of a feed into the directory ``path``. The shell calls ``close`` at its end."""
 
@@ -165,7 +121,7 @@ class FeedFetch:
         path: str,
         partitions: Iterable[int] | None,
         level: Level,
-        progress: Progress | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.path = path
         self._client = client

@@ -21,7 +21,6 @@ from tailrace.requests.lane import Lane, WriteRequest
 from tailrace.requests.request import Request
 from tailrace.requests.session import RequestSession
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import SegmentFetch
 
 _T = TypeVar("_T")
 
@@ -129,6 +128,8 @@ class FetchParts(NamedTuple):
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
         if not self.parts:
             done([], None)
+        from tailrace.wire.segment_messages import SegmentFetch
+
         gathered = _Gathered(len(self.parts), done)
         requests = []
         for number, part in enumerate(self.parts):

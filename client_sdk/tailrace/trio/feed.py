@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from tailrace.consuming.explain import Explanation
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.items import Items
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.subscription import Subscription, checked_subscription
-from tailrace.copies.fetch import Fetched, Progress, fetch_plan
-from tailrace.indexes import Index
+from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.replies import PartitionMap
 from tailrace.requests.staging import Published, SealedStage
-from tailrace.trio.fetch import run_fetch
-from tailrace.trio.follower import Follower
 from tailrace.trio.host import Host
 from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stage import Stage
 from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 from tailrace.wire.filters import StreamFilter
+
+if TYPE_CHECKING:
+    from tailrace.consuming.explain import Explanation
+    from tailrace.copies.fetch import Fetched
+    from tailrace.indexes import Index
+    from tailrace.trio.follower import Follower
 
 
 class Feed:
@@ -218,6 +221,8 @@ class Feed:
             BadPosition: On entering: the index belongs to another feed or cluster.
             UnknownFeed: On entering: the feed does not exist.
         """
+        from tailrace.trio.follower import Follower
+
         return Follower(self, index, visibility=visibility, ring=ring)
 
     @documented(
@@ -230,8 +235,10 @@ class Feed:
         *,
         partitions: Iterable[int] | None = None,
         visibility: str = "disk",
-        progress: Progress | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Fetched:
+        from tailrace.trio.fetch import run_fetch
+
         fetch = fetch_plan(self._runner.core, self._core, directory, partitions, visibility, progress)
         return await run_fetch(self._runner, fetch)
 
