@@ -129,3 +129,6 @@ class InlineWorker:
         with trio.CancelScope(shield=True):  # as with a thread, whose end is waited for
             await trio.lowlevel.checkpoint()
         return function(*args)
+
+    def post(self, function, *args):
+        function(*args)

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any, TypeVar
 
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.copies.fetch import Exchange, FeedFetch, Fetched, FetchPlan, FetchStep, OnDisk
 from tailrace.errors import TailraceError
-from tailrace.requests.plan import Continue
+from tailrace.requests.plan import Continue, FetchParts
 
 _T = TypeVar("_T")
+
+
+class _Arrived:
+    """Bytes of parts that have arrived, and are to be stored: the work of an exchange."""
+
+    def __init__(self, step: Exchange) -> None:
+        self._store = step.store
+        self._pieces: collections.deque[tuple[int, memoryview]] = collections.deque()
+
+    def add(self, number: int, data: memoryview) -> None:
+        """Keeps the next bytes of a part. Any thread may call it."""
+        self._pieces.append((number, data))
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._pieces)
+
+    def do(self) -> None:
+        """Stores the bytes. Waits for the disk."""
+        while self._pieces:
+            self._store(*self._pieces.popleft())
 
 
 def run_fetch(runner: BlockingRunner, fetch: FeedFetch, timeout: float | None) -> Fetched:
@@ -45,7 +67,12 @@ def _take(runner: BlockingRunner, step: FetchStep, timeout: float | None) -> Any
     if isinstance(step, OnDisk):
         return step.function()
     if isinstance(step, Exchange):
-        return runner.ask(step.fetch, runner.deadline(timeout), step.store)
+        arrived = _Arrived(step)
+        fetch = FetchParts(step.checkpoint_id, step.parts, arrived.add)
+        try:
+            return runner.ask(fetch, runner.deadline(timeout), arrived)
+        finally:
+            arrived.do()
     if isinstance(step, Continue):
         return None  # each request has a time of its own
     return runner.ask(step, runner.deadline(timeout))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.link import BlockingLink
@@ -16,13 +16,26 @@ from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.plan import Answered, AskLeader, Continue, Pause, Plan, RequestStep, Step
+from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep, Step
 from tailrace.requests.reply import Reply
-from tailrace.requests.request import Request
+from tailrace.requests.request import Answered, Request
 from tailrace.requests.senders import Waits
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+
+
+class Work(Protocol):
+    """Work that comes with the answers to a request."""
+
+    @property
+    def waits(self) -> bool:
+        """There is something to do. Any thread may look."""
+        ...
+
+    def do(self) -> None:
+        """Does all of it."""
+        ...
 
 
 class BlockingRunner:
@@ -106,10 +119,10 @@ class BlockingRunner:
             return None
         return self.ask(step, deadline)
 
-    def ask(self, step: RequestStep, deadline: float, meanwhile: Callable[[], None] | None = None) -> Any:
-        """Queues a step's requests, sends them, calls ``meanwhile``, and returns the answer.
+    def ask(self, step: RequestStep, deadline: float, work: Work | None = None) -> Any:
+        """Queues a step's requests, sends them, and returns the answer. Does ``work`` meanwhile, when there is some.
 
-        ``deadline`` is in monotonic seconds; the time that ``meanwhile`` takes does not count.
+        ``deadline`` is in monotonic seconds; the time that the work takes does not count.
         """
         self._check_open()
         reply: Reply[Any] = Reply()
@@ -121,9 +134,9 @@ class BlockingRunner:
         try:
             # An interrupt can come right after this, so the requests are in the list before the change ends.
             self._change(queue)
-            if meanwhile is not None:
-                self.kick()
-                meanwhile()
+            while work is not None and not reply.finished:
+                self._link.run_until(lambda: reply.finished or work.waits, None)
+                work.do()
                 self._check_open()
             self._link.run_until(lambda: reply.finished, None)
         except BaseException:

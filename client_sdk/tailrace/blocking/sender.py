@@ -13,7 +13,8 @@ from tailrace.model.documented import documented
 from tailrace.requests.batch import check_value
 from tailrace.requests.lane import Lane
 from tailrace.requests.outbox import Outbox, Settle
-from tailrace.requests.plan import Answered, RequestStep
+from tailrace.requests.plan import RequestStep
+from tailrace.requests.request import Answered
 from tailrace.requests.senders import RowSender
 
 

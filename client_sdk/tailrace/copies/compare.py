@@ -25,6 +25,8 @@ from tailrace.wire.segment_messages import PART_BYTES_MAX, PartitionCheckpoint
 WINDOW_BYTES_FIRST = 1024 * 1024
 WINDOW_BYTES_MIN = 64 * 1024
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
+# The parts that one partition asks for at a time: a node lets 64 of a connection wait, and refuses others for now.
+WINDOW_PARTS_MAX = 16
 FAST_SECONDS = 0.5
 SLOW_SECONDS = 4.0
 
@@ -103,9 +105,12 @@ class PartCutter:
         self._files = collections.deque(files)
 
     def next_parts(self, window_bytes: int, part_bytes_max: int) -> list[Part]:
-        """Returns parts of ``window_bytes`` together, of ``part_bytes_max`` at most each; none at the end."""
+        """Returns parts of ``window_bytes`` together, of ``part_bytes_max`` at most each; none at the end.
+
+        Returns WINDOW_PARTS_MAX parts at most.
+        """
         parts: list[Part] = []
-        while self._files and window_bytes > 0:
+        while self._files and window_bytes > 0 and len(parts) < WINDOW_PARTS_MAX:
             segment, offset = self._files.popleft()
             nbytes = min(segment.nbytes - offset, part_bytes_max, window_bytes)
             if nbytes > 0:

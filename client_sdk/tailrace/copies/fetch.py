@@ -1,7 +1,7 @@
 """Fetches a feed into a directory: the plans of `Feed.fetch`, without a network. A shell carries out their steps.
 
     checkpoint of a partition ──> compare ──> parts of the missing files ──> verified, named ──> installed ──> release
-                                                   parts of the next window are on their way meanwhile
+                                              └─ written as they arrive
 
 A node that restarted, or that was not asked for a while, keeps the files no longer: the fetch asks for another
 checkpoint, and takes over the files that it has.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -34,7 +34,7 @@ from tailrace.model import FeedInfo, Level
 from tailrace.model.arguments import count
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.plan import Call, Continue, FetchParts
+from tailrace.requests.plan import Call, Continue
 from tailrace.requests.replies import feed_info
 from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
@@ -55,10 +55,15 @@ class OnDisk(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Fetches parts, and calls ``store``, which waits for the disk, meanwhile. The result is that of ``fetch``."""
+    """Fetches ``parts`` of a checkpoint's files: (segment id, offset, bytes) of each.
 
-    fetch: FetchParts
-    store: Callable[[], None]
+    ``store`` is called with the number of a part and its next bytes, as they arrive. It waits for the disk and raises
+    nothing. The step ends after its last call, also if the fetch fails.
+    """
+
+    checkpoint_id: bytes
+    parts: list[tuple[bytes, int, int]]
+    store: Callable[[int, memoryview], None]
 
 
 FetchStep: TypeAlias = Call | OnDisk | Exchange | Continue
@@ -274,35 +279,39 @@ class _PartitionFetch:
         yield OnDisk(partial(self._directory.require_room, wanted))
         files = _ReceivedFiles(self._directory.folder(self._partition), self._feed_id, self._partition)
         self._feed.taken(wanted)
+        before = self._bytes
         try:
             whole = [segment for segment, nbytes in begun.items() if nbytes == segment.nbytes]
-            store = partial(files.finish_all, whole)
+            yield OnDisk(partial(files.finish_all, whole))
             cutter = PartCutter(begun.items())
             while parts := cutter.next_parts(self._window_bytes, part_bytes(self._window_bytes)):
-                began_at = self._feed.clock()
-                fetch = FetchParts(checkpoint_id, [(part.segment.id, part.offset, part.nbytes) for part in parts])
-                buffers = yield Exchange(fetch, store)
+                began_at, stored = self._feed.clock(), files.stored_bytes
+                fetched = [(part.segment.id, part.offset, part.nbytes) for part in parts]
+                try:
+                    yield Exchange(checkpoint_id, fetched, partial(files.store, parts))
+                finally:
+                    self._bytes += files.stored_bytes - stored
+                    self._feed.received(files.stored_bytes - stored)
+                files.check()
                 self._window_bytes = next_window(self._window_bytes, self._feed.clock() - began_at)
-                nbytes = sum(part.nbytes for part in parts)
-                wanted -= nbytes
-                self._bytes += nbytes
-                self._feed.received(nbytes)
-                store = partial(files.store, list(zip(parts, buffers, strict=True)))
                 yield Continue()
-            yield OnDisk(store)
         finally:
-            self._feed.taken(-wanted)
+            self._feed.taken(self._bytes - before - wanted)
             self._segments += files.finished
             self._damaged.update(files.damaged)
             files.close()
 
 
 class _ReceivedFiles:
-    """The files of one partition that are being received. Its methods, but ``close``, wait for the disk."""
+    """The files of one partition that are being received. `finish_all` and `store` wait for the disk."""
 
     def __init__(self, folder: str, feed_id: bytes, partition: int) -> None:
         self._place = folder, feed_id, partition
         self._open: dict[bytes, SegmentReceiver] = {}
+        self._ends: dict[Part, int] = {}  # where the next bytes of a part belong
+        self._early: dict[tuple[bytes, int], memoryview] = {}  # bytes of a segment that wait for those before them
+        self._error: BadSegment | OSError | None = None
+        self.stored_bytes = 0
         self.finished = 0
         self.damaged: list[bytes] = []  # the ids of segments whose bytes were wrong
 
@@ -311,14 +320,34 @@ class _ReceivedFiles:
         for segment in whole:
             self._finish(self._receiver(segment))
 
-    def store(self, received: Iterable[tuple[Part, memoryview]]) -> None:
-        """Writes parts behind the bytes that are there, and finishes the files that are whole. BadSegment, OSError."""
-        for part, data in received:
-            receiver = self._receiver(part.segment)
-            assert receiver.offset == part.offset, "parts come in their order"
+    def store(self, parts: Sequence[Part], number: int, data: memoryview) -> None:
+        """Writes the next bytes of part ``number``, and finishes the file if it is whole.
+
+        ``check`` raises the last error; after one of the disk nothing more is written. If the node has refused a part
+        for now, bytes of later parts of the file come first.
+        """
+        part = parts[number]
+        place = self._ends.get(part, part.offset)
+        self._ends[part] = place + len(data)
+        self._early[part.segment.id, place] = data
+        if not isinstance(self._error, OSError):
+            try:
+                self._store_next(part.segment)
+            except (BadSegment, OSError) as error:
+                self._error = error
+
+    def _store_next(self, segment: SegmentCopy) -> None:
+        receiver = self._receiver(segment)
+        while (data := self._early.pop((segment.id, receiver.offset), None)) is not None:
             receiver.add(data)
-            if receiver.offset == part.segment.nbytes:
-                self._finish(receiver)
+            self.stored_bytes += len(data)
+        if receiver.offset == segment.nbytes:
+            self._finish(receiver)
+
+    def check(self) -> None:
+        """Raises the error that ``store`` has met: BadSegment or OSError."""
+        if self._error is not None:
+            raise self._error
 
     def _receiver(self, segment: SegmentCopy) -> SegmentReceiver:
         if segment.id not in self._open:

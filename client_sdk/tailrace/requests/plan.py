@@ -18,14 +18,11 @@ from tailrace.block import Block
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.request import Request
+from tailrace.requests.request import Answered, Request
 from tailrace.requests.session import RequestSession
 from tailrace.wire.opcodes import Opcode
 
 _T = TypeVar("_T")
-
-# Called once with the answer to a step: its result, or the error.
-Answered: TypeAlias = Callable[[Any, TailraceError | None], None]
 
 
 class RequestStep(Protocol):
@@ -117,44 +114,47 @@ class _Answers:
 
 
 class FetchParts(NamedTuple):
-    """Fetches parts of the files of a checkpoint: (segment id, offset, bytes) of each. The result is a list of buffers.
+    """Fetches parts of the files of a checkpoint: (segment id, offset, bytes) of each.
 
-    The answer comes after all parts have theirs. If some fail, it is the error of the first of them.
+    ``receive`` is called with the number of a part and its next bytes, as they arrive. If a connection breaks, the next
+    one goes on behind them. The answer comes after all parts: their bytes together, or the first error among them.
     """
 
     checkpoint_id: bytes
     parts: list[tuple[bytes, int, int]]
+    receive: Callable[[int, memoryview], None]
 
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
         if not self.parts:
-            done([], None)
+            done(0, None)
         from tailrace.wire.segment_messages import SegmentFetch
 
-        gathered = _Gathered(len(self.parts), done)
+        gathered = _Gathered(len(self.parts), sum(nbytes for _, _, nbytes in self.parts), done)
         requests = []
         for number, part in enumerate(self.parts):
             fetch = SegmentFetch(self.checkpoint_id, *part)
-            take = partial(gathered.take, number)
-            requests.append(session.ask(fetch.encode, fetch.decode_answer, take, None, deadline))
+            requests.append(
+                session.fetch(fetch, partial(self.receive, number), partial(gathered.take, number), deadline)
+            )
         return requests
 
 
 class _Gathered:
-    """Gathers the answers to several requests into one list."""
+    """Waits for the answers to several requests. The answer to all is ``result``, or the first error among them."""
 
-    def __init__(self, count: int, done: Answered) -> None:
-        self._answers: list[Any] = [None] * count
+    def __init__(self, count: int, result: int, done: Answered) -> None:
         self._errors: list[TailraceError | None] = [None] * count
         self._left = count
+        self._result = result
         self._done = done
 
-    def take(self, number: int, answer: Any, error: TailraceError | None) -> None:
+    def take(self, number: int, _: None, error: TailraceError | None) -> None:
         """Takes the answer to request ``number``; the last answer completes the step."""
-        self._answers[number], self._errors[number] = answer, error
+        self._errors[number] = error
         self._left -= 1
         if not self._left:
             failure = next(filter(None, self._errors), None)
-            self._done(self._answers if failure is None else None, failure)
+            self._done(self._result if failure is None else None, failure)
 
 
 class Pause(NamedTuple):

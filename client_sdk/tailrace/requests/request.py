@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tailrace.errors import TailraceError
+from tailrace.errors import ProtocolError, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from tailrace.wire.segment_messages import SegmentFetch
 
 
 class Sequence:
@@ -25,6 +28,9 @@ class Sequence:
             self.tries += 1
             self.hold_until = now + backoff_seconds(self.tries, jitter)
 
+
+# Called once with the answer to a request or a step: its result, or the error.
+Answered: TypeAlias = Callable[[Any, TailraceError | None], None]
 
 # Makes a request's frame with this id. Two buffers avoid a copy of a large body.
 Encode: TypeAlias = Callable[[int], bytes | tuple[bytes, bytes | memoryview]]
@@ -51,7 +57,7 @@ class Request:
         self,
         encode: Encode,
         decode: Callable[[Frame], Any],
-        done: Callable[[Any, TailraceError | None], None],
+        done: Answered,
         deadline: float,
         *,
         is_read: bool = False,
@@ -71,3 +77,43 @@ class Request:
         self.sent = False
         self.in_doubt = False  # an earlier try may have had an effect
         self.tries = 0
+
+
+class PartRequest(Request):
+    """A request for a part of a segment's file, which is handed over as it arrives.
+
+    If the connection breaks, the next one is asked for the rest only. ``receive`` is called with one piece after the
+    other, and so has each byte once. ``patience_s`` is the time from one piece to the next after which it is given up.
+    """
+
+    __slots__ = ("_left", "_receive", "patience_s")
+
+    def __init__(
+        self,
+        fetch: SegmentFetch,
+        receive: Callable[[memoryview], None],
+        done: Answered,
+        deadline: float,
+        patience_s: float,
+    ) -> None:
+        super().__init__(self._encode, self._finish, done, deadline)
+        self.patience_s = patience_s
+        self._left = fetch
+        self._receive = receive
+
+    def add(self, piece: memoryview) -> None:
+        """Hands over a piece that is not the last one. Raises ProtocolError if the answer is too long."""
+        if len(piece) >= self._left.nbytes:
+            raise ProtocolError(f"SEGMENT_DATA: {len(piece)} bytes and more, and {self._left.nbytes} were asked for")
+        self._take(piece)
+
+    def _take(self, piece: memoryview) -> None:
+        fetch = self._left
+        self._left = fetch._replace(offset=fetch.offset + len(piece), nbytes=fetch.nbytes - len(piece))
+        self._receive(piece)
+
+    def _encode(self, id: int) -> bytes:
+        return self._left.encode(id)
+
+    def _finish(self, frame: Frame) -> None:
+        self._take(self._left.decode_answer(frame))

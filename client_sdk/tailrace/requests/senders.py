@@ -17,8 +17,9 @@ from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane
 from tailrace.requests.outbox import Settle
 from tailrace.requests.outcome import WriterOutcome, writes_lost
-from tailrace.requests.plan import Answered, RequestStep, WriteBlock
+from tailrace.requests.plan import RequestStep, WriteBlock
 from tailrace.requests.replies import forgetting
+from tailrace.requests.request import Answered
 from tailrace.requests.staging import SEALED, SealedStage, StageProgress, StageRequest
 
 _T = TypeVar("_T")

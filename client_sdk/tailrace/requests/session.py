@@ -14,7 +14,7 @@ import enum
 import random
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.block import Block
 from tailrace.errors import (
@@ -31,12 +31,15 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.link.rules import is_final
 from tailrace.model import Item, Level, Version
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
-from tailrace.requests.request import Encode, Request, Sequence
+from tailrace.requests.request import Answered, Encode, PartRequest, Request, Sequence
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
-from tailrace.wire.frames import Frame, FrameDecoder, encode_frame, frame_header
+from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from tailrace.wire.segment_messages import SegmentFetch
 
 ID_MAX = 0xFFFFFFFF
 _ORDER = attrgetter("order")
@@ -75,13 +78,15 @@ class RequestSession:
         self._state = state
         self._check = check
         self._misplaced: NotLeader | None = None  # an answer that names another node to ask
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
         self._link = Link.DOWN
         self._out: list[bytes | memoryview] = []
         self._next_id = self._first_id = 1  # of the next request, and of the first of this connection
         self._requests: dict[Request, None] = {}  # without an answer, in order
         self._unsent: dict[Request, None] = {}
         self._asked = 0
+        self._has_part = False  # bytes of a part have come on this connection
+        self._part_at = 0.0  # when (monotonic) the last of them came, on any connection
         self._lanes: dict[Lane, None] = {}  # with requests
         self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
         self._by_id: dict[int, Request | WriteRequest] = {}
@@ -99,13 +104,15 @@ class RequestSession:
 
     @property
     def has_progressed(self) -> bool:
-        """A request that was sent on the present connection has been answered."""
-        return self._link is Link.OPEN and (self._next_id - self._first_id) % ID_MAX > len(self._by_id)
+        """A request that was sent on the present connection has been answered, or a part of a file has begun."""
+        answered = (self._next_id - self._first_id) % ID_MAX > len(self._by_id)
+        return self._link is Link.OPEN and (answered or self._has_part)
 
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
         self._first_id = self._next_id
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
+        self._has_part = False
         self._out = [self.hello._replace(session=self._id).encode()]
         self._link = Link.GREETING
         self._misplaced = None
@@ -178,9 +185,7 @@ class RequestSession:
         """A request waits for its answer."""
         return not self.idle
 
-    def call(
-        self, opcode: Opcode, value: dict[str, Any], done: Callable[[Any, TailraceError | None], None], deadline: float
-    ) -> Request:
+    def call(self, opcode: Opcode, value: dict[str, Any], done: Answered, deadline: float) -> Request:
         """Queues a metadata request and returns it; ``done`` gets the JSON object of the answer."""
         request = Request(
             lambda id: encode_json(opcode, value, id), lambda frame: decode_json(frame.body, "RESULT"), done, deadline
@@ -192,13 +197,29 @@ class RequestSession:
         self,
         encode: Encode,
         decode: Callable[[Frame], Any],
-        done: Callable[[Any, TailraceError | None], None],
+        done: Answered,
         sequence: Sequence | None,
         deadline: float,
     ) -> Request:
         """Queues any other request and returns it. ``encode`` makes its frame with an id each time that it is sent."""
         request = Request(encode, decode, done, deadline)
         request.sequence = sequence
+        self._ask(request)
+        return request
+
+    def fetch(
+        self, fetch: SegmentFetch, receive: Callable[[memoryview], None], done: Answered, deadline: float
+    ) -> Request:
+        """Queues a request for a part of a file and returns it. ``receive`` gets each piece, in order, as it arrives.
+
+        While bytes of parts arrive, no part is given up. After them, each has the time from now to ``deadline`` again.
+        """
+
+        def take(piece: memoryview) -> None:
+            self._has_part, self._part_at = True, self._clock()
+            receive(piece)
+
+        request = PartRequest(fetch, take, done, deadline, deadline - self._clock())
         self._ask(request)
         return request
 
@@ -279,6 +300,8 @@ class RequestSession:
         """Gives up requests whose deadline has passed."""
         now = self._clock()
         for request in [r for r in self._requests if now >= r.deadline]:
+            if isinstance(request, PartRequest) and now < self._part_at + request.patience_s:
+                continue
             del self._requests[request]
             self._unsent.pop(request, None)
             request.done(None, self._given_up(request.sent, request.in_doubt))
@@ -312,6 +335,7 @@ class RequestSession:
 
     def postpone(self, seconds: float) -> None:
         """Moves all deadlines by ``seconds``, during which the program has moved no bytes."""
+        self._part_at += seconds
         for request in self._requests:
             request.deadline += seconds
         for lane in self._lanes:
@@ -383,7 +407,12 @@ class RequestSession:
         return id
 
     def _receive(self, frame: Frame) -> None:
-        opcode, _, id, body = frame
+        opcode, flags, id, body = frame
+        if flags & FRAME_GOES_ON:
+            part = self._by_id.get(id)
+            if isinstance(part, PartRequest) and part in self._requests:
+                part.add(body)
+            return
         if opcode is Opcode.NOOP:
             return
         if opcode is Opcode.HELLO_OK:

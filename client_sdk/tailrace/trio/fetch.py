@@ -20,7 +20,7 @@ from tailrace.copies.fetch import (
     OnDisk,
 )
 from tailrace.errors import TailraceError
-from tailrace.requests.plan import Continue
+from tailrace.requests.plan import Continue, FetchParts
 from tailrace.trio.host import Worker
 from tailrace.trio.runner import RequestRunner
 
@@ -97,7 +97,15 @@ async def _take(runner: RequestRunner, worker: Worker, step: FetchStep) -> Any:
     if isinstance(step, OnDisk):
         return await worker.run(step.function)
     if isinstance(step, Exchange):
-        return await runner.ask(step.fetch, partial(worker.run, step.store))
+        fetch = FetchParts(step.checkpoint_id, step.parts, partial(worker.post, step.store))
+        try:
+            return await runner.ask(fetch)
+        finally:
+            await worker.run(_do_nothing)  # all that was posted is done then
     if isinstance(step, Continue):
         return None  # each request has a time of its own
     return await runner.ask(step)
+
+
+def _do_nothing() -> None:
+    pass

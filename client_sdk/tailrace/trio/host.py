@@ -33,6 +33,10 @@ class Worker(Protocol):
         """Runs ``function(*args)`` and returns its result or raises its error. A cancellation waits for the end."""
         ...
 
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Runs ``function(*args)``, which raises nothing, after all that is to be run already. Does not wait."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Host:

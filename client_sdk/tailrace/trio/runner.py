@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,8 +13,9 @@ from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
-from tailrace.requests.plan import Answered, AskLeader, Continue, Pause, Plan, RequestStep
+from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.reply import Reply
+from tailrace.requests.request import Answered
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
@@ -136,21 +136,14 @@ class RequestRunner(OfOneProcess):
             return await leader.run(step.plan(leader.core.session))
         raise AssertionError("an error is never swallowed")
 
-    async def ask(
-        self, step: RequestStep, meanwhile: Callable[[], Awaitable[None]] | None = None, now: float | None = None
-    ) -> Any:
-        """Queues a step's requests, sends them, calls ``meanwhile``, and returns the answer.
-
-        ``now`` is the time, if the caller has it.
-        """
+    async def ask(self, step: RequestStep, now: float | None = None) -> Any:
+        """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it."""
         reply: _WaitedReply[Any] = _WaitedReply()
         if now is None:
             now = trio.current_time()
         requests = step.queue(self._session, reply.done, now + self._retry_for_s)
         self._link.kick(now)
         try:
-            if meanwhile is not None:
-                await meanwhile()
             await reply.wait()
             return reply.get()
         except BaseException:

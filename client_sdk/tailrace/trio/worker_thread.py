@@ -48,7 +48,15 @@ class WorkerThread:
         value: T = results[0].unwrap()
         return value
 
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Runs ``function(*args)``, which raises nothing, on the thread later. Does not wait for it."""
+        self._jobs.put((lambda: function(*args), _ignore))
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             function, deliver = job
             deliver(outcome.capture(function))
+
+
+def _ignore(_: outcome.Outcome[Any]) -> None:
+    pass

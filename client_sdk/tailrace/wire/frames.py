@@ -25,13 +25,19 @@ HELLO_BODY_BYTES_MAX = 64 * 1024
 # Each opcode may have a body of this length: packed integers, a name, an address, a few settings.
 SMALL_BODY_BYTES = 4 * 1024
 
+# In the flags of a Frame, above those of the wire: the body goes on in a later Frame of the same id.
+FRAME_GOES_ON = 0x100
+
 _OPCODES = {int(opcode): opcode for opcode in Opcode}
 _xxh3 = xxhash.xxh3_64_intdigest
 _digest = xxhash.xxh3_64_digest  # the same as 8 bytes, the highest first
 
 
 class Frame(NamedTuple):
-    """One frame. ``body`` is a view of the received bytes, and keeps all of them in memory."""
+    """One frame. ``body`` is a view of the received bytes, and keeps all of them in memory.
+
+    With FRAME_GOES_ON in ``flags`` it is a piece of a frame: the rest of the body has not arrived yet.
+    """
 
     opcode: Opcode
     flags: int
@@ -92,16 +98,23 @@ class FrameDecoder:
     """Cuts a stream of bytes into frames.
 
     ``body_bytes_max`` bounds all bodies; it may be raised once the peer is known. ``bound_of`` also bounds a body by
-    its opcode; it is called for bodies above SMALL_BODY_BYTES only.
+    its opcode; it is called for bodies above SMALL_BODY_BYTES only. Frames of the opcode ``in_pieces`` are handed over
+    in pieces, as their bytes arrive.
 
     The decoder takes at most twice the memory of the bytes that it has received and not cut.
     """
 
     def __init__(
-        self, body_bytes_max: int = FRAME_BODY_BYTES_MAX, bound_of: Callable[[Opcode], int] | None = None
+        self,
+        body_bytes_max: int = FRAME_BODY_BYTES_MAX,
+        bound_of: Callable[[Opcode], int] | None = None,
+        in_pieces: Opcode | None = None,
     ) -> None:
         self.body_bytes_max = body_bytes_max
         self._bound_of = bound_of
+        self._in_pieces = in_pieces
+        self._piece = (Opcode.NOOP, 0, 0)  # opcode, flags and id of the frame that comes in pieces
+        self._left_bytes = 0  # of its body
         self._begun = _Begun()
         self._needed_bytes = FRAME_HEADER_BYTES  # of the frame in ``_begun``, as far as they are known
         self._data = b""  # the last bytes; those from ``_offset`` on are not cut yet
@@ -134,6 +147,8 @@ class FrameDecoder:
         frames: list[Frame] = []
         if self._begun.nbytes:
             self._complete_begun(frames, frames_max)
+        if self._left_bytes and len(frames) < frames_max:
+            self._add_piece(frames)
         data, size = self._data, len(self._data)
         if self._offset < size:
             self._offset = self._cut(data, self._offset, frames, frames_max)
@@ -161,6 +176,21 @@ class FrameDecoder:
             if self._cut(begun.join(), 0, frames, frames_max):
                 begun.clear()
 
+    def _begin_pieces(self, first: Frame, left_bytes: int, frames: list[Frame]) -> None:
+        """Adds the first piece of a frame that comes in pieces; ``left_bytes`` of its body have not arrived."""
+        self._piece, self._left_bytes = first[:3], left_bytes
+        if first.body:
+            frames.append(first._replace(flags=first.flags | FRAME_GOES_ON))
+
+    def _add_piece(self, frames: list[Frame]) -> None:
+        """Adds the next piece of the frame that comes in pieces, if bytes of it have arrived."""
+        opcode, flags, id = self._piece
+        body = memoryview(self._data)[self._offset : self._offset + self._left_bytes]
+        if body:
+            self._offset += len(body)
+            self._left_bytes -= len(body)
+            frames.append(Frame(opcode, flags | FRAME_GOES_ON if self._left_bytes else flags, id, body))
+
     def _cut(self, data: bytes, offset: int, frames: list[Frame], frames_max: int) -> int:
         """Appends the whole frames from ``offset`` on to ``frames``. Returns the offset of the rest."""
         view = memoryview(data)
@@ -179,6 +209,11 @@ class FrameDecoder:
                 self._check_length(opcode, body_bytes)
             end = offset + FRAME_HEADER_BYTES + body_bytes
             if end > size:
+                if opcode is self._in_pieces:
+                    self._begin_pieces(
+                        Frame(opcode, flags, id, view[offset + FRAME_HEADER_BYTES :]), end - size, frames
+                    )
+                    return size
                 self._needed_bytes = end - offset
                 break
             # NamedTuple's own constructor takes twice as long.

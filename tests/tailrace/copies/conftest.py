@@ -36,6 +36,8 @@ class FileNode:
         self.calls = []  # opcodes, in their order
         self.kept = {}  # the files of each checkpoint
         self.taken = 0
+        self.piece_bytes = 100_000
+        self.order = list
 
     def add(self, body=b"", *, partition=0, rows=10):
         """Flushes another segment."""
@@ -74,15 +76,19 @@ class FileNode:
         self.kept.pop(bytes.fromhex(call.value["checkpoint"]), None)
         return {}
 
-    def parts(self, fetch):
+    def parts(self, exchange):
+        """Answers in pieces of ``piece_bytes`` at most, the parts in ``order``."""
         self.calls.append(Opcode.SEGMENT_FETCH)
-        if fetch.checkpoint_id not in self.kept:
+        if exchange.checkpoint_id not in self.kept:
             raise UnknownCheckpoint("not kept")
-        kept = self.kept[fetch.checkpoint_id]
-        found = [memoryview(kept[id_])[offset : offset + nbytes] for id_, offset, nbytes in fetch.parts]
-        if any(len(data) != nbytes for data, (_, _, nbytes) in zip(found, fetch.parts, strict=True)):
-            raise BadSegment("beyond the end")
-        return found
+        kept = self.kept[exchange.checkpoint_id]
+        for number in self.order(range(len(exchange.parts))):
+            id_, offset, nbytes = exchange.parts[number]
+            data = memoryview(kept[id_])[offset : offset + nbytes]
+            if len(data) != nbytes:
+                raise BadSegment("beyond the end")
+            for begin in range(0, nbytes, self.piece_bytes):
+                exchange.store(number, data[begin : begin + self.piece_bytes])
 
     def restart(self):
         self.kept.clear()
@@ -137,8 +143,7 @@ class Fetcher:
         if isinstance(step, OnDisk):
             return step.function()
         if isinstance(step, Exchange):
-            step.store()
-            return self.node.parts(step.fetch)
+            return self.node.parts(step)
         return self.node.answer(step) if isinstance(step, Call) else None
 
     def fetch(self, partitions=None):

@@ -13,7 +13,7 @@ from tests.tiers import examples
 
 from tailrace.copies.fetch import Exchange, FeedFetch
 from tailrace.copies.layout import FeedCopy, decode_checkpoint
-from tailrace.errors import BadCopy, BadSegment, ProtocolError, UnknownCheckpoint
+from tailrace.errors import BadCopy, BadSegment, ProtocolError, TailraceError, UnknownCheckpoint
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.requests.plan import Call
@@ -181,11 +181,11 @@ def damage(file_node, change, times):
     """The first ``times`` answers are changed on their way."""
     parts, counter = file_node.parts, itertools.count()
 
-    def changed_parts(fetch):
-        found = parts(fetch)
+    def changed_parts(exchange):
         if next(counter) < times:
-            found = [memoryview(change(bytes(part))) for part in found]
-        return found
+            store = exchange.store
+            exchange = exchange._replace(store=lambda number, data: store(number, memoryview(change(bytes(data)))))
+        parts(exchange)
 
     file_node.parts = changed_parts
 
@@ -244,6 +244,45 @@ def test_a_half_file_of_other_bytes_is_noticed_and_fetched_anew(fetcher, file_no
     with open(os.path.join(fetcher.path, "0", f"{segment_id.hex()}.seg.new"), "wb") as file:
         file.write(bytes(len(data) // 2))
     fetcher.fetch()
+    fetcher.check_whole()
+
+
+def test_bytes_behind_those_of_a_part_that_was_refused_for_now_wait_for_them(fetcher, file_node):
+    file_node.piece_bytes = 1_000
+    file_node.order = reversed
+    file_node.add(os.urandom(2 * PART_BYTES_MAX))
+    file_node.add(os.urandom(10_000))
+    fetched = fetcher.fetch()[0]
+    fetcher.check_whole()
+    assert fetched.fetched_bytes == fetched.nbytes
+
+
+def test_bytes_that_came_before_a_link_broke_stay(fetcher, file_node):
+    """Of each exchange only the first 1,000 bytes arrive."""
+    file_node.piece_bytes = 1_000
+    file_node.add(os.urandom(20_000))
+    parts = file_node.parts
+
+    class Broken(TailraceError):
+        pass
+
+    def break_soon(exchange):
+        pieces = itertools.count()
+
+        def store(number, data):
+            if next(pieces):
+                raise Broken
+            exchange.store(number, data)
+
+        parts(exchange._replace(store=store))
+
+    file_node.parts = break_soon
+    for tries in range(1, 22):
+        with contextlib.suppress(Broken):
+            fetcher.fetch()
+            break
+        [name] = [name for name in fetcher.names() if name.endswith(".new")]
+        assert os.path.getsize(os.path.join(fetcher.path, "0", name)) == 1_000 * tries
     fetcher.check_whole()
 
 

@@ -1,5 +1,6 @@
 """The requests of a client against frames that are made by hand."""
 
+import collections
 import contextlib
 import itertools
 import json
@@ -15,17 +16,20 @@ from tailrace.errors import (
     Overloaded,
     ProtocolError,
     TooLarge,
+    UnknownCheckpoint,
     UnknownFeed,
     Unreachable,
     VersionConflict,
 )
 from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Lane
+from tailrace.requests.plan import FetchParts
 from tailrace.requests.session import RequestSession
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import Get, Got, Hello, HelloOk, Write, WriteFlag, Written, encode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import SegmentFetch, data_header
 
 FEED = b"f" * 16
 BRANCH = b"u" * 16
@@ -471,3 +475,125 @@ def test_look_ups_say_what_the_node_has_to_be(state, role, asked):
     made.get("a", [b"k"])
     [frame] = made.sent()
     assert Get.decode(frame.body).state == asked
+
+
+# Parts of files
+
+
+class Parts:
+    """A step that fetches two parts of a file of 1,000,000 bytes, and the pieces that came of each."""
+
+    def __init__(self, made, *, seconds=10.0, sizes=(600_000, 400_000)):
+        self.content = bytes(range(256)) * 4_000
+        self.came = [b""] * len(sizes)
+        places = [sum(sizes[:number]) for number in range(len(sizes))]
+        step = FetchParts(b"c" * 16, [(b"s" * 16, *part) for part in zip(places, sizes, strict=True)], self.receive)
+        self.requests = step.queue(made.session, made.note("parts"), made.now + seconds)
+
+    def receive(self, number, piece):
+        self.came[number] += piece
+
+    def answer(self, frame):
+        asked = SegmentFetch.decode(frame.body)
+        return data_header(asked.nbytes, frame.id) + self.content[asked.offset : asked.offset + asked.nbytes]
+
+    def asked(self, made):
+        return [SegmentFetch.decode(frame.body)[2:] for frame in made.sent()]
+
+
+@pytest.mark.parametrize("size", [1, 7, 65_536, 250_000, 10_000_000])
+def test_parts_are_handed_over_as_they_arrive(made, size):
+    parts = Parts(made, sizes=(600, 400) if size < 10 else (600_000, 400_000))
+    made.call("other")
+    *frames, other = made.sent()
+    data = b"".join(map(parts.answer, frames)) + encode_json(Opcode.RESULT, {}, other.id)
+    for begin in range(0, len(data), size):
+        made.hear(data[begin : begin + size])
+        assert sum(map(len, parts.came)) >= min(begin + size, len(data)) - 150, "only headers and the other answer"
+    assert b"".join(parts.came) == parts.content[: sum(map(len, parts.came))]
+    assert made.answers == {"parts": sum(map(len, parts.came)), "other": {}}
+
+
+def test_a_later_connection_is_asked_for_the_rest(made):
+    """However early each connection breaks, those behind it go on from there."""
+    parts = Parts(made)
+    asked = []
+    for _ in range(100):
+        frames = made.sent()
+        asked.append([SegmentFetch.decode(frame.body)[2:] for frame in frames])
+        made.hear(b"".join(map(parts.answer, frames))[:60_016])
+        if "parts" in made.answers:
+            break
+        assert made.session.has_progressed
+        made.session.connection_lost(Unreachable("cut"))
+        made.greet()
+    assert asked[:2] == [[(0, 600_000), (600_000, 400_000)], [(60_000, 540_000), (600_000, 400_000)]]
+    assert len(asked) == 17
+    assert b"".join(parts.came) == parts.content[:1_000_000]
+
+
+def test_no_part_is_given_up_while_bytes_of_parts_arrive(made):
+    parts = Parts(made, seconds=10.0)
+    frames = made.sent()
+    data = b"".join(map(parts.answer, frames))
+    for begin in range(0, 900_000, 10_000):
+        made.now += 9.0
+        made.session.expire()
+        made.hear(data[begin : begin + 10_000])
+    assert not made.answers
+    made.now += 5.0
+    made.session.postpone(5.0)
+    made.now += 9.0
+    made.session.expire()
+    assert not made.answers
+    made.now += 1.0
+    made.session.expire()
+    assert isinstance(made.answers["parts"], Unreachable)
+    made.hear(data[900_000:])
+    assert sum(map(len, parts.came)) == 900_000 - 32, "bytes that come too late are dropped"
+
+
+@pytest.mark.parametrize("size", [10_000, 600_100])
+@pytest.mark.parametrize("nbytes", [599_999, 600_001])
+def test_a_part_of_another_length(made, nbytes, size):
+    parts = Parts(made)
+    first, _ = made.sent()
+    data = data_header(nbytes, first.id) + bytes(nbytes)
+    with pytest.raises(ProtocolError, match="SEGMENT_DATA"):
+        collections.deque(made.hear(data[begin : begin + size]) for begin in range(0, len(data), size))
+    assert sum(map(len, parts.came)) < 600_000
+    assert not made.answers
+
+
+def test_a_part_that_fails_half_way(made):
+    parts = Parts(made)
+    frames = made.sent()
+    made.hear(parts.answer(frames[0])[:100_000])
+    made.session.connection_lost(Unreachable("cut"))
+    first, second = made.greet().sent()
+    made.hear(encode_error(UnknownCheckpoint("not kept"), first.id))
+    assert not made.answers, "the other part is still on its way"
+    made.hear(encode_error(UnknownCheckpoint("not kept"), second.id))
+    assert isinstance(made.answers["parts"], UnknownCheckpoint)
+    assert len(parts.came[0]) == 100_000 - 16
+
+
+def test_pieces_that_answer_another_request(made):
+    made.call("a")
+    (frame,) = made.sent()
+    data = data_header(100_000, frame.id) + bytes(100_000)
+    made.hear(data[:50_000])
+    with pytest.raises(ProtocolError):
+        made.hear(data[50_000:])
+
+
+def test_a_part_whose_caller_is_gone_is_dropped(made):
+    parts = Parts(made)
+    data = b"".join(map(parts.answer, made.sent()))
+    made.hear(data[:100_000])
+    for request in parts.requests:
+        made.session.withdraw(request)
+    made.hear(data[100_000:])
+    assert sum(map(len, parts.came)) == 100_000 - 16
+    assert made.session.idle
+    assert not made.answers

@@ -30,6 +30,9 @@ class Inline:
         await trio.lowlevel.checkpoint()
         return function(*args)
 
+    def post(self, function, *args):
+        function(*args)
+
 
 async def test_an_index_works_where_the_host_says(running):
     workers = []

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ProtocolError, TooLarge
-from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder, encode_frame, frame_header
+from tailrace.wire.frames import FRAME_GOES_ON, FRAME_HEADER_BYTES, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
 frames = st.tuples(st.sampled_from(Opcode), st.binary(max_size=60), st.integers(0, 2**32 - 1), st.integers(0, 255))
@@ -40,6 +40,23 @@ def test_however_the_bytes_are_split_the_frames_are_the_same(sent, cuts):
     for piece in pieces(data, cuts):
         received += plain(decoder.receive_data(piece))
     assert received == sent
+    assert decoder.held_bytes == 0
+
+
+@given(st.lists(frames, max_size=6), st.lists(st.integers(0), max_size=40), st.sampled_from(Opcode))
+def test_pieces_of_frames_are_joined_to_the_same_frames(sent, cuts, opcode):
+    decoder = FrameDecoder(in_pieces=opcode)
+    received, begun = [], b""
+    for data in pieces(b"".join(encode_frame(*frame) for frame in sent), cuts):
+        for frame in decoder.receive_data(data):
+            goes_on = bool(frame.flags & FRAME_GOES_ON)
+            assert frame.opcode is opcode or not goes_on
+            begun += frame.body
+            if not goes_on:
+                received.append((frame.opcode, begun, frame.id, frame.flags))
+                begun = b""
+        assert decoder.held_bytes < FRAME_HEADER_BYTES or any(code is not opcode for code, *_ in sent)
+    assert (received, begun) == (sent, b"")
     assert decoder.held_bytes == 0
 
 
