@@ -34,6 +34,9 @@ _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 # The distance of the bytes by which a part of a file is looked for in memory: a read-ahead brings at least this much.
 _PROBE_BYTES = 64 * 1024
 
+# The bytes that are read at a time to bring a part of a file into memory: they fit into a processor's cache.
+_LOAD_BYTES = 256 * 1024
+
 # The number of directories that are synced at a time: the disk then flushes its cache once for several. On ext4 with
 # 1,024 directories that have no news: 0.23 to 0.37 s in turn, 0.06 to 0.11 s by 16 threads, no less by 32.
 _SYNC_THREADS = 16
@@ -228,6 +231,15 @@ class RealFile:
         except OSError:
             return False
         return bool(_NO_WAIT)
+
+    def load(self, offset: int, nbytes: int) -> None:
+        """Brings a part of the file into memory, for as long as the disk takes."""
+        # Reads in sequence make the system read ahead in large pieces. After POSIX_FADV_WILLNEED it does so by pages,
+        # which takes more processor time than this copy.
+        buffer = memoryview(bytearray(_LOAD_BYTES))
+        end = offset + nbytes
+        for place in range(offset, end, _LOAD_BYTES):
+            os.preadv(self._fd, (buffer[: end - place],), place)
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         return os.pread(self._fd, nbytes, offset)

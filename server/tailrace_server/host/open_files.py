@@ -144,6 +144,15 @@ class PooledFile:
         finally:
             self._give_back()
 
+    def load(self, offset: int, nbytes: int) -> None:
+        """Bring a part of the file into memory, if the file is one of the system. OSError as for ``read_at``."""
+        file = self._borrow() or self._open_again()
+        try:
+            if isinstance(file, RealFile):
+                file.load(offset, nbytes)
+        finally:
+            self._give_back()
+
     def lend_cached(self, offset: int, nbytes: int) -> LentFile | None:
         """Lend the descriptor for a part of the file, which is sent by it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tailrace.errors import Overloaded
+from tailrace.errors import Overloaded, TailraceError
 from tailrace_server.host.disk import is_out_of_descriptors
 from tailrace_server.host.open_files import PooledFile
 from tailrace_server.segment.errors import SegmentDamaged
@@ -39,6 +39,14 @@ class SegmentFile:
         """Reads as ``read``, without waiting for the disk. Returns None if not all bytes are in memory."""
         return self._checked(self._file.read_cached, offset, nbytes)
 
+    def load(self, offset: int, nbytes: int) -> None:
+        """Brings a part of the file into memory, for ``lend_cached``. SegmentDamaged or Overloaded, as ``read``."""
+        if isinstance(self._file, PooledFile):
+            try:
+                self._file.load(offset, nbytes)
+            except OSError as error:
+                raise self._failure(error, offset) from error
+
     def lend_cached(self, offset: int, nbytes: int) -> LentFile | None:
         """Lends the descriptor for a part of the file. None if sending the part would wait for the disk.
 
@@ -50,16 +58,19 @@ class SegmentFile:
         try:
             data = read(offset, nbytes)
         except OSError as error:
-            if is_out_of_descriptors(error):
-                raise Overloaded(
-                    f"no file descriptor is free to read {self.path}: close connections, or raise the limit of open "
-                    "files (ulimit -n) and restart the node"
-                ) from error
-            # EIO: the disk itself says that it lost something
-            raise self.damaged(offset, f"the disk can't read it: {error.strerror}") from error
+            raise self._failure(error, offset) from error
         if data is not None and len(data) != nbytes:
             raise self.damaged(offset, f"{nbytes} bytes were expected here, the file ends after {len(data)}")
         return data
+
+    def _failure(self, error: OSError, offset: int) -> TailraceError:
+        if is_out_of_descriptors(error):
+            return Overloaded(
+                f"no file descriptor is free to read {self.path}: close connections, or raise the limit of open "
+                "files (ulimit -n) and restart the node"
+            )
+        # EIO: the disk itself says that it lost something
+        return self.damaged(offset, f"the disk can't read it: {error.strerror}")
 
     def damaged(self, offset: int, why: object) -> SegmentDamaged:
         """Returns the error that gives ``why`` for the part that begins at ``offset``."""

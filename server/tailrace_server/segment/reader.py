@@ -55,6 +55,10 @@ class Segment(OpenSegment[SegmentFile]):
         """Lends the descriptor for a part of the file, which is sent by it. None if that would wait for the disk."""
         return self._file.lend_cached(offset, nbytes)
 
+    def load(self, offset: int, nbytes: int) -> None:
+        """Brings a part of the file into memory, unverified. Overloaded if no descriptor is free."""
+        self._file.load(offset, nbytes)
+
     def read_part(self, offset: int, nbytes: int) -> bytes:
         """Returns ``nbytes`` bytes of the file from ``offset`` on, unverified. Overloaded if no descriptor is free."""
         return self._file.read(offset, nbytes)

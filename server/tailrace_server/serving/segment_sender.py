@@ -1,15 +1,19 @@
 """Sends parts of segments on one connection: one after the other, in turns with the answers and the streams.
 
     SEGMENT_FETCH ──> waiting parts ──> in memory?  yes ──> sendfile, from the page cache to the socket
-                                                    no  ──> a thread reads it, and it is sent as an answer
+                                          ^         no ─┐
+                                          └── a thread loads it, and those behind it
 
-A part is handed to the transport when everything before it has left. Answers queue behind one part at most, and streams
-send when the transport is empty.
+If a part does not stay in memory, or if the connection has no socket, a thread reads the part, and it is sent as an
+answer. A part is handed to the transport when everything before it has left. Answers queue behind one part at most, and
+streams send when the transport is empty.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -22,6 +26,9 @@ from tailrace.wire.segment_messages import SegmentFetch, data_header
 from tailrace_server.segment import Segment
 from tailrace_server.serving.answers import Answers
 from tailrace_server.serving.services import OpenConnection
+
+# If a part is not in memory, the next ones are most likely not: about this many bytes are loaded at a time.
+LOADED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class SendingConnection(OpenConnection, Protocol):
@@ -111,13 +118,14 @@ class SegmentSender:
         await self._turn()
         if connection.is_closing:
             return
-        head = data_header(part.nbytes, part.id)
         if isinstance(transport, TcpTransport):
-            lent = part.segment.lend_cached(part.offset, part.nbytes)
-            if lent is not None:
-                transport.send_file(head, FilePart(lent.fileno, part.offset, part.nbytes, lent.give_back))
+            if self._send_cached(part, transport):
                 return
-        # The part is on the disk only, or the connection has no socket. The bytes count as an answer.
+            await connection.node.host.workers.in_thread(partial(_load, list(self._next_parts())))
+            await self._turn()
+            if connection.is_closing or self._send_cached(part, transport):
+                return
+        # The part does not stay in memory, or the connection has no socket. The bytes count as an answer.
         await connection.wait_for_answer_room()
         read = partial(part.segment.read_part, part.offset, part.nbytes)
         connection.hold_found(part.nbytes)
@@ -125,8 +133,26 @@ class SegmentSender:
             data = await connection.node.host.workers.in_thread(read)
         finally:
             connection.hold_found(-part.nbytes)
-        connection.answers.add(head + data)
+        connection.answers.add(data_header(part.nbytes, part.id) + data)
         connection.flush()
+
+    def _send_cached(self, part: WaitingPart, transport: TcpTransport) -> bool:
+        """Sends a part from the page cache. Returns False if it is not there."""
+        lent = part.segment.lend_cached(part.offset, part.nbytes)
+        if lent is None:
+            return False
+        file_part = FilePart(lent.fileno, part.offset, part.nbytes, lent.give_back)
+        transport.send_file(data_header(part.nbytes, part.id), file_part)
+        return True
+
+    def _next_parts(self) -> Iterator[WaitingPart]:
+        """Yields the parts whose turn comes next, of LOADED_BYTES_MAX together, and one at least."""
+        left_bytes = LOADED_BYTES_MAX
+        for part in self._waiting:
+            if left_bytes <= 0:
+                return
+            left_bytes -= part.nbytes
+            yield part
 
     async def _turn(self) -> None:
         """Waits until the transport has sent everything, once: streams may be faster to fill it again."""
@@ -134,3 +160,12 @@ class SegmentSender:
             self._drained = trio.Event()
             await self._drained.wait()
             self._drained = None
+
+
+def _load(parts: list[WaitingPart]) -> None:
+    """Loads the parts into memory. SegmentDamaged or Overloaded if that fails for the first one."""
+    first, *others = parts
+    first.segment.load(first.offset, first.nbytes)
+    with contextlib.suppress(TailraceError):  # their own turn tells
+        for part in others:
+            part.segment.load(part.offset, part.nbytes)

@@ -69,28 +69,72 @@ async def test_a_file_comes_as_it_is(greeted, feed_id, rows, running):
     assert await fetch_whole(greeted, checkpoint) == content(running, checkpoint)
 
 
-async def test_a_file_that_is_not_in_memory(greeted, feed_id, rows, running):
+@pytest.fixture
+def unread(running, feed_id, rows, monkeypatch):
+    """The segment of partition 0, whose bytes may not pass through Python."""
+
+    def read(*arguments):
+        raise AssertionError("the file is read")
+
+    def of(checkpoint):
+        segment = running.node.feeds.of_id(feed_id).partitions[0].chain.segments[0]
+        assert segment.identity.segment_id == checkpoint.segments[0].id
+        monkeypatch.setattr(segment, "read_part", read)
+        return segment
+
+    return of
+
+
+async def test_no_byte_of_a_file_passes_through_python(greeted, feed_id, rows, running, unread):
     checkpoint = await take(greeted, feed_id)
     data = content(running, checkpoint)
-    path = running.node.feeds.of_id(feed_id).partitions[0].chain.segments[0].path
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    unread(checkpoint)
+    assert await fetch_whole(greeted, checkpoint) == data
+
+
+async def test_a_file_that_is_not_in_memory_is_loaded_and_sent(greeted, feed_id, rows, running, unread):
+    checkpoint = await take(greeted, feed_id)
+    data = content(running, checkpoint)
+    segment = unread(checkpoint)
+    forget_cached(segment.path)
+    assert segment.lend_cached(0, PART_BYTES_MAX) is None
+    assert await fetch_whole(greeted, checkpoint) == data
     running.node.storage.store.segment_files.close_idle()
     assert await fetch_whole(greeted, checkpoint) == data
 
 
-async def test_no_byte_of_a_file_in_memory_passes_through_python(greeted, feed_id, rows, running, monkeypatch):
+async def test_parts_that_wait_are_loaded_with_the_first_one(greeted, feed_id, rows, running, unread, monkeypatch):
     checkpoint = await take(greeted, feed_id)
-    data = content(running, checkpoint)
+    segment, loads = unread(checkpoint), []
+    load = segment.load
+    monkeypatch.setattr(segment, "load", lambda *part: (loads.append(part), load(*part)))
+    nbytes = checkpoint.segments[0].nbytes // 3
+    other = await take(greeted, feed_id, 1)
+    before = SegmentFetch(other.id, other.segments[0].id, 0, PART_BYTES_MAX)  # so many that the socket is full
+    await greeted.send(*(before.encode(number) for number in range(50)))
+    fetches = [SegmentFetch(checkpoint.id, checkpoint.segments[0].id, n * nbytes, nbytes).encode(n) for n in range(3)]
+    await greeted.send(*fetches)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert not loads, "nothing is loaded before its turn"
+    forget_cached(segment.path)
+    assert segment.lend_cached(0, nbytes) is None
+    assert [(await greeted.receive()).id for _ in range(53)] == [*range(50), 0, 1, 2]
+    assert loads == [(0, nbytes), (nbytes, nbytes), (2 * nbytes, nbytes)]
 
-    def read(*arguments):
-        raise AssertionError("a file in memory is not read")
 
+async def test_a_file_that_does_not_stay_in_memory_is_read(greeted, feed_id, rows, running, monkeypatch):
+    checkpoint = await take(greeted, feed_id)
     segment = running.node.feeds.of_id(feed_id).partitions[0].chain.segments[0]
-    monkeypatch.setattr(segment, "read_part", read)
-    assert await fetch_whole(greeted, checkpoint) == data
+    monkeypatch.setattr(segment, "lend_cached", lambda *part: None)
+    assert await fetch_whole(greeted, checkpoint) == content(running, checkpoint)
+
+
+def forget_cached(path):
+    """Has the system drop a file from memory."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
 
 async def test_a_transport_that_has_no_socket_of_the_system(greeted, feed_id, rows, running, monkeypatch):
