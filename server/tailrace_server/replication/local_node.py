@@ -40,6 +40,10 @@ class LocalNode:
     listening: tuple[str, int] | None
 
     def join(self, cluster_id: bytes) -> None:
-        """Makes a new directory one of this cluster, durably. OSError."""
+        """Makes a new directory one of this cluster, durably. OSError.
+
+        Clients know the former id, and connect anew.
+        """
         if self.identity.cluster_id != cluster_id:
             self.identity = join_cluster(self.host.disk, self.config.data, self.identity, cluster_id)
+            self.connections.end_sessions(f"this node has become one of cluster {cluster_id.hex()}: connect anew")

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from tailrace.errors import Overloaded, ProtocolError
+from tailrace.errors import Overloaded, ProtocolError, Unreachable
 from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
@@ -83,6 +83,11 @@ class Connections:
         self._sessions[connection.session] = connection
         if earlier is not None:
             earlier.fail(ProtocolError("the client has connected anew: this is an earlier connection of it"))
+
+    def end_sessions(self, message: str) -> None:
+        """Ends the request connections of clients, which then connect anew. Those of nodes have no session."""
+        for connection in list(self._sessions.values()):
+            connection.fail(Unreachable(message))
 
     def status(self, now: float) -> Iterator[dict[str, Any]]:
         """Each connection as status shows it."""

@@ -15,6 +15,9 @@ class OpenStreams(Protocol):
     def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
         """Ends every stream for which ``which`` is true; ``flush`` sends the end."""
 
+    def end_sessions(self, message: str) -> None:
+        """Ends the request connections of clients, which then connect anew."""
+
     def turn_ended(self, asker: object = None) -> None:
         """Commits what ``asker`` wrote, now or soon, and sends the news; ``asker`` has been handled."""
 

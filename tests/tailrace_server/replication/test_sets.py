@@ -89,6 +89,24 @@ async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
     assert all(node.member.local.votes for node in made)
 
 
+async def test_a_client_that_came_before_the_set_was_founded_learns_the_cluster(new_set, tmp_path):
+    """A copy that named the id that the directory had before would be refused as one of another cluster later."""
+    made = new_set()
+    await made[2].start()
+    async with tailrace.connect(made[2].url, state="any") as early:
+        before = early.cluster_id
+        await made[0].start()
+        await made[1].start()
+        leader = await made.settled()
+        async with made.client() as client:
+            await client.create_feed("orders", partitions=1)
+            await client.feed("orders").put(b"k", b"v", level="quorum")
+        await until(lambda: any(feed.info.name == "orders" for feed in made[2].node.feeds))
+        await early.feed("orders").fetch(tmp_path / "copy")
+        assert early.cluster_id == leader.node.identity.cluster_id != before
+    assert tailrace.SegmentReader(tmp_path / "copy").cluster_id == leader.node.identity.cluster_id
+
+
 def with_list(node, nodes):
     """The configuration of a member that is started with the list of ``nodes`` in this order."""
     return dataclasses.replace(node.config, members=tuple(other.address for other in nodes))
