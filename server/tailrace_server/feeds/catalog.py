@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import NamedTuple
 
 from tailrace.errors import FeedExists, NoSpace, NotDurable, Overloaded, UnknownFeed
@@ -56,10 +56,15 @@ class Catalog:
         # Whether ``reconcile`` left a feed whose drop may still be lost.
         self.awaits_drops = False
         self.additions = 0  # the number of feeds added, those that the start found included
+        self._on_created: Callable[[Feed], None] = _nothing
         self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and the seq up to which it was read
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
         self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
+
+    def when_created(self, created: Callable[[Feed], None]) -> None:
+        """Calls ``created`` with each feed that is created from now on, before anything else uses the feed."""
+        self._on_created = created
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(sorted(self._by_name.values(), key=lambda feed: feed.info.name))
@@ -193,6 +198,7 @@ class Catalog:
         feed = feed_of_creation(payload, self.account)
         self.creations[feed_id] = journal.append(RecordKind.FEED_CREATED, feed_id, 0, payload)
         self.add(feed)
+        self._on_created(feed)
         return feed
 
     def is_dropping(self, feed: Feed) -> bool:
@@ -265,9 +271,13 @@ class Catalog:
         return dropped, created
 
     def lists_through(self, seq: int) -> bool:
-        """Returns whether the feeds were reconciled with the rows of ``_feeds`` up to ``seq`` at least."""
+        """Returns whether the feeds were reconciled with the rows of the present leader up to ``seq`` at least."""
         rollbacks, reconciled_seq = self._reconciled
         return rollbacks == self.system.partitions[0].rollbacks and reconciled_seq >= seq
+
+    def forget_reconciled(self) -> None:
+        """Notes that another leader is followed, whose rows of ``_feeds`` may be other ones."""
+        self._reconciled = (0, -1)
 
     def unlisted(self) -> dict[bytes, bytes]:
         """Returns the creations of feeds without a row in ``_feeds``: they are older than ``_feeds``."""
@@ -308,6 +318,10 @@ class Catalog:
         self.drops[feed.info.feed_id] = Drop(place, tuple(feed.partitions))
         for partition in feed.partitions:
             partition.drop()
+
+
+def _nothing(feed: Feed) -> None:
+    """Until the owner sets a callback."""
 
 
 def _shown(setting: object) -> str:

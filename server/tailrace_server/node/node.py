@@ -13,7 +13,6 @@ from typing import Any
 import trio
 
 from tailrace.errors import NotDurable, UnknownFeed
-from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
 from tailrace.trio.transport import Transport
 from tailrace_server.config import Config
@@ -24,7 +23,7 @@ from tailrace_server.host.turn import Turn
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.feed_changes import FeedChanges
-from tailrace_server.replication.groups import ONLY_GROUP, Group
+from tailrace_server.replication.groups import Group, Grouping, GroupSettings
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import Leaderships
 from tailrace_server.replication.member import Member
@@ -48,8 +47,10 @@ _EXPIRE_SECONDS = 60.0
 class Node:
     """A node over an open data directory. ``serve`` runs it; ``stop`` closes the directory."""
 
-    def __init__(self, config: Config, identity: Identity, storage: Storage) -> None:
+    def __init__(self, config: Config, identity: Identity, storage: Storage, grouping: Grouping) -> None:
+        """``grouping``: the groups of the node, and the group of each partition."""
         self.config = config
+        self._grouping = grouping
         self.storage = storage
         self.host = host = storage.host
         self.feeds = catalog = storage.feeds
@@ -57,9 +58,9 @@ class Node:
             storage.committer, config.limits.connections_max, lambda: self.leaderships.has_replicas()
         )
         self.waiting = WaitingAnswers()
-        self.leaderships = Leaderships([self._leadership(ONLY_GROUP)], catalog)
+        self.leaderships = Leaderships(map(self._leadership, grouping.groups), catalog, grouping.group_of)
         self.stages = _stages(config, host)
-        self.feed_changes = FeedChanges(config.limits, storage, self.leaderships)
+        self.feed_changes = FeedChanges(config, storage, self.leaderships)
         self.feed_changes.on_gone = self._feed_gone
         self.publisher = Publisher(
             storage,
@@ -93,7 +94,7 @@ class Node:
             unclean_start=None,
         )
         # Serves one connection to its end.
-        self.handle: Callable[[Transport], Awaitable[None]] = partial(self.connections.handle, self.services)
+        self.handle = self.handler_of(self.leaderships.unnamed.group.number)
         storage.on_failed = self._journal_failed
         storage.on_progress = storage.committer.on_progress = self.connections.flush
         storage.on_turn_ended = self.connections.turn_ended
@@ -114,16 +115,15 @@ class Node:
         """The address that the node listens on; None before it does."""
         return self.services.listening
 
-    def _leadership(self, number: int) -> Leadership:
-        """Makes the leadership of one group. Every group has the members of the node's set."""
-        config = self.config
+    def _leadership(self, settings: GroupSettings) -> Leadership:
+        """Makes the leadership of one group."""
         return Leadership(
-            Group(number, self.feeds),
+            Group(settings.number, self.feeds, self._grouping.group_of),
             self.connections,
             self.waiting,
-            members=config.members,
-            own=Address(*config.listen),
-            is_alone=config.is_alone,
+            members=settings.members,
+            own=settings.own,
+            is_alone=self.config.is_alone,
         )
 
     # Running
@@ -132,9 +132,9 @@ class Node:
         """Notes the listener's address, and becomes a member if the node is not alone. Raises BadDirectory, OSError."""
         self.services.listening = listener.address
         if not self.config.is_alone:
-            for leadership in self.leaderships:
-                member = Member(self.services, leadership, lead_again)
-                self.services.members[leadership.group.number] = member
+            for settings in self._grouping.groups:
+                member = Member(self.services, self.leaderships.of_group(settings.number), lead_again, settings)
+                self.services.members[settings.number] = member
                 member.begin()
 
     async def serve(self, listener: Listener) -> None:
@@ -146,6 +146,10 @@ class Node:
             nursery.start_soon(listener.serve, self.handle)
             for member in self.members.values():
                 nursery.start_soon(member.run)
+
+    def handler_of(self, group: int) -> Callable[[Transport], Awaitable[None]]:
+        """Returns the function that serves a connection to its end; messages that name no group are about ``group``."""
+        return partial(self.connections.handle, self.services, unnamed=self.leaderships.of_group(group))
 
     async def _tick(self) -> None:
         while True:

@@ -9,7 +9,7 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -42,7 +42,7 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.node.node import Node
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import entries_through, settle_producers
-from tailrace_server.replication.membership import FILE_NAME as MEMBERSHIP_NAME
+from tailrace_server.replication.groups import Grouping, one_group
 from tailrace_server.replication.membership import check_no_member
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.memory import MemoryAccount
@@ -59,17 +59,18 @@ _RESTORED_IN_SET = (
 
 
 @contextlib.asynccontextmanager
-async def open_node(config: Config, host: Host | None = None) -> AsyncIterator[Node]:
+async def open_node(config: Config, host: Host | None = None, grouping: Grouping | None = None) -> AsyncIterator[Node]:
     """Locks and recovers ``config.data``, then serves at ``config.listen`` while the body runs; stops cleanly after it.
 
-    Raises DirectoryInUse, the errors of ``recover``, and OSError if the address cannot be had.
+    ``grouping``: the groups of the node; by default one. Raises DirectoryInUse, the errors of ``recover``, and OSError
+    if the address cannot be had.
     """
     host = Host() if host is None else host
     host.disk.make_directory(config.data)
     lock: Lock = lock_directory(host.disk, config.data)
     try:
         with _no_searches(host):
-            node = recover(config, host)
+            node = recover(config, host, grouping)
         try:
             listener = await host.network.listen(*config.listen)
             try:
@@ -110,7 +111,7 @@ def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
     return Searches().bounded() if host.owns_process else contextlib.nullcontext()
 
 
-def recover(config: Config, host: Host) -> Node:
+def recover(config: Config, host: Host, grouping: Grouping | None = None) -> Node:
     """Opens a data directory, and makes it if it is missing: identity, journal, feeds. The directory is locked already.
 
     After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
@@ -119,23 +120,26 @@ def recover(config: Config, host: Host) -> Node:
     refuses the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; then no
     durable row is lost.
     """
+    grouping = one_group(config) if grouping is None else grouping
+    membership_names = [settings.membership_name for settings in grouping.groups]
     marks.check_usable(host.disk, config.data)
     is_restored = marks.is_restored(host.disk, config.data)
     if not config.is_alone and (is_restored or config.restored):
         raise BadDirectory(_RESTORED_IN_SET.format(config.data))
-    if config.restored or (is_restored and host.disk.exists(os.path.join(config.data, MEMBERSHIP_NAME))):
+    was_member = any(host.disk.exists(os.path.join(config.data, name)) for name in membership_names)
+    if config.restored or (is_restored and was_member):
         # It is no longer the member that it was: its promises and its vote belong to the earlier ids.
         marks.mark_restored(host.disk, config.data, host.randomness)
     is_restored = marks.is_restored(host.disk, config.data)
-    found = _look(config, host, is_restored=is_restored)
+    found = _look(config, host, membership_names, is_restored=is_restored)
     try:
-        return _recover(config, host, found)
+        return _recover(config, host, found, grouping)
     except NoSpace as error:
         # A node that cannot start on a full disk could not empty it either.
         if not _free_some(config, host):
             raise
         log.warning("%s: the start continues with the reserved space", error)
-        return _recover(config, host, found)
+        return _recover(config, host, found, grouping)
 
 
 class _Found(NamedTuple):
@@ -150,7 +154,7 @@ class _Found(NamedTuple):
     is_restored: bool
 
 
-def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
+def _look(config: Config, host: Host, membership_names: Sequence[str], *, is_restored: bool) -> _Found:
     """Reads the small files, and changes nothing. Raises BadDirectory, OSError."""
     disk, data = host.disk, config.data
     if not disk.exists(os.path.join(data, NODE_NAME)):
@@ -158,7 +162,8 @@ def _look(config: Config, host: Host, *, is_restored: bool) -> _Found:
         return _Found(new_identity(host.randomness), None, None, is_restored)
     identity = load(disk, data)
     if not config.members:
-        check_no_member(disk, data, identity.placement_id)
+        for name in membership_names:
+            check_no_member(disk, data, identity.placement_id, name)
     if not is_restored:
         wholeness.check_journal(disk, data)
     held = None if is_restored else load_held(disk, data)
@@ -180,7 +185,7 @@ def _free_some(config: Config, host: Host) -> bool:
     return had
 
 
-def _recover(config: Config, host: Host, found: _Found) -> Node:
+def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> Node:
     """Journal and feeds; may be tried again after NoSpace."""
     identity, taken, held, is_restored = found
     journal, recovered = open_journal(
@@ -215,7 +220,7 @@ def _recover(config: Config, host: Host, found: _Found) -> Node:
         uptime = load_uptime(host.disk, config.data, host.clock)
         storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
         storage.journal_found = recovered.end
-        node = Node(config, identity, storage)
+        node = Node(config, identity, storage, grouping)
         for placement_id, start in held.others.items() if held is not None else ():
             node.storage.held.remember(placement_id, start)
         node.stages.load()

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tailrace_server.journal import Journal
     from tailrace_server.partition.partition import Partition
 
+# The term of a feed's first branch, and the lowest term of a leader: no earlier leader has written to that branch.
+FIRST_TERM = 1
+
 
 def with_branch(log: FailoverLog, branch: bytes, base: int, term: int | None = None) -> FailoverLog:
     """Returns ``log`` with a new branch that begins at seq ``base``, in ``term`` or by default in the next one."""

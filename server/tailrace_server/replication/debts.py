@@ -36,13 +36,18 @@ class Debt(NamedTuple):
 FEEDS = PartitionId(SYSTEM_FEED_ID, 0)
 
 
-def unpaid(debts: Iterable[Debt], held: Standings) -> tuple[Debt, ...]:
+def unpaid(debts: Iterable[Debt], held: Standings, *, owes_feeds: bool = False) -> tuple[Debt, ...]:
     """Returns those of ``debts`` that ``held``, which is durable, does not cover.
 
     A feed that is missing was dropped, unless a debt of ``_feeds`` may include its row.
+
+    Args:
+        debts: Those of one group.
+        held: The standings of this node in that group.
+        owes_feeds: Whether this node has a debt of ``_feeds`` in another group.
     """
     left = tuple(debt for debt in debts if held.get(debt.partition_id, Standing(*NOTHING)) < debt.standing)
-    if any(debt.partition_id == FEEDS for debt in left):
+    if owes_feeds or any(debt.partition_id == FEEDS for debt in left):
         return left
     return tuple(debt for debt in left if debt.partition_id in held)
 

@@ -12,31 +12,41 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tailrace.errors import Forbidden, Overloaded, TailraceError
+import trio
+
+from tailrace.errors import Forbidden, NotLeader, Overloaded, TailraceError
 from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
+from tailrace_server.partition.branching import FIRST_TERM, begin_branch
+from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
-    from tailrace_server.config import Limits
+    from tailrace_server.config import Config
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.leaderships import Leaderships
     from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
 
+# A leader has to hear from a majority within this multiple of the time-out for short questions.
+_CONFIRMED_TIMEOUTS = 2
+
 
 class FeedChanges:
     """The changes of one node's feeds. Rows of ``_feeds`` that may still be lost take effect once they cannot be."""
 
-    def __init__(self, limits: Limits, storage: Storage, leaderships: Leaderships) -> None:
+    def __init__(self, config: Config, storage: Storage, leaderships: Leaderships) -> None:
         # set by the owner; called when a feed was dropped, and must not be used any more
         self.on_gone: Callable[[Feed], None] = _nothing
-        self._limits = limits
+        self._limits = config.limits
+        self._confirmed_timeout_s = _CONFIRMED_TIMEOUTS * config.replication.ask_timeout_s
         self._host = storage.host
         self._feeds = storage.feeds
         self._storage = storage
         self._leaderships = leaderships
         self._is_whole = True  # the ``whole`` of the last call of ``reconcile``
+        self._subscribers: dict[Callable[[], None], None] = {}
+        self._feeds.when_created(self._adopt)
         for level in (Level.DISK, Level.QUORUM):
             self._feeds.system.partitions[0].watch(level, self._settled)
 
@@ -53,15 +63,17 @@ class FeedChanges:
             return feed
         self._feeds.check_room(self._limits.feeds_max)
         branch = self._host.randomness.token(16)
-        feed = self._feeds.create(info, self._storage.journal, branch, self._limits.feeds_max)
         try:
+            feed = self._feeds.create(info, self._storage.journal, branch, self._limits.feeds_max)
             self._list(info.feed_id, creation_to_bytes(info, branch))
         except TailraceError:
             # Nothing of the feed is left, unless the journal has no room for its drop until the node stops: then it
             # comes back empty.
-            self.on_gone(self._feeds.drop(info.feed_id, self._storage.journal))
+            if info.feed_id in self._feeds:
+                self.on_gone(self._feeds.drop(info.feed_id, self._storage.journal))
             raise
         self._feeds.listed(feed)
+        self._changed()
         return feed
 
     def drop(self, feed_id: bytes) -> None:
@@ -77,6 +89,7 @@ class FeedChanges:
         if not self._leaderships.system.in_set:
             self._list(feed_id, None)
             self.on_gone(self._feeds.drop(feed_id, self._storage.journal))
+            self._changed()
         elif not self._feeds.is_dropping(self._feeds.of_id(feed_id)):
             self._list(feed_id, None)
             self._feeds.awaits_drops = True
@@ -91,10 +104,55 @@ class FeedChanges:
         self._is_whole = whole
         for feed in dropped:
             self.on_gone(feed)
-        for feed in created:
-            for partition in feed.partitions:
-                self._leaderships.adopt(partition)
+        if dropped or created:
+            self._changed()
         return dropped, created
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` after feeds were created or dropped, until ``unsubscribe``."""
+        self._subscribers[changed] = None
+
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        """Ends ``subscribe``."""
+        self._subscribers.pop(changed, None)
+
+    def _changed(self) -> None:
+        for changed in list(self._subscribers):
+            changed()
+
+    def _adopt(self, feed: Feed) -> None:
+        """Gives the partitions of a new feed the roles of their groups. Raises NoSpace, NotDurable."""
+        for partition in feed.partitions:
+            self._leaderships.adopt(partition)
+        journal, now = self._storage.journal, self._host.clock.monotonic()
+        for partition in feed.partitions:
+            leadership = self._leaderships.of_partition(partition)
+            if not leadership.branches_new_feeds or leadership.term == FIRST_TERM:
+                continue
+            try:
+                begin_branch(partition, self._host.randomness.token(16), journal, leadership.term, now=now)
+            except TailraceError:
+                leadership.resign()  # it must not take writes on a branch that an earlier leader may have written to
+                raise
+
+    async def confirm_known(self) -> None:
+        """Returns once it is sure that this node knows all feeds that there were at this call.
+
+        A leader asks a majority whether it still leads. A follower asks its leader how far ``_feeds`` has come, and has
+        to have taken over all of that. Raises NotLeader, and the leader's error; OSError.
+        """
+        leadership = self._leaderships.system
+        if leadership.role is Role.LEADER:
+            with trio.move_on_after(self._confirmed_timeout_s) as scope:
+                await leadership.confirmed()
+            if scope.cancelled_caught:
+                raise NotLeader(
+                    f"no majority has confirmed within {self._confirmed_timeout_s:g} s that this node leads"
+                )
+            return
+        accepted = await leadership.leaders_seqs([SYSTEM_FEED_ID])
+        if leadership.role is not Role.FOLLOWER or not self._feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
+            raise NotLeader("this node has not heard of all feeds yet: ask again", leader=leadership.leader or None)
 
     def seqs(self) -> list[tuple[Partition, int]]:
         """Returns how far ``_feeds`` has come: its partition and high seq."""

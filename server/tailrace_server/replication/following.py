@@ -1,6 +1,10 @@
-"""Follows a leader: the list of feeds first, then a stream for each of its feeds.
+"""Follows the leader of a group: a stream for each feed of which the group has partitions.
 
-    _feeds ── its first complete snapshot ──> reconcile ──> a task for each feed, ended if the feed is dropped
+    the group with _feeds    _feeds ── its first complete snapshot ──> reconcile ──┐
+    any other group          the feeds that this node has ─────────────────────────┴──> a task for each feed
+
+In either case `FeedChanges` tells of later changes: a feed's task begins when the feed is created, and ends when the
+feed is dropped. A member of another group may have heard of a feed before its leader, or the other way round.
 
 It ends with the first stream that breaks; then the member looks for a leader again. A member without a vote (its disk
 was replaced, or is an older copy) gets its vote here. It has to acknowledge all rows that a leader, confirmed by a
@@ -52,11 +56,12 @@ class Following:
         self._leadership = leadership
         self._file = file
         self._replica = replica
+        self._group = leadership.group
         self._pullers: dict[bytes, ReplicaPuller] = {}
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._stopped = False
-        self._knows_feeds = False
+        self._knows_feeds = not self._group.lists_feeds  # whether ``_feeds`` has had a complete snapshot
         self._more = trio.Event()  # set when this node holds more, or the feeds have changed
         self.ended = trio.Event()
 
@@ -74,23 +79,34 @@ class Following:
             with self._scope:
                 async with trio.open_nursery() as self._nursery:
                     if not self._stopped:
-                        self._begin(self._node.feeds.system)
-                        if not self._replica.votes and self._leadership.in_set:
-                            self._nursery.start_soon(self._gain_vote)
+                        await self._begin_all()
         except* (TailraceError, OSError) as group:
             failure = _first(group)
         finally:
+            self._node.feed_changes.unsubscribe(self._feeds_changed)
             self.stop()
             self.ended.set()
         if failure is not None:
             raise failure
 
+    async def _begin_all(self) -> None:
+        assert self._nursery is not None
+        self._node.feed_changes.subscribe(self._feeds_changed)
+        if self._group.lists_feeds:
+            self._node.feeds.forget_reconciled()
+            self._begin(self._node.feeds.system)
+        else:
+            self._follow_feeds()
+        if not self._replica.votes and self._leadership.in_set:
+            self._nursery.start_soon(self._gain_vote)
+        if not self._group.lists_feeds:
+            await trio.sleep_forever()  # the group may have no partitions yet, and then no task keeps the nursery open
+
     def _begin(self, feed: Feed) -> None:
         assert self._nursery is not None
-        feed_id, system = feed.info.feed_id, self._node.feeds.system
-        on_snapshot = self._feeds_told if feed is system else None
+        on_snapshot = self._feeds_told if feed is self._node.feeds.system else None
         on_acknowledged = None if self._replica.votes else self._has_more
-        self._pullers[feed_id] = ReplicaPuller(
+        self._pullers[feed.info.feed_id] = puller = ReplicaPuller(
             self._node,
             self._leadership,
             feed,
@@ -99,31 +115,43 @@ class Following:
             on_snapshot=on_snapshot,
             on_acknowledged=on_acknowledged,
         )
-        self._nursery.start_soon(self._take, feed, self._pullers[feed_id])
+        self._nursery.start_soon(self._take, feed, puller)
 
     async def _take(self, feed: Feed, puller: ReplicaPuller) -> None:
         try:
             await puller.run()
+            return
         except UnknownFeed as error:
             if feed is self._node.feeds.system:
                 raise
-            # It was dropped, and perhaps made anew: ``_feeds`` is about to say so. Otherwise it is tried again when the
-            # leader is followed anew.
             log.info("feed %s is not followed: %s", feed.info.name, error)
+        # It was dropped, and perhaps made anew: ``_feeds`` is about to say so. Otherwise it is tried again when the
+        # leader is followed anew; in a group without ``_feeds`` soon, since its leader may not know the feed yet.
+        if not self._group.lists_feeds:
+            await trio.sleep(self._node.config.replication.poll_s)
+            if self._pullers.get(feed.info.feed_id) is puller and not self._stopped:
+                self._begin(feed)
 
     def _feeds_told(self) -> None:
         """Follows the feeds of a complete snapshot of ``_feeds``."""
-        dropped, _ = self._node.feed_changes.reconcile()
-        for feed in dropped:
-            puller = self._pullers.pop(feed.info.feed_id, None)
-            if puller is not None:
-                puller.stop()
+        self._node.feed_changes.reconcile()
+        self._knows_feeds = True
+        self._follow_feeds()
+
+    def _feeds_changed(self) -> None:
+        if self._knows_feeds:
+            self._follow_feeds()
+
+    def _follow_feeds(self) -> None:
+        """Begins to follow the feeds of the group that are not followed yet, and ends with those that were dropped."""
+        feeds = self._node.feeds
+        for feed_id in [feed_id for feed_id in self._pullers if feed_id not in feeds]:
+            self._pullers.pop(feed_id).stop()
         if self._stopped:
             return
-        self._knows_feeds = True
         self._has_more()
-        for feed in self._node.feeds:
-            if feed.info.feed_id not in self._pullers:
+        for feed in feeds:
+            if feed.info.feed_id not in self._pullers and self._group.of_feed(feed):
                 self._begin(feed)
 
     # The vote
@@ -138,6 +166,8 @@ class Following:
         promise only a node leads that has those rows.
         """
         wanted = await self._accepted_seqs()
+        if not self._group.lists_feeds:
+            await self._hear_of_feeds()
         while (unreadable := self._lacks(wanted)) is None:
             self._more = trio.Event()
             await self._more.wait()
@@ -173,7 +203,7 @@ class Following:
 
         The leader has a branch of its own term in each partition, so a copy with all of ``wanted`` is of that term. A
         feed counts as dropped only if this node has taken ``_feeds`` as far as the leader had it. Before that, the feed
-        may be a new one.
+        may be a new one. Partitions of other groups do not matter.
         """
         unreadable: list[Debt] = []
         if not self._lists_through(wanted):
@@ -183,6 +213,8 @@ class Following:
             if puller is None and feed_id not in self._node.feeds:
                 continue  # dropped since
             for number, seq in enumerate(seqs):
+                if not self._group.includes(feed_id, number):
+                    continue
                 if puller is not None and puller.acknowledged.get(number, -1) >= seq:
                     continue
                 failed = None if puller is None else puller.failed.get(number)
@@ -191,7 +223,22 @@ class Following:
                 unreadable.append(Debt(PartitionId(feed_id, number), Standing(self._replica.term, seq)))
         return unreadable
 
+    async def _hear_of_feeds(self) -> None:
+        """Returns once this node has heard of all feeds that there were at this call.
+
+        The group's leader has ``_feeds`` from another leader, perhaps from an earlier one, so its seq says nothing.
+        """
+        while True:
+            try:
+                await self._node.feed_changes.confirm_known()
+                return
+            except (TailraceError, OSError) as error:
+                log.info("no vote yet: %s", error)
+            await trio.sleep(self._node.config.replication.poll_s)
+
     def _lists_through(self, wanted: dict[bytes, list[int]]) -> bool:
+        if not self._group.lists_feeds:
+            return True  # ``_hear_of_feeds`` has seen to it
         return self._knows_feeds and self._node.feeds.lists_through(max(wanted.get(SYSTEM_FEED_ID, [0])))
 
 

@@ -75,6 +75,8 @@ class Leadership:
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: AcceptedSeqs | None = None
         self.on_shortfall: Callable[[Partition, int, int], None] = _nothing_owed
+        self.owes: Callable[[Partition], bool] = _owes_nothing
+        self.resign: Callable[[], None] = _leads_on
         for partition in group:
             self.adopt(partition)
 
@@ -83,6 +85,8 @@ class Leadership:
         on_higher_term: Callable[[int], None],
         accepted_seqs: AcceptedSeqs,
         on_shortfall: Callable[[Partition, int, int], None],
+        owes: Callable[[Partition], bool],
+        resign: Callable[[], None],
     ) -> None:
         """Connects the part that decides who leads. A node that is alone has none.
 
@@ -91,8 +95,11 @@ class Leadership:
             accepted_seqs: asks the leader how far the partitions of these feeds have come there.
             on_shortfall: called before a partition is rolled back below its common history with the leader, with
                 the term and the seq of its standing there.
+            owes: returns whether this node has acknowledged rows of a partition that it has lost since.
+            resign: called if this node cannot lead any more: it steps down, and looks for a leader.
         """
         self.on_higher_term, self.accepted_seqs, self.on_shortfall = on_higher_term, accepted_seqs, on_shortfall
+        self.owes, self.resign = owes, resign
 
     @property
     def in_set(self) -> bool:
@@ -144,6 +151,15 @@ class Leadership:
         """Gives ``partition`` the role of this node. Call it for each partition of a feed that was just created."""
         on_history_changed = None if self.is_alone else partial(self._history_changed, partition)
         partition.become(self.role.value, needs_quorum=self.in_set, on_history_changed=on_history_changed)
+
+    @property
+    def branches_new_feeds(self) -> bool:
+        """Whether the leader has to begin a branch in each partition of the group that it hears of.
+
+        It has if the group lacks ``_feeds``. An earlier leader may have heard of the feed first, and have written to
+        the first branch, which is the same on all nodes.
+        """
+        return self.role is Role.LEADER and not self.is_alone and not self.group.lists_feeds
 
     def pause_writes(self) -> None:
         """Takes no writes until ``resume_writes`` or another role: a handover is under way."""
@@ -281,3 +297,12 @@ def _nothing(term: int) -> None:
 
 def _nothing_owed(partition: Partition, term: int, seq: int) -> None:
     """Owes nothing: a node in no set has no acknowledgements that count."""
+
+
+def _owes_nothing(partition: Partition) -> bool:
+    """Returns False, as `_nothing_owed` is true of all partitions."""
+    return False
+
+
+def _leads_on() -> None:
+    """Leads on: a node that is alone has no other leader."""

@@ -37,11 +37,15 @@ class Leaderships:
     def unnamed(self) -> Leadership:
         """The leadership that is meant if no group is named: that of ``_feeds``, which every node of a set has.
 
-        The formats have no field for a group: HELLO_OK, MEMBER, PROMISE, PROMOTE, HANDOVER, TAKE_OVER, ACCEPTED_SEQS,
-        LEADER_CHECK with its answer, and ``replication`` of STATUS. Their handlers ask here, and nowhere else. The file
-        MEMBERSHIP has room for one group, too.
+        ``replication`` of STATUS is about it, and so are the messages without a field for a group, on connections to
+        the node's own listener: HELLO_OK, MEMBER, PROMISE, PROMOTE, HANDOVER, TAKE_OVER and ACCEPTED_SEQS. Their
+        handlers ask the connection (`Connection.unnamed`), and nothing else.
         """
         return self.system
+
+    def of_group(self, number: int) -> Leadership:
+        """Returns the leadership of a group of this node."""
+        return self._by_group[number]
 
     def of(self, feed_id: bytes, partition: int) -> Leadership:
         """Returns the leadership of a partition. The node need not have the feed."""
@@ -62,11 +66,6 @@ class Leaderships:
         feed = self._feeds.find(feed_id)
         return (self.of(feed_id, 0),) if feed is None else self.of_partitions(feed.partitions)
 
-    def of_feeds(self, feed_ids: Iterable[bytes]) -> Sequence[Leadership]:
-        """Returns the leaderships of the partitions of these feeds, each once."""
-        found = [leadership for feed_id in feed_ids for leadership in self.of_feed(feed_id)]
-        return tuple(dict.fromkeys(found)) or (self.system,)
-
     # All groups
 
     def changes(self) -> dict[int, int]:
@@ -84,16 +83,17 @@ class Leaderships:
         """Gives a partition of a feed that was just created the role of its group."""
         self.of_partition(partition).adopt(partition)
 
-    async def leaders_seqs(self, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
-        """Returns how far the leader of each partition of these feeds has come: a function of feed id and partition.
+    async def leaders_seqs(self, partitions: Sequence[Partition]) -> Callable[[bytes, int], int]:
+        """Returns how far the leader of each of these partitions has come: a function of feed id and partition.
 
-        Each leader has made sure that it still leads. Raises NotLeader if a group has no leader that this node knows,
-        and whatever a leader answers.
+        Each leader has made sure that it still leads. Raises NotLeader if one of the groups has no leader that this
+        node knows, and whatever a leader answers. Groups of other partitions are not asked.
         """
-        leaderships = self.of_feeds(feed_ids)
-        if len(leaderships) == 1:
-            return await leaderships[0].leaders_seqs(feed_ids)
-        seqs = {leadership.group.number: await leadership.leaders_seqs(feed_ids) for leadership in leaderships}
+        leaderships = self.of_partitions(partitions)
+        feed_ids: dict[Leadership, set[bytes]] = {leadership: set() for leadership in leaderships}
+        for partition in partitions:
+            feed_ids[self.of_partition(partition)].add(partition.feed_id)
+        seqs = {of.group.number: await of.leaders_seqs(sorted(ids)) for of, ids in feed_ids.items()}
         return lambda feed_id, partition: seqs[self._group_of(feed_id, partition)](feed_id, partition)
 
 

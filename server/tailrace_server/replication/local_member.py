@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tailrace.link.address import Address
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.election import MemberState, OwnState, counts
-from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, why_older
+from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, learned, why_older
+from tailrace_server.replication.membership import ID_BYTES as PLACEMENT_ID_BYTES
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import held_of, name_of, standings_of
 from tailrace_server.replication.role import Role
@@ -16,27 +16,38 @@ from tailrace_server.replication.standings import PartitionId, Standing
 from tailrace_server.replication.unreadable import unreadable_of
 
 if TYPE_CHECKING:
+    from tailrace.link.address import Address
     from tailrace_server.partition.partition import Partition
+    from tailrace_server.replication.groups import GroupSettings
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
 
+# The bytes of a group's number behind a placement id.
+_GROUP_BYTES = 4
+
 
 class LocalMember:
     """This node as a member of a group's set, or as a plain replica. Only its own methods change its fields."""
 
-    def __init__(self, node: LocalNode, leadership: Leadership) -> None:
-        """Reads the promises of the directory. Raises BadDirectory, OSError."""
-        config, members = node.config, leadership.members
+    def __init__(self, node: LocalNode, leadership: Leadership, settings: GroupSettings) -> None:
+        """Reads the promises of the directory in the group of ``settings``. Raises BadDirectory, OSError."""
+        members, own = settings.members, settings.own
         self.node = node
         self.leadership = leadership
         self.is_in_set = leadership.in_set
-        own = Address(*config.listen)
         self.number = members.index(own) if self.is_in_set else -1  # in the list of members
-        placement_id = node.identity.placement_id
-        self.file = MembershipFile(node.host.disk, config.data, placement_id, len(members), self.number)
-        self.others = [a for a in members if a != own] if self.is_in_set else [_source(config.replica_of)]
+        self.name = str(own) if self.is_in_set else name_of(node)  # the address by which the others call this node
+        self.file = MembershipFile(
+            node.host.disk,
+            node.config.data,
+            node.identity.placement_id,
+            len(members),
+            self.number,
+            name=settings.membership_name,
+        )
+        self.others = [a for a in members if a != own] if self.is_in_set else [_source(settings.source)]
         self.promoting = False
 
     @property
@@ -62,9 +73,22 @@ class LocalMember:
 
     @property
     def is_new(self) -> bool:
-        """Whether the directory has never belonged to a set, and holds nothing."""
-        feeds = self.node.feeds
-        return not self.file.now.founded and not len(feeds) and not feeds.system.partitions[0].high_seq
+        """Whether the directory has never belonged to a set of the group, and holds nothing of the group.
+
+        Feeds that another group has listed are nothing yet.
+        """
+        if self.file.now.founded:
+            return False
+        group = self.leadership.group
+        return not (group.lists_feeds and len(self.node.feeds)) and not any(p.high_seq for p in group)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether this node may join the cluster of another one: it is new, and the group has ``_feeds``.
+
+        A node is of one cluster in all its groups.
+        """
+        return self.leadership.group.lists_feeds and self.is_new
 
     @property
     def source(self) -> str:
@@ -116,14 +140,40 @@ class LocalMember:
             now.leader_term,
             now.led,
             self.promoting,
-            name_of(node) if leads else leadership.leader,
+            self.name if leads else leadership.leader,
             now.founders,
             *held_of(leadership.group),
             self.members,
             len(unreadable_of(node, leadership.group)),
             self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
-            {placement_id: MemberStart(*start) for placement_id, start in node.storage.held.others.items()},
+            self.known_starts(),
         )
+
+    def known_starts(self) -> dict[bytes, MemberStart]:
+        """Returns the last start of each other directory that this node was told of, by placement id."""
+        suffix = self._start_suffix
+        return {
+            id[:PLACEMENT_ID_BYTES]: MemberStart(*start)
+            for id, start in self.node.storage.held.others.items()
+            if id[PLACEMENT_ID_BYTES:] == suffix
+        }
+
+    def known_start(self, placement_id: bytes) -> MemberStart | None:
+        """Returns the last start of a directory that this node was told of."""
+        start = self.node.storage.held.others.get(placement_id + self._start_suffix)
+        return None if start is None else MemberStart(*start)
+
+    def learn_start(self, placement_id: bytes, start: MemberStart) -> None:
+        """Notes a start of another directory; durable soon."""
+        self.node.storage.held.remember(
+            placement_id + self._start_suffix, learned(self.known_start(placement_id), start)
+        )
+
+    @property
+    def _start_suffix(self) -> bytes:
+        """The end of a key in HELD: a directory counts its starts in each group by itself."""
+        number = self.leadership.group.number
+        return number.to_bytes(_GROUP_BYTES, "big") if number else b""
 
     def begin_promotion(self) -> None:
         """Notes that this node tries to lead."""
@@ -153,7 +203,7 @@ class LocalMember:
             older = older.caught_up(self.new_token())._replace(led=now.led)
         self.file.store(older)
         if not leads:
-            log.error("%s", why_older(name_of(self.node), None, self.line))
+            log.error("%s", why_older(self.name, None, self.line))
         return not leads
 
     # Debts
@@ -173,11 +223,19 @@ class LocalMember:
             *(partition.id, partition.feed_id.hex(), seq),
         )
 
+    def owes(self, partition: Partition) -> bool:
+        """Returns whether this node has acknowledged rows of ``partition`` that it has lost since."""
+        partition_id = PartitionId(partition.feed_id, partition.id)
+        return any(debt.partition_id == partition_id for debt in self.file.now.owes)
+
     def settle_debts(self) -> None:
         """Drops debts that durable rows cover again. Raises OSError."""
-        if self.file.now.owes:
-            held = standings_of(self.leadership.group)
-            self.file.store(self.file.now.owing(unpaid(self.file.now.owes, held)))
+        if not self.file.now.owes:
+            return
+        group, [listed] = self.leadership.group, self.node.feeds.system.partitions
+        owes_feeds = not group.lists_feeds and self.node.leaderships.of_partition(listed).owes(listed)
+        left = unpaid(self.file.now.owes, standings_of(group), owes_feeds=owes_feeds)
+        self.file.store(self.file.now.owing(left))
 
 
 def _source(address: Address | None) -> Address:

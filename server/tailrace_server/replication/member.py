@@ -23,7 +23,6 @@ from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.host.randomness import fraction
-from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.election import (
     MemberState,
     NextStep,
@@ -37,14 +36,15 @@ from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.peers import (
     ask,
-    name_of,
     seqs_from_json,
 )
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.replica_rollback import roll_back_newer
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.term_branches import TermBranches
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.groups import GroupSettings
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
@@ -62,17 +62,21 @@ class Member:
     """A member of a set, or a plain replica. ``run`` does everything; requests of other nodes come in between."""
 
     def __init__(
-        self, node: LocalNode, leadership: Leadership, lead_again: Callable[[Member], Awaitable[object]]
+        self,
+        node: LocalNode,
+        leadership: Leadership,
+        lead_again: Callable[[Member], Awaitable[object]],
+        settings: GroupSettings,
     ) -> None:
         """Reads the promises of the directory. Raises BadDirectory, OSError.
 
-        ``leadership``: of the group whose leader this decides on. ``lead_again``:
+        ``leadership`` and ``settings``: of the group whose leader this decides on. ``lead_again``:
         `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held.
         """
         self._lead_as_before = lead_again
         self.node = node
         self.leadership = leadership
-        self.local = LocalMember(node, leadership)
+        self.local = LocalMember(node, leadership, settings)
         self.peers = PeerStates(self.local, self._warn, self.step_down)
         self.procedure = trio.Lock()
         self.following: Following | None = None
@@ -121,7 +125,9 @@ class Member:
             with contextlib.suppress(OSError):  # if the disk is full, this start counts as one with the last one
                 self.local.file.store(now.begun(self.local.new_token(), self.node.storage.journal_found))
         self.report("begins")
-        self.leadership.decided_by(lambda term: self.wake(), self.accepted_seqs, self.local.owe)
+        self.leadership.decided_by(
+            lambda term: self.wake(), self.accepted_seqs, self.local.owe, self.local.owes, self.step_down
+        )
         self.leadership.step_down(floor)
 
     async def run(self) -> None:
@@ -226,6 +232,8 @@ class Member:
         """Returns why this node must not follow the leader at ``name``, and what to do; "" if it may."""
         local, own_id = self.local, self.node.identity.cluster_id
         if leader.cluster_id != own_id:
+            if local.is_new and not local.may_join:
+                return f"{name} leads cluster {leader.cluster_id.hex()}, and this node has not joined that one yet"
             if not local.is_new:
                 return (
                     f"{name} leads cluster {leader.cluster_id.hex()}, and this directory is of cluster {own_id.hex()}; "
@@ -261,7 +269,7 @@ class Member:
         term = max(seen.term, now.term) if not self.local.is_in_set else seen.term
         self.local.file.store(now.followed(term, seen.founders, node.identity.placement_id))
         identity, votes = node.identity, self.local.votes and self.local.is_in_set
-        replica = Replica(identity.placement_id, seen.term, name_of(node), votes, identity.cluster_id)
+        replica = Replica(identity.placement_id, seen.term, self.local.name, votes, identity.cluster_id)
         self.following = self._under_way = following = Following(
             node, self.leadership, self.local.file, parse_address(name), replica
         )
@@ -312,12 +320,14 @@ class Member:
         node, file = self.node, self.local.file
         others = [seen.placement_id for seen in self.peers.states.values() if seen is not None]
         founders = (node.identity.placement_id, *others)
-        term = file.now.term + 1  # 1, unless a term was promised to a member that did not come to lead
+        # 1, unless a term was promised to a member that did not come to lead, or another group has listed feeds.
+        term = max([file.now.term, *(partition.log.term for partition in self.leadership.group)]) + 1
         file.store(file.now.leading(term, forced=False, founders=founders))
-        for partition in self.leadership.group:
-            begin_branch(partition, node.host.randomness.token(16), node.storage.journal, term)
+        branches = TermBranches(node, self.leadership.group, term)
+        branches.begin()
         await node.storage.all_durable()
         if file.now.term == term:
+            branches.begin()
             self.leadership.become_leader(term)
             self.report("")
             log.warning("a set of %s members is founded, and this node leads it", len(founders))

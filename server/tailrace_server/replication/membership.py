@@ -139,17 +139,26 @@ class Membership(NamedTuple):
 
 
 class MembershipFile:
-    """The membership of a directory, in memory as it is on the disk."""
+    """The membership of a directory in one group, in memory as it is on the disk."""
 
-    def __init__(self, disk: Disk, directory: str, placement_id: bytes, members: int = 0, number: int = -1) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        placement_id: bytes,
+        members: int = 0,
+        number: int = -1,
+        *,
+        name: str = FILE_NAME,
+    ) -> None:
         """Reads it; a directory without one begins as ``Membership()``.
 
         ``members``: how many members the set has by the list that the node was started with, 0 outside of a set.
-        ``number``: the node's place in that list, from 0. Raises BadDirectory, also if the directory belongs to a set
-        of another size, or to another member of the set; OSError.
+        ``number``: the node's place in that list, from 0. ``name``: of the group's file in the directory. Raises
+        BadDirectory, also if the directory belongs to a set of another size, or to another member of the set; OSError.
         """
         self._disk = disk
-        self._path = f"{directory}/{FILE_NAME}"
+        self._path = f"{directory}/{name}"
         self._placement_id = placement_id
         self._members = members
         self._number = number
@@ -185,13 +194,15 @@ class MembershipFile:
             self.now = membership
 
 
-def check_no_member(disk: Disk, directory: str, placement_id: bytes) -> None:
+def check_no_member(disk: Disk, directory: str, placement_id: bytes, name: str = FILE_NAME) -> None:
     """Raises BadDirectory if the directory is a set's member's: the node is started outside of a set. OSError.
+
+    ``name``: of the group's file in the directory.
 
     Alone it would begin branches of later terms, or as a plain replica give up acknowledged rows, and come back with
     its vote: the set would lose the rows that it lacks. A start as a member refuses a damaged file.
     """
-    path = f"{directory}/{FILE_NAME}"
+    path = f"{directory}/{name}"
     if not disk.exists(path):
         return
     data = read_file(disk, path)

@@ -11,8 +11,8 @@ from tailrace.errors import TailraceError
 from tailrace.link.address import Address, parse_address
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
-from tailrace_server.replication.lineage import Lineage, MemberStart, learned, why_older
-from tailrace_server.replication.peers import ask_all, look_at, name_of, never_enough
+from tailrace_server.replication.lineage import Lineage, MemberStart, why_older
+from tailrace_server.replication.peers import ask_all, look_at, never_enough
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_member import LocalMember
@@ -67,7 +67,7 @@ class PeerStates:
             hint = parse_address(seen.leader)
         except ValueError:
             return []
-        return [] if hint in self._local.others or str(hint) == name_of(self._node) else [hint]
+        return [] if hint in self._local.others or str(hint) == self._local.name else [hint]
 
     async def _look_at(self, address: Address, found: dict[str, MemberState | None]) -> None:
         name = str(address)
@@ -101,7 +101,7 @@ class PeerStates:
         if not self._local.is_in_set:
             return
         if placement_id != self._node.identity.placement_id:
-            self._node.storage.held.remember(placement_id, learned(self.known_start(placement_id), start))
+            self._local.learn_start(placement_id, start)
             return
         try:
             is_older = self._local.found_older(start)
@@ -114,12 +114,13 @@ class PeerStates:
     def why_misfit(self, name: str, seen: MemberState) -> str:
         """Returns the sentence why the answers of the node ``name`` do not count in this set; "" if they do.
 
-        A new directory is of no cluster yet: it may found a set with others, or join one.
+        A new directory is of no cluster yet: it may found a set with others, or join one. It does so in the group that
+        has ``_feeds``; the other groups wait for that.
         """
         if not self._local.is_in_set:
             return ""
-        is_new = seen.is_new or self._local.is_new
-        other = "" if is_new else why_other_cluster(self._node.identity.cluster_id, name, seen.cluster_id)
+        joins = self._local.leadership.group.lists_feeds and (seen.is_new or self._local.is_new)
+        other = "" if joins else why_other_cluster(self._node.identity.cluster_id, name, seen.cluster_id)
         disk = self.why_no_disk(name, seen.placement_id, seen.line)
         return why_other_list(self._local.members, name, seen.members) or other or disk
 
@@ -129,12 +130,8 @@ class PeerStates:
         The disk is another member's, a copy of one, or an older copy of its own.
         """
         copy = self.why_copy(name, placement_id)
-        return copy or (why_older(name, self.known_start(placement_id), line) if self._local.is_in_set else "")
-
-    def known_start(self, placement_id: bytes) -> MemberStart | None:
-        """Returns the last start of a directory that this node was told of."""
-        start = self._node.storage.held.others.get(placement_id)
-        return None if start is None else MemberStart(*start)
+        known = self._local.known_start(placement_id)
+        return copy or (why_older(name, known, line) if self._local.is_in_set else "")
 
     def why_copy(self, name: str, placement_id: bytes) -> str:
         """Returns the sentence why a member with this placement id does not count, if another one has it; else ""."""

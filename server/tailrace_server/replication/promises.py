@@ -95,7 +95,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
             on a copy of a directory, an older one of its own included.
     """
     misfit = why_other_list(member.local.members, promise.address, promise.members) if promise.members else ""
-    if not misfit and not member.local.is_new:
+    if not misfit and not member.local.may_join:
         misfit = why_other_cluster(member.node.identity.cluster_id, promise.address, promise.cluster_id)
     if not misfit and promise.placement_id is not None:
         misfit = member.peers.why_no_disk(promise.address, promise.placement_id, promise.line)

@@ -14,7 +14,7 @@ ends it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,16 +25,16 @@ from tailrace.link.address import Address, parse_address
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
-from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.debts import FEEDS
 from tailrace_server.replication.election import MemberState, majority_of, why_not_again
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.lineage import line_from_json, line_to_json
-from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough, standings_of
+from tailrace_server.replication.peers import ask, ask_all, never_enough, standings_of
 from tailrace_server.replication.promises import Promised, keep_promise, why_refused
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import Best, PartitionId, Standings, choose, readable
+from tailrace_server.replication.term_branches import TermBranches
 from tailrace_server.replication.unreadable import listed, told, unreadable_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Promotion:
         self._unreadable = ""  # the partitions that this node cannot read
         self._cannot_read: dict[tuple[str, PartitionId], str] = {}  # why a copy could not be read by its member
         self._lost: dict[PartitionId, str] = {}  # the rows that only such copies have
+        self._checked: Collection[PartitionId] = ()  # the partitions that have the highest standing
 
     async def run(self) -> PromotionResult:
         """Makes this node the leader. Raises TailraceError that says why it failed; promises that were made stay."""
@@ -244,7 +245,7 @@ class Promotion:
         node = self._node
         value = {
             "term": self._term,
-            "address": name_of(node),
+            "address": self._member.local.name,
             "placement_id": node.identity.placement_id.hex(),
             "cluster_id": node.identity.cluster_id.hex(),
             "handover": bool(self._leader),
@@ -274,20 +275,24 @@ class Promotion:
         except (TailraceError, OSError) as error:
             self._silent[name] = why_refused(error)
 
-    @staticmethod
-    def _counting(promised: Promised) -> Promised:
-        """Returns the part of a promise that counts.
+    def _counting(self, promised: Promised) -> Promised:
+        """Returns the part of a promise that counts: it tells of other groups' partitions as empty.
 
         A member without a vote may hold a history of its own, and no node relies on its acknowledgements: neither
         counts.
         """
-        return promised if promised.votes else Promised(False, {})
+        if not promised.votes:
+            return Promised(False, {})
+        includes = self._leadership.group.includes
+        standings = {id: standing for id, standing in promised.standings.items() if includes(*id)}
+        return promised._replace(standings=standings)
 
     def _require_cluster(self, name: str, answer: dict[str, Any], what: str) -> None:
         """Raises Forbidden if another cluster's node has answered."""
         told = hex_field(answer, "cluster_id", 16, what)
         why = why_other_cluster(self._node.identity.cluster_id, name, told)
-        if why and not field(answer, "is_new", bool, what):
+        is_new = field(answer, "is_new", bool, what)
+        if why and not (is_new and self._leadership.group.lists_feeds):
             raise Forbidden(why)
 
     def _require_term(self) -> None:
@@ -303,9 +308,11 @@ class Promotion:
         Returns whether the leader's branches may go on.
         """
         node, group = self._node, self._leadership.group
-        if group.has(node.feeds.system.partitions[0]):
+        if group.lists_feeds:
             await self._bring([FEEDS])
             node.feed_changes.reconcile()
+        else:
+            await self._hear_of_feeds()
         partition_ids = [PartitionId(p.feed_id, p.id) for p in group]
         await self._bring([partition_id for partition_id in partition_ids if partition_id != FEEDS])
         await node.storage.all_durable()
@@ -317,7 +324,30 @@ class Promotion:
                     f"{partition_id} stands at {tuple(own[partition_id])}, and "
                     f"{best.address} has {tuple(best.standing)}: it was not fetched"
                 )
+        self._checked = own.keys()
         return self._keeps_branch(own)
+
+    async def _hear_of_feeds(self) -> None:
+        """Returns once this node has all feeds of which a promising member has rows at quorum.
+
+        Raises NotLeader, unless forced, if this node lacks such a feed and the leader of ``_feeds`` does not say that
+        the feed was dropped. To lead without it would lose its rows.
+        """
+        feeds = self._node.feeds
+        found = {id: standing for standings in self._others.values() for id, standing in standings.items()}
+        unknown = [id for id, standing in found.items() if standing.seq and id.feed_id not in feeds]
+        if not unknown:
+            return
+        try:
+            await self._node.feed_changes.confirm_known()
+        except (TailraceError, OSError) as error:
+            self._lost |= {
+                id: f"{id}: another member has rows, and this node has not heard of the feed ({error})"
+                for id in unknown
+                if id.feed_id not in feeds
+            }
+            if self._lost and not self._force:
+                raise NotLeader(f"refused: {next(iter(self._lost.values()))}. Try again later") from error
 
     @property
     def _others(self) -> Mapping[str, Standings]:
@@ -447,19 +477,20 @@ class Promotion:
     def _replica(self) -> Replica:
         identity = self._node.identity
         return Replica(
-            identity.placement_id, self._term, name_of(self._node), self._member.local.votes, identity.cluster_id
+            identity.placement_id, self._term, self._member.local.name, self._member.local.votes, identity.cluster_id
         )
 
     # Lead
 
     async def _lead(self, kept_branch: bool) -> PromotionResult:
-        node, member = self._node, self._member
+        node, member, group = self._node, self._member, self._leadership.group
+        kept = (p for p in group if PartitionId(p.feed_id, p.id) in self._checked)
+        branches = TermBranches(node, group, self._term, kept if kept_branch else ())
         if not kept_branch:
-            now = node.clock.monotonic()
-            for partition in self._leadership.group:
-                begin_branch(partition, node.host.randomness.token(16), node.storage.journal, self._term, now=now)
+            branches.begin()
             await node.storage.all_durable()
         self._require_term()
+        branches.begin()
         forced = not self._has_majority() or bool(self._unpaid)
         leading = member.local.file.now.leading(self._term, forced=forced)
         member.local.file.store(leading.caught_up(member.local.new_token()))

@@ -249,7 +249,8 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
         )
         for peer in leadership.replicas.peers.values()
     ]
-    known = {name_of(node), *(follower.address for follower in found)}
+    own = name_of(node) if member is None else member.local.name
+    known = {own, *(follower.address for follower in found)}
     absent = [name for name in map(str, leadership.members) if name not in known]
     return found + [KnownReplica(name, False, None, connected=False) for name in absent]
 

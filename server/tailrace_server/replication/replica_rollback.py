@@ -27,6 +27,7 @@ from tailrace_server.replication.peers import ask, look_at
 from tailrace_server.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.groups import Group
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
 
@@ -59,12 +60,14 @@ async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Addr
     if not seen.leads or seen.cluster_id != node.identity.cluster_id:
         raise NotLeader(f"{address} does not lead this node's cluster: nothing is given up for it")
     terms: dict[Partition, int] = {}
+    group = leadership.group
     for feed in [node.feeds.system, *node.feeds]:
-        terms |= await _terms(node, address, feed)
+        if group.of_feed(feed):
+            terms |= await _terms(node, group, address, feed)
     count = 0
     for partition, term in terms.items():
         newer = newer_branches(partition.log, term)
-        if newer is not None and not partition.is_dropped and leadership.group.has(partition):
+        if newer is not None and not partition.is_dropped:
             base, left = newer
             log.warning(
                 "partition %s of feed %s rolls back to seq %s: the rows above are of term %s, and the leader that "
@@ -77,8 +80,8 @@ async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Addr
     return count
 
 
-async def _terms(node: LocalNode, address: Address, feed: Feed) -> dict[Partition, int]:
-    """Returns the leader's term of each partition of ``feed``; empty if the leader has no such feed."""
+async def _terms(node: LocalNode, group: Group, address: Address, feed: Feed) -> dict[Partition, int]:
+    """Returns the leader's term of each partition of ``feed`` in ``group``; empty if the leader has no such feed."""
     what = "the answer to PARTITIONS"
     try:
         name = {"name": feed.info.name}
@@ -87,11 +90,8 @@ async def _terms(node: LocalNode, address: Address, feed: Feed) -> dict[Partitio
         return {}
     if hex_field(field(answer, "feed", dict, what), "feed_id", len(feed.info.feed_id), what) != feed.info.feed_id:
         return {}
-    found = field(answer, "partitions", list, what)
-    if any(field(one, "state", str, what) != "leader" for one in found):
+    told = zip(feed.partitions, field(answer, "partitions", list, what), strict=False)
+    found = [(partition, one) for partition, one in told if group.has(partition)]
+    if any(field(one, "state", str, what) != "leader" for _, one in found):
         raise NotLeader(f"{address} does not lead any more: nothing is given up for it")
-    return {
-        partition: seq_field(one, "term", what)
-        for partition, one in zip(feed.partitions, found, strict=False)
-        if partition.damage is None
-    }
+    return {partition: seq_field(one, "term", what) for partition, one in found if partition.damage is None}

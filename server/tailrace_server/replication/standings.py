@@ -72,11 +72,14 @@ def readable(others: Mapping[str, Standings], unreadable: Container[tuple[str, P
 
 
 def standings_to_json(standings: Standings) -> dict[str, list[list[int]]]:
-    """Returns ``{feed id in hex: [[term, seq], ...]}``, with a pair for each partition from 0 on."""
+    """Returns ``{feed id in hex: [[term, seq], ...]}``, with a pair for each partition from 0 on.
+
+    Partitions of other groups count as empty. The reader takes those of its group only.
+    """
     value: dict[str, list[list[int]]] = {}
     for partition_id in sorted(standings):
         pairs = value.setdefault(partition_id.feed_id.hex(), [])
-        assert len(pairs) == partition_id.partition, "all partitions of a feed are told"
+        pairs.extend([*NOTHING] for _ in range(len(pairs), partition_id.partition))
         pairs.append(list(standings[partition_id]))
     return value
 

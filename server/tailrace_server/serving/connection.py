@@ -69,8 +69,10 @@ _STOPPING = "the node is stopping"
 class Connection:
     """The server's side of one connection."""
 
-    def __init__(self, node: Services, transport: Transport, nursery: trio.Nursery) -> None:
+    def __init__(self, node: Services, transport: Transport, nursery: trio.Nursery, unnamed: Leadership) -> None:
+        """``unnamed``: the leadership that messages are about if they name no group."""
         self.node = node
+        self.unnamed = unnamed
         self.has_news: Callable[[], None] = partial(node.connections.has_news, self)  # notes that there is to send
         self.answers = Answers(node, self.has_news)
         self.is_closing = False  # the last frame was sent
@@ -325,11 +327,11 @@ class Connection:
             for data in replica.frames():
                 self.answers.add_beside(data)
 
-    def serve_replica(self, stream: ReplicationStream, replica: Replica, *, is_system: bool) -> None:
-        """``stream``, which has just begun, is a replica's of this leader."""
+    def serve_replica(self, stream: ReplicationStream, replica: Replica, leadership: Leadership) -> None:
+        """``stream``, which has just begun, is a replica's of this leader, in the group of ``leadership``."""
         if self.replica is None:
-            self.replica = ServedReplica(self)
-        self.replica.open(stream, replica, is_system=is_system)
+            self.replica = ServedReplica(self, leadership)
+        self.replica.open(stream, replica)
 
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""

@@ -12,6 +12,7 @@ from tailrace.errors import Overloaded, ProtocolError, Unreachable
 from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
+from tailrace_server.replication.leadership import Leadership
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.services import Services
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -98,8 +99,11 @@ class Connections:
         for connection in self:
             connection.tick(now)
 
-    async def handle(self, services: Services, transport: Transport) -> None:
-        """Serves one connection to its end. An error in it does not end the others."""
+    async def handle(self, services: Services, transport: Transport, unnamed: Leadership) -> None:
+        """Serves one connection to its end. An error in it does not end the others.
+
+        ``unnamed``: the leadership that messages of the connection are about if they name no group.
+        """
         if len(self._open) >= self._connections_max:
             transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
             transport.close()
@@ -107,7 +111,7 @@ class Connections:
         connection: Connection | None = None
         try:
             async with trio.open_nursery() as nursery:
-                connection = Connection(services, transport, nursery)
+                connection = Connection(services, transport, nursery, unnamed)
                 self._open[connection] = None
                 try:
                     nursery.start_soon(transport.run)

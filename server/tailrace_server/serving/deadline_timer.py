@@ -48,15 +48,15 @@ class DeadlineTimer:
                     await self._changed.wait()
                 continue
             accepted = None
-            feed_ids = rounds.deadlines.feed_ids()
-            if not lead_all(node.leaderships.of_feeds(feed_ids)):
+            partitions = rounds.deadlines.partitions()
+            if not lead_all(node.leaderships.of_partitions(partitions)):
                 changes = node.leaderships.changes()
                 try:
-                    accepted = await node.leaderships.leaders_seqs(feed_ids)
+                    accepted = await node.leaderships.leaders_seqs(partitions)
                 except (TailraceError, OSError):  # it may have rows from before that time that are not here yet
                     await trio.sleep(ASK_AGAIN_SECONDS)
                     continue
-                if node.leaderships.changes() != changes or rounds.deadlines.feed_ids() != feed_ids:
+                if node.leaderships.changes() != changes or set(rounds.deadlines.partitions()) - set(partitions):
                     continue  # others were opened meanwhile
             if rounds.time_passed(wall_us, accepted):
                 # The rows up to their ends may not be durable yet.

@@ -23,8 +23,6 @@ def _on_create_feed(connection: Connection, frame: Frame) -> None:
     except FeedExists as error:
         _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
         return
-    for partition in feed.partitions:
-        node.leaderships.adopt(partition)
     data = encode_json(Opcode.RESULT, info_to_json(feed.info), frame.id)
     _answer_of_feeds(connection, data, frame.id, is_written=node.feed_changes.seqs() != before)
 

@@ -14,6 +14,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.stream.barriers import Barrier
 
 if TYPE_CHECKING:
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.serving.services import OpenConnection
 
 
@@ -43,15 +44,15 @@ class FollowerBarriers:
             return
         connection = self._connection
         connection.rounds.asked(barrier)
-        feed_ids = sorted({slot.stream.partition.feed_id for slot in connection.rounds.slots.values()})
+        partitions = list(dict.fromkeys(slot.stream.partition for slot in connection.rounds.slots.values()))
         self._under_way = True
-        connection.nursery.start_soon(self._inquire, barrier, feed_ids)
+        connection.nursery.start_soon(self._inquire, barrier, partitions)
 
-    async def _inquire(self, barrier: Barrier, feed_ids: list[bytes]) -> None:
+    async def _inquire(self, barrier: Barrier, partitions: list[Partition]) -> None:
         connection = self._connection
         node, rounds = connection.node, connection.rounds
         try:
-            accepted = await node.leaderships.leaders_seqs(feed_ids)
+            accepted = await node.leaderships.leaders_seqs(partitions)
         except (TailraceError, OSError):
             rounds.lose_barriers()
         else:

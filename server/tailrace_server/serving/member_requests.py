@@ -33,13 +33,13 @@ log = logging.getLogger("tailrace.server")
 TURNS_MAX = 16
 
 
-def _member_or_none(node: Services) -> Member | None:
+def _member_or_none(connection: Connection) -> Member | None:
     """Returns the member of the group that requests are about, since they do not name one."""
-    return node.members.get(node.leaderships.unnamed.group.number)
+    return connection.node.members.get(connection.unnamed.group.number)
 
 
-def _member(node: Services) -> Member:
-    member = _member_or_none(node)
+def _member(connection: Connection) -> Member:
+    member = _member_or_none(connection)
     if member is None:
         raise TailraceError("this node is alone: it is no member of a set and no replica (--members, --replica-of)")
     return member
@@ -49,7 +49,7 @@ def _on_member(connection: Connection, frame: Frame) -> None:
     """What this node is among others; with ``seqs`` how far it has each partition."""
     what, node = "MEMBER", connection.node
     value = decode_json(frame.body, what)
-    identity, member, leadership = node.identity, _member_or_none(node), node.leaderships.unnamed
+    identity, member, leadership = node.identity, _member_or_none(connection), connection.unnamed
     if member is None:
         seen = MemberState(
             identity.placement_id, identity.cluster_id, votes=True, leads=True, term=leadership.term, led=True
@@ -62,7 +62,7 @@ def _on_member(connection: Connection, frame: Frame) -> None:
     answer = {
         **seen_to_json(seen),
         "node_id": identity.node_id.hex(),
-        "address": name_of(node),
+        "address": name_of(node) if member is None else member.local.name,
     }
     if field(value, "seqs", bool, what, False):
         seqs = _seqs(node) if member is None else high_seqs_of(member)
@@ -77,7 +77,7 @@ def _seqs(node: Services) -> dict[bytes, list[int]]:
 
 def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
-    node, leadership = connection.node, connection.node.leaderships.unnamed
+    node, leadership = connection.node, connection.unnamed
     leadership.require_leader()
     value = decode_json(frame.body, "ACCEPTED_SEQS")
     require_cluster(node.identity.cluster_id, value, "ACCEPTED_SEQS")
@@ -88,7 +88,7 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
     answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
-    member = _member_or_none(node)
+    member = _member_or_none(connection)
     if value.get("joining") is True and member is not None and member.local.file.now.forced:
         # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
         connection.answers.add(answer)
@@ -99,7 +99,7 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
 def _on_promise(connection: Connection, frame: Frame) -> None:
     """Promises a term at once, before any other request; the facts of the answer may take longer."""
     promise = Promise.from_json(decode_json(frame.body, "PROMISE"))
-    member = _member(connection.node)
+    member = _member(connection)
     if not member.local.is_in_set:
         raise TailraceError("this node is a plain replica: it promises nothing")
     _answer_later(connection, frame, member, lambda: answer_promise(member, promise))
@@ -107,7 +107,7 @@ def _on_promise(connection: Connection, frame: Frame) -> None:
 
 def _on_promote(connection: Connection, frame: Frame) -> None:
     """Makes this node the leader."""
-    member = _member(connection.node)
+    member = _member(connection)
     force = field(decode_json(frame.body, "PROMOTE"), "force", bool, "PROMOTE", False)
 
     async def promote() -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _on_promote(connection: Connection, frame: Frame) -> None:
 
 def _on_handover(connection: Connection, frame: Frame) -> None:
     """Gives the leadership of this node to another member."""
-    member = _member(connection.node)
+    member = _member(connection)
     text = field(decode_json(frame.body, "HANDOVER"), "to", str, "HANDOVER")
     try:
         to = parse_address(text)
@@ -133,7 +133,7 @@ def _on_handover(connection: Connection, frame: Frame) -> None:
 
 def _on_take_over(connection: Connection, frame: Frame) -> None:
     """The leader that this node follows wants it to lead."""
-    member = _member(connection.node)
+    member = _member(connection)
     value = decode_json(frame.body, "TAKE_OVER")
     term = seq_field(value, "term", "TAKE_OVER")
     require_cluster(connection.node.identity.cluster_id, value, "TAKE_OVER")

@@ -11,18 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-
 from tailrace.errors import NotLeader, Overloaded, TailraceError
-from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
     from tailrace_server.host.answers import Answer
     from tailrace_server.serving.services import OpenConnection
-
-# A leader has to hear from a majority within this multiple of the time-out for short questions.
-_CONFIRMED_TIMEOUTS = 2
 
 
 class MissingFeeds:
@@ -57,7 +51,7 @@ class MissingFeeds:
             asked, self._waiting = self._waiting, []
             failure: TailraceError | None = None
             try:
-                await (self._hear_of_majority() if leadership.role is Role.LEADER else self._hear_of_leader())
+                await node.feed_changes.confirm_known()
             except TailraceError as error:
                 failure = error
             except OSError as error:
@@ -70,17 +64,3 @@ class MissingFeeds:
                     answer(failure)
             node.connections.turn_ended()
         self._under_way = False
-
-    async def _hear_of_majority(self) -> None:
-        node = self._connection.node
-        timeout_s = _CONFIRMED_TIMEOUTS * node.config.replication.ask_timeout_s
-        with trio.move_on_after(timeout_s) as scope:
-            await node.leaderships.system.confirmed()
-        if scope.cancelled_caught:
-            raise NotLeader(f"no majority has confirmed within {timeout_s:g} s that this node leads")
-
-    async def _hear_of_leader(self) -> None:
-        node, leadership = self._connection.node, self._connection.node.leaderships.system
-        accepted = await leadership.leaders_seqs([SYSTEM_FEED_ID])
-        if leadership.role is not Role.FOLLOWER or not node.feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
-            raise NotLeader("this node has not heard of all feeds yet: ask again", leader=leadership.leader or None)

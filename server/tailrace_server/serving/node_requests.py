@@ -29,7 +29,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     connection.greet(hello)
     if hello.session:
         node.connections.begin_session(connection)
-    leadership = node.leaderships.unnamed
+    leadership = connection.unnamed
     levels = ("memory", "disk", "quorum") if leadership.in_set else ("memory", "disk")
     connection.answers.add(
         HelloOk(

@@ -13,10 +13,12 @@ from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
 from tailrace.wire.stream_messages import encode_number
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.replicas import Peer
 from tailrace_server.stream.replication_stream import ReplicationStream
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.services import OpenConnection
 
 
@@ -30,19 +32,26 @@ class _Served:
 
 
 class ServedReplica:
-    """The streams of one connection that a replica follows its leader by."""
+    """The streams of one connection that a replica follows its leader by. All of them are of one group."""
 
-    def __init__(self, connection: OpenConnection) -> None:
+    def __init__(self, connection: OpenConnection, leadership: Leadership) -> None:
+        """``leadership``: of the group. LEADER_CHECK and its answer do not name one."""
         self._connection = connection
+        self.leadership = leadership
         self._served: dict[int, _Served] = {}
+        self._asked_beside: set[int] = set()  # the streams beside which the replica is asked
         self._news: dict[int, None] = {}  # streams whose seqs may have moved
         self._question: int | None = None
         self._asked: int | None = None
 
-    def open(self, stream: ReplicationStream, replica: Replica, *, is_system: bool) -> None:
-        """``stream`` has begun; ``is_system``: of ``_feeds``, beside which the replica is asked whether it follows."""
-        partition, id = stream.partition, stream.id
-        leadership = self._connection.node.leaderships.of_partition(partition)
+    def open(self, stream: ReplicationStream, replica: Replica) -> None:
+        """``stream``, of a partition of the group, has begun.
+
+        The replica is asked whether it follows beside ``_feeds``, which has a connection of its own. In a group that
+        lacks ``_feeds`` the replica is asked on each connection.
+        """
+        partition, id, leadership = stream.partition, stream.id, self.leadership
+        is_asked_beside = partition.feed_id == SYSTEM_FEED_ID or not leadership.group.lists_feeds
         peer = leadership.replicas.opened(replica, partition)
         self._served[id] = _Served(stream, peer)
 
@@ -55,15 +64,18 @@ class ServedReplica:
             partition.unwatch(Level.QUORUM, moved)
             del self._served[id]
             self._news.pop(id, None)
-            if is_system:
-                peer.remove_connection(self)
+            if id in self._asked_beside:
+                self._asked_beside.remove(id)
+                if not self._asked_beside:
+                    peer.remove_connection(self)
             leadership.replicas.closed(peer, partition)
 
         stream.when_closed(closed)
         partition.watch(Level.DISK, moved)
         partition.watch(Level.QUORUM, moved)
         moved()
-        if is_system:
+        if is_asked_beside:
+            self._asked_beside.add(id)
             peer.add_connection(self)
             if peer.votes and leadership.confirmations.under_way:
                 self.ask(leadership.confirmations.number)
@@ -81,17 +93,15 @@ class ServedReplica:
         partition = served.stream.partition
         if ack.partition != partition.id:
             raise ProtocolError(f"REPLICA_ACK: partition {ack.partition} on a stream of partition {partition.id}")
-        node = self._connection.node
-        node.leaderships.of_partition(partition).acknowledged(served.peer.placement_id, partition, ack, node.turn.now)
+        self.leadership.acknowledged(served.peer.placement_id, partition, ack, self._connection.node.turn.now)
 
     def confirmed(self, number: int) -> None:
         """Takes a LEADER_CONFIRM: the replica has promised no other leader. Ignores answers to older questions."""
         if number != self._asked:
             return
-        confirmations = self._connection.node.leaderships.unnamed.confirmations
         for peer in {served.peer for served in self._served.values()}:
             if peer.votes:
-                confirmations.answered(peer.placement_id, number)
+                self.leadership.confirmations.answered(peer.placement_id, number)
 
     def frames(self) -> list[bytes]:
         """Returns the frames to send now, after the blocks."""

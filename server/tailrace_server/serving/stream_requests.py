@@ -17,7 +17,6 @@ from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import ResumeAnswer, StreamEnd, StreamRequest, decode_cookie, decode_number
-from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.leaderships import confirm_all, lead_all
@@ -47,7 +46,7 @@ _CLOSED = "closed by the client"
 def _on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
-    _check_replica(connection.node, request)
+    _check_replica(connection, request)
     is_open = frame.id in connection.rounds.slots or frame.id in connection.pending_streams
     if not is_open and _is_unknown(connection, request):
         _end_once_sure(connection, frame.id, request)
@@ -130,19 +129,21 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     node.connections.turn_ended()
 
 
-def _check_replica(node: Services, request: StreamRequest) -> None:
+def _check_replica(connection: Connection, request: StreamRequest) -> None:
     """Raises NotLeader if the replica has promised a later term, or follows a leader of an earlier one.
 
     It has to know, and to keep, the term that it follows. Raises Forbidden if the replica is of another cluster, or was
-    started on a copy of a member's directory.
+    started on a copy of a member's directory; ProtocolError if the connection serves it in another group.
     """
-    replica = request.replica
+    node, replica = connection.node, request.replica
     if replica is None:
         return
     why = why_other_cluster(node.identity.cluster_id, f"the replica at {replica.address!r}", replica.cluster_id)
     if why:
         raise Forbidden(f"{why}: nothing is sent")
     leadership = node.leaderships.of(request.feed_id, request.partition)
+    if connection.replica is not None and connection.replica.leadership is not leadership:
+        raise ProtocolError("STREAM_REQUEST: a replica follows another group on this connection; use one for each")
     member = node.members.get(leadership.group.number)
     if member is not None and replica.address in map(str, member.local.others):
         copy = member.peers.why_copy(replica.address, replica.placement_id)
@@ -256,8 +257,7 @@ def _begin(
     if id not in rounds.slots:  # it has had its end already
         return
     if isinstance(stream, ReplicationStream) and request.replica is not None and request.state == "leader":
-        is_system = partition.feed_id == SYSTEM_FEED_ID
-        connection.serve_replica(stream, request.replica, is_system=is_system)
+        connection.serve_replica(stream, request.replica, node.leaderships.of_partition(partition))
     if request.level >= Level.DISK and partition.high_seq > partition.durable_seq:
         node.storage.committer.hurry()
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from sortedcontainers import SortedKeyList
 
+from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.stream_slot import StreamSlot
 
 # The most streams that get their end in one call, which takes 25 us for each.
@@ -25,9 +26,9 @@ class Deadlines:
         """The earliest time (microseconds since 1970 UTC); None if no stream waits for one."""
         return self._slots[0].stream.until_us if self._slots else None
 
-    def feed_ids(self) -> list[bytes]:
-        """Returns the ids of the feeds of these streams, sorted."""
-        return sorted({slot.stream.partition.feed_id for slot in self._slots})
+    def partitions(self) -> list[Partition]:
+        """Returns the partitions of these streams, each once."""
+        return list(dict.fromkeys(slot.stream.partition for slot in self._slots))
 
     def add(self, slot: StreamSlot) -> None:
         """Adds an open stream, if it ends at a time that is to come."""

@@ -21,8 +21,10 @@ from tailrace_server.upkeep.installer import Installer
 
 # An older copy that lacks less than this time goes unnoticed. A line and two fsyncs in this time cost next to nothing.
 HELD_SECONDS = 10.0
-# The bound of other members' directories that are remembered: the present ones, and some of replaced disks.
+# The bound of other members' directories that are remembered in each group: the present ones, and some of replaced
+# disks.
 OTHERS_MAX = 64
+_PLACEMENT_ID_BYTES = 16
 # The partitions that one turn of the loop reads: about a millisecond.
 LOOKS_AT_ONCE = 1_024
 
@@ -36,7 +38,7 @@ class HeldWriter:
         self._journal = journal
         self._catalog = catalog
         self._installer = installer
-        # The starts of other members' directories, by placement id: kept for the next start.
+        # The starts of other members' directories, by the key of ``remember``: kept for the next start.
         self.others: dict[bytes, OtherStart] = {}
         # The state at the last writing: file and end of the journal, installed manifests, the others.
         self._kept: tuple[int, int, int, dict[bytes, OtherStart]] = (0, 0, -1, {})
@@ -70,12 +72,16 @@ class HeldWriter:
         self._kept_at = self._host.clock.monotonic()
         self._store({feed.info.feed_id: held_feed(feed) for feed in self._catalog.feeds()}, self._kept[-1])
 
-    def remember(self, placement_id: bytes, start: OtherStart) -> None:
-        """Notes the start of another member's directory; durable with the next HELD."""
-        self.others.pop(placement_id, None)
-        self.others[placement_id] = start
-        while len(self.others) > OTHERS_MAX:
-            del self.others[next(iter(self.others))]
+    def remember(self, key: bytes, start: OtherStart) -> None:
+        """Notes the start of another member's directory; durable with the next HELD.
+
+        ``key``: the directory's placement id, and behind it the group's number if that is not 0.
+        """
+        self.others.pop(key, None)
+        self.others[key] = start
+        of_group = [other for other in self.others if other[_PLACEMENT_ID_BYTES:] == key[_PLACEMENT_ID_BYTES:]]
+        for other in of_group[:-OTHERS_MAX]:
+            del self.others[other]
 
     def _state(self) -> tuple[int, int, int, dict[bytes, OtherStart]]:
         return *self._journal.end, self._installer.installs, dict(self.others)

@@ -28,6 +28,11 @@ def test_what_is_not_there_is_owed_while_its_row_in_the_list_of_feeds_may_be_mis
     assert unpaid([feeds, OWED], {FEEDS: Standing(2, 5)}) == ()
 
 
+def test_what_is_not_there_is_owed_while_another_group_owes_rows_of_the_list_of_feeds():
+    assert unpaid([OWED], {B: Standing(1, 1)}, owes_feeds=True) == (OWED,)
+    assert unpaid([OWED], {A: Standing(2, 80)}, owes_feeds=True) == ()
+
+
 def test_the_higher_debt_of_a_partition_holds():
     for debts in ([OWED, Debt(A, Standing(2, 70))], [Debt(A, Standing(2, 70)), OWED]):
         assert with_debt(debts[:1], debts[1]) == (OWED,)

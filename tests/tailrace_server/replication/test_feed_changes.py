@@ -15,6 +15,7 @@ from tailrace.model import FeedInfo
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.config import Config
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
+from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.node.start import recover
 from tailrace_server.partition.replica_apply import apply_block, follow_log
 from tailrace_server.runtime.host import Host
@@ -190,6 +191,54 @@ def test_a_follower_makes_the_feeds_that_are_listed_on_the_branch_that_the_row_n
     assert (dropped, follower.names()) == ([], ["orders"])
     assert feed.partitions[0].log == FailoverLog([FailoverEntry(b"b" * 16, 1, 0)])
     assert follower.node.feed_changes.reconcile() == ([], [])
+
+
+def test_a_feed_that_is_made_before_the_disk_is_full_is_followed_as_well(monkeypatch):
+    follower = Follower()
+    follower.row("first")
+    follower.row("second")
+    append, room = Journal.append, iter([True])
+
+    def append_one(journal, kind, *record):
+        if kind is RecordKind.FEED_CREATED and not next(room, False):
+            raise NoSpace("the disk is full")
+        return append(journal, kind, *record)
+
+    with monkeypatch.context() as full:
+        full.setattr(Journal, "append", append_one)
+        with pytest.raises(NoSpace):
+            follower.node.feed_changes.reconcile()
+    assert follower.names() == ["first"]
+    assert {partition.state for partition in follower.node.feeds.partitions()} == {"follower"}
+    follower.node.feed_changes.reconcile()
+    assert follower.names() == ["first", "second"]
+
+
+def test_who_subscribes_hears_of_each_change_of_feeds():
+    made, heard = MadeDirectory(), []
+    changed = made.node.feed_changes
+
+    def note():
+        heard.append(names(made.node))
+
+    changed.subscribe(note)
+    made.create("orders")
+    made.create("log")
+    made.create("log")
+    made.drop("orders")
+    changed.reconcile()
+    changed.unsubscribe(note)
+    made.drop("log")
+    assert heard == [["orders"], ["log", "orders"], ["log"]]
+
+    follower, heard = Follower(), []
+    follower.node.feed_changes.subscribe(lambda: heard.append(follower.names()))
+    follower.row("orders")
+    follower.node.feed_changes.reconcile()
+    follower.partition.set_leader_seqs(2, 2)
+    follower.row("orders", drops=True)
+    follower.node.feed_changes.reconcile()
+    assert heard == [["orders"], []]
 
 
 def test_what_a_crash_has_left_between_a_row_and_its_feed_is_made_good_by_the_start():

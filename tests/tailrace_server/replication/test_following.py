@@ -7,9 +7,10 @@ import pytest
 import trio
 from tests.conftest import RawClient
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
-from tests.tailrace_server.replication.replicas import STREAM, HandMade, replica_request
+from tests.tailrace_server.replication.replicas import STREAM, VOTERS, HandMade, replica_request
 
-from tailrace.errors import NotDurable, NotLeader, UnknownFeed
+from tailrace.errors import NotDurable, NotLeader, TailraceError, UnknownFeed
+from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, encode_json
@@ -20,6 +21,7 @@ from tailrace.wire.replica_messages import LeaderSeqs
 from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.partition.writing import write_block
+from tailrace_server.replication.following import Following
 
 LEADER = "127.0.0.1:1"
 
@@ -183,6 +185,19 @@ async def test_rows_of_feeds_that_were_not_taken_over_yet_do_not_count(greeted, 
     await greeted.send(request(b"y" * 16).encode(9))
     await leader.answer(system_seqs(running))
     assert StreamEnd.decode((await greeted.receive()).body).reason is EndReason.FEED_DROPPED
+
+
+async def test_feeds_that_an_earlier_leader_has_told_of_do_not_count(running, feed_id):
+    """Its rows may be others than those of the leader that is followed now, up to the same seq."""
+    node = running.node
+    node.feed_changes.reconcile()
+    seq = node.feeds.system.partitions[0].high_seq
+    assert node.feeds.lists_through(seq)
+    replica = VOTERS[0]._replace(term=2)
+    following = Following(node.services, node.leaderships.system, None, Address("127.0.0.1", 1), replica)
+    with pytest.raises((TailraceError, OSError)):
+        await following.run()
+    assert not node.feeds.lists_through(seq)
 
 
 async def test_names_and_keys_of_a_feed_that_there_is_not(greeted, running, feed_id, leader):

@@ -229,7 +229,7 @@ async def test_how_far_leaders_are_is_asked_of_the_leader_of_each_group(node):
     node.odd.accepted_seqs = accepted_seqs
     node.even.become_leader(2)
     node.even.confirmations.confirm = lambda callback: callback(None)
-    seqs = await node.leaderships.leaders_seqs([FEED_ID])
+    seqs = await node.leaderships.leaders_seqs(node.feed.partitions)
     assert [seqs(FEED_ID, number) for number in range(4)] == [100, 8, 100, 10]
 
 
@@ -237,7 +237,9 @@ async def test_a_group_without_a_leader_says_so(node):
     node.even.become_leader(2)
     node.even.confirmations.confirm = lambda callback: callback(None)
     with pytest.raises(NotLeader):
-        await node.leaderships.leaders_seqs([FEED_ID])
+        await node.leaderships.leaders_seqs(node.feed.partitions)
+    seqs = await node.leaderships.leaders_seqs(node.feed.partitions[::2])
+    assert [seqs(FEED_ID, number) for number in (0, 2)] == [100, 100], "the other group is not asked"
 
 
 def test_a_feed_that_comes_later_gets_the_roles_of_its_groups(node):

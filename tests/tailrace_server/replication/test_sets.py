@@ -324,7 +324,7 @@ async def with_older_copy(members, tmp_path, *, stopped):
             await old.start()
         await third.stop()
         await put(feed, numbered(10, 10), level="quorum")
-        told = leader.member.peers.known_start
+        told = leader.member.local.known_start
         ends = old.node.storage.journal.synced_end
         await until(lambda: (known := told(old.node.identity.placement_id)) is not None and known.end >= ends)
         await old.kill()

@@ -42,6 +42,12 @@ def test_standings_travel_as_json():
     assert standings_from_json(standings_to_json(told), "PROMISE") == told
 
 
+def test_partitions_of_other_groups_travel_as_empty_ones():
+    odd = {PartitionId(A, 1): Standing(1, 5), PartitionId(A, 3): Standing(2, 7)}
+    told = standings_from_json(standings_to_json(odd), "PROMISE")
+    assert told == odd | {PartitionId(A, number): Standing(0, 0) for number in (0, 2)}
+
+
 @pytest.mark.parametrize(
     "value", [None, [], {"x": []}, {"00": []}, {A.hex(): [[1]]}, {A.hex(): [[1, -1]]}, {A.hex(): [[1, "2"]]}]
 )

@@ -41,7 +41,7 @@ class FakeConnection:
         self.hurried = self.turns = 0
         self.begun_us = self.clock.wall_us()
 
-    def of_feeds(self, feed_ids):
+    def of_partitions(self, partitions):
         return [self]
 
     def changes(self):
@@ -105,8 +105,8 @@ def test_a_follower_waits_for_what_its_leader_has_written_before():
         connection.role, asked = Role.FOLLOWER, []
         partition = StoredPartition()
 
-        async def leaders_seqs(feed_ids):
-            asked.append(feed_ids)
+        async def leaders_seqs(partitions):
+            asked.append(partitions)
             if len(asked) == 1:
                 raise NotLeader("nobody leads")
             return lambda feed_id, partition: 1
@@ -117,7 +117,7 @@ def test_a_follower_waits_for_what_its_leader_has_written_before():
         assert stream.awaits_time
         await trio.sleep(1)
         assert (stream.awaits_time, list(connection.rounds.slots)) == (False, [1])
-        assert asked == [[partition.feed_id]] * 2
+        assert asked == [[partition]] * 2
         for value in (b"before", b"too late"):
             partition.put((b"k", value))
         while connection.rounds.next_buffers(1 << 20):
