@@ -17,6 +17,8 @@ from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, end_of
 from tailrace.segment.errors import SegmentFormatError
 
 _READ_BYTES = 1024 * 1024
+# The disk begins to write after this many bytes, so that the fsync at the end has little left.
+_WRITE_OUT_BYTES = 4 * 1024 * 1024
 
 
 class SegmentReceiver:
@@ -33,6 +35,7 @@ class SegmentReceiver:
         self._header = SegmentHeader(feed_id, partition, segment.id)
         self._sum = xxhash.xxh3_128()
         self._summed_bytes = segment.nbytes - END_BYTES
+        self._written_out = 0  # the bytes whose writing to the disk has begun
         self._fd = os.open(self.path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._resume()
@@ -46,6 +49,7 @@ class SegmentReceiver:
             os.ftruncate(self._fd, 0)
         while data := os.pread(self._fd, _READ_BYTES, self.offset):
             self._add_to_sum(data)
+        self._written_out = self.offset
 
     def add(self, data: bytes | memoryview) -> None:
         """Writes the next bytes. OSError: the file ends somewhere in them, and a later receiver goes on from there."""
@@ -55,6 +59,14 @@ class SegmentReceiver:
             written = os.pwrite(self._fd, view, place)
             view, place = view[written:], place + written
         self._add_to_sum(data)
+        if self.offset - self._written_out >= _WRITE_OUT_BYTES:
+            self._begin_write_out()
+
+    def _begin_write_out(self) -> None:
+        """Has the system write what is new to the disk, without waiting for it: it does so to dirty pages on Linux."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, self._written_out, self.offset - self._written_out, os.POSIX_FADV_DONTNEED)
+        self._written_out = self.offset
 
     def _add_to_sum(self, data: bytes | memoryview) -> None:
         left = max(self._summed_bytes - self.offset, 0)

@@ -30,6 +30,19 @@ def receive(folder, pieces, segment=SEGMENT):
         receiver.close()
 
 
+def test_the_disk_begins_to_write_before_the_end(tmp_path, monkeypatch):
+    """In ranges that follow each other; what an earlier fetch has left is not among them."""
+    monkeypatch.setattr("tailrace.copies.receiver._WRITE_OUT_BYTES", 1_000)
+    ranges, fadvise = [], os.posix_fadvise
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *range_: (ranges.append(range_[:2]), fadvise(fd, *range_)))
+    half = SegmentReceiver(str(tmp_path), FEED, 0, SEGMENT)
+    half.add(DATA[:300])
+    half.close()
+    receive(tmp_path, [DATA[begin : begin + 400] for begin in range(300, len(DATA), 400)])
+    assert ranges == [(300, 1_200), (1_500, 1_148)]
+    assert (tmp_path / NAME).read_bytes() == DATA
+
+
 @given(st.lists(st.integers(0, len(DATA)), max_size=6), st.integers(0, 6))
 def test_any_pieces_and_any_break_give_the_file(tmp_path_factory, cuts, broken):
     folder = tmp_path_factory.mktemp("files")
