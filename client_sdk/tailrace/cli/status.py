@@ -114,6 +114,10 @@ def _summary(details: dict[str, Any]) -> Text:
         lines.append(Text(f"promote: {printable(replication['promotion'])}"))
     if details["failure"] is not None:
         lines.insert(1, Text(printable(details["failure"]), style="red"))
+    storage = details.get("storage", {})
+    if storage.get("checkpoints"):
+        kept = show_bytes(storage["checkpoint_bytes"])
+        lines.append(Text(f"checkpoints: {storage['checkpoints']}, which keep {kept} of replaced segments"))
     if details["unclean_start"] is not None:
         lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
     return Text("\n").join(lines)

@@ -59,6 +59,8 @@ def status_of(node: Services) -> dict[str, Any]:
             "memory_bytes": node.storage.memory.held,
             "memory_bytes_max": node.storage.memory.bytes_max,
             "retired_bytes": node.storage.pins.retired_bytes,
+            "checkpoints": len(node.storage.checkpoints),
+            "checkpoint_bytes": node.storage.checkpoints.replaced_bytes,
             "free_bytes": node.storage.space.free_bytes,
             "reserved_bytes": node.storage.space.reserved_bytes,
             **{f"stages_{name}": number for name, number in node.stages.statistics()._asdict().items()},

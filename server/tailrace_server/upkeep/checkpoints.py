@@ -58,6 +58,13 @@ class Checkpoints:
         """How many checkpoints are kept."""
         return len(self._kept)
 
+    @property
+    def replaced_bytes(self) -> int:
+        """The bytes of the segments that have left their chains, and that are on the disk for checkpoints."""
+        return sum(
+            segment.nbytes for segment in {segment for kept in self._kept.values() for segment in self._replaced(kept)}
+        )
+
     async def take(
         self, partition: Partition, level: Level, *, flush: bool = False, with_state: bool = False
     ) -> PartitionCheckpoint:

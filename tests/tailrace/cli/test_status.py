@@ -76,6 +76,16 @@ def test_a_node_that_ails_and_strange_names_are_shown(call):
     assert "slow" in text
 
 
+def test_checkpoints_are_shown_while_there_are_some(call):
+    details = json.loads(call("status", "--json").out)
+    assert (details["storage"]["checkpoints"], details["storage"]["checkpoint_bytes"]) == (0, 0)
+    assert "checkpoints" not in rendered(details)
+    details["storage"].update(checkpoints=3, checkpoint_bytes=3 * 1024 * 1024)
+    assert "checkpoints: 3, which keep 3.0 MiB of replaced segments" in rendered(details)
+    del details["storage"]["checkpoints"]  # an older node
+    assert "checkpoints" not in rendered(details)
+
+
 def test_a_node_that_does_not_answer_is_told_and_waited_for():
     assert "no answer: nobody there" in rendered({"unreachable": "nobody there"})
 

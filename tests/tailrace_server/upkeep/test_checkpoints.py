@@ -102,6 +102,11 @@ async def test_a_full_disk_does_not_keep_a_client_from_what_is_there(engine):
     assert taken.seq == 1
 
 
+def kept_in_status(engine):
+    storage = engine.node.status()["storage"]
+    return storage["checkpoints"], storage["checkpoint_bytes"]
+
+
 async def test_a_compaction_leaves_the_files_of_a_checkpoint_until_it_is_released(engine):
     partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
     checkpoints = engine.node.storage.checkpoints
@@ -111,8 +116,12 @@ async def test_a_compaction_leaves_the_files_of_a_checkpoint_until_it_is_release
     assert len(engine.segments(partition)) == 5
     for file in taken.segments:
         assert checkpoints.find(taken.id, file.id).read_part(0, file.nbytes)
+    second = await checkpoints.take(partition, Level.DISK)
+    assert kept_in_status(engine) == (2, sum(file.nbytes for file in taken.segments))
     checkpoints.release(taken.id)
     checkpoints.release(taken.id)
+    assert kept_in_status(engine) == (1, 0)
+    checkpoints.release(second.id)
     await engine.flusher.trim()
     assert len(engine.segments(partition)) == 1
     with pytest.raises(UnknownCheckpoint, match="ask for another one"):
