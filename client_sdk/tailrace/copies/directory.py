@@ -26,6 +26,7 @@ from tailrace.copies.layout import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from tailrace.copies.receiver import with_path
 from tailrace.errors import BadCopy
 
 LOCK_NAME = "LOCK"
@@ -151,10 +152,13 @@ def _read(path: str) -> bytes:
 
 def _replace(path: str, data: bytes) -> None:
     """Replaces a file as a whole: after a crash the old one or the new one is there. Durable when this returns."""
-    with open(path + TEMPORARY_SUFFIX, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path + TEMPORARY_SUFFIX, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise with_path(error, path) from None
     os.replace(path + TEMPORARY_SUFFIX, path)
     _sync_directory(os.path.dirname(path))
 
@@ -163,5 +167,7 @@ def _sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        raise with_path(error, path) from None
     finally:
         os.close(fd)

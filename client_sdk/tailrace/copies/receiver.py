@@ -21,6 +21,11 @@ _READ_BYTES = 1024 * 1024
 _WRITE_OUT_BYTES = 4 * 1024 * 1024
 
 
+def with_path(error: OSError, path: str) -> OSError:
+    """Returns the same error with the path of the file, which errors of writes and fsyncs lack."""
+    return OSError(error.errno, error.strerror, path)
+
+
 class SegmentReceiver:
     """The file of ``segment`` in ``folder``. Its methods wait for the disk, and are called one at a time.
 
@@ -56,7 +61,10 @@ class SegmentReceiver:
         view = memoryview(data)
         place = self.offset
         while view:
-            written = os.pwrite(self._fd, view, place)
+            try:
+                written = os.pwrite(self._fd, view, place)
+            except OSError as error:
+                raise with_path(error, self.path) from None
             view, place = view[written:], place + written
         self._add_to_sum(data)
         if self.offset - self._written_out >= _WRITE_OUT_BYTES:
@@ -84,6 +92,8 @@ class SegmentReceiver:
                 os.unlink(self.path + TEMPORARY_SUFFIX)
                 raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
             os.fsync(self._fd)
+        except OSError as error:
+            raise with_path(error, self.path) from None
         finally:
             self.close()
         os.replace(self.path + TEMPORARY_SUFFIX, self.path)

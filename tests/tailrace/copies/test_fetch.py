@@ -318,8 +318,11 @@ def test_a_disk_that_fills_up_during_the_fetch(fetcher, file_node, monkeypatch, 
 
     with monkeypatch.context() as patched:
         patched.setattr(os, call, refuse)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError, match="No space") as raised:
             fetcher.fetch()
+        assert call == "replace" or raised.value.filename.startswith(os.path.dirname(fetcher.path)), (
+            "it says which disk is full"
+        )
     assert checkpoint_in(fetcher) == before
     fetcher.fetch()
     fetcher.check_whole()
