@@ -18,6 +18,7 @@ from tailrace.copies.layout import (
 )
 from tailrace.errors import BadCopy, IncompleteCopy
 from tailrace.model import FeedInfo, Item, Version
+from tailrace.model.arguments import count
 from tailrace.model.failover import SEQ_MAX
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.model.position import Position, Positions
@@ -70,7 +71,7 @@ class SegmentReader:
         self.cluster_id = copy.cluster_id
         self.feed: FeedInfo = copy.feed
         self._command = f"`tailrace fetch {copy.feed.name} {self.directory}`"
-        wanted = copy.fetched if partitions is None else sorted(set(partitions))
+        wanted = copy.fetched if partitions is None else sorted({count("partitions", number) for number in partitions})
         missing = [number for number in wanted if number not in copy.fetched]
         if missing:
             raise ValueError(

@@ -18,10 +18,10 @@ class Level(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Level:
-        """Returns the level ``"memory"``, ``"disk"`` or ``"quorum"``. Raises ValueError for another text."""
+        """Returns the level ``"memory"``, ``"disk"`` or ``"quorum"``. Raises ValueError for anything else."""
         try:
             return cls[text.upper()]
-        except KeyError:
+        except (KeyError, AttributeError):  # the latter: no text
             raise ValueError(f"level {text!r} is none of 'memory', 'disk', 'quorum'") from None
 
 

@@ -113,6 +113,10 @@ class TestWhatItReads:
         assert list(reader.partitions) == [2, 3]
         with pytest.raises(KeyError):
             reader.mutations(0)
+        with pytest.raises(ValueError, match="partitions is True: an integer"):
+            SegmentReader(directory, partitions=[True])
+        with pytest.raises(TypeError, match="partitions is '2': an integer"):
+            SegmentReader(directory, partitions="2")
         with pytest.raises(ValueError, match=r"has not fetched partition 1: run `tailrace fetch orders .*--partitions"):
             SegmentReader(directory, partitions=[0, 1])
 

@@ -31,6 +31,7 @@ INTERNAL = {
     "Stream": {"failover_log", "ring_change", "ring_floor", "settle"},
 }
 NUMBER = re.compile(r"\b(int|float)\b")
+CALLABLE = re.compile(r"Callable\[\[[^]]*\], \w+\]")  # its numbers are not those of the caller
 # What the calls need beside the option that is tested.
 REQUIRED = {
     "url",
@@ -61,7 +62,7 @@ def number_options(module):
             if name.startswith("_") or name in INTERNAL.get(owner, ()):
                 continue
             for parameter in inspect.signature(function).parameters.values():
-                if NUMBER.search(str(parameter.annotation)):
+                if NUMBER.search(CALLABLE.sub("", str(parameter.annotation))):
                     yield owner, name, parameter
 
 
@@ -163,3 +164,9 @@ def test_counts():
 def test_what_is_no_number(check, value):
     with pytest.raises(TypeError, match=re.escape(f"retry_for is {value!r}: ")):
         check("retry_for", value)
+
+
+@pytest.mark.parametrize("level", ["durable", "", None, 1])
+def test_a_level_is_one_of_three_texts(level):
+    with pytest.raises(ValueError, match="is none of 'memory', 'disk', 'quorum'"):
+        Level.parse(level)
