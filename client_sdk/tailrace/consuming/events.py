@@ -6,6 +6,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tailrace.model import EndReason, Mutation
+from tailrace.wire.push_messages import SegmentOffered, SegmentTransit
 from tailrace.wire.replica_messages import LeaderSeqs, Producers
 from tailrace.wire.stage_messages import SinksTold
 
@@ -342,4 +343,6 @@ class LeaderCheck(NamedTuple):
 
 
 # The events for replicas alone.
-ReplicaEvent = Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck
+ReplicaEvent = (
+    Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck | SegmentOffered | SegmentTransit
+)

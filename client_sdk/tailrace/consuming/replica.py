@@ -4,6 +4,8 @@ They differ from a consumer's (``streams``), because a replica stores a history 
 
 - There is no ring, and no key is read again. A Rollback has no keys; the replica says by `settle` how far it went back.
 - Agreed follows each STREAM_OK, before any other event of the stream. LEADER_SEQS, PRODUCERS and SINKS are events.
+- Of a feed in replication mode ``segment`` no snapshots come. SEGMENT_OFFER and SEGMENT_TRANSIT are events, which the
+  replica answers by `answer_segment`.
 - A node that goes on to read a snapshot from a segment announces it again. It then begins at the replica's seq. Inside
   a run the replica has no consistent state, and half of a run is of no use, so there this ends the whole stream.
 - No stream is asked for again without the replica. If an end concerns one partition only, the event is `StreamFailed`,
@@ -26,6 +28,7 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.position import Position
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.push_messages import SegmentAnswer, SegmentOffered, SegmentTransit
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold
 from tailrace.wire.stream_messages import StreamEnd, StreamOk
@@ -65,6 +68,13 @@ class ReplicaStreams(PartitionStreams):
         if consumed is None or consumed.state not in _STREAMING:
             return b""
         return ReplicaAck(partition, branch, seq).encode(consumed.stream_id)
+
+    def answer_segment(self, partition: int, answer: SegmentAnswer) -> bytes:
+        """Returns the frame with the replica's answer to an offer or a part; b"" if the stream is not open."""
+        consumed = self._partitions.get(partition)
+        if consumed is None or consumed.state not in _STREAMING:
+            return b""
+        return answer.encode(consumed.stream_id)
 
     def refused(self, stream_id: int, error: TailraceError) -> bool:
         partition = self._by_stream.get(stream_id)
@@ -148,8 +158,18 @@ class ReplicaStreams(PartitionStreams):
         _check_partition(message, partition)
         return message, partition.id, None, 0
 
+    def _on_offer(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        message = SegmentOffered.decode(body)
+        _check_partition(message, partition)
+        return message, partition.id, None, 0
 
-def _check_partition(message: LeaderSeqs | Producers | SinksTold, partition: ConsumedPartition) -> None:
+    def _on_transit(self, partition: ConsumedPartition, body: memoryview) -> Queued:
+        return SegmentTransit.decode(partition.id, body), partition.id, None, 0
+
+
+def _check_partition(
+    message: LeaderSeqs | Producers | SinksTold | SegmentOffered, partition: ConsumedPartition
+) -> None:
     if message.partition != partition.id:
         raise ProtocolError(
             f"{type(message).__name__} of partition {message.partition} on the stream of {partition.id}"
@@ -165,4 +185,6 @@ _HANDLERS: dict[Opcode, Handler] = {
     Opcode.LEADER_SEQS: ReplicaStreams._on_leader_seqs,  # type: ignore[dict-item]
     Opcode.PRODUCERS: ReplicaStreams._on_producers,  # type: ignore[dict-item]
     Opcode.SINKS: ReplicaStreams._on_sinks,  # type: ignore[dict-item]
+    Opcode.SEGMENT_OFFER: ReplicaStreams._on_offer,  # type: ignore[dict-item]
+    Opcode.SEGMENT_TRANSIT: ReplicaStreams._on_transit,  # type: ignore[dict-item]
 }

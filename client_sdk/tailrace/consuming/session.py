@@ -41,6 +41,7 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.push_messages import SegmentAnswer
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
 __all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
@@ -321,6 +322,12 @@ class ConsumerSession:
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
         """Queues an acknowledgement, if the partition's stream is open: the replica has fsynced up to ``seq``."""
         frame = self._replica_streams.acknowledge(partition, branch, seq)
+        if frame:
+            self._out.append(frame)
+
+    def answer_segment(self, partition: int, answer: SegmentAnswer) -> None:
+        """Queues the replica's answer to an offer or a part of a segment, if the partition's stream is open."""
+        frame = self._replica_streams.answer_segment(partition, answer)
         if frame:
             self._out.append(frame)
 

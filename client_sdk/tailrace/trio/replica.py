@@ -18,6 +18,7 @@ from tailrace.model.position import Position, Positions
 from tailrace.trio.host import Host
 from tailrace.trio.stream import Stream
 from tailrace.wire.messages import Hello, HelloOk
+from tailrace.wire.push_messages import SegmentAnswer
 from tailrace.wire.replica_messages import Replica
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class ReplicaStream(Stream):
         Sends at once and never waits. Sends nothing if the partition's stream is not open.
         """
         self._session.acknowledge(partition, branch, seq)
+        self._send()
+
+    def answer_segment(self, partition: int, answer: SegmentAnswer) -> None:
+        """Answers an offer or a part of a segment of ``partition``. Sent at once; never waits."""
+        self._session.answer_segment(partition, answer)
         self._send()
 
     def resume(self, partition: int, position: Position) -> None:

@@ -21,6 +21,7 @@ class Opcode(enum.IntEnum):
     PARTITIONS = 0x14
     STATUS = 0x15
     EXPLAIN_RESUME = 0x16
+    SET_FEED = 0x17
     # Writes and reads: binary
     WRITE = 0x20
     WRITTEN = 0x21
@@ -65,3 +66,9 @@ class Opcode(enum.IntEnum):
     SEGMENT_FETCH = 0x51
     SEGMENT_DATA = 0x52
     SEGMENT_RELEASE = 0x53
+    # Between nodes: segments on the streams of a replica
+    SEGMENT_OFFER = 0x54
+    SEGMENT_ACCEPT = 0x55
+    SEGMENT_DECLINE = 0x56
+    SEGMENT_TRANSIT = 0x57
+    SEGMENT_ACK = 0x58
