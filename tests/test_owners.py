@@ -56,6 +56,7 @@ def owner(class_name, file, names, **parts):
 
 
 OWNERS = (
+    owner("PushState", f"{SERVER}/partition/pushes.py", "pushes"),
     owner(
         "Partition",
         f"{SERVER}/partition/partition.py",

@@ -26,6 +26,7 @@ from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow
 from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain
+from tailrace_server.partition.pushes import PushState
 from tailrace_server.partition.visibility import end_at
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.state.expected import Expected
@@ -96,6 +97,7 @@ class Partition:
         # Role, and seqs of the leader and of a majority. Invariant: leader_durable_seq and quorum_seq fall only in a
         # rollback or with a new branch. Both may be above high_seq on a follower that is behind.
         self.state = "leader"  # or "follower"
+        self.pushes = PushState()
         self.needs_quorum = False  # in a set: rows that no majority has are not flushed unless memory is tight
         self.leader_durable_seq = 0  # on a follower: the leader's durable_seq
         self.knows_leader_seqs = False  # the leader has reported since the start, and since the last rollback
@@ -116,7 +118,7 @@ class Partition:
 
     @property
     def stable_seq(self) -> int:
-        """The last seq that no failover can take back: rows up to it may be flushed, merged and purged."""
+        """The last seq that no failover can take back: rows up to it may be compacted and purged."""
         return min(self.safe_seq, self.quorum_seq) if self.needs_quorum else self.safe_seq
 
     @property
@@ -361,10 +363,10 @@ class Partition:
         self.tree = Tree(manifest.flushed_seq)
         self.keys.drop_through(manifest.flushed_seq)
         self.high_seq = self.durable_seq = manifest.flushed_seq
-        self.purge_seq, self.trim_seq = manifest.purge_seq, manifest.trim_seq
+        self.purge_seq, self.trim_seq, self.has_manifest = manifest.purge_seq, manifest.trim_seq, True
         self.last_timestamp, self.rollbacks = manifest.last_timestamp, manifest.rollbacks
         self.sinks.tell(manifest.sinks)
-        self.has_manifest = True
+        self.pushes.restore(manifest.segments)
 
     def set_damage(self, damage: SegmentDamaged | None) -> None:
         """Notes why a segment cannot be read, or that all can (None)."""
@@ -427,6 +429,7 @@ class Partition:
                 self.newest_block = None
             for moved in list(self._readers):
                 moved()
+        self.pushes.chain_changed()
 
     def install_received(
         self, chain: Chain, controls: int, seq: int, log: FailoverLog, rollbacks: int, purge_seq: int, trim_seq: int

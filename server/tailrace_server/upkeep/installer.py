@@ -14,7 +14,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
@@ -23,7 +24,7 @@ from tailrace.errors import NoSpace, Overloaded, TailraceError, UnknownFeed
 from tailrace.model.failover import FailoverLog
 from tailrace_server.host.disk import Disk
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_to_json
-from tailrace_server.manifest.invariants import SEGMENTS_MAX
+from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX
 from tailrace_server.manifest.producers import NO_PRODUCERS
 from tailrace_server.partition.chain import Chain, Pins
 from tailrace_server.partition.partition import Partition
@@ -221,7 +222,7 @@ def manifest_of(partition: Partition, chain: Chain, placement_id: bytes) -> Mani
         hash_first=partition.hash_first,
         hash_last=partition.hash_last,
         state="leader",
-        segments=entries_of(chain.segments),
+        segments=entries_of(chain.segments, partition.pushes.placements),
         flushed_seq=flushed_seq,
         purge_seq=partition.purge_seq,
         trim_seq=partition.trim_seq,
@@ -250,9 +251,16 @@ def with_received(partition: Partition, manifest: Manifest, chain: Chain, end: R
     )
 
 
-def entries_of(segments: Iterable[Segment]) -> tuple[SegmentEntry, ...]:
-    """Returns the manifest's entries of segments."""
-    return tuple(entry_of(segment.identity, segment.nbytes) for segment in segments)
+def entries_of(
+    segments: Iterable[Segment], placements: Mapping[bytes, Collection[bytes]] = MappingProxyType({})
+) -> tuple[SegmentEntry, ...]:
+    """Returns the manifest's entries of segments. ``placements`` are those that have acknowledged them, by id."""
+    return tuple(
+        entry_of(
+            segment.identity, segment.nbytes, sorted(placements.get(segment.identity.segment_id, ()))[:PLACEMENTS_MAX]
+        )
+        for segment in segments
+    )
 
 
 def _remove(disk: Disk, paths: Sequence[str]) -> None:

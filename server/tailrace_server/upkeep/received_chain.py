@@ -44,7 +44,9 @@ class ReceivedChain(NamedTuple):
 
     ``segments`` are ids (16 bytes), oldest first. Each is a link of the partition's chain, or a received file with its
     final name. ``log`` may have newer entries than one at ``seq`` needs. ``producers`` is the result of
-    `producers_to_json` as of ``seq``, ``sinks`` that of `last_batches.to_json`.
+    `producers_to_json` as of ``seq``, ``sinks`` that of `last_batches.to_json`. ``files`` are the ids that are received
+    files; None: all that are no links when the chain is installed. A segment that was compacted away meanwhile may
+    still have a file, which is about to be removed, so a caller that counts on links names the others.
     """
 
     seq: int
@@ -54,6 +56,7 @@ class ReceivedChain(NamedTuple):
     trim_seq: int
     producers: dict[str, Any]
     sinks: dict[str, Any]
+    files: frozenset[bytes] | None = None
 
     @classmethod
     def of(cls, told: PartitionCheckpoint) -> ReceivedChain:
@@ -132,6 +135,8 @@ def _open_all(
     store, opened = storage.store, dict[bytes, Segment]()
     try:
         for id in received.segments:
+            if received.files is not None and id not in known and id not in received.files:
+                raise BadSegment(f"segment {id.hex()} of partition {partition.id} has left the chain meanwhile")
             path = store.segment_path(partition.feed_id, partition.id, id)
             opened[id] = known[id] if id in known else Segment.open(store.segment_files, path)
         if opened.keys() - known.keys():

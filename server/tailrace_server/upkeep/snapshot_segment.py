@@ -33,14 +33,26 @@ class SnapshotSegment:
     It is begun after ``flusher.flush_all``: all of the partition is flushed.
     """
 
-    def __init__(self, storage: Storage, partition: Partition, after_seq: int, last_seq: int, purge_seq: int) -> None:
-        """``purge_seq`` is the leader's. The tree of ``partition`` is empty, ``after_seq`` its high seq."""
+    def __init__(
+        self,
+        storage: Storage,
+        partition: Partition,
+        after_seq: int,
+        last_seq: int,
+        purge_seq: int,
+        included_ids: tuple[bytes, ...] = (),
+    ) -> None:
+        """``purge_seq`` is the leader's. The tree of ``partition`` is empty, ``after_seq`` its high seq.
+
+        ``included_ids`` are segments of the leader whose rows are here after this one.
+        """
         assert after_seq == partition.high_seq == partition.flushed_seq, "a snapshot begins at the end of the segments"
         self.after_seq, self.last_seq = after_seq, last_seq
         self._storage = storage
         self._partition = partition
         self._rollbacks = partition.rollbacks
         self._purge_seq = purge_seq
+        self._included_ids = included_ids
         self._seq = after_seq
         self._first_row_seq = 0
         self._timestamp = partition.held_timestamp
@@ -167,7 +179,7 @@ class SnapshotSegment:
             branch=_NO_BRANCH,  # until `finish`
             segment_id=self._segment_id,
             base_id=segments[-1].identity.segment_id if segments else NO_BASE,
-            included_ids=(),
+            included_ids=self._included_ids,
             is_major=not segments,
             deduplicated=True,
             after_seq=self.after_seq,

@@ -272,6 +272,24 @@ async def test_a_chain_with_a_gap_is_refused(pair):
     assert len(pair.names()) == 1, "the start has not removed a file that no manifest names"
 
 
+async def test_a_segment_that_has_left_the_chain_meanwhile_is_refused(pair):
+    """Its file may still be there, and is about to be removed."""
+    await pair.adopt()
+    await pair.write((b"b", b"2"))
+    received = await pair.checkpoint()
+    await pair.send(received)
+    told = received._replace(files=frozenset(received.segments[:1]))  # the second one is said to be a link
+    before = pair.names()
+    with pytest.raises(BadSegment, match="has left the chain meanwhile"):
+        await install_received_chain(pair.replica.node.storage, pair.partition, told)
+    assert pair.names() == before
+    assert pair.partition.high_seq == 1
+    await install_received_chain(
+        pair.replica.node.storage, pair.partition, told._replace(files=frozenset(received.segments[1:]))
+    )
+    pair.check()
+
+
 async def test_a_file_of_another_feed_is_refused(pair):
     other = pair.leader.create("other")
     pair.leader.put(other, (b"x", b"1"))
