@@ -39,6 +39,8 @@ class Limits:
     #: The bytes of replaced segments that are kept on the disk for checkpoints only. Above it, and if the disk is
     #: nearly full, the checkpoints that were not used for longest are dropped.
     checkpoint_kept_bytes_max: int = 16 * 1024 * 1024 * 1024
+    #: The segments that a node receives from its leader at a time. Each takes a descriptor, and a part of 1 MiB.
+    incoming_segments_max: int = 16
     #: The least seconds between two flushes of a partition for checkpoints, which bounds the number of small segments.
     checkpoint_flush_s: float = 1.0
     #: The partitions of a feed. Positions, failover logs and journal records grow with it.
@@ -63,6 +65,9 @@ class StorageConfig:
     segment_bytes: int = 16 * 1024 * 1024
     #: The seconds after which a block is flushed, however small its queue is, so that the journal can be trimmed.
     flush_age_s: float = 600.0
+    #: The seconds after which a block of a feed in replication mode ``segment`` is flushed. Followers get it then; each
+    #: flush makes a segment.
+    pushed_age_s: float = 5.0
     #: The bytes of a journal file. Small enough that trimming frees space soon.
     journal_file_bytes_max: int = 64 * 1024 * 1024
     #: The bytes of the journal above which the partitions of its oldest file are flushed. Bounds a restart to seconds.

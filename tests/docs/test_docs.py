@@ -18,7 +18,16 @@ from tailrace.consuming.session import FINAL
 from tailrace.model import EndReason, Level, VersionRange
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
 from tailrace.model.position import Position
-from tailrace.wire import bodies, failures, frames, messages, replica_messages, segment_messages, stream_messages
+from tailrace.wire import (
+    bodies,
+    failures,
+    frames,
+    messages,
+    push_messages,
+    replica_messages,
+    segment_messages,
+    stream_messages,
+)
 from tailrace.wire.bounds import REQUEST_BOUNDS
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
@@ -145,6 +154,7 @@ JSON_MESSAGES = {
     "ROLLBACK": stream_messages.RollBack,
     "STREAM_END": stream_messages.StreamEnd,
     "PRODUCERS": replica_messages.Producers,
+    "SEGMENT_DECLINE": push_messages.SegmentDecline,
 }
 
 
@@ -168,7 +178,7 @@ def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(nam
 def test_members_of_the_other_requests_are_listed():
     between_nodes = ("MEMBER", "PROMISE", "PROMOTE", "HANDOVER", "TAKE_OVER", "ACCEPTED_SEQS")
     of_segments = ("SEGMENT_CHECKPOINT", "SEGMENT_RELEASE")
-    for name in ("CREATE_FEED", "DROP_FEED", "PARTITIONS", *of_segments, *between_nodes):
+    for name in ("CREATE_FEED", "SET_FEED", "DROP_FEED", "PARTITIONS", *of_segments, *between_nodes):
         listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(bodies.decode_json(example(name).body, name))
 
@@ -231,6 +241,9 @@ def test_codes_of_errors_are_those_of_the_code():
         ("LEADER_SEQS", [replica_messages._SEQS]),
         ("LEADER_CHECK", [stream_messages._U64]),
         ("SEGMENT_FETCH", [segment_messages._FETCH]),
+        ("SEGMENT_ACCEPT", [push_messages._PLACE]),
+        ("SEGMENT_TRANSIT", [push_messages._PLACE]),
+        ("SEGMENT_ACK", [push_messages._PLACE]),
     ],
 )
 def test_fields_lie_back_to_back_and_are_as_long_as_in_the_code(name, layouts):
@@ -268,6 +281,10 @@ def test_packed_examples_are_read_as_their_sections_say():
     assert replica_messages.LeaderSeqs.decode(example("LEADER_SEQS").body) == (3, 42, 40)
     fetch = segment_messages.SegmentFetch.decode(example("SEGMENT_FETCH").body)
     assert (fetch.offset, fetch.nbytes) == (1_048_576, 65_536)
+    assert push_messages.SegmentAccept.decode(example("SEGMENT_ACCEPT").body) == (7, 1_048_576)
+    assert push_messages.SegmentAck.decode(example("SEGMENT_ACK").body) == (7, 5_242_880)
+    part = push_messages.SegmentTransit.decode(3, example("SEGMENT_TRANSIT").body)
+    assert (part.number, part.offset, len(part.data)) == (7, 1_048_576, 8)
     for name in ("LEADER_CHECK", "LEADER_CONFIRM"):
         assert stream_messages.decode_number(example(name).body, name) == 7
 

@@ -118,6 +118,10 @@ class Client:
     def feeds(self, *, timeout: float | None = None) -> list[FeedInfo]:
         return self._runner.run(self._core.feeds(), timeout)
 
+    @documented(ClientCore.set_feed, timeout=TIMEOUT)
+    def set_feed(self, name: str, *, replication: str, timeout: float | None = None) -> FeedInfo:
+        return self._runner.run(self._core.set_feed(name, replication=replication), timeout)
+
     @documented(ClientCore.drop_feed, timeout=TIMEOUT)
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
         self._runner.run(self._core.drop_feed(name), timeout)

@@ -1,4 +1,4 @@
-"""``tailrace feed``: create, list, show and drop feeds."""
+"""``tailrace feed``: create, list, show, set and drop feeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.errors import UnknownFeed
 from tailrace.model import FeedInfo, PartitionInfo
 from tailrace.trio.client import Client
 
-app = typer.Typer(help="Create, list, show and drop feeds.", rich_markup_mode=None)
+app = typer.Typer(help="Create, list, show, set and drop feeds.", rich_markup_mode=None)
 
 
 class RetentionOption(enum.StrEnum):
@@ -23,6 +23,13 @@ class RetentionOption(enum.StrEnum):
 
     COMPACT = "compact"
     HISTORY = "history"
+
+
+class ReplicationOption(enum.StrEnum):
+    """The choices of --replication."""
+
+    STREAM = "stream"
+    SEGMENT = "segment"
 
 
 @app.command()
@@ -39,6 +46,13 @@ def create(
             help="Keep the latest mutation of each key (compact) or all mutations (history). [default: compact]",
         ),
     ] = None,
+    replication: Annotated[
+        ReplicationOption | None,
+        typer.Option(
+            "--replication",
+            help="Send followers each mutation (stream) or whole segments, seconds later (segment). [default: stream]",
+        ),
+    ] = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -46,7 +60,7 @@ def create(
 ) -> None:
     """Create a feed, or show it if it exists.
 
-    If the feed exists, --partitions and --retention have to match it, unless they are left out.
+    If the feed exists, --partitions, --retention and --replication have to match it, unless they are left out.
 
     \b
     Example:
@@ -54,14 +68,14 @@ def create(
     """
 
     async def work(client: Client) -> FeedInfo:
-        await client.create_feed(feed, partitions=partitions, retention=retention)
+        await client.create_feed(feed, partitions=partitions, retention=retention, replication=replication)
         return await _find(client, feed)
 
     info = target("feed create", url, node, token).call(work)
     if json:
         print_json(_info_to_json(info))
     else:
-        print(f"feed {info.name}: {info.partitions} partitions, retention {info.retention}")
+        print(f"feed {info.name}: {info.partitions} partitions, retention {info.retention}{_mode_of(info)}")
 
 
 @app.command("list")
@@ -91,7 +105,9 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
         print_json({**_info_to_json(info), "partitions": [_partition_to_json(partition) for partition in partitions]})
         return
     console = make_console()
-    console.print(f"feed {info.name}, id {info.feed_id.hex()}, retention {info.retention}", markup=False)
+    console.print(
+        f"feed {info.name}, id {info.feed_id.hex()}, retention {info.retention}{_mode_of(info)}", markup=False
+    )
     columns = [
         ("partition", "right"),
         ("first hash", "left"),
@@ -107,6 +123,35 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
         for p in partitions
     )
     console.print(make_table("", columns, rows))
+
+
+@app.command("set")
+def set_feed(
+    feed: FeedName,
+    replication: Annotated[
+        ReplicationOption,
+        typer.Option("--replication", help="Send followers each mutation (stream) or whole segments (segment)."),
+    ],
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Change a setting of a feed that exists. Its mutations stay.
+
+    \b
+    Example:
+      tailrace feed set orders --replication segment
+    """
+
+    async def work(client: Client) -> FeedInfo:
+        return await client.set_feed(feed, replication=replication)
+
+    info = target("feed set", url, node, token).call(work)
+    if json:
+        print_json(_info_to_json(info))
+    else:
+        print(f"feed {info.name}: replication {info.replication}")
 
 
 @app.command()
@@ -130,6 +175,11 @@ def drop(
         await client.drop_feed(feed)
 
     target("feed drop", url, node, token).call(work)
+
+
+def _mode_of(info: FeedInfo) -> str:
+    """Returns what is shown of a replication mode other than the default."""
+    return "" if info.replication == "stream" else f", replication {info.replication}"
 
 
 async def _find(client: Client, feed: str) -> FeedInfo:

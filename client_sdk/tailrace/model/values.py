@@ -168,7 +168,7 @@ class FeedInfo(NamedTuple):
         history_age_s: The seconds that a history keeps a mutation at least; None: for ever.
         history_bytes: The bytes that a history keeps at least, an even share in each partition; None: all.
         tombstone_age_s: The seconds that a deletion is kept at least.
-        replication: "stream".
+        replication: "stream" or "segment".
     """
 
     name: str

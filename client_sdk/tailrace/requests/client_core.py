@@ -14,7 +14,7 @@ from tailrace.model.arguments import count, seconds
 from tailrace.requests.changes import creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
 from tailrace.requests.plan import Call, Plan
-from tailrace.requests.replies import feed_infos, node_status, resolved
+from tailrace.requests.replies import feed_info, feed_infos, node_status, resolved
 from tailrace.requests.session import RequestSession
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -131,7 +131,8 @@ class ClientCore:
             history_bytes: The bytes that a history feed keeps at least, an even share in each partition. Default: all.
             tombstone_age_s: The seconds that a compact feed keeps a deletion at least. Default 259,200, which is three
                 days.
-            replication: "stream", which is the default and the only one.
+            replication: "stream", the default, sends each mutation to followers. "segment" sends them whole segments,
+                seconds later, for a fraction of their processor time; level quorum is refused then.
             exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
 
         Returns:
@@ -166,6 +167,24 @@ class ClientCore:
             Retryable: No node has answered in time.
         """
         return feed_infos((yield Call(Opcode.LIST_FEEDS, {})))
+
+    def set_feed(self, name: str, *, replication: str) -> Plan[FeedInfo]:
+        """Changes the replication mode of a feed, whose mutations stay as they are.
+
+        Args:
+            name: The name of the feed.
+            replication: "stream" or "segment", as in `create_feed`.
+
+        Returns:
+            A description of the feed with the new setting, which is on disk, and in a set on a majority's.
+
+        Raises:
+            UnknownFeed: There is no feed of this name.
+            TailraceError: There is no such mode.
+            Retryable: No node could change it in time.
+        """
+        feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
+        return feed_info((yield Call(Opcode.SET_FEED, {"feed_id": feed.feed_id.hex(), "replication": replication})))
 
     def drop_feed(self, name: str) -> Plan[None]:
         """Drops a feed with all its data. Streams of the feed end with the reason "feed_dropped".

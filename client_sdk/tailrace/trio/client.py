@@ -112,6 +112,10 @@ class Client(OfOneProcess):
     async def feeds(self) -> list[FeedInfo]:
         return await self._runner.run(self._core.feeds())
 
+    @documented(ClientCore.set_feed)
+    async def set_feed(self, name: str, *, replication: str) -> FeedInfo:
+        return await self._runner.run(self._core.set_feed(name, replication=replication))
+
     @documented(ClientCore.drop_feed)
     async def drop_feed(self, name: str) -> None:
         await self._runner.run(self._core.drop_feed(name))

@@ -1,4 +1,6 @@
-"""Decides how segments pass from a leader to its followers (docs/internals/chain.md). Pure. Not used by a node yet.
+"""Decides how segments pass from a leader to its followers (docs/internals/chain.md). Pure.
+
+Nodes use all but applied_ranges.py for feeds in replication mode ``segment``.
 
 link.py             a link of the chain: a segment's id, base, included ids, run and acknowledgements
 linked_chain.py     the links of a partition, and the ones that they replaced

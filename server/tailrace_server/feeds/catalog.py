@@ -18,6 +18,7 @@ from tailrace_server.feeds.feed import (
     Feed,
     creation_to_bytes,
     feed_of_creation,
+    info_of_creation,
     system_feed,
 )
 from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
@@ -57,6 +58,7 @@ class Catalog:
         self.awaits_drops = False
         self.additions = 0  # the number of feeds added, those that the start found included
         self._on_created: Callable[[Feed], None] = _nothing
+        self._on_switched: Callable[[Feed], None] = _nothing
         self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and the seq up to which it was read
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
@@ -65,6 +67,10 @@ class Catalog:
     def when_created(self, created: Callable[[Feed], None]) -> None:
         """Calls ``created`` with each feed that is created from now on, before anything else uses the feed."""
         self._on_created = created
+
+    def when_switched(self, switched: Callable[[Feed], None]) -> None:
+        """Calls ``switched`` with each feed whose replication mode has changed, from now on."""
+        self._on_switched = switched
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(sorted(self._by_name.values(), key=lambda feed: feed.info.name))
@@ -185,6 +191,12 @@ class Catalog:
         self.check_room(feeds_max)
         return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
 
+    def switch(self, feed: Feed, mode: str) -> None:
+        """Sets the replication mode of a feed, of which ``_feeds`` has a row, and tells `when_switched`."""
+        if feed.info.replication != mode:
+            feed.replicate(mode)
+            self._on_switched(feed)
+
     def listed(self, feed: Feed) -> None:
         """Notes that the last row of ``_feeds`` is the one that lists ``feed``."""
         _listed(feed, self.system.partitions[0].high_seq)
@@ -248,6 +260,8 @@ class Catalog:
             if feed_id not in self._by_id:
                 created.append(self._create(feed_id, row.creation, journal))
             feed = self._by_id[feed_id]
+            if feed.partitions[0].listed_seq != row.seq:
+                self.switch(feed, info_of_creation(row.creation).replication)
             _listed(feed, row.seq)
             self._by_name[feed.info.name] = feed
         if created and len(self) > feeds_max:

@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 from tailrace.block.header import TIMESTAMP_MAX
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
+from tailrace.wire.bodies import field
 from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
@@ -19,6 +20,8 @@ FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 # Ages become microseconds of 64 bits: 292,000 years.
 AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
 HISTORY_BYTES_MAX = 2**63 - 1
+
+STREAM_MODE, SEGMENT_MODE = REPLICATION_MODES = ("stream", "segment")
 
 # The feed that lists the others; clients may read it. Its name is not valid for a client's feed.
 SYSTEM_FEED_ID = bytes(15) + b"\x01"
@@ -33,6 +36,7 @@ class Feed:
         self.info = info
         self.first_branch = first_branch
         self.partitions = partitions
+        self.replicate(info.replication)
 
     @classmethod
     def of(cls, info: FeedInfo, first_branch: bytes, account: MemoryAccount) -> Feed:
@@ -43,6 +47,26 @@ class Feed:
             Partition(info.feed_id, number, *range_, account, log=log) for number, range_ in enumerate(ranges)
         ]
         return cls(info, first_branch, partitions)
+
+    @property
+    def by_segments(self) -> bool:
+        """Whether the feed is in replication mode ``segment``: followers get its segments instead of its rows."""
+        return self.info.replication == SEGMENT_MODE
+
+    def replicate(self, mode: str) -> None:
+        """Sets the replication mode, "stream" or "segment". The caller ends the streams that replicas have of it."""
+        self.info = self.info._replace(replication=mode)
+        for partition in self.partitions:
+            partition.pushes.replicate(by_segments=self.by_segments)
+
+    def require_quorum(self) -> None:
+        """Raises Forbidden if the feed is replicated by segments: a majority would have a row only after its flush."""
+        if self.by_segments:
+            raise Forbidden(
+                f"feed {self.info.name!r} is in replication mode segment: followers get its rows some seconds later, "
+                "so level quorum is refused. Use level disk, or `tailrace feed set "
+                f"{self.info.name} --replication stream`"
+            )
 
     def partition_of(self, key: bytes) -> Partition:
         """Returns the partition that owns ``key``."""
@@ -63,6 +87,11 @@ def info_to_json(info: FeedInfo) -> dict[str, Any]:
 def info_from_json(value: dict[str, Any]) -> FeedInfo:
     """Returns the settings of ``info_to_json``, unchecked: only for JSON that this node wrote."""
     return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
+
+
+def info_of_creation(payload: bytes) -> FeedInfo:
+    """Returns the settings in such a record, or in a row of ``_feeds``."""
+    return info_from_json(json.loads(payload)["feed"])
 
 
 def creation_to_bytes(info: FeedInfo, branch: bytes) -> bytes:
@@ -96,7 +125,7 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
     for what, found, offered in (
         ("keyspace", keyspace, ("hash",)),
         ("retention", retention, ("compact", "history")),
-        ("replication", replication, ("stream",)),
+        ("replication", replication, REPLICATION_MODES),
     ):
         if found not in offered:
             raise TailraceError(f"feed {name!r}: {what} {found!r} is not offered by this node; {', '.join(offered)}")
@@ -105,6 +134,14 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
         if not _is_bound(bound, most) and not (bound is None and what != "tombstone_age_s"):
             raise TailraceError(f"feed {name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}")
     return FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
+
+
+def mode_of_request(value: dict[str, Any]) -> str:
+    """Returns the replication mode that a SET_FEED asks for. Raises ProtocolError, TailraceError."""
+    mode = field(value, "replication", str, "SET_FEED")
+    if mode not in REPLICATION_MODES:
+        raise TailraceError(f"replication {mode!r:.100} is not offered by this node; {', '.join(REPLICATION_MODES)}")
+    return str(mode)
 
 
 def _is_bound(value: Any, most: int) -> bool:

@@ -47,7 +47,7 @@ _INFO = {
     "history_age_s": fields.optional(fields.NUMBER),
     "history_bytes": fields.optional(fields.NUMBER),
     "tombstone_age_s": fields.NUMBER,
-    "replication": fields.one_of("stream"),
+    "replication": fields.one_of("stream", "segment"),
 }
 
 assert tuple(_INFO) == FeedInfo._fields

@@ -36,6 +36,8 @@ from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_of
 from tailrace_server.stream.filter import FilterCache
+from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.replication_stream import ReplicationStream
 from tailrace_server.upkeep.storage import Storage
 
 # How often idle connections and silent peers are looked at, as a part of the interval of noops.
@@ -62,6 +64,7 @@ class Node:
         self.stages = _stages(config, host)
         self.feed_changes = FeedChanges(config, storage, self.leaderships)
         self.feed_changes.on_gone = self._feed_gone
+        self.feed_changes.on_mode_changed = self._mode_changed
         self.publisher = Publisher(
             storage,
             self.leaderships,
@@ -200,6 +203,18 @@ class Node:
         self.connections.end_streams(
             lambda stream: stream.partition.feed_id == feed_id, EndReason.FEED_DROPPED, message
         )
+
+    def _mode_changed(self, feed: Feed) -> None:
+        """Ends the streams of replicas, which begin anew in the feed's new mode, and those that it refuses now."""
+        feed_id, by_segments = feed.info.feed_id, feed.by_segments
+
+        def ends(stream: PartitionStream) -> bool:
+            if stream.partition.feed_id != feed_id:
+                return False
+            return isinstance(stream, ReplicationStream) or (by_segments and stream.level == Level.QUORUM)
+
+        message = f"the feed's replication mode is {feed.info.replication} now"
+        self.connections.end_streams(ends, EndReason.ERROR, message)
 
     # Status
 

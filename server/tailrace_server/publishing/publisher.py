@@ -136,6 +136,8 @@ class Publisher:
             feed = self._feeds.of_id(request.feed_id)
             if not all(partition.takes_writes for partition in feed.partitions):
                 raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
+            if any(leadership.in_set for leadership in leaderships):  # the batch is answered at level quorum
+                feed.require_quorum()
             self._check_numbers(feed, request)
             self._stages.heard(request.stages)
             shares = await self._shares(feed, request)

@@ -38,6 +38,8 @@ class FeedChanges:
     def __init__(self, config: Config, storage: Storage, leaderships: Leaderships) -> None:
         # set by the owner; called when a feed was dropped, and must not be used any more
         self.on_gone: Callable[[Feed], None] = _nothing
+        # set by the owner; called when the replication mode of a feed has changed
+        self.on_mode_changed: Callable[[Feed], None] = _nothing
         self._limits = config.limits
         self._confirmed_timeout_s = _CONFIRMED_TIMEOUTS * config.replication.ask_timeout_s
         self._host = storage.host
@@ -47,6 +49,7 @@ class FeedChanges:
         self._is_whole = True  # the ``whole`` of the last call of ``reconcile``
         self._subscribers: dict[Callable[[], None], None] = {}
         self._feeds.when_created(self._adopt)
+        self._feeds.when_switched(lambda feed: self.on_mode_changed(feed))
         for level in (Level.DISK, Level.QUORUM):
             self._feeds.system.partitions[0].watch(level, self._settled)
 
@@ -74,6 +77,24 @@ class FeedChanges:
             raise
         self._feeds.listed(feed)
         self._changed()
+        return feed
+
+    def set_replication(self, feed_id: bytes, mode: str) -> Feed:
+        """Sets the replication mode of a feed. Its rows stay; the streams of its replicas end, and begin anew.
+
+        A failover may lose the change, as it may lose a creation; the answer waits for a majority. Raises Forbidden,
+        UnknownFeed, Overloaded (the feed is being dropped), NoSpace, NotDurable; the feed is unchanged then.
+        """
+        if feed_id == SYSTEM_FEED_ID:
+            raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: its settings cannot be changed")
+        feed = self._feeds.of_id(feed_id)
+        if self._feeds.is_dropping(feed):
+            raise Overloaded(f"feed {feed.info.name!r} is being dropped, which may still be lost: ask again")
+        if feed.info.replication != mode:
+            info = feed.info._replace(replication=mode)
+            self._list(feed_id, creation_to_bytes(info, feed.first_branch))
+            self._feeds.switch(feed, mode)
+            self._feeds.listed(feed)
         return feed
 
     def drop(self, feed_id: bytes) -> None:

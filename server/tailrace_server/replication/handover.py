@@ -33,6 +33,7 @@ from tailrace_server.replication.promotion import Promotion, PromotionResult
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.member import Member
 
 # The seqs of each partition, by feed id.
@@ -40,6 +41,8 @@ Seqs = dict[bytes, list[int]]
 
 log = logging.getLogger("tailrace.server")
 
+# The partitions that are flushed at the same time. A flush mostly waits for the disk.
+_FLUSHED_TOGETHER = 8
 # The seconds between two questions whether the successor has everything.
 _ASK_AGAIN_SECONDS = 0.02
 # The seconds that writes are paused at most until the successor has the last of them. Then they run for as long.
@@ -85,14 +88,35 @@ async def _pause_when_level(member: Member, to: Address) -> None:
     while True:
         so_far = high_seqs_of(member)
         await node.storage.all_durable()
+        await _flush_pushed(member)
         await _has(member, to, so_far)
         member.leadership.pause_writes()
         with trio.move_on_after(_PAUSED_SECONDS):
             await node.storage.all_durable()
+            await _flush_pushed(member)
             await _has(member, to)
             return
         member.leadership.resume_writes()
         await trio.sleep(_PAUSED_SECONDS)
+
+
+async def _flush_pushed(member: Member) -> None:
+    """Flushes the partitions whose followers get segments instead of rows, several at the same time."""
+    due = [p for p in member.leadership.group if p.pushes.by_segments and p.tree.block_count]
+    for begin in range(0, len(due), _FLUSHED_TOGETHER):
+        failures: list[Exception] = []
+
+        async def flush(partition: Partition, failures: list[Exception] = failures) -> None:
+            try:
+                await member.node.storage.flusher.flush_all(partition)
+            except (TailraceError, OSError) as error:
+                failures.append(error)  # raised below, outside of the nursery, which would make a group of it
+
+        async with trio.open_nursery() as nursery:
+            for partition in due[begin : begin + _FLUSHED_TOGETHER]:
+                nursery.start_soon(flush, partition)
+        if failures:
+            raise failures[0]
 
 
 async def _has(member: Member, to: Address, wanted: Seqs | None = None) -> None:

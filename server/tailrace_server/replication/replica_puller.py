@@ -4,6 +4,7 @@
     complete snapshot   producers, blocks ──> journal, tree           ──fsync──> acknowledged
     a publish           blocks, last batches ──> one record of the journal   ──fsync──> acknowledged
     a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
+    a pushed segment    parts ──> a file, installed in the chain (pushed_segments.py)    ──> acknowledged
     ROLLBACK        ──> the rows above it are removed; the stream goes on from there
 
 ``stop`` ends it at once. After that it changes and acknowledges nothing, except that ``run`` finishes a segment or a
@@ -27,6 +28,7 @@ from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.trio.replica import ReplicaStream, replica_stream
+from tailrace.wire.push_messages import SegmentOffered, SegmentTransit
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
@@ -43,6 +45,7 @@ from tailrace_server.partition.replica_apply import (
 )
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.peers import host_of
+from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.upkeep.rollback import roll_back
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
@@ -112,6 +115,7 @@ class ReplicaPuller:
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
+        self._pushed = PushedSegments(node, leadership, feed)
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -150,6 +154,7 @@ class ReplicaPuller:
             self.stop()
             for filling in self._fillings.values():
                 filling.abandon()
+            self._pushed.interrupt()
             self.ended.set()
 
     def _begun(self, stream: ReplicaStream) -> None:
@@ -215,9 +220,11 @@ class ReplicaPuller:
                 case Producers():
                     self._told_producers(event, self.feed.partitions[event.partition])
                 case SinksTold():
-                    apply_sinks(
-                        self.feed.partitions[event.partition], event.value, event.seq, self._node.storage.journal
-                    )
+                    self._told_sinks(event, self.feed.partitions[event.partition])
+                case SegmentOffered():
+                    await self._offered(stream, event, self.feed.partitions[event.partition])
+                case SegmentTransit():
+                    await self._got_part(stream, event, self.feed.partitions[event.partition])
                 case LeaderCheck():
                     # A promise of a higher term would have stopped this.
                     stream.confirm(event.number)
@@ -279,6 +286,7 @@ class ReplicaPuller:
         """Drops the blocks gathered for a run: the partition is asked for anew, and they come again."""
         filling = self._fillings.pop(partition.id, None)
         self._published.pop(partition.id, None)
+        self._pushed.forget(partition)
         if filling is not None:
             filling.abandon()
         self._durable_logs.pop(partition.id, None)
@@ -290,10 +298,37 @@ class ReplicaPuller:
         Blocks that a crash leaves of these are recognised all the same.
         """
         node, now = self._node, self._node.clock.monotonic()
-        if partition.id in self._fillings or partition.id in self._published:  # all of it is there at once, or nothing
+        if self._pushed.is_receiving(partition):
+            self._pushed.told_producers(partition, event)
+        elif (
+            partition.id in self._fillings or partition.id in self._published
+        ):  # all of it is there at once, or nothing
             expect_producers(partition, event.value, event.seq, now)
         else:
             apply_producers(partition, event.value, event.seq, node.storage.journal, now)
+
+    def _told_sinks(self, event: SinksTold, partition: Partition) -> None:
+        if self._pushed.is_receiving(partition):
+            self._pushed.told_sinks(partition, event)
+        else:
+            apply_sinks(partition, event.value, event.seq, self._node.storage.journal)
+
+    # Pushed segments
+
+    async def _offered(self, stream: ReplicaStream, offer: SegmentOffered, partition: Partition) -> None:
+        answer = await self._pushed.offered(partition, offer, self._logs[partition.id])
+        if not self._stopped:
+            stream.answer_segment(partition.id, answer)
+
+    async def _got_part(self, stream: ReplicaStream, part: SegmentTransit, partition: Partition) -> None:
+        answer = await self._pushed.got_part(partition, part, self._logs[partition.id])
+        if self._stopped or answer is None:
+            return
+        if not self._pushed.is_receiving(partition):
+            self.failed.pop(partition.id, None)
+            self._follow_log(partition)
+            self._acknowledge(partition)
+        stream.answer_segment(partition.id, answer)
 
     # Blocks
 

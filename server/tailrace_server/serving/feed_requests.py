@@ -1,15 +1,16 @@
-"""The frames about feeds: create, drop and list them, and show the partitions of one."""
+"""The frames about feeds: create, set, drop and list them, and show the partitions of one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tailrace.errors import FeedExists, ProtocolError, UnknownFeed
-from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.model import FEED_ID_BYTES
+from tailrace.wire.bodies import decode_json, encode_json, hex_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.feeds.feed import info_to_json
+from tailrace_server.feeds.feed import info_to_json, mode_of_request
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.status import partition_map
 
@@ -38,6 +39,17 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
     is_here = feed_id in node.feeds
     node.feed_changes.drop(feed_id)
     _answer_of_feeds(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, is_written=is_here)
+
+
+def _on_set_feed(connection: Connection, frame: Frame) -> None:
+    value = decode_json(frame.body, "SET_FEED")
+    feed_id, mode = hex_field(value, "feed_id", FEED_ID_BYTES, "SET_FEED"), mode_of_request(value)
+    node = connection.node
+    connection.require_writable(node.leaderships.system)
+    before = node.feed_changes.seqs()
+    feed = node.feed_changes.set_replication(feed_id, mode)
+    data = encode_json(Opcode.RESULT, info_to_json(feed.info), frame.id)
+    _answer_of_feeds(connection, data, frame.id, is_written=node.feed_changes.seqs() != before)
 
 
 def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written: bool) -> None:
@@ -71,6 +83,7 @@ def _on_partitions(connection: Connection, frame: Frame) -> None:
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.CREATE_FEED: _on_create_feed,
     Opcode.DROP_FEED: _on_drop_feed,
+    Opcode.SET_FEED: _on_set_feed,
     Opcode.LIST_FEEDS: _on_list_feeds,
     Opcode.PARTITIONS: _on_partitions,
 }

@@ -22,6 +22,8 @@ def _on_get(connection: Connection, frame: Frame) -> None:
         _require_state(node.leaderships.of_feed(get.feed_id), get)
     feed = node.feeds.of_id(get.feed_id)
     partitions = [feed.partition_of(key) for key in get.keys]
+    if get.level == Level.QUORUM:
+        feed.require_quorum()
     leaderships = node.leaderships.of_partitions(partitions)
     _require_state(leaderships, get)
     lookup = Lookup(get.keys, partitions)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -36,6 +36,7 @@ class SendingConnection(OpenConnection, Protocol):
 
     transport: Transport
     answers: Answers
+    segments: SegmentSender
     is_closing: bool
 
     def flush(self) -> None:
@@ -49,12 +50,16 @@ class SendingConnection(OpenConnection, Protocol):
 
 
 class WaitingPart(NamedTuple):
-    """A part that the client has asked for with the request ``id``. Its segment is pinned."""
+    """A part of a segment's file to send behind ``head``, the frame's first bytes. Its segment is pinned meanwhile.
 
-    id: int
+    ``failed`` is called with the error if it cannot be read.
+    """
+
+    head: bytes
     segment: Segment
     offset: int
     nbytes: int
+    failed: Callable[[TailraceError], None]
 
 
 class SegmentSender:
@@ -80,8 +85,17 @@ class SegmentSender:
             )
         if len(self._waiting) >= node.config.limits.waiting_fetches_max:
             raise Overloaded(f"{len(self._waiting)} parts of segments wait for this connection already")
-        node.storage.pins.pin(segment)
-        self._waiting.append(WaitingPart(id, segment, fetch.offset, fetch.nbytes))
+        head = data_header(fetch.nbytes, id)
+        self.push(WaitingPart(head, segment, fetch.offset, fetch.nbytes, partial(self._answer_error, id)))
+
+    def _answer_error(self, id: int, error: TailraceError) -> None:
+        self._connection.answers.add_error(error, id)
+        self._connection.flush()
+
+    def push(self, part: WaitingPart) -> None:
+        """Sends ``part`` as soon as it is its turn. The caller bounds the parts that it pushes."""
+        self._connection.node.storage.pins.pin(part.segment)
+        self._waiting.append(part)
         if not self._is_running:
             self._is_running = True
             self._connection.nursery.start_soon(self._run)
@@ -100,8 +114,7 @@ class SegmentSender:
                 try:
                     await self._send(part)
                 except TailraceError as error:
-                    connection.answers.add_error(error, part.id)
-                    connection.flush()
+                    part.failed(error)
                 self._drop_first()
                 await trio.lowlevel.checkpoint()
         finally:
@@ -133,7 +146,7 @@ class SegmentSender:
             data = await connection.node.host.workers.in_thread(read)
         finally:
             connection.hold_found(-part.nbytes)
-        connection.answers.add(data_header(part.nbytes, part.id) + data)
+        connection.answers.add(part.head + data)
         connection.flush()
 
     def _send_cached(self, part: WaitingPart, transport: TcpTransport) -> bool:
@@ -142,7 +155,7 @@ class SegmentSender:
         if lent is None:
             return False
         file_part = FilePart(lent.fileno, part.offset, part.nbytes, lent.give_back)
-        transport.send_file(data_header(part.nbytes, part.id), file_part)
+        transport.send_file(part.head, file_part)
         return True
 
     def _next_parts(self) -> Iterator[WaitingPart]:

@@ -15,11 +15,12 @@ from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
 from tailrace.wire.stream_messages import encode_number
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.replicas import Peer
-from tailrace_server.stream.replication_stream import ReplicationStream
+from tailrace_server.serving.segment_offers import SegmentOffers
+from tailrace_server.stream.replication_stream import ReplicationStream, SegmentStream
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
-    from tailrace_server.serving.services import OpenConnection
+    from tailrace_server.serving.segment_sender import SendingConnection
 
 
 class _Served:
@@ -34,10 +35,11 @@ class _Served:
 class ServedReplica:
     """The streams of one connection that a replica follows its leader by. All of them are of one group."""
 
-    def __init__(self, connection: OpenConnection, leadership: Leadership) -> None:
+    def __init__(self, connection: SendingConnection, leadership: Leadership) -> None:
         """``leadership``: of the group. LEADER_CHECK and its answer do not name one."""
         self._connection = connection
         self.leadership = leadership
+        self.offers = SegmentOffers(connection)
         self._served: dict[int, _Served] = {}
         self._asked_beside: set[int] = set()  # the streams beside which the replica is asked
         self._news: dict[int, None] = {}  # streams whose seqs may have moved
@@ -71,6 +73,8 @@ class ServedReplica:
             leadership.replicas.closed(peer, partition)
 
         stream.when_closed(closed)
+        if isinstance(stream, SegmentStream):
+            self.offers.open(stream, replica.placement_id)
         partition.watch(Level.DISK, moved)
         partition.watch(Level.QUORUM, moved)
         moved()
@@ -105,7 +109,7 @@ class ServedReplica:
 
     def frames(self) -> list[bytes]:
         """Returns the frames to send now, after the blocks."""
-        frames = []
+        frames = self.offers.take_frames()
         if self._question is not None:
             frames.append(encode_number(Opcode.LEADER_CHECK, self._question))
             self._asked, self._question = self._question, None

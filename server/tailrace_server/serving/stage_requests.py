@@ -30,6 +30,8 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
     leadership = node.leaderships.of(message.feed_id, block.header.partition)
     leadership.require_writable()
     leadership.require_publishing()
+    if leadership.in_set:  # a batch is answered at level quorum
+        node.feeds.of_id(message.feed_id).require_quorum()
     partition = node.feeds.partition(message.feed_id, block.header.partition)
     if not partition.takes_writes:
         raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")

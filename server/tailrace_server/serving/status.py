@@ -161,6 +161,7 @@ def _feed_status(feed: Feed) -> dict[str, Any]:
         "name": feed.info.name,
         "feed_id": feed.info.feed_id.hex(),
         "retention": feed.info.retention,
+        "replication": feed.info.replication,
         "partitions": len(partitions),
         "mutations": sum(p.high_seq for p in partitions),
         "durable": sum(p.durable_seq for p in partitions),

@@ -25,8 +25,8 @@ from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.ahead import JUMP_US_MAX, PartitionPlace, is_ahead
 from tailrace_server.stream.barriers import Barrier
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.replication_stream import ReplicationStream
-from tailrace_server.stream.resume import answer_of, begin_stream
+from tailrace_server.stream.replication_stream import ReplicationStream, SegmentStream
+from tailrace_server.stream.resume import answer_of, begin_stream, is_pushed
 from tailrace_server.stream.since import (
     DroppedBefore,
     StreamStart,
@@ -222,6 +222,8 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
         return None
     if request.level == Level.QUORUM and not node.leaderships.of(request.feed_id, request.partition).in_set:
         raise NotDurable("visibility quorum needs a set of nodes, and this node is in none: use disk")
+    if request.level == Level.QUORUM:
+        node.feeds.of_id(request.feed_id).require_quorum()
     if request.level == Level.MEMORY and node.storage.committer.failure is not None:
         raise node.storage.committer.failure.with_traceback(None)
     if len(rounds.slots) >= node.config.limits.streams_max:
@@ -238,7 +240,10 @@ def _begin(
         assert request.since_us is not None, "only a time has to be looked for"
         start = start_behind(partition, start, _seen_seq(node, partition, request.since_us))
         start = checked_start(partition, start, request.since_us, _dropped_before(node, partition))
-    make = PartitionStream if request.replica is None else partial(ReplicationStream, now=node.clock.monotonic)
+    make: Callable[..., PartitionStream] = PartitionStream
+    if request.replica is not None:
+        kind = SegmentStream if is_pushed(request, partition) else ReplicationStream
+        make = partial(kind, now=node.clock.monotonic)
     answer, stream = begin_stream(id, request, partition, node.storage.pins, node.filtered, start, make)
     connection.answers.add(answer.encode(id))
     if stream is None:

@@ -30,6 +30,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     partition = node.feeds.partition(write.feed_id, block.header.partition)
     if write.level == Level.QUORUM:
         leadership.require_set()
+        node.feeds.of_id(write.feed_id).require_quorum()
     if not write.flags & CONDITIONS:
         _take(connection, frame.id, write, partition, block)
         return

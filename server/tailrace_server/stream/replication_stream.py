@@ -32,7 +32,7 @@ class ReplicationStream(PartitionStream):
     def __init__(self, *arguments: Any, now: Callable[[], float], **options: Any) -> None:
         """Makes a stream; the other arguments are those of `PartitionStream`."""
         super().__init__(*arguments, **options)
-        self._on_close: Callable[[], None] | None = None
+        self._on_close: list[Callable[[], None]] = []
         self._now = now
         # The replica may have its rows from another leader, or in a run.
         self._lacks_producers = self.delivered_seq > 0
@@ -124,14 +124,26 @@ class ReplicationStream(PartitionStream):
 
     def when_closed(self, on_close: Callable[[], None]) -> None:
         """Has ``on_close`` called once, when the stream is over."""
-        self._on_close = on_close
+        self._on_close.append(on_close)
 
     def close(self) -> None:
         """Closes the stream, then calls what `when_closed` was given."""
         super().close()
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
+        callbacks, self._on_close = self._on_close, []
+        for on_close in callbacks:
             on_close()
+
+
+class SegmentStream(ReplicationStream):
+    """A stream to a replica that gets segments instead of rows, by `serving.segment_offers`.
+
+    It sends no row. It is the place of the partition on the connection: its end, as with other streams, says that the
+    history or the role has changed.
+    """
+
+    @property
+    def has_news(self) -> bool:
+        return False
 
 
 def encode_producers(partition: Partition, seq: int, now: float, stream_id: int) -> list[bytes]:

@@ -53,17 +53,28 @@ def begin_stream(
 def answer_of(
     request: StreamRequest, partition: Partition, start: StreamStart | None = None
 ) -> StreamOk | RollBack | StreamEnd:
-    """Returns the answer to ``request`` of ``partition``, without a stream."""
+    """Returns the answer to ``request`` of ``partition``, without a stream.
+
+    A replica that gets segments may lack deletions and rows that are gone: it gets a segment without them, and that
+    takes the place of all that it has.
+    """
+    needs_all = not is_pushed(request, partition)
     return answer_request(
         request,
         log=partition.log,
         state=partition.state,
         high_seq=partition.high_seq,
         visible_seq=partition.visible_seq(request.level),
-        purge_seq=partition.purge_seq,
-        trim_seq=partition.trim_seq,
+        purge_seq=partition.purge_seq if needs_all else 0,
+        trim_seq=partition.trim_seq if needs_all else 0,
         start=start,
     )
+
+
+def is_pushed(request: StreamRequest, partition: Partition) -> bool:
+    """Returns whether ``request`` is of a replica that gets segments instead of rows. One that fetches gets rows."""
+    follows = request.replica is not None and request.end_seq is None
+    return follows and partition.state == "leader" and partition.pushes.by_segments
 
 
 def promised(request: StreamRequest, seq: int, high_seq: int) -> int:

@@ -27,6 +27,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 from tailrace_server.state import last_batches
+from tailrace_server.upkeep.flushed_segment import flushable_seq
 from tailrace_server.upkeep.flusher import Flusher
 
 log = logging.getLogger("tailrace.server")
@@ -148,7 +149,7 @@ class Checkpoints:
                 await trio.sleep(max(wait_s, 0.0))
             if not partition.tree.block_count:
                 return
-            began_at, seq = self._host.clock.monotonic(), partition.stable_seq
+            began_at, seq = self._host.clock.monotonic(), flushable_seq(partition)
             try:
                 # A segment has a bound, so one flush may not take them all.
                 while await self._flusher.flush(partition) is not None and partition.flushed_seq < seq:

@@ -158,7 +158,8 @@ class Compactor:
             info = self._catalog.of_id(partition.feed_id).info
             self.look_ahead(partition, info)
             await self.trim(partition, info)
-            while await self.compact(partition, info):
+            gets_compacted = partition.pushes.by_segments and partition.state != "leader"  # the leader's segments
+            while not gets_compacted and await self.compact(partition, info):
                 pass
         except SegmentDamaged as error:
             self._damaged.add(error.path)

@@ -15,6 +15,14 @@ from tailrace_server.segment import NO_BASE, Segment, SegmentIdentity, SegmentWr
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 
 
+def flushable_seq(partition: Partition) -> int:
+    """Returns the last seq that may be flushed and merged now.
+
+    If followers get segments instead of rows, no majority can have a row before it is flushed.
+    """
+    return partition.safe_seq if partition.pushes.by_segments else partition.stable_seq
+
+
 def blocks_through(partition: Partition, seq: int) -> list[Block]:
     """Returns the oldest blocks of the write queue up to ``seq``, for one segment. A published run is not divided."""
     blocks: list[Block] = []

@@ -2,8 +2,8 @@
 
 A flush writes the blocks of the tree as they are, in another thread, and adds the key table. Superseded rows stay; a
 compaction drops them. A flush takes only stable blocks: durable here; on a follower, durable at the leader too; in a
-set, durable at a majority, unless memory is tight. If the disk refuses, memory and journal stay as they were, and the
-flush is tried again after a while; the node's status says so.
+set, durable at a majority, unless memory is tight, or followers get segments instead of rows. If the disk refuses,
+memory and journal stay as they were, and the flush is tried again after a while; the node's status says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 from tailrace_server.state.memory import MemoryAccount
-from tailrace_server.upkeep.flushed_segment import blocks_through, divided_at, identity_of, write_segment
+from tailrace_server.upkeep.flushed_segment import (
+    blocks_through,
+    divided_at,
+    flushable_seq,
+    identity_of,
+    write_segment,
+)
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.pace import Pace
 from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, WriteQueue, choose
@@ -262,7 +268,7 @@ class Flusher:
             if self._host.clock.monotonic() >= until:
                 self._has_merges_left = True
                 break
-            if waiting is self._crowded or partition.is_dropped or partition.stable_seq == partition.high_seq:
+            if waiting is self._crowded or partition.is_dropped or flushable_seq(partition) == partition.high_seq:
                 waiting.pop(partition, None)  # else it stays for blocks that become stable
             if number % LOOKS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
@@ -308,7 +314,7 @@ class Flusher:
         Begins no step after ``until`` (monotonic seconds), but the first.
         """
         while True:
-            plan = partition.tree.merge_plan(partition.stable_seq, partition.merge_cuts)
+            plan = partition.tree.merge_plan(flushable_seq(partition), partition.merge_cuts)
             if plan is None:
                 return
             if plan.is_compressed:
@@ -344,12 +350,12 @@ class Flusher:
         for number, (partition, since) in enumerate(list(self._dirty.items()), 1):
             if number % LOOKS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-            small, young = partition.tree.memory_bytes < self._limits.segment_bytes, now - since < self._limits.age_s
+            small = partition.tree.memory_bytes < self._limits.segment_bytes
+            young = now - since < self._limits.age_bound_s(is_pushed=partition.pushes.by_segments)
             if partition in self._failed or (small and young and not is_pressed):
                 continue
-            queues.append(
-                WriteQueue(partition, self._stable_bytes(partition), now - since, partition.journal_references.oldest)
-            )
+            nbytes, oldest = self._stable_bytes(partition), partition.journal_references.oldest
+            queues.append(WriteQueue(partition, nbytes, now - since, oldest, partition.pushes.by_segments))
         chosen = choose(
             queues,
             self._limits,
@@ -451,7 +457,7 @@ class Flusher:
 
     async def _flush_stable(self, partition: Partition) -> None:
         flushed_seq = -1
-        while flushed_seq < partition.flushed_seq < partition.stable_seq:
+        while flushed_seq < partition.flushed_seq < flushable_seq(partition):
             flushed_seq = partition.flushed_seq
             await self._try(functools.partial(self._flush_or_free, partition), partition)
 
@@ -468,7 +474,7 @@ class Flusher:
 
     def _limit(self, partition: Partition) -> int:
         """Returns the seq up to which ``partition`` may be flushed now."""
-        return partition.safe_seq if self._account.is_tight else partition.stable_seq
+        return partition.safe_seq if self._account.is_tight else flushable_seq(partition)
 
     def _stable_bytes(self, partition: Partition) -> int:
         """Returns about how many bytes of the queue can be flushed; counts the few that are not stable yet."""

@@ -1,7 +1,8 @@
 """Chooses the write queues to flush now, and their order. Pure.
 
 SIZE      a queue is as large as a segment should be
-AGE       a queue's oldest block has waited long enough: the journal's files should not wait for it
+AGE       a queue's oldest block has waited long enough: the journal's files, or followers of a feed in replication
+          mode ``segment``, should not wait for it
 MEMORY    all queues together are over half of the node's bound: the largest first, until they are below
 JOURNAL   the journal is over one of its bounds: the queues that need its oldest file
 """
@@ -9,6 +10,7 @@ JOURNAL   the journal is over one of its bounds: the queues that need its oldest
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -33,13 +35,21 @@ class Cause(enum.Enum):
 
 class FlushLimits(NamedTuple):
     """The bytes of a queue that make a segment, its age in seconds, the bound of memory in bytes, and those of the
-    journal in bytes and in seconds that a start takes to read it."""
+    journal in bytes and in seconds that a start takes to read it.
+
+    ``pushed_age_s`` is the age of the queues that followers get by segments only.
+    """
 
     segment_bytes: int
     age_s: float
     memory_bytes: int
     journal_bytes: int
     journal_replay_s: float
+    pushed_age_s: float = math.inf
+
+    def age_bound_s(self, *, is_pushed: bool) -> float:
+        """Returns the age in seconds at which a queue is flushed; ``is_pushed``: followers get it by segments only."""
+        return min(self.age_s, self.pushed_age_s) if is_pushed else self.age_s
 
     def replay_bound_s(self, partitions: int) -> float:
         """Returns the seconds that a start of a node with this count of partitions may read the journal."""
@@ -59,13 +69,14 @@ class WriteQueue(NamedTuple, Generic[P]):
     """A write queue that may be flushed.
 
     ``stable_bytes`` can be flushed now; ``age_s`` is the time since it was last empty; ``oldest_file`` is the oldest
-    file of the journal that it needs, or None.
+    file of the journal that it needs, or None. ``is_pushed``: followers get it by segments only.
     """
 
     partition: P
     stable_bytes: int
     age_s: float
     oldest_file: int | None
+    is_pushed: bool = False
 
 
 class Due(NamedTuple, Generic[P]):
@@ -96,7 +107,7 @@ def choose(
             cause = Cause.MEMORY
         elif journal_is_long and queue.oldest_file == journal_oldest:
             cause = Cause.JOURNAL
-        elif queue.age_s >= limits.age_s:
+        elif queue.age_s >= limits.age_bound_s(is_pushed=queue.is_pushed):
             cause = Cause.AGE
         else:
             continue

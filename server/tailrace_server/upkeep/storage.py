@@ -31,6 +31,7 @@ from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.held_writer import HeldWriter
+from tailrace_server.upkeep.incoming_segments import IncomingSegments
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
 from tailrace_server.upkeep.space import Space
@@ -79,12 +80,14 @@ class Storage:
             limits.memory_bytes_max,
             limits.journal_bytes_max,
             limits.journal_replay_s,
+            limits.pushed_age_s,
         )
         self.flusher = Flusher(host, journal, store, self.installer, trimmer, self.space, memory, flush_limits)
         self.flusher.on_flushed = self._flushed
         self.flusher.commit = self.all_durable
         self.flusher.count_partitions = catalog.count_partitions
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
+        self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
         self.compactor = Compactor(
             host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
@@ -132,6 +135,7 @@ class Storage:
         self.flusher.forget(partition)
         self.compactor.forget(partition)
         self.checkpoints.forget(partition)
+        self.incoming.forget(partition)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """Notes that a segment could not be read: status says so until the node is restarted."""
@@ -149,6 +153,7 @@ class Storage:
             store_uptime(uptime, disk, self.data)
         with contextlib.suppress(OSError, JournalFailed):  # the older one says less
             self.held.store_now()
+        self.incoming.close()
         self.journal.close()
         for partition in self.feeds.partitions():
             for segment in partition.chain.segments:

@@ -67,3 +67,12 @@ def test_with_many_partitions_the_journal_may_cost_a_start_less():
     due = {"journal_replay_s": 1.5, "journal_oldest": 7}
     assert chosen(queues, partitions=1, **due) == []
     assert chosen(queues, partitions=HALVING_PARTITIONS, **due) == [("a", Cause.JOURNAL)]
+
+
+def test_a_queue_that_followers_get_by_segments_is_due_sooner():
+    limits = LIMITS._replace(pushed_age_s=5.0)
+    queues = [WriteQueue("a", 1, 5.0, 1), WriteQueue("b", 1, 5.0, 1, is_pushed=True), WriteQueue("c", 1, 4.9, 1, True)]
+    due = choose(queues, limits, memory_used=0, journal_is_long=False, journal_oldest=1)
+    assert due == [("b", Cause.AGE)]
+    assert limits.age_bound_s(is_pushed=True) == 5.0
+    assert limits._replace(age_s=1.0).age_bound_s(is_pushed=True) == 1.0

@@ -1,0 +1,280 @@
+"""Pushes the segments of partitions to one replica, on the streams of its connection (docs/protocol/segments.md).
+
+    chain changed ──> the next link without the replica's acknowledgement ──> SEGMENT_OFFER
+    SEGMENT_ACCEPT ──> PRODUCERS, SINKS, parts by the segment sender, at most WINDOW_PARTS without an acknowledgement
+    SEGMENT_ACK of the last part, or a decline that says that it is there ──> the acknowledgement, and the next link
+
+Changes of the chain while an offer is under way are folded: the next offer is chosen from the newest chain. The state
+of an offer is `chain.offering.Target`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from random import random
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.errors import ProtocolError, TailraceError
+from tailrace.link.backoff import backoff_seconds
+from tailrace.model import EndReason
+from tailrace.wire.push_messages import (
+    DeclineReason,
+    SegmentAccept,
+    SegmentAck,
+    SegmentAnswer,
+    SegmentDecline,
+    SegmentOffered,
+    transit_header,
+)
+from tailrace.wire.segment_messages import PART_BYTES_MAX
+from tailrace.wire.stage_messages import SinksTold
+from tailrace_server.chain import ChainLink, OfferEvent, OfferState, Target, advance, next_link, reconnected
+from tailrace_server.chain.offering import offered
+from tailrace_server.partition.links import links_of
+from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.serving.segment_sender import WaitingPart
+from tailrace_server.state.last_batches import to_json
+from tailrace_server.stream.replication_stream import SegmentStream, encode_producers
+
+if TYPE_CHECKING:
+    from tailrace_server.serving.segment_sender import SendingConnection
+
+log = logging.getLogger("tailrace.server")
+
+# The partitions of a connection whose segments are offered or sent at the same time.
+OFFERS_MAX = 4
+# The parts of an offer that are sent before the first of them is acknowledged.
+WINDOW_PARTS = 2
+# The longest pause in seconds after a decline or an error.
+PAUSE_SECONDS_MAX = 5.0
+
+_EVENTS = {
+    DeclineReason.EXISTS: OfferEvent.EXISTS,
+    DeclineReason.OVERLOADED: OfferEvent.OVERLOADED,
+    DeclineReason.INVALID: OfferEvent.INVALID,
+    DeclineReason.INFLIGHT: OfferEvent.INFLIGHT,
+    DeclineReason.OUT_OF_ORDER: OfferEvent.OUT_OF_ORDER,
+}
+
+
+class _Offering:
+    """The offers of one partition. ``segment`` is pinned while it is offered or sent."""
+
+    def __init__(self, stream: SegmentStream, target: Target) -> None:
+        self.stream = stream
+        self.target = target
+        self.segment: Segment | None = None
+        self.sent = 0
+        self.is_closed = False
+        self.tries = 0  # pauses since the last acknowledgement
+
+
+class SegmentOffers:
+    """The offers on one connection of a replica."""
+
+    def __init__(self, connection: SendingConnection) -> None:
+        self._connection = connection
+        self._node = connection.node
+        self._offerings: dict[int, _Offering] = {}  # by stream id
+        self._due: dict[_Offering, None] = {}  # idle ones that may have something to offer, in their turn
+        self._active = 0  # offers that are prepared, wait for an answer, or are sent
+        self._frames: list[bytes] = []
+
+    def open(self, stream: SegmentStream, placement_id: bytes) -> None:
+        """Offers the segments of the stream's partition from now on; `close` ends it.
+
+        The replica stands at ``delivered_seq``: it has acknowledged nothing above.
+        """
+        partition = stream.partition
+        chain, target = reconnected(links_of(partition), Target(placement_id), stream.delivered_seq)
+        partition.pushes.acknowledge(chain.links)
+        offering = self._offerings[stream.id] = _Offering(stream, target)
+        changed = partial(self._changed, offering)
+        partition.pushes.watch_chain(changed)
+        stream.when_closed(partial(self._close, offering, changed))
+        self._changed(offering)
+
+    def _close(self, offering: _Offering, changed: partial[None]) -> None:
+        offering.stream.partition.pushes.unwatch_chain(changed)
+        offering.is_closed = True
+        self._due.pop(offering, None)
+        del self._offerings[offering.stream.id]
+        self._let_go(offering)
+
+    def take_frames(self) -> list[bytes]:
+        """Returns the frames to send now."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def answered(self, stream_id: int, answer: SegmentAnswer) -> None:
+        """Takes the replica's answer to an offer. Ignores one to an older offer. Raises ProtocolError."""
+        offering = self._offerings.get(stream_id)
+        if offering is None or answer.number != offering.target.number or offering.segment is None:
+            return
+        if isinstance(answer, SegmentDecline):
+            self._declined(offering, answer)
+        elif answer.offset > offering.segment.nbytes:
+            raise ProtocolError(
+                f"offset {answer.offset} of segment {offering.target.segment_id.hex()}, which has "
+                f"{offering.segment.nbytes} bytes"
+            )
+        elif isinstance(answer, SegmentAccept):
+            self._accepted(offering, answer)
+        else:
+            self._acknowledged(offering, answer)
+
+    # Offers
+
+    def _changed(self, offering: _Offering) -> None:
+        if offering.target.state is OfferState.IDLE:
+            self._due[offering] = None
+            self._start_due()
+
+    def _start_due(self) -> None:
+        while self._due and self._active < OFFERS_MAX and not self._connection.is_closing:
+            offering = next(iter(self._due))
+            del self._due[offering]
+            chain = links_of(offering.stream.partition)
+            link = next_link(chain, offering.target)
+            if link is None or offering.segment is not None:
+                continue
+            segments = offering.stream.partition.chain.segments
+            segment = next(each for each in segments if each.identity.segment_id == link.id)
+            self._node.storage.pins.pin(segment)
+            offering.segment = segment
+            self._active += 1
+            self._connection.nursery.start_soon(self._offer, offering, link, segment)
+
+    async def _offer(self, offering: _Offering, link: ChainLink, segment: Segment) -> None:
+        """Offers a segment, after its checksum was read in a thread."""
+        try:
+            checksum = await self._node.host.workers.in_thread(segment.read_checksum)
+        except TailraceError as error:
+            if not offering.is_closed:
+                self._cannot_read(offering, error)
+            return
+        if offering.is_closed or offering.segment is not segment:
+            return
+        partition = offering.stream.partition
+        offering.target = offered(offering.target, link)
+        message = SegmentOffered(
+            partition=partition.id,
+            number=offering.target.number,
+            term=self._node.leaderships.of_partition(partition).term,
+            placement_id=self._node.identity.placement_id,
+            id=link.id,
+            base_id=link.base_id,
+            included_ids=link.included_ids,
+            is_major=link.is_major,
+            branch=link.branch,
+            after_seq=link.after_seq,
+            last_seq=link.last_seq,
+            purge_seq=link.purge_seq,
+            trim_seq=partition.trim_seq,
+            nbytes=segment.nbytes,
+            checksum=checksum,
+        )
+        self._send(message.encode(offering.stream.id))
+        self._node.connections.turn_ended()
+
+    def _send(self, *frames: bytes) -> None:
+        self._frames += frames
+        self._connection.has_news()
+
+    def _let_go(self, offering: _Offering) -> None:
+        """Ends the offer that is under way, and lets another partition's begin."""
+        segment, offering.segment = offering.segment, None
+        if segment is not None:
+            self._node.storage.pins.unpin(segment)
+            self._active -= 1
+            self._start_due()
+
+    # Answers
+
+    def _accepted(self, offering: _Offering, answer: SegmentAccept) -> None:
+        if offering.target.state is not OfferState.WAITING:
+            raise ProtocolError(f"SEGMENT_ACCEPT of offer {answer.number}, which was answered before")
+        self._advance(offering, OfferEvent.ACCEPT)
+        stream, segment = offering.stream, offering.segment
+        assert segment is not None, "a segment was offered"
+        partition, last_seq = stream.partition, segment.identity.last_seq
+        sinks = to_json(partition.sinks.as_of(last_seq))
+        self._send(
+            *encode_producers(partition, last_seq, self._node.clock.monotonic(), stream.id),
+            *([SinksTold(partition.id, last_seq, sinks).encode(stream.id)] if sinks else []),
+        )
+        offering.sent = answer.offset
+        self._send_parts(offering, segment, answer.offset)
+
+    def _acknowledged(self, offering: _Offering, answer: SegmentAck) -> None:
+        segment = offering.segment
+        assert segment is not None, "a segment was offered"
+        if offering.target.state is not OfferState.SENDING or answer.offset > offering.sent:
+            raise ProtocolError(f"SEGMENT_ACK of {answer.offset} bytes, of which {offering.sent} were sent")
+        if answer.offset < segment.nbytes:
+            self._send_parts(offering, segment, answer.offset)
+        else:
+            offering.tries = 0
+            self._advance(offering, OfferEvent.ACK)
+            self._let_go(offering)
+            self._changed(offering)
+
+    def _send_parts(self, offering: _Offering, segment: Segment, held: int) -> None:
+        """Sends parts until WINDOW_PARTS are under way; the replica has the first ``held`` bytes."""
+        stream_id, number = offering.stream.id, offering.target.number
+        while offering.sent < segment.nbytes and offering.sent - held < WINDOW_PARTS * PART_BYTES_MAX:
+            nbytes = min(PART_BYTES_MAX, segment.nbytes - offering.sent)
+            head = transit_header(number, offering.sent, nbytes, stream_id)
+            part = WaitingPart(head, segment, offering.sent, nbytes, partial(self._part_failed, offering, number))
+            self._connection.segments.push(part)
+            offering.sent += nbytes
+
+    def _part_failed(self, offering: _Offering, number: int, error: TailraceError) -> None:
+        if not offering.is_closed and offering.target.number == number:
+            self._cannot_read(offering, error)
+
+    def _declined(self, offering: _Offering, answer: SegmentDecline) -> None:
+        event = _EVENTS[answer.reason]
+        self._advance(offering, event)
+        self._let_go(offering)
+        if offering.target.state is OfferState.PAUSED or event is OfferEvent.OUT_OF_ORDER:
+            if event is OfferEvent.INVALID:
+                log.warning(
+                    "partition %s of feed %s: a follower declines segment %s: %s",
+                    *(offering.stream.partition.id, offering.stream.partition.feed_id.hex()),
+                    *(offering.target.segment_id.hex(), answer.message),
+                )
+            self._pause(offering)
+        else:
+            self._changed(offering)
+
+    def _pause(self, offering: _Offering) -> None:
+        offering.tries += 1
+        seconds = min(backoff_seconds(offering.tries, random), PAUSE_SECONDS_MAX)
+        self._connection.nursery.start_soon(self._retry, offering, seconds)
+
+    async def _retry(self, offering: _Offering, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if offering.is_closed:
+            return
+        if offering.target.state is OfferState.PAUSED:
+            self._advance(offering, OfferEvent.RETRY)
+        self._changed(offering)
+
+    def _cannot_read(self, offering: _Offering, error: TailraceError) -> None:
+        """Ends the stream: the replica asks for it again, and knows that this node cannot read its copy."""
+        if isinstance(error, SegmentDamaged):
+            self._node.storage.found_damage(error)
+        self._connection.rounds.close(offering.stream.id, EndReason.ERROR, str(error))
+        self._connection.has_news()
+        self._node.connections.turn_ended()
+
+    def _advance(self, offering: _Offering, event: OfferEvent) -> None:
+        partition = offering.stream.partition
+        chain = links_of(partition)
+        after, offering.target = advance(chain, offering.target, offering.target.number, event)
+        if after is not chain:
+            partition.pushes.acknowledge(after.links)

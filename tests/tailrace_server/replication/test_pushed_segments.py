@@ -1,0 +1,288 @@
+"""Pushed segments that break, are damaged, or come to a node that is killed at any step."""
+
+import dataclasses
+import errno
+import os
+import random
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.replication.test_pushed_sets import (
+    STORAGE,
+    numbered,
+    put,
+    same_segments,
+)
+
+import tailrace
+from tailrace.errors import NotLeader, TailraceError
+from tailrace.wire.push_messages import SegmentAccept, SegmentDecline
+from tailrace_server.config import Limits, StorageConfig
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.replication.pushed_segments import PushedSegments
+from tailrace_server.segment import Segment
+from tailrace_server.upkeep.incoming_segments import IncomingSegment
+
+pytestmark = pytest.mark.slow
+
+MIB = 1024 * 1024
+
+
+def once(monkeypatch, owner, name, does):
+    """Has ``does(original, self, ...)`` called in the place of a method; gives the list of its results."""
+    original, calls = getattr(owner, name), []
+
+    def replaced(self, *arguments):
+        calls.append(None)
+        return does(original, len(calls), self, *arguments)
+
+    monkeypatch.setattr(owner, name, replaced)
+    return calls
+
+
+def answers_of(monkeypatch):
+    """All answers to offers from now on, as a list that grows."""
+    answers = []
+    offered = PushedSegments.offered
+
+    async def noted(self, partition, offer, leaders_log):
+        answers.append(await offered(self, partition, offer, leaders_log))
+        return answers[-1]
+
+    monkeypatch.setattr(PushedSegments, "offered", noted)
+    return answers
+
+
+@pytest.fixture
+async def pushed(new_set):
+    """A set with a feed in mode segment, which flushes only if it is told to; and its feed."""
+    made = new_set(storage=StorageConfig(pushed_age_s=3_600.0))
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        yield made, await client.create_feed("orders", partitions=1, replication="segment")
+
+
+async def flush(node):
+    for partition in node.node.feeds.named("orders").partitions:
+        await node.node.storage.flusher.flush_all(partition)
+
+
+async def test_a_damaged_file_is_declined_and_comes_again(pushed, monkeypatch, caplog):
+    made, feed = pushed
+    leader = await made.settled()
+
+    def damaged(original, number, self, data):
+        data = bytes(data)
+        return original(self, data[:-1] + bytes([data[-1] ^ 1]) if number == 1 else data)
+
+    once(monkeypatch, IncomingSegment, "add", damaged)
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await same_segments(made, "orders")
+    assert "is not as the leader told" in caplog.text
+    assert "a follower declines segment" in caplog.text
+    assert all(node.rows("orders") == numbered(0, 20) for node in made)
+
+
+async def test_a_transfer_that_broke_is_continued_behind_its_last_byte(pushed, monkeypatch):
+    made, feed = pushed
+    leader = await made.settled()
+
+    broke = []
+
+    def broken(original, number, self, data):
+        if not broke and self.offset >= 2 * MIB:
+            broke.append(number)
+            raise OSError(errno.EIO, "the disk of a test")
+        return original(self, data)
+
+    once(monkeypatch, IncomingSegment, "add", broken)
+    answers = answers_of(monkeypatch)
+    rows = {b"%d" % number: os.urandom(MIB) for number in range(5)}
+    await put(feed, rows)
+    await flush(leader)
+    await same_segments(made, "orders")
+    assert sorted(answer.offset for answer in answers if isinstance(answer, SegmentAccept)) == [0, 0, 2 * MIB]
+    assert all(node.rows("orders") == rows for node in made)
+
+
+async def test_a_full_disk_of_a_follower_keeps_the_leader_waiting(pushed, monkeypatch):
+    made, feed = pushed
+    leader = await made.settled()
+    full = {node for node in made if node is not leader}
+    follower = next(iter(full))
+    space = follower.node.storage.space
+    check_room = space.check_room
+
+    async def checked(nbytes, what):
+        if full:
+            raise tailrace.NoSpace(f"no space is left for {what}")
+        await check_room(nbytes, what)
+
+    monkeypatch.setattr(space, "check_room", checked)
+    answers = answers_of(monkeypatch)
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await until(lambda: sum(isinstance(answer, SegmentDecline) for answer in answers) >= 2)
+    assert follower.seqs("orders") == [0]
+    full.clear()
+    await same_segments(made, "orders")
+
+
+async def test_a_segment_that_the_leader_cannot_read_ends_the_stream_of_its_partition(pushed, monkeypatch):
+    made, feed = pushed
+    leader = await made.settled()
+    follower = next(node for node in made if node is not leader)
+    await put(feed, numbered(0, 20))
+
+    def unreadable(original, number, self):
+        if number <= 2:
+            raise self._file.damaged(0, "a test")
+        return original(self)
+
+    once(monkeypatch, Segment, "read_checksum", unreadable)
+    await flush(leader)
+    await until(lambda: leader.node.storage.damages)
+    await same_segments(made, "orders")
+    assert follower.rows("orders") == numbered(0, 20)
+
+
+async def test_no_more_segments_are_received_than_the_bound_says(new_set, monkeypatch):
+    made = new_set(storage=STORAGE, limits=dataclasses.replace(Limits(), incoming_segments_max=2))
+    await made.start()
+    leader = await made.settled()
+    answers = answers_of(monkeypatch)
+    most = 0
+
+    def counted(original, number, self, data):
+        nonlocal most
+        for node in made:
+            if node.is_up:
+                segments = node.node.storage.incoming._segments.values()
+                most = max(most, sum(segment.is_active for segment in segments))
+        return original(self, data)
+
+    once(monkeypatch, IncomingSegment, "add", counted)
+    async with made.client() as client:
+        feed = await client.create_feed("orders", partitions=32, replication="segment")
+        async with feed.writer() as writer:
+            for key, value in numbered(0, 2_000).items():
+                await writer.put(key, value)
+        await flush(leader)
+        await same_segments(made, "orders")
+    assert most <= 2
+    assert answers
+
+
+STEPS = {
+    "part": (IncomingSegment, "add"),
+    "whole file": (IncomingSegment, "finish"),
+    "manifest": (ManifestStore, "write"),
+}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_follower_that_is_killed_at_a_step_gets_the_segment_again(pushed, monkeypatch, step, after):
+    made, feed = pushed
+    leader = await made.settled()
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await same_segments(made, "orders")
+    victim = next(node for node in made if node is not leader)
+    token, reached = trio.lowlevel.current_trio_token(), trio.Event()
+    owner, name = STEPS[step]
+    original = getattr(owner, name)
+    data = victim.config.data
+
+    def killed(self, *arguments):
+        path = getattr(self, "path", "") or getattr(self, "_root", "")
+        if reached.is_set() or not str(path).startswith(data):
+            return original(self, *arguments)
+        if after:
+            original(self, *arguments)
+        trio.from_thread.run_sync(reached.set, trio_token=token)
+        raise OSError(errno.EIO, "killed by a test")
+
+    monkeypatch.setattr(owner, name, killed)
+    await put(feed, numbered(20, 20))
+    await flush(leader)
+    await reached.wait()
+    await victim.kill()
+    await victim.start()
+    await same_segments(made, "orders")
+    for node in made:
+        node.node.check()
+        assert node.rows("orders") == numbered(0, 40)
+
+
+async def churn(made, client, rnd, steps):
+    """Random writes, kills, promotions, handovers and changes of the mode; gives what was on all nodes once."""
+    feed = await client.create_feed("orders", partitions=2, replication="segment")
+    shipped, written, mode = {}, {}, "segment"
+    for number in range(steps):
+        step = rnd.choice(("put", "put", "put", "flush", "kill", "start", "promote", "hand over", "mode", "level"))
+        up = [node for node in made if node.is_up]
+        down = [node for node in made if not node.is_up]
+        leaders = [node for node in up if node.leads]
+        if step == "put" and leaders:
+            rows = numbered(1_000 * number, rnd.randint(1, 20))
+            written |= rows
+            await put(feed, rows)
+        elif step == "flush" and leaders:
+            await flush(leaders[0])
+        elif step == "kill" and len(up) == 3:
+            await rnd.choice(up).kill()
+        elif step == "start" and down:
+            await down[0].start()
+        elif step in ("promote", "hand over") and len(up) >= 2:
+            others = [node for node in up if not node.leads]
+            try:
+                if step == "promote" or not leaders:
+                    await rnd.choice(others).promote()
+                else:
+                    await leaders[0].hand_over(rnd.choice(others))
+            except (NotLeader, TailraceError):
+                pass  # such as a member without a vote
+        elif step == "mode" and leaders:
+            mode = rnd.choice(("segment", "stream"))
+            await client.set_feed("orders", replication=mode)
+        elif step == "level":
+            for node in down:
+                await node.start()
+            leader = next((node for node in made if node.leads), None) or made[0]
+            if not leader.leads:
+                with_vote = next(node for node in made if node.member.local.votes)
+                await with_vote.promote()
+            await flush(await made.settled())
+            await made.level("orders")
+            shipped |= leader.rows("orders")
+    return feed, shipped, written
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_all_nodes_come_to_the_same_rows_after_a_churn(new_set, seed):
+    rnd = random.Random(seed)
+    made = new_set(storage=STORAGE)
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        feed, shipped, written = await churn(made, client, rnd, 40)
+        for node in made:
+            if not node.is_up:
+                await node.start()
+        if not any(node.leads for node in made):
+            await next(node for node in made if node.member.local.votes).promote()
+        await client.set_feed("orders", replication="segment")
+        await put(feed, numbered(10**6, 5))
+        leader = await made.settled()
+        await flush(leader)
+        await made.level("orders")
+        rows = leader.rows("orders")
+        assert rows == rows | shipped | numbered(10**6, 5)
+        assert rows.items() <= (written | numbered(10**6, 5)).items()
+        for node in made:
+            node.node.check()
+            assert node.rows("orders") == rows
