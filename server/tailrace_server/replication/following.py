@@ -147,7 +147,8 @@ class Following:
         feeds = self._node.feeds
         for feed_id in [feed_id for feed_id in self._pullers if feed_id not in feeds]:
             self._pullers.pop(feed_id).stop()
-        if self._stopped:
+        assert self._nursery is not None
+        if self._stopped or self._nursery.cancel_scope.cancel_called:  # a task has failed, and no other one may begin
             return
         self._has_more()
         for feed in feeds:

@@ -462,7 +462,10 @@ class Flusher:
             await self._try(functools.partial(self._flush_or_free, partition), partition)
 
     async def flush_through(self, partition: Partition, seq: int) -> None:
-        """Moves the write queue up to ``seq``, the end of a block, to segments; as ``flush_all``."""
+        """Moves the write queue up to ``seq`` to segments; as ``flush_all``.
+
+        ``seq`` is the end of a block, and not inside of a published batch.
+        """
         with divided_at(partition, seq):
             await self.commit()
             while partition.flushed_seq < seq <= partition.durable_seq and not partition.is_dropped:

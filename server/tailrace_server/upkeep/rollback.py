@@ -104,7 +104,8 @@ async def _roll_back(
 ) -> int:
     block = partition.tree.find(seq + 1)
     if block is not None and block.seqs[0] <= seq:
-        await storage.flusher.flush_through(partition, block.seqs[1])
+        run = partition.published.around(block.seqs[1])  # a flush does not divide it
+        await storage.flusher.flush_through(partition, block.seqs[1] if run is None else run.last_seq)
     async with storage.installer.holding(partition):
         await storage.all_durable()
         if partition.is_dropped:

@@ -200,6 +200,45 @@ async def test_feeds_that_an_earlier_leader_has_told_of_do_not_count(running, fe
     assert not node.feeds.lists_through(seq)
 
 
+@pytest.mark.parametrize("passes", range(8))
+async def test_a_feed_that_comes_while_a_following_breaks(running, feed_id, monkeypatch, passes):
+    """Its tasks have ended, and the task that waits for them has not run yet: another one is told of feeds."""
+    node, failing = running.node, trio.Event()
+
+    class Puller:
+        def __init__(self, node, leadership, feed, *_, on_snapshot, **__):
+            self.on_snapshot = on_snapshot
+
+        async def run(self):
+            if self.on_snapshot is None:
+                await trio.sleep_forever()
+            self.on_snapshot()
+            await trio.lowlevel.checkpoint()
+            failing.set()
+            raise OSError("the leader has gone")
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr("tailrace_server.replication.following.ReplicaPuller", Puller)
+
+    async def follow():
+        following = Following(
+            node.services, node.leaderships.system, None, Address("127.0.0.1", 1), VOTERS[0]._replace(term=2)
+        )
+        with pytest.raises(OSError, match="the leader has gone"):
+            await following.run()
+
+    for number in range(10):
+        failing = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            await failing.wait()
+            for _ in range(passes):
+                await trio.lowlevel.checkpoint()
+            node.feed_changes.create({"name": f"new{number}", "feed_id": f"{number + 32:02x}" * 16, "partitions": 1})
+
+
 async def test_names_and_keys_of_a_feed_that_there_is_not(greeted, running, feed_id, leader):
     await greeted.send(encode_frame(Opcode.PARTITIONS, b'{"name": "new"}', 5))
     await leader.answer(system_seqs(running))

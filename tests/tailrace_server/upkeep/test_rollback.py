@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import trio
 from tests.memory_disk import Crashed
 
 from tailrace.block import encode_block
@@ -12,6 +13,7 @@ from tailrace_server.journal import RecordKind, open_journal
 from tailrace_server.offline.repair import repair
 from tailrace_server.offline.verify import verify
 from tailrace_server.partition.branching import begin_branch
+from tailrace_server.partition.published import publish
 from tailrace_server.partition.replica_apply import apply_block, follow_log
 from tailrace_server.upkeep.rollback import roll_back
 
@@ -63,6 +65,18 @@ async def test_blocks_are_merged_while_the_rows_above_are_put_into_lost(engine):
     assert (partition.high_seq, partition.tree.last_seq) == (40, 40)
     partition.check()
     assert engine.get(partition, b"39", b"40") == [b"1", None]
+
+
+@pytest.mark.parametrize("seq", [5, 7, 8])
+async def test_a_point_inside_of_a_published_batch(engine, held, seq):
+    """A flush does not divide a batch: it has to take all of it, since none ends at the block."""
+    blocks = [encode_block([b"e", b"f"], [b"%d" % number] * 2, partition=0, compress=False) for number in (8, 10)]
+    publish(held, blocks, "sink", 1, "origin", engine.node.storage.journal, now_us=engine.clock.wall_us())
+    engine.node.storage.wrote(held)
+    with trio.fail_after(5):
+        stands = await roll_back(engine.node.storage, held, seq, held.log, engine.node.leaderships.system.on_shortfall)
+    assert (stands, held.high_seq) == (seq, seq)
+    held.check()
 
 
 async def test_what_goes_is_kept(engine, held):
