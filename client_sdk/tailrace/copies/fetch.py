@@ -137,6 +137,7 @@ class FeedFetch:
         self._received_bytes = self._wanted_bytes = 0
         self._directory: CopyDirectory | None = None
         self._feed_id = b""  # until ``begin``
+        self.window_bytes = WINDOW_BYTES_FIRST  # that a partition asks for next: all use one link
 
     def begin(self) -> FetchPlan[tuple[int, ...]]:
         """Makes the directory a copy of the feed. Returns the partitions that are to be fetched."""
@@ -178,6 +179,12 @@ class FeedFetch:
         if self._progress is not None:
             self._progress(self._received_bytes, self._wanted_bytes)
 
+    def windowed(self, window_bytes: int, seconds: float) -> None:
+        """Notes that ``window_bytes`` took this time; other partitions may have changed the window meanwhile."""
+        found = next_window(window_bytes, seconds)
+        if found != window_bytes:
+            self.window_bytes = (max if found > window_bytes else min)(found, self.window_bytes)
+
     def ask(self, partition: int) -> FetchPlan[PartitionCheckpoint]:
         """Asks for the checkpoint of a partition. Raises ProtocolError if it is of another one."""
         request = CheckpointRequest(self._feed_id, partition, self._level, flush=True)
@@ -203,7 +210,6 @@ class _PartitionFetch:
         self._feed_id = feed_id
         self._partition = partition
         self._bytes = self._segments = 0  # received
-        self._window_bytes = WINDOW_BYTES_FIRST
         self._damaged: collections.Counter[bytes] = collections.Counter()  # segments that came with wrong bytes
 
     def plan(self) -> FetchPlan[FetchedPartition]:
@@ -284,7 +290,7 @@ class _PartitionFetch:
             whole = [segment for segment, nbytes in begun.items() if nbytes == segment.nbytes]
             yield OnDisk(partial(files.finish_all, whole))
             cutter = PartCutter(begun.items())
-            while parts := cutter.next_parts(self._window_bytes, part_bytes(self._window_bytes)):
+            while parts := cutter.next_parts(window := self._feed.window_bytes, part_bytes(window)):
                 began_at, stored = self._feed.clock(), files.stored_bytes
                 fetched = [(part.segment.id, part.offset, part.nbytes) for part in parts]
                 try:
@@ -293,7 +299,7 @@ class _PartitionFetch:
                     self._bytes += files.stored_bytes - stored
                     self._feed.received(files.stored_bytes - stored)
                 files.check()
-                self._window_bytes = next_window(self._window_bytes, self._feed.clock() - began_at)
+                self._feed.windowed(window, self._feed.clock() - began_at)
                 yield Continue()
         finally:
             self._feed.taken(self._bytes - before - wanted)

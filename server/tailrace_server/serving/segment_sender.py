@@ -116,7 +116,6 @@ class SegmentSender:
                 except TailraceError as error:
                     part.failed(error)
                 self._drop_first()
-                await trio.lowlevel.checkpoint()
         finally:
             self._is_running = False
             while self._waiting:
@@ -168,11 +167,16 @@ class SegmentSender:
             yield part
 
     async def _turn(self) -> None:
-        """Waits until the transport has sent everything, once: streams may be faster to fill it again."""
-        if self._connection.transport.backlog_bytes:
-            self._drained = trio.Event()
-            await self._drained.wait()
-            self._drained = None
+        """Waits until the transport has sent everything, once: streams may be faster to fill it again.
+
+        Always a checkpoint, so that others have the loop between two parts.
+        """
+        if not self._connection.transport.backlog_bytes:
+            await trio.lowlevel.checkpoint()
+            return
+        self._drained = trio.Event()
+        await self._drained.wait()
+        self._drained = None
 
 
 def _load(parts: list[WaitingPart]) -> None:

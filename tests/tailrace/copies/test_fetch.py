@@ -424,6 +424,35 @@ def test_any_order_of_flushes_compactions_kills_and_restarts_ends_in_a_whole_cop
     fetcher.check_whole()
 
 
+def test_a_partition_begins_with_the_window_that_others_have_found(tmp_path, made):
+    node = made[0](partitions=2)
+    for partition in (0, 1):
+        node.add(os.urandom(16 * PART_BYTES_MAX), partition=partition)
+    fetcher, windows = made[1](node, tmp_path / "copy"), []
+    fetcher.before = lambda step: (
+        isinstance(step, Exchange) and windows.append(sum(nbytes for _, _, nbytes in step.parts) // PART_BYTES_MAX)
+    )
+    fetcher.fetch()
+    fetcher.check_whole(0)
+    fetcher.check_whole(1)
+    assert windows == [1, 2, 4, 8, 1, 8, 8, 0]
+
+
+def test_a_window_that_was_slow_ends_growth_and_one_that_was_fast_does_not_shrink_it(fetcher):
+    fetch = FeedFetch(ClientOfOne(), Feed(), fetcher.path, None, Level.DISK)
+    first = fetch.window_bytes
+    for _ in range(3):
+        fetch.windowed(fetch.window_bytes, 0.1)
+    assert fetch.window_bytes == 8 * first
+    fetch.windowed(first, 0.1)
+    fetch.windowed(fetch.window_bytes, 1.0)
+    assert fetch.window_bytes == 8 * first
+    fetch.windowed(2 * first, 60.0)
+    assert fetch.window_bytes == first // 2
+    fetch.windowed(8 * first, 60.0)
+    assert fetch.window_bytes == first // 2
+
+
 def test_progress_comes_to_the_whole(fetcher, file_node):
     file_node.add(os.urandom(3 * PART_BYTES_MAX))
     seen = []
