@@ -3,10 +3,14 @@
     python bench/segments.py [--rows 2000000] [--repeats 3] [--folder DIR]
 
 The node is `tailrace serve` in a process of its own, with its default settings. A history feed of 16 partitions gets
-rows of 16 + 100 bytes that do not compress. Then, in turns: the SDK's stream of all of them, `Feed.fetch` into an
-empty directory, and a bare sendfile of the same files from a process of its own, into memory and into files. All
-readers run in the bench's process. The files are in the system's cache. A fetch fsyncs every file that it writes; so
-does "into files". Exit code 1 where a target is missed.
+rows of 16 + 100 bytes that do not compress. All rows are flushed, and nothing is compacted, before anything is
+measured. Then, in turns: the SDK's stream of all of them, `Feed.fetch` into an empty directory, and a bare sendfile of
+the same files from a process of its own. Its receiver drops the bytes; or it does all that a copy needs, and nothing
+else: it writes each file, with its checksum, and fsyncs it. All readers run in the bench's process.
+
+At last the latency of single puts at level disk: alone, beside fetches by `tailrace fetch`, one after the other, and
+beside bare sendfiles into files, which the node has nothing to do with. The files of the node are in the system's
+cache. Exit code 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -19,29 +23,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import trio
+import xxhash
 
 import tailrace
 from _report import Line, show
-from _server import Server, Stolen, at_rest, cpu_seconds_of
+from _server import PROGRAM, Server, Stolen, at_rest, cpu_seconds_of
 
 _KEY = "key-%012d"
 _READ_BYTES = 1024 * 1024
+_PUT_SECONDS = 5.0
 _SENDER = """
 import os, socket, sys, time
 with socket.create_server(("127.0.0.1", 0)) as server:
     print(server.getsockname()[1], flush=True)
     connection, _ = server.accept()
+began = time.process_time()
 for path in sys.stdin.read().split():
     with open(path, "rb") as file:
         offset, size = 0, os.fstat(file.fileno()).st_size
         while offset < size:
             offset += os.sendfile(connection.fileno(), file.fileno(), offset, size - offset)
 connection.close()
-print(time.process_time())
+print(time.process_time() - began)
 """
 
 
@@ -84,7 +93,7 @@ async def _fetch(client: tailrace.Client, target: Path) -> float:
 
 
 def _bare(paths: list[Path], target: Path | None) -> tuple[float, float]:
-    """Seconds of a bare sendfile of these files: into memory, or into one file that is fsynced.
+    """Seconds of a bare sendfile of these files: dropped, or written to ``target``, verified and fsynced.
 
     Then the processor time of the sender.
     """
@@ -93,25 +102,77 @@ def _bare(paths: list[Path], target: Path | None) -> tuple[float, float]:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    buffer, left = bytearray(_READ_BYTES), sum(path.stat().st_size for path in paths)
+    if target is not None:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
     with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as sock:
-        out = None if target is None else os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         began = time.perf_counter()
         process.stdin.write("\n".join(map(str, paths)))
         process.stdin.close()
-        while left:
-            count = sock.recv_into(buffer)
-            assert count, "the sender has closed the connection"
-            left -= count
-            if out is not None:
-                os.write(out, memoryview(buffer)[:count])
-        if out is not None:
-            os.fsync(out)
-            os.close(out)
+        for path in paths:
+            _receive(sock, path.stat().st_size, None if target is None else target / path.name)
         took = time.perf_counter() - began
     used = float(process.stdout.readline())
     process.wait()
     return took, used
+
+
+def _receive(sock: socket.socket, nbytes: int, target: Path | None) -> None:
+    """Receives one file, with as little as Python can do."""
+    buffer, left, digest = memoryview(bytearray(_READ_BYTES)), nbytes, xxhash.xxh3_128()
+    out = None if target is None else os.open(target, os.O_WRONLY | os.O_CREAT)
+    while left:
+        count = sock.recv_into(buffer[:left])
+        assert count, "the sender has closed the connection"
+        left -= count
+        if out is not None:
+            digest.update(buffer[:count])
+            os.write(out, buffer[:count])
+    if out is not None:
+        os.fsync(out)
+        os.close(out)
+
+
+async def _puts(client: tailrace.Client, beside: Callable[[], object] | None) -> list[float]:
+    """Seconds of single puts at level disk, for as long as ``beside`` is repeated in a thread."""
+    feed, took = client.feed("puts"), []
+    async with trio.open_nursery() as nursery:
+        if beside is not None:
+            nursery.start_soon(_repeat, beside)
+        ends = time.perf_counter() + _PUT_SECONDS
+        while (began := time.perf_counter()) < ends:
+            await feed.put(b"key", bytes(100))
+            took.append(time.perf_counter() - began)
+        nursery.cancel_scope.cancel()
+    return took
+
+
+async def _repeat(function: Callable[[], object]) -> None:
+    while True:
+        await trio.to_thread.run_sync(function)
+
+
+def _fetch_by_command(server: Server, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run([PROGRAM, "fetch", "orders", str(target), "--url", server.address], check=True, capture_output=True)
+
+
+async def _latencies(client: tailrace.Client, server: Server, folder: Path, paths: list[Path]) -> list[Line]:
+    await client.create_feed("puts", partitions=1)
+    lines, p99_of = [], {}
+    for name, beside in (
+        ("alone", None),
+        ("beside bare sendfiles", partial(_bare, paths, folder / "bare")),
+        ("beside fetches", partial(_fetch_by_command, server, folder / "beside")),
+    ):
+        took = sorted(await _puts(client, beside))
+        p50, p99_of[name] = median(took), took[len(took) * 99 // 100]
+        lines.append(Line(f"a put {name}: p50", p50 * 1e3, "ms"))
+        lines.append(Line(f"a put {name}: p99", p99_of[name] * 1e3, "ms"))
+    lines.append(
+        Line("p99 of a put, fetches / bare sendfiles", p99_of["beside fetches"] / p99_of["beside bare sendfiles"])
+    )
+    return lines
 
 
 async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
@@ -138,9 +199,12 @@ async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
                     cpu.setdefault(name, []).append(server.cpu_seconds() - before)
                     own.setdefault(name, []).append(cpu_seconds_of(os.getpid()) - mine)
                 for name, target in (("memory", None), ("files", folder / "bare")):
+                    before = cpu_seconds_of(os.getpid())
                     seconds, used_seconds = _bare(paths, target)
                     times.setdefault(name, []).append(seconds)
                     cpu.setdefault(name, []).append(used_seconds)
+                    own.setdefault(name, []).append(cpu_seconds_of(os.getpid()) - before)
+            latencies = await _latencies(client, server, folder, paths)
         server.stop()
     took = {name: median(found) for name, found in times.items()}
     used = {name: median(found) for name, found in cpu.items()}
@@ -151,17 +215,21 @@ async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
         Line("stream by row objects", took["objects"], "s"),
         Line("fetch", took["fetch"], "s"),
         Line("fetch", mega / took["fetch"], "MB/s"),
-        Line("bare sendfile into memory", mega / took["memory"], "MB/s"),
-        Line("bare sendfile into files, fsynced", mega / took["files"], "MB/s"),
+        Line("bare sendfile, dropped", mega / took["memory"], "MB/s"),
+        Line("bare sendfile into files, verified, fsynced", mega / took["files"], "MB/s"),
         Line("stream by row objects / fetch", took["objects"] / took["fetch"], least=8),
+        Line("stream by row objects / bare sendfile, dropped", took["objects"] / took["memory"]),
         Line("stream by columns / fetch", took["stream"] / took["fetch"]),
-        Line("fetch / bare sendfile into memory", took["memory"] / took["fetch"], least=0.6),
+        Line("fetch / bare sendfile, dropped", took["memory"] / took["fetch"], least=0.6),
         Line("fetch / bare sendfile into files", took["files"] / took["fetch"]),
         Line("the node's processor time, stream", used["stream"] / rows * 1e9, "ns a row"),
         Line("the node's processor time, fetch", used["fetch"] / rows * 1e9, "ns a row"),
+        Line("the bare sender's processor time", used["files"] / rows * 1e9, "ns a row"),
         Line("the node's processor time, fetch / stream", used["fetch"] / used["stream"], most=1 / 20),
-        Line("the bare sender's processor time", used["memory"] / rows * 1e9, "ns a row"),
+        Line("processor time, bare sender / node's stream", used["files"] / used["stream"]),
         Line("the client's processor time, fetch", median(own["fetch"]) / rows * 1e9, "ns a row"),
+        Line("the bare receiver's processor time, files", median(own["files"]) / rows * 1e9, "ns a row"),
+        *latencies,
     ]
 
 
