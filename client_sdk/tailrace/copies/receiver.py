@@ -7,6 +7,7 @@ A half file stays if a fetch ends early, and the next one goes on behind its las
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import xxhash
@@ -73,7 +74,8 @@ class SegmentReceiver:
     def _begin_write_out(self) -> None:
         """Has the system write what is new to the disk, without waiting for it: it does so to dirty pages on Linux."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, self._written_out, self.offset - self._written_out, os.POSIX_FADV_DONTNEED)
+            with contextlib.suppress(OSError):  # not every file system takes advice
+                os.posix_fadvise(self._fd, self._written_out, self.offset - self._written_out, os.POSIX_FADV_DONTNEED)
         self._written_out = self.offset
 
     def _add_to_sum(self, data: bytes | memoryview) -> None:
@@ -91,12 +93,20 @@ class SegmentReceiver:
             if wrong:
                 os.unlink(self.path + TEMPORARY_SUFFIX)
                 raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
-            os.fsync(self._fd)
+            self._sync()
         except OSError as error:
             raise with_path(error, self.path) from None
         finally:
             self.close()
         os.replace(self.path + TEMPORARY_SUFFIX, self.path)
+
+    def _sync(self) -> None:
+        """Makes the file durable. OSError: it is removed, since a later fsync would not tell of bytes that are lost."""
+        try:
+            os.fsync(self._fd)
+        except OSError:
+            os.unlink(self.path + TEMPORARY_SUFFIX)
+            raise
 
     def _why_wrong(self) -> str:
         if self.offset != self.segment.nbytes:

@@ -1,5 +1,6 @@
 """The file of one segment: goes on behind what is there, and gets its name when it is right."""
 
+import errno
 import itertools
 import os
 
@@ -75,6 +76,33 @@ def test_a_wrong_file_gets_no_name(tmp_path, data, match):
     with pytest.raises(BadSegment, match=match):
         receive(tmp_path, [data])
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_could_not_be_made_durable_begins_anew(tmp_path, monkeypatch):
+    """The system has dropped pages that it could not write; reads and a second fsync would not tell."""
+    fsync = os.fsync
+
+    def refuse(fd):
+        monkeypatch.setattr(os, "fsync", fsync)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match=NAME):
+        receive(tmp_path, [DATA])
+    assert os.listdir(tmp_path) == []
+    receive(tmp_path, [DATA])
+    assert os.listdir(tmp_path) == [NAME]
+
+
+def test_a_file_system_without_advice(tmp_path, monkeypatch):
+    monkeypatch.setattr("tailrace.copies.receiver._WRITE_OUT_BYTES", 1_000)
+
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    receive(tmp_path, [DATA])
+    assert os.listdir(tmp_path) == [NAME]
 
 
 def test_a_half_file_that_is_too_long_is_begun_anew(tmp_path):
