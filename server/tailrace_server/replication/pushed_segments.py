@@ -121,14 +121,12 @@ class PushedSegments:
             self.forget(partition)
 
     async def offered(self, partition: Partition, offer: SegmentOffered, leaders_log: FailoverLog) -> SegmentAnswer:
-        """Returns the answer to an offer.
+        """Returns the answer to an offer. The leader has given up an earlier transfer of the partition.
 
-        Raises ProtocolError if another segment of the partition is on its way; NotDurable, OSError if this node cannot
-        flush the rows that came by stream before.
+        Raises NotDurable, OSError if this node cannot flush the rows that came by stream before.
         """
         storage = self._storage
-        if partition in self._transfers:
-            raise ProtocolError(f"SEGMENT_OFFER: another segment of partition {partition.id} is on its way")
+        self.forget(partition)
         if partition.tree.block_count:
             with trio.CancelScope(shield=True):
                 await storage.flusher.flush_all(partition)
@@ -150,18 +148,21 @@ class PushedSegments:
     ) -> SegmentAnswer | None:
         """Writes a part, and installs the segment if it was the last one. Returns the answer; None: none is due.
 
-        Raises ProtocolError if the part does not follow the last one; NoSpace, NotDurable, OSError if this node cannot
+        Raises ProtocolError if the part ends beyond the file; NoSpace, NotDurable, OSError if this node cannot
         write; UnknownFeed if the feed was dropped.
         """
         transfer = self._transfers.get(partition)
         if transfer is None or transfer.offer.number != part.number:
             return None  # the rest of a transfer that has ended here
         incoming, offer = transfer.incoming, transfer.offer
-        if part.offset != incoming.offset or part.offset + len(part.data) > offer.nbytes:
+        if part.offset + len(part.data) > offer.nbytes:
             raise ProtocolError(
-                f"SEGMENT_TRANSIT: {len(part.data)} bytes from {part.offset} on, after {incoming.offset} of "
-                f"{offer.nbytes} bytes"
+                f"SEGMENT_TRANSIT: {len(part.data)} bytes from {part.offset} on, of a file of {offer.nbytes} bytes"
             )
+        if part.offset != incoming.offset:  # the leader could not read the part between them
+            self.forget(partition)
+            message = f"a part begins at {part.offset}, and the file ends at {incoming.offset}"
+            return SegmentDecline(offer.number, DeclineReason.OVERLOADED, message)
         if not incoming.offset:
             await prepare_to_receive(self._storage, partition)
         await self._node.host.workers.in_thread(lambda: incoming.add(part.data))

@@ -154,7 +154,7 @@ class SegmentOffers:
             checksum = await self._node.host.workers.in_thread(segment.read_checksum)
         except TailraceError as error:
             if not offering.is_closed:
-                self._cannot_read(offering, error)
+                self._failed(offering, error)
             return
         if offering.is_closed or offering.segment is not segment:
             return
@@ -234,7 +234,7 @@ class SegmentOffers:
 
     def _part_failed(self, offering: _Offering, number: int, error: TailraceError) -> None:
         if not offering.is_closed and offering.target.number == number:
-            self._cannot_read(offering, error)
+            self._failed(offering, error)
 
     def _declined(self, offering: _Offering, answer: SegmentDecline) -> None:
         event = _EVENTS[answer.reason]
@@ -264,10 +264,18 @@ class SegmentOffers:
             self._advance(offering, OfferEvent.RETRY)
         self._changed(offering)
 
-    def _cannot_read(self, offering: _Offering, error: TailraceError) -> None:
-        """Ends the stream: the replica asks for it again, and knows that this node cannot read its copy."""
-        if isinstance(error, SegmentDamaged):
-            self._node.storage.found_damage(error)
+    def _failed(self, offering: _Offering, error: TailraceError) -> None:
+        """Offers the segment again after a pause if no descriptor was free for it.
+
+        If it is damaged, the stream ends. The replica asks for it again, and knows that this node cannot read its copy.
+        """
+        if not isinstance(error, SegmentDamaged):
+            log.warning("a segment is offered again later: %s", error)
+            self._advance(offering, OfferEvent.FAILED)
+            self._let_go(offering)
+            self._pause(offering)
+            return
+        self._node.storage.found_damage(error)
         self._connection.rounds.close(offering.stream.id, EndReason.ERROR, str(error))
         self._connection.has_news()
         self._node.connections.turn_ended()

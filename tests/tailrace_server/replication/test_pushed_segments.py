@@ -16,12 +16,14 @@ from tests.tailrace_server.replication.test_pushed_sets import (
 )
 
 import tailrace
-from tailrace.errors import NotLeader, TailraceError
+from tailrace.errors import NotLeader, Overloaded, TailraceError
 from tailrace.wire.push_messages import SegmentAccept, SegmentDecline
 from tailrace_server.config import Limits, StorageConfig
 from tailrace_server.manifest import ManifestStore
+from tailrace_server.replication.following import Following
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.segment import Segment
+from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
 
 pytestmark = pytest.mark.slow
@@ -147,6 +149,30 @@ async def test_a_segment_that_the_leader_cannot_read_ends_the_stream_of_its_part
     await until(lambda: leader.node.storage.damages)
     await same_segments(made, "orders")
     assert follower.rows("orders") == numbered(0, 20)
+
+
+async def test_a_part_without_a_descriptor_is_offered_again(pushed, monkeypatch, caplog):
+    made, feed = pushed
+    leader = await made.settled()
+    rows = {b"%d" % number: os.urandom(MIB) for number in range(4)}
+    await put(feed, rows)
+
+    async def starved(original, number, self, part):
+        if number == 4:
+            raise Overloaded("no file descriptor is free")
+        await original(self, part)
+
+    once(monkeypatch, SegmentSender, "_send", starved)
+    followings = once(monkeypatch, Following, "run", lambda original, number, self: original(self))
+    answers = answers_of(monkeypatch)
+    await flush(leader)
+    await same_segments(made, "orders")
+    assert "is offered again later" in caplog.text
+    accepted = [answer.offset for answer in answers if isinstance(answer, SegmentAccept)]
+    assert len(accepted) == 3
+    assert len(followings) == 0, "the connection has broken"
+    assert not leader.node.storage.damages
+    assert all(node.rows("orders") == rows for node in made)
 
 
 async def test_no_more_segments_are_received_than_the_bound_says(new_set, monkeypatch):
