@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from tailrace.errors import NotDurable, TailraceError
+import trio
+
+from tailrace.errors import NotDurable, NotLeader, TailraceError
 from tailrace.model import Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import CheckpointRequest, SegmentFetch, decode_release
+from tailrace_server.host.answers import answered
 from tailrace_server.partition.partition import Partition
+from tailrace_server.replication.role import Role
 from tailrace_server.serving.connection import Connection
+from tailrace_server.serving.services import Services
+
+# A leader that hears of no majority gives a checkpoint of level disk after these seconds.
+MAJORITY_WAIT_SECONDS = 1.0
 
 
 def _on_checkpoint(connection: Connection, frame: Frame) -> None:
@@ -28,6 +37,8 @@ def _on_checkpoint(connection: Connection, frame: Frame) -> None:
 async def _take(connection: Connection, id: int, request: CheckpointRequest, partition: Partition) -> None:
     checkpoints = connection.node.storage.checkpoints
     try:
+        if request.flush:
+            await _wait_for_majority(connection.node, partition, request.level)
         taken = await checkpoints.take(partition, request.level, flush=request.flush, with_state=request.state)
     except TailraceError as error:
         connection.answers.add_error(error, id)
@@ -36,6 +47,34 @@ async def _take(connection: Connection, id: int, request: CheckpointRequest, par
     finally:
         connection.waiting.end()
     connection.node.connections.turn_ended()
+
+
+async def _wait_for_majority(node: Services, partition: Partition, level: Level) -> None:
+    """Waits until a majority has said that this node leads, and has all rows that it has now, if the node leads a set.
+
+    Every row that was acknowledged at level quorum is among them: no other node has led since. A leader that has just
+    begun does not know yet that a majority has them, and so they are not stable.
+
+    Raises:
+        NotLeader: at level quorum, another node leads.
+    """
+    leadership = node.leaderships.of_partition(partition)
+    if not leadership.in_set or leadership.role is not Role.LEADER:
+        return
+    seq = partition.high_seq
+
+    async def wait() -> None:
+        await leadership.confirmed()
+        await answered(partial(node.waiting.wait, Level.QUORUM, [(partition, seq)]), node.storage.committer.hurry)
+
+    if level == Level.QUORUM:
+        await wait()
+        return
+    with trio.move_on_after(MAJORITY_WAIT_SECONDS):
+        try:
+            await wait()
+        except NotLeader:
+            return
 
 
 def _on_fetch(connection: Connection, frame: Frame) -> None:

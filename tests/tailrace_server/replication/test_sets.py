@@ -76,6 +76,51 @@ async def lost_to_all_but(made, leader, rows):
     return others
 
 
+async def test_a_copy_waits_until_a_majority_has_what_the_leader_has(new_set, tmp_path, nursery):
+    """A leader that has just begun knows of no row that a majority has it, and clients know of acknowledged ones."""
+    made = new_set()
+    await made.start()
+    leader = await made.settled()
+    async with made.client() as client:
+        feed = await made.filled(client, numbered(0, 3))
+        leadership = leader.node.leaderships.system
+        hear, leadership.acknowledged = leadership.acknowledged, lambda *_: None
+        await feed.put(b"k", b"v", level="disk")
+        fetched = []
+
+        async def fetch(visibility):
+            copy = await feed.fetch(tmp_path / visibility, visibility=visibility)
+            fetched.append((visibility, copy.partitions[0].seq))
+
+        nursery.start_soon(fetch, "quorum")
+        with trio.fail_after(30):
+            await until(lambda: len(leader.node.waiting))
+            await fetch("disk")
+            assert fetched == [("disk", 3)], "without a majority the node gives what it has"
+            leadership.acknowledged = hear
+            await feed.put(b"l", b"v")
+            await until(lambda: len(fetched) == 2)
+    assert fetched[1][1] >= 4
+
+
+async def test_a_copy_of_level_quorum_is_of_a_node_that_still_leads(new_set, tmp_path, nursery):
+    made = new_set()
+    await made.start()
+    leader = await made.settled()
+    async with made.client() as client:
+        feed = await made.filled(client, numbered(0, 3))
+        confirmations = leader.node.leaderships.system.confirmations
+        hear, confirmations.answered = confirmations.answered, lambda *_: None
+        nursery.start_soon(partial(feed.fetch, tmp_path / "copy", visibility="quorum"))
+        with trio.fail_after(30):
+            await until(lambda: confirmations.under_way)
+            await trio.sleep(0.2)
+            assert not (tmp_path / "copy" / "0").exists()
+            confirmations.answered = hear
+            confirmations._ask(confirmations.number)
+            await until((tmp_path / "copy" / "0" / "CHECKPOINT.json").exists)
+
+
 async def test_a_set_is_founded_once_all_are_there_and_new(new_set):
     made = new_set()
     await made[0].start()
