@@ -17,7 +17,7 @@ from tailrace_server.config import Config
 from tailrace_server.directory.identity import Identity
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.feeds.catalog import Catalog
-from tailrace_server.host.answers import answered
+from tailrace_server.host.answers import Answer, Cancel, answered
 from tailrace_server.journal import Journal, JournalFailed, Reserve, write_clean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import Pins
@@ -94,13 +94,27 @@ class Storage:
         self.compactor.on_damage = self.found_damage
         self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
+        self._waits: dict[Answer, None] = {}  # those of `all_durable`
+        self._commits = True  # False once the committer has ended
 
     async def run(self) -> None:
         """Commits, flushes and compacts until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.committer.run)
+            nursery.start_soon(self._commit)
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.compactor.run)
+
+    async def _commit(self) -> None:
+        """Commits until cancelled. Then no fsync comes any more, and `all_durable` fails."""
+        try:
+            await self.committer.run()
+        finally:
+            self._commits = False
+            for answer in list(self._waits):
+                answer(self._no_commits())
+
+    def _no_commits(self) -> NotDurable:
+        return self.committer.failure or NotDurable("the node is stopping")
 
     # Writing
 
@@ -127,8 +141,20 @@ class Storage:
             self.require_space()
 
     async def all_durable(self) -> None:
-        """Returns once all that was written before the call is durable. Raises NotDurable if that fails."""
-        await answered(self.committer.when_durable, lambda: self.on_turn_ended())
+        """Returns once all that was written before the call is durable.
+
+        Raises NotDurable if that fails, or if the node stops. A caller that cannot be cancelled does not wait for ever.
+        """
+
+        def begin(answer: Answer) -> Cancel:
+            self._waits[answer] = None
+            if self._commits:
+                self.committer.when_durable(answer)
+            else:
+                answer(self._no_commits())
+            return lambda: self._waits.pop(answer)
+
+        await answered(begin, lambda: self.on_turn_ended())
 
     def forget(self, partition: Partition) -> None:
         """Drops all work that is planned for ``partition``, of a feed that was dropped."""
