@@ -130,10 +130,10 @@ class CopyDirectory:
         self.remove_surplus(copy)
 
     def remove_surplus(self, copy: PartitionCopy) -> None:
-        """Removes the segments, and the half ones, that the installed ``copy`` does not have. OSError."""
+        """Removes the segments, and the half files, that the installed ``copy`` does not have. OSError."""
         folder = self.folder(copy.partition)
         _sync_directory(folder)  # the names of segments that were fetched again for an installed copy
-        for name in surplus_files(copy, os.listdir(folder)):
+        for name in (*surplus_files(copy, os.listdir(folder)), CHECKPOINT_NAME + TEMPORARY_SUFFIX):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))
 

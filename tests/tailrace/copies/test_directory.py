@@ -110,6 +110,16 @@ def test_only_files_of_segments_are_removed(directory, path):
     assert directory.open_partition(FEED, 0).copy == copy
 
 
+def test_a_half_list_is_removed_also_if_nothing_is_new(directory, path):
+    directory.open_partition(FEED, 0)
+    copy = PartitionCopy(0, 0, 0, LOG, ())
+    directory.install(FEED, copy)
+    with open(os.path.join(path, "0", "CHECKPOINT.json.new"), "w"):
+        pass
+    directory.remove_surplus(copy)
+    assert os.listdir(os.path.join(path, "0")) == ["CHECKPOINT.json"]
+
+
 def test_the_names_of_files_that_were_fetched_again_are_durable(directory, path, monkeypatch):
     """The checkpoint that names them is there already, so that nothing else syncs their folder."""
     copy = PartitionCopy(0, 0, 0, LOG, ())
