@@ -2,8 +2,8 @@
 
 SEED=n runs that seed, and prints its trace if TRACE=1. SEEDS=n runs that many seeds, from FIRST (0) on. SECONDS=n runs
 as many as the time allows. NODES=n: each run has n nodes (1). SETS=1: two, three or five nodes, as the seed chooses.
-STORY=name: tells a story of stories/ in place of faults by chance. A run that fails ends the program with exit code 1
-and the command that repeats it.
+COPIES=1: programs fetch copies. STORY=name: tells a story of stories/ in place of faults by chance. A run that fails
+ends the program with exit code 1 and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .world import simulate
 
 # The pause between two lines that say how many seeds are done.
 PROGRESS_SECONDS = 10.0
-NUMBERS = {"SEED": -1, "SEEDS": 0, "SECONDS": 0, "FIRST": 0, "TRACE": 0, "SETS": 0, "NODES": 1}
+NUMBERS = {"SEED": -1, "SEEDS": 0, "SECONDS": 0, "FIRST": 0, "TRACE": 0, "SETS": 0, "NODES": 1, "COPIES": 0}
 
 
 def main():
@@ -31,7 +31,8 @@ def main():
     if story and story not in STORIES:
         print(f"there is no story {story}; there are: {', '.join(STORIES)}", file=sys.stderr)
         return 2
-    chosen = {"nodes": ANY_SET if options["SETS"] else options["NODES"], "story": STORIES.get(story)}
+    nodes = ANY_SET if options["SETS"] else options["NODES"]
+    chosen = {"nodes": nodes, "story": STORIES.get(story), "copies": bool(options["COPIES"])}
     logging.disable(logging.CRITICAL)  # a node logs a lot about the faults of a run
     trace = print if options["TRACE"] else None
     if options["SEED"] >= 0:

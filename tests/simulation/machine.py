@@ -188,6 +188,7 @@ class Machine:
 
     def fill(self, free_bytes):
         """Leaves ``free_bytes`` on the disk, until ``mend``."""
+        self.failures += 1
         self.disk.size_bytes -= self.disk.free - free_bytes
 
     def expect_nothing(self):
@@ -210,6 +211,11 @@ class Machine:
         assert self.life is None, "the node that uses the disk has to be stopped first"
         before, self.disk = self.disk, disk
         return before
+
+    @property
+    def has_faults(self):
+        """Whether calls of the disk may fail at the moment."""
+        return self._failing is not None or self.disk.size_bytes < 1 << 40
 
     @property
     def has_given_up(self):
@@ -351,8 +357,7 @@ class Machine:
             if any(isinstance(e, trio.Cancelled) for e in errors):
                 raise error
             return
-        is_faulty = self._failing is not None or self.disk.size_bytes < 1 << 40
-        if not is_faulty or not all(isinstance(e, OSError | TailraceError) for e in errors):
+        if not self.has_faults or not all(isinstance(e, OSError | TailraceError) for e in errors):
             raise error
         life.is_over, life.end = True, End.KILL
         self._network.process_died(self.name)

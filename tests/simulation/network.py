@@ -136,6 +136,12 @@ class SimulatedTransport:
         if self.is_broken or self.outgoing.is_finished:
             return
         data = b"".join(buffers)
+        if self._network.harm is not None:
+            data, is_broken = self._network.harm(self, data)
+            if is_broken:  # the rest never comes
+                self.outgoing.push(data)
+                self.finish()
+                return
         if not data:
             return
         if not self._queue and self.outgoing.sent_bytes < SOCKET_BYTES:
@@ -268,6 +274,8 @@ class Network:
         self._cut = {}  # way, from one machine to another -> the event of its healing
         self.seconds_max = 0.002  # the longest delay, of one direction
         self.fragments = False
+        self.harm = None  # harm(transport, data) returns what is sent instead, and whether the connection ends with it
+        self.harmed = 0  # how many frames were damaged
         self._connections = 0
 
     # For nodes and clients

@@ -33,6 +33,7 @@ class Plan:
         has_sink: A program publishes batches.
         in_parts: These batches come in parts.
         entries_max: How many entries a failover log keeps.
+        has_copies: Programs fetch copies, in place of most others.
     """
 
     seed: int
@@ -47,6 +48,7 @@ class Plan:
     has_sink: bool = False
     in_parts: bool = False
     entries_max: int = ENTRIES_MAX
+    has_copies: bool = False
 
     def random_of(self, name):
         """Returns the generator of one part of the run: what one part draws changes no other part."""
@@ -73,10 +75,11 @@ class Plan:
         if self.story is not None:
             return f"make simulate STORY={self.story.name} SEED={self.seed}"
         nodes = f" NODES={self.nodes}" if self.is_set else ""
-        return f"make simulate{nodes} SEED={self.seed}"
+        copies = " COPIES=1" if self.has_copies else ""
+        return f"make simulate{nodes}{copies} SEED={self.seed}"
 
 
-def plan_run(seed, nodes=1, story=None, profile=""):
+def plan_run(seed, nodes=1, story=None, profile="", copies=False):
     """Returns the plan of a run. A story says itself how many nodes it needs."""
     if story is not None:
         return Plan(
@@ -93,6 +96,8 @@ def plan_run(seed, nodes=1, story=None, profile=""):
     def rnd(name):
         return random.Random(f"{seed} {name}")
 
+    if copies:
+        return _plan_of_copies(seed, nodes, rnd("copies"))
     sinks = {"has_sink": rnd("sinks").random() < 0.5, "in_parts": rnd("parts").random() < 0.5}
     if nodes == 1:
         return Plan(seed, 1, retention=rnd("feed").choice(("compact", "compact", "compact", "history")), **sinks)
@@ -111,4 +116,23 @@ def plan_run(seed, nodes=1, story=None, profile=""):
         block_bytes=of_set.choice((None, 250, 1_000)),
         entries_max=rnd("short logs").choice((ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX, 3)),
         **sinks,
+    )
+
+
+def _plan_of_copies(seed, nodes, rnd):
+    """Returns the plan of a run whose programs fetch copies."""
+    retention = rnd.choice(("compact", "compact", "history"))
+    has_sink = rnd.random() < 0.3
+    if nodes == 1:
+        return Plan(seed, 1, retention=retention, partitions=2, faulty_seconds=5.0, has_sink=has_sink, has_copies=True)
+    return Plan(
+        seed,
+        3 if nodes == ANY_SET else nodes,
+        partitions=2,
+        retention=retention,
+        faulty_seconds=5.0,
+        may_force=rnd.random() < 0.15,
+        block_bytes=rnd.choice((None, 250, 1_000)),
+        has_sink=has_sink,
+        has_copies=True,
     )

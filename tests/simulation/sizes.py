@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from unittest import mock
 
+from tailrace.copies import compare, fetch
 from tailrace.model import failover
 from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.node import node
@@ -26,6 +27,14 @@ READ_BYTES = 400
 # An unsealed stage has lost its writer after IDLE_SECONDS. Stages are looked through every EXPIRE_SECONDS.
 IDLE_SECONDS = 3.0
 EXPIRE_SECONDS = 1.0
+# A checkpoint that was not used ends after KEPT_SECONDS, or if replaced segments take more than KEPT_BYTES.
+KEPT_SECONDS = 0.5
+KEPT_BYTES = 4_000
+# The least seconds between two flushes for checkpoints.
+FLUSH_SECONDS = 0.2
+# A fetch asks for a window of these bytes at first, in parts of at least the others.
+WINDOW_BYTES = 1_600
+PART_BYTES_MIN = 400
 
 
 @contextlib.contextmanager
@@ -34,6 +43,8 @@ def small_bounds(plan):
     with contextlib.ExitStack() as stack:
         if plan.has_sink:
             stack.enter_context(_small_batches(in_parts=plan.in_parts))
+        if plan.has_copies:
+            stack.enter_context(_small_copies())
         stack.enter_context(mock.patch.object(failover, "ENTRIES_MAX", plan.entries_max))
         # A start goes by columns through a journal of any length: a run has too few records for it otherwise.
         stack.enter_context(mock.patch.object(feed_recovery, "TOGETHER_MIN", 1))
@@ -52,5 +63,25 @@ def _small_batches(*, in_parts):
         mock.patch.object(partition_stream, "SNAPSHOT_BYTES_MAX", SNAPSHOT_BYTES),
         mock.patch.object(stages, "IDLE_S_MAX", IDLE_SECONDS),
         mock.patch.object(node, "_EXPIRE_SECONDS", EXPIRE_SECONDS),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _small_copies():
+    """Makes a fetch ask for many small parts, and checkpoints end early."""
+    limits = dataclasses.replace(
+        machine.LIMITS,
+        checkpoint_kept_s=KEPT_SECONDS,
+        checkpoint_kept_bytes_max=KEPT_BYTES,
+        checkpoint_flush_s=FLUSH_SECONDS,
+    )
+    with (
+        mock.patch.object(machine, "LIMITS", limits),
+        mock.patch.object(fetch, "WINDOW_BYTES_FIRST", WINDOW_BYTES),
+        mock.patch.object(compare, "WINDOW_BYTES_MIN", PART_BYTES_MIN),
+        mock.patch.object(compare, "WINDOW_BYTES_MAX", 2 * WINDOW_BYTES),
+        mock.patch.object(compare, "FAST_SECONDS", 0.01),
+        mock.patch.object(compare, "SLOW_SECONDS", 0.1),
     ):
         yield

@@ -12,15 +12,18 @@ from .plan import ANY_SET
 
 
 class Suite(NamedTuple):
-    """The seeds of one size of worlds, and how many of them `make test` runs; `make soak` runs the others."""
+    """The seeds of one kind of worlds, and how many of them `make test` runs; `make soak` runs the others."""
 
     nodes: int
     seeds: range
     quick: int
+    copies: bool = False
 
 
 ONE_NODE = Suite(1, range(210), 4)
 SETS = Suite(ANY_SET, range(200), 3)
+COPIES = Suite(1, range(150), 4, copies=True)
+COPIES_OF_SETS = Suite(ANY_SET, range(100), 3, copies=True)
 # A seed of one node in which a rollback meets another one.
 ROLLBACKS = 210
 # The processes that run the seeds of `make soak`.
@@ -38,6 +41,7 @@ def run_the_others(suite):
     seeds = suite.seeds[suite.quick :]
     each = -(-len(seeds) // PROCESSES)
     options = {"SETS": "1"} if suite.nodes == ANY_SET else {"NODES": str(suite.nodes)}
+    options["COPIES"] = "1" if suite.copies else ""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.simulation"],

@@ -18,6 +18,7 @@ class Runs:
         self._monkeypatch = monkeypatch
         self.seeds = []
         self.worlds = []
+        self.copies = []
         self.fails_at = None
 
     def __call__(self, **options):
@@ -27,8 +28,9 @@ class Runs:
             self._monkeypatch.setenv(name, str(options.get(name, "")))
         return program.main()
 
-    def _simulate(self, seed, *, nodes, story, trace):
+    def _simulate(self, seed, *, nodes, story, copies, trace):
         self.seeds.append(seed)
+        self.copies.append(copies)
         self.worlds.append((nodes, story))
         if seed == self.fails_at:
             raise Violation("something is lost")
@@ -69,6 +71,7 @@ def test_a_failure_names_its_seed(runs, capsys):
     ("options", "world", "command"),
     [
         ({"NODES": 3}, (3, None), "make simulate NODES=3 SEED=1"),
+        ({"COPIES": 1}, (1, None), "make simulate COPIES=1 SEED=1"),
         ({"STORY": "dead_tail"}, (1, STORIES["dead_tail"]), "make simulate STORY=dead_tail SEED=1"),
     ],
 )
@@ -76,6 +79,7 @@ def test_nodes_and_stories(runs, capsys, options, world, command):
     runs.fails_at = 1
     assert runs(SEEDS=2, **options) == 1
     assert runs.worlds == [world, world]
+    assert runs.copies == ["COPIES" in options] * 2
     assert command in capsys.readouterr().err
 
 

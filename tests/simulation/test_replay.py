@@ -41,6 +41,10 @@ def test_a_seed_of_sets_replays():
     assert simulate(2, nodes=ANY_SET).digest == simulate(2, nodes=ANY_SET).digest
 
 
+def test_a_seed_with_copies_replays():
+    assert simulate(1, copies=True).digest == simulate(1, copies=True).digest
+
+
 def order_of_tasks(seed):
     """The order in which trio runs ten tasks that are ready at once, ten times."""
     order = []

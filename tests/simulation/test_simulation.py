@@ -7,7 +7,7 @@ import pytest
 
 from .crosses import ALL, RARE
 from .report import Report
-from .suite import ONE_NODE, ROLLBACKS, SETS, run_the_others
+from .suite import COPIES, COPIES_OF_SETS, ONE_NODE, ROLLBACKS, SETS, run_the_others
 from .world import simulate
 
 pytestmark = pytest.mark.slow
@@ -15,12 +15,23 @@ pytestmark = pytest.mark.slow
 # Operations of sinks that come by chance.
 OF_SINKS = ("batch published again", "batch of another checkpoint refused", "stage that is not published")
 
+# What happens to copies.
+OF_COPIES = (
+    "fetch during a compaction",
+    "fetch through the death of a node",
+    "fetch through damage",
+    "fetch of a rollback",
+    "fetch: BadSegment",
+    "fetch: OSError",
+    "fetch: the node is behind",
+)
+
 
 def run(suite, count):
     """Returns the sum of the first seeds' reports. A seed that fails names itself."""
     report = Report()
     for seed in suite.seeds[:count]:
-        report.add(simulate(seed, nodes=suite.nodes))
+        report.add(simulate(seed, nodes=suite.nodes, copies=suite.copies))
     print(report)
     return report
 
@@ -42,6 +53,36 @@ def test_some_seeds_of_sets_keep_every_promise():
     assert done["state of a follower"]
     assert done["batch published"]
     assert not report.undecided
+
+
+def test_some_seeds_with_copies_keep_every_promise():
+    report = run(COPIES, COPIES.quick)
+    done, faults = report.operations, report.faults
+    assert done["last fetch"] == 2 * COPIES.quick
+    assert done["fetch of something new"] > 4 * COPIES.quick
+    assert done["fetch during a compaction"] > COPIES.quick
+    assert done["stream behind a copy"]
+    assert done["fetch: cancelled"]
+    assert done["fetch: OSError"]
+    assert faults["fetch killed at a call of its disk"]
+
+
+def test_some_seeds_of_sets_with_copies_keep_every_promise():
+    report = run(COPIES_OF_SETS, COPIES_OF_SETS.quick)
+    done = report.operations
+    assert done["last fetch"] == 2 * COPIES_OF_SETS.quick
+    assert done["fetch of something new"] > 2 * COPIES_OF_SETS.quick
+    assert done["promotion"]
+
+
+@pytest.mark.soak
+def test_many_seeds_with_copies_meet_each_fault():
+    """Runs forty seeds of each kind, since each change of the program makes another run of a seed."""
+    report = run(COPIES, 40)
+    report.add(run(COPIES_OF_SETS, 40))
+    missing = [operation for operation in OF_COPIES if not report.operations[operation]]
+    assert not missing
+    assert all(report.faults[f"transfer: {kind}"] for kind in ("flip", "truncate", "shorten"))
 
 
 @pytest.mark.planted
@@ -72,6 +113,10 @@ def test_a_seed_in_which_rollbacks_meet():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("suite", [ONE_NODE, SETS], ids=["one node", "sets"])
+@pytest.mark.parametrize(
+    "suite",
+    [ONE_NODE, SETS, COPIES, COPIES_OF_SETS],
+    ids=["one node", "sets", "copies", "copies of sets"],
+)
 def test_the_other_seeds_keep_every_promise(suite):
     run_the_others(suite)

@@ -25,7 +25,9 @@ from .faults.schedule import Faults
 from .machine import DATA, PORT, End, Machine, bugs_end_the_run
 from .network import Network
 from .plan import HEALING_SECONDS_MAX, plan_run
+from .program_disk import ProgramSystem
 from .programs.casts import new_cast, new_keys
+from .programs.fetchers import FetchingProcess
 from .programs.operator import Operator
 from .programs.process import FEED, host_of
 from .programs.writers import Haste
@@ -48,14 +50,16 @@ class World:
         versions: The versions that writers know of each key.
         read_again: Set, and replaced, each time that a program has read keys again after a rollback.
         is_patient: A story wants writers to wait for each answer as long as it takes.
+        disks: Those of programs that fetch copies.
         read_from, read_level: The node and the level whose state a story wants to be read all the time.
     """
 
-    def __init__(self, plan, clock, report, nursery, directory):
-        """``directory``: where followers keep the files of their indexes."""
+    def __init__(self, plan, clock, report, nursery, directory, disks):
+        """``directory``: where followers keep the files of their indexes, and where copies are read."""
         self.plan = plan
         self.clock = clock
         self.report = report
+        self.disks = disks
         self.nursery = nursery
         self.directory = directory
         self.names = plan.names
@@ -76,6 +80,7 @@ class World:
         self._alone = 0  # nodes that were run by themselves
         self.followers, self.writers, self.others, self.sinks, self.programs = new_cast(self)
         self.program_names = [program.name for program in (*self.programs, *self.sinks)]
+        self.fetchers = [program for program in self.others if isinstance(program, FetchingProcess)]
         self.operator = Operator(self)
 
     def _new_machine(self, name):
@@ -253,17 +258,12 @@ class World:
 
 @contextlib.contextmanager
 def _own_directory():
-    """Makes a directory for the files of indexes, and removes it with them."""
-    directory = Path(tempfile.mkdtemp(prefix="tailrace-simulation-"))
-    try:
-        yield directory
-    finally:
-        for path in directory.iterdir():
-            path.unlink()
-        directory.rmdir()
+    """Makes a directory for the files of indexes and for copies, and removes it with them."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-simulation-") as directory:
+        yield Path(directory)
 
 
-def simulate(seed, *, nodes=1, story=None, profile="", trace=None):
+def simulate(seed, *, nodes=1, story=None, profile="", copies=False, trace=None):
     """Runs one world from its start to its end.
 
     Args:
@@ -271,6 +271,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", trace=None):
         nodes: How many nodes there are; `ANY_SET`: the seed chooses among two, three and five.
         story: The story that takes the place of faults by chance. It says itself how many nodes it needs.
         profile: The kinds of faults that come to a set, a key of `PROFILES`; "": the seed chooses.
+        copies: Programs fetch copies, in place of most others.
         trace: Called with a line for each event.
 
     Returns:
@@ -279,18 +280,19 @@ def simulate(seed, *, nodes=1, story=None, profile="", trace=None):
     Raises:
         Violation: A promise is broken. Whatever goes wrong has a note with the command that repeats the run.
     """
-    plan = plan_run(seed, nodes, story, profile)
+    plan = plan_run(seed, nodes, story, profile, copies)
     clock = trio.testing.MockClock(autojump_threshold=0)
     report = Report(trace, crosses=not plan.is_set)
+    disks = ProgramSystem()
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(plan, clock, report, nursery, directory).run()
+            await World(plan, clock, report, nursery, directory, disks).run()
             nursery.cancel_scope.cancel()
 
     try:
-        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), small_bounds(plan):
+        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), small_bounds(plan), disks.in_place():
             trio.run(main, clock=clock)
         if report.violation is not None:
             raise report.violation

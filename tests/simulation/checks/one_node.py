@@ -77,6 +77,28 @@ class OneNodeChecks:
             while not machine.is_up or machine.life.node.stages.statistics()[:2] != (0, 0):  # noqa: ASYNC110
                 await trio.sleep(EXPIRE_SECONDS)
 
+    # Copies
+
+    def lasting_floors(self):
+        """Returns the seq of each partition that a fetch from now on has to come to."""
+        return {number: truth.acknowledged_on_disk for number, truth in self.truth.partitions.items()}
+
+    def check_has(self, who, partition, log, seq, floors):
+        """Checks that a copy up to ``seq`` has what was acknowledged at `lasting_floors`."""
+        if seq < floors[partition]:
+            raise Violation(f"{who}: the copy ends at {seq}, and {floors[partition]} was acknowledged before the fetch")
+
+    def history_at(self, who, partition, log, seq):
+        """Returns the rows of a copy's history up to ``seq``. A copy has durable rows only, which are never lost."""
+        rows = self.truth.partitions[partition].rows
+        if seq > len(rows) or (seq and log.branch_at(seq) not in self.truth.history.branches[partition].names(seq)):
+            raise Violation(f"{who}: partition {partition} is at {seq} of {log}, and the node has {len(rows)} rows")
+        return rows[:seq]
+
+    def goes_on(self, partition, log, seq, later_log):
+        """Returns whether the history of ``later_log`` has the row ``seq`` of ``log``."""
+        return True
+
     # In the end
 
     async def leader_found(self):

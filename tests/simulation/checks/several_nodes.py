@@ -9,7 +9,7 @@ from ..plan import HEALING_SECONDS_MAX
 from . import copies
 from .batches import check_last_batch
 from .histories import Histories, place_of, short_place
-from .promises import Promises
+from .promises import Answer, Promises
 from .published import Published
 from .registers import Registers
 
@@ -100,6 +100,43 @@ class SetChecks:
 
     async def stages_expired(self):
         """Returns at once: stages of nodes that led before may stay."""
+
+    # Copies
+
+    def lasting_floors(self):
+        """Returns (branch, seq) of all writes that were acknowledged at quorum by now, of each partition."""
+        floors = {}
+        for write in self.promises.writes:
+            if write.answer is Answer.WRITTEN and write.level == "quorum":
+                _, number = write.place
+                floors.setdefault(number, []).append((write.versions.branch, write.versions.last_seq))
+        return floors
+
+    def check_has(self, who, partition, log, seq, floors):
+        """Checks that a copy up to ``seq`` has what was acknowledged at `lasting_floors`."""
+        if self.promises.forced_at is not None:
+            return
+        lineage = self.histories.lineage(self.place(partition), log)
+        for branch, acknowledged in floors.get(partition, ()):
+            if acknowledged > seq or not lineage.holds(branch, acknowledged):
+                raise Violation(
+                    f"{who}: the copy ends at {seq}, and {acknowledged} of branch {branch.hex()[:8]} was acknowledged "
+                    "at quorum before the fetch"
+                )
+
+    def history_at(self, who, partition, log, seq):
+        """Returns the rows of a copy's history up to ``seq``; None for a row that no node was seen to write."""
+        if log:
+            self.histories.log_seen(self.place(partition), log)
+        return self.histories.history(self.place(partition), log, seq)
+
+    def goes_on(self, partition, log, seq, later_log):
+        """Returns whether the history of ``later_log`` has the row ``seq`` of ``log``."""
+        if not seq:
+            return True
+        place = self.place(partition)
+        branch = self.histories.true_branch(place, log.branch_at(seq), seq)
+        return self.histories.lineage(place, later_log).holds(branch, seq)
 
     # Healing
 

@@ -55,6 +55,49 @@ OF_A_SET = {
     "usurp": 4,
     "other_keys": 2,
 }
+# The faults of a run whose programs fetch copies, besides those below.
+OF_COPIES = {
+    "kill_fetch": 12,
+    "full_fetch": 4,
+    "failing_fetch": 2,
+    "harm": 6,
+    "forget_checkpoints": 2,
+}
+COPIES_OF_ONE_NODE = OF_COPIES | {
+    "kill": 2,
+    "power": 2,
+    "crash_at_call": 4,
+    "power_at_sync": 2,
+    "stop": 1,
+    "cut_program": 3,
+    "drop": 4,
+    "slow_disk": 2,
+    "failing_disk": 1,
+    "full_disk": 1,
+    "slow_network": 2,
+    "fragments": 1,
+    "set_clock": 1,
+    "other_keys": 1,
+}
+COPIES_OF_A_SET = OF_COPIES | {
+    "kill": 3,
+    "power": 2,
+    "crash_at_call": 2,
+    "power_at_sync": 3,
+    "cut": 5,
+    "bridge": 1,
+    "drop": 3,
+    "slow_disk": 2,
+    "full_disk": 1,
+    "slow_network": 1,
+    "fragments": 1,
+    "late_packet": 2,
+    "promote": 4,
+    "force": 1,
+    "hand_over": 4,
+    "usurp": 4,
+    "other_keys": 1,
+}
 # The faults of a run of a set: all of them, or a few kinds that come often enough to meet.
 PROFILES = {
     "all": OF_A_SET,
@@ -120,10 +163,16 @@ class Pace(NamedTuple):
 
 PACE_OF_ONE_NODE = Pace((0.5, 1.0, 1.0, 3.0), 4.0, 10, 2.0, ((0.02, 0.2), 2.0))
 PACE_OF_A_SET = Pace((0.3, 0.5, 1.0, 2.0), 3.0, 6, 1.0, ((0.02, 0.1), 1.0))
+# The pauses between faults of a run with copies: most of its faults are short.
+PAUSES_OF_COPIES = (0.2, 0.4, 1.0)
 
 
 def kinds_of(plan, rnd):
     """Returns the kinds of faults of a run, each with its weight."""
+    if plan.has_copies and not plan.is_set:
+        return COPIES_OF_ONE_NODE
+    if plan.has_copies:
+        return {kind: weight for kind, weight in COPIES_OF_A_SET.items() if plan.may_force or kind != "force"}
     if not plan.is_set:
         return OF_ONE_NODE
     profile = rnd.choice(PROFILE_CHOICES)

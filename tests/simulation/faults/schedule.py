@@ -5,11 +5,13 @@ from __future__ import annotations
 import trio
 
 from ..machine import End
-from . import disks, leaders, losses, network, nodes, programs
-from .kinds import ALONE, PACE_OF_A_SET, PACE_OF_ONE_NODE, kinds_of
+from . import copies, disks, leaders, losses, network, nodes, programs
+from .kinds import ALONE, PACE_OF_A_SET, PACE_OF_ONE_NODE, PAUSES_OF_COPIES, kinds_of
 
 FAULTS = {
-    fault.__name__: fault for module in (nodes, disks, network, leaders, programs, losses) for fault in module.FAULTS
+    fault.__name__: fault
+    for module in (nodes, disks, network, leaders, programs, losses, copies)
+    for fault in module.FAULTS
 }
 
 
@@ -29,7 +31,7 @@ class Faults:
         self.pace = PACE_OF_A_SET if world.plan.is_set else PACE_OF_ONE_NODE
         self.disks_lost = 0
         self.taken_out = {}
-        self._pause_s = self.random.choice(self.pace.pauses_s)
+        self._pause_s = self.random.choice(PAUSES_OF_COPIES if world.plan.has_copies else self.pace.pauses_s)
         self._kinds = kinds_of(world.plan, self.random)
 
     async def run(self, seconds):
@@ -85,6 +87,9 @@ class Faults:
         self.world.haste.end()
         for follower in self.world.followers:
             follower.be_spared()
+        for fetcher in self.world.fetchers:
+            fetcher.disk.mend()
+        self.network.harm = None
         self.network.heal_all()
         self.network.seconds_max = 0.002
         for machine in self.world.machines:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import failing_partitions, leadership, majorities, promotion, publishing, runs, streams
+from . import copies, failing_partitions, leadership, majorities, promotion, publishing, runs, streams
 
 BUGS = {
     **leadership.BUGS,
@@ -12,4 +12,5 @@ BUGS = {
     **runs.BUGS,
     **publishing.BUGS,
     **streams.BUGS,
+    **copies.BUGS,
 }

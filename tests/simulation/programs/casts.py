@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .consumers import ConsumingProcess
+from .fetchers import FetchingProcess
 from .followers import CrashingFollower, FollowingProcess, LevelFollower
 from .founders import FeedFounder, SetFounder
 from .indexes import chosen
@@ -38,7 +39,32 @@ def new_keys(plan, partition_of):
 
 def new_cast(world):
     """Returns the programs of a run, none of them started."""
+    if world.plan.has_copies:
+        return _cast_of_copies(world)
     return _cast_of_set(world) if world.plan.is_set else _cast_of_one_node(world)
+
+
+def _cast_of_copies(world):
+    if world.plan.is_set:
+        fetchers = [
+            FetchingProcess(world, "fetcher", level="quorum"),
+            FetchingProcess(world, "fetcher-of-followers", "follower"),
+        ]
+        writers = [
+            LevelWriter(world, "writer-disk", "disk"),
+            LevelWriter(world, "writer-memory", "memory", 0.1),
+            LevelWriter(world, "writer-quorum", "quorum", keys="safe"),
+        ]
+        sinks = [Sink(world, "sink", "disk")] if world.plan.has_sink else []
+    else:
+        fetchers = [FetchingProcess(world, "fetcher"), FetchingProcess(world, "restless")]
+        writers = [
+            ModelWriter(world, "writer-1"),
+            ModelWriter(world, "writer-2", "memory"),
+            ModelWriter(world, "writer-3", pipelined=True),
+        ]
+        sinks = [Sink(world, "sink", ANY, stray_chance=0.3)] if world.plan.has_sink else []
+    return Cast([], writers, fetchers, sinks, [*writers, *fetchers])
 
 
 def _cast_of_one_node(world):

@@ -64,7 +64,11 @@ class Process:
             if self._paused_s:
                 paused_s, self._paused_s = self._paused_s, 0.0
                 await self.pause(paused_s)
+        await self.end()
         self.ended.set()
+
+    async def end(self):
+        """Does what comes after the last session, when all is well again."""
 
     async def pause(self, seconds):
         """Waits, but not beyond the end of the faults."""
