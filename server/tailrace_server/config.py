@@ -108,6 +108,9 @@ class Replication:
     ask_timeout_s: float = 1.0
     #: The time for one step of a promotion or handover that another member makes durable.
     step_timeout_s: float = 5.0
+    #: The bytes of a partition's rows that a follower lacks, from which it copies segments first. Below them a stream
+    #: is as fast, since it needs no flush. None: it always streams.
+    catch_up_bytes_min: int | None = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

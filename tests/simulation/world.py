@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -38,6 +39,8 @@ from .sizes import small_bounds
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
 REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
+# The bytes from which a follower copies segments, as the seed chooses; stories tell of streams.
+CATCH_UP_BYTES = (0, 4_096, None)
 
 
 class World:
@@ -87,7 +90,9 @@ class World:
         of_set = {}
         if self.plan.is_set:
             members = tuple(Address(name, PORT) for name in self.names)
-            of_set = {"members": members, "replication": REPLICATION}
+            catch_up = None if self.plan.story else CATCH_UP_BYTES[self.plan.seed % len(CATCH_UP_BYTES)]
+            replication = dataclasses.replace(REPLICATION, catch_up_bytes_min=catch_up)
+            of_set = {"members": members, "replication": replication}
         machine = Machine(
             name,
             self.random_of(name if self.plan.is_set else "node"),

@@ -91,6 +91,18 @@ class ReplicaStreams(PartitionStreams):
         tries = self._failures[id] = self._failures.get(id, 0) + 1
         self.wait(partition, partition.reason, self.now + backoff_seconds(tries, self._jitter))
 
+    def hold(self, ids: Iterable[int]) -> None:
+        """Does not ask for these partitions, of which no stream is open, until `release`."""
+        for id in ids:
+            partition = self._waiting.pop(id)
+            partition.fail(EndReason.CLOSED, "its segments are copied first")
+
+    def release(self, id: int, position: Position) -> None:
+        """Asks for a partition that was held back, from ``position``."""
+        partition = self._partitions[id]
+        partition.reset_to(position)
+        self.wait(partition, partition.reason, self.now)
+
     def _failed(self, partition: ConsumedPartition, reason: EndReason, message: str) -> Queued:
         """Returns the event of a failed stream. The partition waits for `resume`, as in a rollback for `settle`."""
         self.forget(partition)

@@ -335,6 +335,10 @@ class ConsumerSession:
         """Asks again, from ``position`` and after a pause, for a partition whose stream has failed."""
         self._replica_streams.resume(partition, position)
 
+    def release(self, partition: int, position: Position) -> None:
+        """Asks, from ``position``, for a partition that was held back."""
+        self._replica_streams.release(partition, position)
+
     def confirm(self, number: int) -> None:
         """Queues the answer to a LeaderCheck."""
         if self._linked:
@@ -399,7 +403,8 @@ class ConsumerSession:
     def _on_result(self, frame: Frame) -> Queued | None:
         if frame.id != _MAP_ID:
             return self._streams.receive(frame)
-        feed_id, high_seqs, logs = partition_map(decode_json(frame.body, "RESULT"))
+        value = decode_json(frame.body, "RESULT")
+        feed_id, high_seqs, logs = partition_map(value)
         if self.feed_id is not None and self.feed_id != feed_id:
             message = f"feed {self._subscription.feed!r} was dropped, and another one was created under its name"
             self._streams.fail(UnknownFeed(message))
@@ -413,6 +418,8 @@ class ConsumerSession:
         if not self._streams.partitions:
             self._check_stored(feed_id)
             self._streams.begin(high_seqs, logs)
+            if self._subscription.hold is not None:
+                self._replica_streams.hold(self._subscription.hold(value["partitions"]))
         return None
 
     def _check_stored(self, feed_id: bytes) -> None:

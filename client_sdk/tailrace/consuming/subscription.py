@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bounds, floor_without_ring
@@ -43,6 +43,8 @@ class Subscription(NamedTuple):
         replica: The node that copies the feed (`tailrace.consuming.replica`); None for a consumer.
         until_logs: The histories that the seqs of ``until`` are of, as far as they are known.
         feed_id: The id of the feed; another feed of its name is refused. None: any feed of the name.
+        hold: For a replica: chooses from the ``partitions`` of the partition map the ones that are not asked for until
+            `ReplicaStreams.release`. None: all are asked for.
     """
 
     feed: str
@@ -62,6 +64,7 @@ class Subscription(NamedTuple):
     replica: Replica | None = None
     until_logs: Mapping[int, FailoverLog] = MappingProxyType({})
     feed_id: bytes | None = None
+    hold: Callable[[Sequence[Any]], frozenset[int]] | None = None
 
 
 def checked_subscription(

@@ -111,25 +111,42 @@ class SegmentReceiver:
     def _why_wrong(self) -> str:
         if self.offset != self.segment.nbytes:
             return f"it has {self.offset} bytes of {self.segment.nbytes}"
-        found = self._sum.intdigest()
-        if found != int.from_bytes(self.segment.checksum, "big"):
-            return f"its checksum is {found:032x}, not {self.segment.checksum.hex()}"
-        # The checksum does not cover the last bytes, which have it.
-        if os.pread(self._fd, END_BYTES, self._summed_bytes) != end_of(found):
-            return "it does not end as a segment with this checksum does"
-        try:
-            header = SegmentHeader.unpack(os.pread(self._fd, HEADER_BYTES, 0))
-        except SegmentFormatError as error:
-            return str(error)
-        if header != self._header:
-            return (
-                f"it is segment {header.segment_id.hex()} of partition {header.partition} of the feed "
-                f"{header.feed_id.hex()}"
-            )
-        return ""
+        first, last = os.pread(self._fd, HEADER_BYTES, 0), os.pread(self._fd, END_BYTES, self._summed_bytes)
+        return why_wrong(self.segment, self._header, self.offset, self._sum.intdigest(), first, last)
 
     def close(self) -> None:
         """Closes the file; a half one stays. May be called again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def why_wrong(segment: SegmentCopy, expected: SegmentHeader, nbytes: int, found: int, first: bytes, last: bytes) -> str:
+    """Returns why a received file is not ``segment``; "" if it is. Pure.
+
+    Args:
+        segment: The segment as the node has told it.
+        expected: Its header.
+        nbytes: The size of the file, that of the segment.
+        found: The XXH3-128 of all bytes but the last END_BYTES.
+        first: The first HEADER_BYTES of the file.
+        last: Its last END_BYTES, which have the checksum.
+    """
+    if nbytes != segment.nbytes:
+        return f"it has {nbytes} bytes of {segment.nbytes}"
+    if nbytes < HEADER_BYTES + END_BYTES:
+        return f"its {nbytes} bytes are too few for a segment"
+    if found != int.from_bytes(segment.checksum, "big"):
+        return f"its checksum is {found:032x}, not {segment.checksum.hex()}"
+    if last != end_of(found):
+        return "it does not end as a segment with this checksum does"
+    try:
+        header = SegmentHeader.unpack(first)
+    except SegmentFormatError as error:
+        return str(error)
+    if header != expected:
+        return (
+            f"it is segment {header.segment_id.hex()} of partition {header.partition} of the feed "
+            f"{header.feed_id.hex()}"
+        )
+    return ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -64,6 +64,11 @@ class ReplicaStream(Stream):
         """Asks for a partition again after a `StreamFailed`, from ``position``, after a pause."""
         self._session.resume(partition, position)
 
+    def release(self, partition: int, position: Position) -> None:
+        """Asks for a partition that ``hold`` has named, from ``position``. Sent at once; never waits."""
+        self._session.release(partition, position)
+        self._send()
+
     def confirm(self, number: int) -> None:
         """Answers a LeaderCheck: the node is still followed. Sent at once; never waits."""
         self._session.confirm(number)
@@ -90,6 +95,7 @@ def replica_stream(
     until: Mapping[int, int] | None = None,
     window_bytes: int = 8 * 1024 * 1024,
     timeout_s: float = 5.0,
+    hold: Callable[[Sequence[Any]], frozenset[int]] | None = None,
 ) -> ReplicaStream:
     """Returns a stream of ``feed``, at level memory, for the node that ``replica`` names; an async context manager.
 
@@ -106,6 +112,8 @@ def replica_stream(
         until: The last seq of each partition; no end by default.
         window_bytes: The bytes that may be sent and not yet handled.
         timeout_s: The seconds that entering may take, with every partition accepted or refused.
+        hold: Chooses from the ``partitions`` of the node's partition map the ones that are not asked for before
+            `ReplicaStream.release`.
     """
     subscription = Subscription(
         feed,
@@ -115,6 +123,7 @@ def replica_stream(
         Level.MEMORY,
         state=state,
         replica=replica,
+        hold=hold,
     )
     host = Host() if host is None else host
     core = StreamCore(

@@ -50,7 +50,7 @@ async def ask(
 
     try:
         with trio.move_on_after(timeout_s):
-            async with _connected(connect, address) as transport:
+            async with connected(connect, address) as transport:
                 transport.send((hello or Hello(name="ask")).encode())
                 if not cluster:  # the greeting need not be waited for
                     transport.send(request)
@@ -68,7 +68,8 @@ def _outcome(sent: bool) -> str:
 
 
 @asynccontextmanager
-async def _connected(connect: Connect, address: Address) -> AsyncIterator[Transport]:
+async def connected(connect: Connect, address: Address) -> AsyncIterator[Transport]:
+    """A connection to ``address`` while the body runs. Raises Unreachable."""
     transport = await connect(address)
     try:
         failure: Exception | None = None

@@ -6,6 +6,7 @@ over, so that the whole node also runs in a simulator.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -168,6 +169,8 @@ class Node:
             paths = self.stages.expired(self.storage.compactor.uptime.cutoff(age_us))
             if paths:
                 await self.host.workers.in_thread(partial(self.stages.remove, paths))
+            with contextlib.suppress(OSError):  # the next start removes them
+                await self.storage.received.expire()
 
     async def drain(self) -> None:
         """Ends every stream with DRAINING, if there is time at the end of its snapshot."""

@@ -134,6 +134,7 @@ class Pins:
         self._readers: collections.Counter[Segment] = collections.Counter()
         self._retired: set[Segment] = set()
         self._free: list[Segment] = []
+        self._leaving: list[Segment] = []  # given out by take_free: their files are being removed
 
     def pin(self, segment: Segment) -> None:
         """Notes that a reader begins to read ``segment``."""
@@ -159,7 +160,25 @@ class Pins:
     def take_free(self) -> list[Segment]:
         """Returns the retired segments without readers, each once. The caller closes and removes them."""
         free, self._free = self._free, []
+        self._leaving += free
         return free
+
+    def removed(self, segments: Iterable[Segment]) -> None:
+        """Notes that the files of ``segments``, which ``take_free`` has given out, are gone or were retired again."""
+        gone = set(segments)
+        self._leaving = [segment for segment in self._leaving if segment not in gone]
+
+    def retired_of(self, feed_id: bytes, partition: int) -> list[Segment]:
+        """Returns the retired segments of a partition that are still being read: their files stay meanwhile."""
+        return [s for s in self._retired if (s.identity.feed_id, s.identity.partition) == (feed_id, partition)]
+
+    def is_leaving(self, segment_id: bytes) -> bool:
+        """Returns whether the file of a retired segment is being removed, or will be."""
+        return any(segment.identity.segment_id == segment_id for segment in (*self._free, *self._leaving))
+
+    def reinstate(self, segments: Iterable[Segment]) -> None:
+        """Notes that pinned ``segments``, retired or not, are in a chain again."""
+        self._retired.difference_update(segments)
 
     def reads_feed(self, feed_id: bytes) -> bool:
         """Returns whether any segment of the feed is being read."""

@@ -6,6 +6,7 @@
     a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
     a pushed segment    parts ──> a file, installed in the chain (pushed_segments.py)    ──> acknowledged
     ROLLBACK        ──> the rows above it are removed; the stream goes on from there
+    far behind      ──> the leader's segments are copied first (catching_up.py); the other partitions stream meanwhile
 
 ``stop`` ends it at once. After that it changes and acknowledges nothing, except that ``run`` finishes a segment or a
 rollback that is being installed.
@@ -14,9 +15,9 @@ rollback that is being installed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -43,6 +44,8 @@ from tailrace_server.partition.replica_apply import (
     follow_log,
     settle_producers,
 )
+from tailrace_server.replication.catch_up_rule import CatchUpCase, LeaderPartition, choose
+from tailrace_server.replication.catching_up import CatchUp
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.peers import host_of
 from tailrace_server.replication.pushed_segments import PushedSegments
@@ -116,6 +119,7 @@ class ReplicaPuller:
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
         self._pushed = PushedSegments(node, leadership, feed)
+        self._far: dict[Partition, CatchUpCase] = {}  # the partitions whose segments are copied first, and why
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -148,8 +152,8 @@ class ReplicaPuller:
             with self._scope:
                 stream = self._open()
                 async with stream:
-                    self._begun(stream)
-                    await self._take_all(stream)
+                    await self._begun(stream)
+                    await self._take_beside(stream)
         finally:
             self.stop()
             for filling in self._fillings.values():
@@ -157,13 +161,17 @@ class ReplicaPuller:
             self._pushed.interrupt()
             self.ended.set()
 
-    def _begun(self, stream: ReplicaStream) -> None:
+    async def _begun(self, stream: ReplicaStream) -> None:
         if self._stopped:
             return
         told, own = bytes.fromhex(stream.peer.cluster_id), self._node.identity.cluster_id
         why = why_other_cluster(own, str(self._address), told)
         if why:
             raise Forbidden(f"{why}: nothing is taken")
+        for partition in self._partitions:
+            await self._node.storage.installer.settle(partition)
+        if self._stopped:
+            return
         self._stream = stream
         if self._until is None:
             for partition in self._partitions:
@@ -184,7 +192,49 @@ class ReplicaPuller:
             until=self._until,
             window_bytes=WINDOW_BYTES,
             timeout_s=node.config.replication.step_timeout_s,
+            hold=self._choose_far if self._until is None else None,
         )
+
+    # Partitions that are far behind
+
+    def _choose_far(self, told: Sequence[Any]) -> frozenset[int]:
+        """Returns the partitions whose segments are copied first, by the leader's partition map."""
+        if self.feed is self._node.feeds.system or self.feed.by_segments:  # in that mode the leader pushes its segments
+            return frozenset()
+        bytes_min = self._node.config.replication.catch_up_bytes_min
+        for partition in self._partitions:
+            leader = LeaderPartition.from_json(told[partition.id])
+            case = choose(partition.high_seq, partition.log, leader, bytes_min, self._state)
+            if case.by_segments:
+                self._far[partition] = case
+        return frozenset(partition.id for partition in self._far)
+
+    async def _take_beside(self, stream: ReplicaStream) -> None:
+        """Handles the events of the stream, while the partitions that are far behind copy segments."""
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            for partition in self._far:
+                nursery.start_soon(self._catch_up, stream, partition)
+            try:
+                await self._take_all(stream)
+            except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _catch_up(self, stream: ReplicaStream, partition: Partition) -> None:
+        """Copies the leader's segments, and asks for the stream of the rest; of everything, if that fails."""
+        at = self._address, stream.peer.role, stream.peer.term
+        try:
+            await CatchUp(self._node, partition, *at, self._roll_back_to, lambda: self._stopped).run()
+        except (TailraceError, OSError) as error:
+            log.warning(
+                "partition %s of feed %s is streamed from %s, without segments first: %s",
+                *(partition.id, self.feed.info.name, self._address, error),
+            )
+        if not self._stopped:
+            stream.release(*self._position(partition))
 
     def _position(self, partition: Partition) -> tuple[int, Position]:
         """Returns the position of this node, which is always between snapshots. A copy that was begun at 0 may go on.
@@ -454,7 +504,7 @@ class ReplicaPuller:
             self._on_snapshot()
 
     async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
-        node, partition = self._node, self.feed.partitions[event.partition]
+        partition = self.feed.partitions[event.partition]
         self._forget_gathered(partition)
         log.warning(
             "partition %s of feed %s goes back from seq %s to %s: %s has another history above, or keeps less of it",
@@ -464,14 +514,16 @@ class ReplicaPuller:
             event.seq,
             self._address,
         )
-        # The log keeps the branches that hold rows at or below the seq, else its oldest, which stands for those before
-        # it.
-        left = [entry for entry in partition.log if entry.base < event.seq]
-        if event.seq and not left:
-            left = list(partition.log[-1:])
         with trio.CancelScope(shield=True):
-            point = await roll_back(
-                node.storage, partition, event.seq, FailoverLog(left), self._leadership.on_shortfall
-            )
+            point = await self._roll_back_to(partition, event.seq)
         if not self._stopped:
             stream.settle(event, point)
+
+    async def _roll_back_to(self, partition: Partition, seq: int) -> int:
+        """Rolls back to ``seq``, the last one in common with the other node, or below. Returns the seq reached."""
+        # The log keeps the branches that hold rows at or below the seq, else its oldest, which stands for the others.
+        left = [entry for entry in partition.log if entry.base < seq]
+        if seq and not left:
+            left = list(partition.log[-1:])
+        on_shortfall = self._leadership.on_shortfall
+        return await roll_back(self._node.storage, partition, seq, FailoverLog(left), on_shortfall)

@@ -95,6 +95,10 @@ def _partition_of_map(node: Services, partition: Partition) -> dict[str, Any]:
         "high_seq": partition.high_seq,
         "durable_seq": partition.durable_seq,
         "log": partition.log.to_json(),
+        "flushed_seq": partition.flushed_seq,
+        "purge_seq": partition.purge_seq,
+        "trim_seq": partition.trim_seq,
+        "segment_bytes": partition.chain.nbytes,
     }
 
 

@@ -12,6 +12,7 @@ compactor.py   the task that compacts segments in another process
 snapshot_segment.py  the segment of a snapshot that a follower gets
 incoming_segments.py  the files of segments that a leader pushes
 received_chain.py  puts segments that another node has sent in the place of a chain
+received_files.py  the files of segments that are being received
 rollback.py    rolls a partition back
 held_writer.py keeps HELD up to date
 space.py       the free space of the disk

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 class ReceivedChain(NamedTuple):
     """A partition as of ``seq``, as its leader has it: a checkpoint without the sizes of its files.
 
-    ``segments`` are ids (16 bytes), oldest first. Each is a link of the partition's chain, or a received file with its
-    final name. ``log`` may have newer entries than one at ``seq`` needs. ``producers`` is the result of
-    `producers_to_json` as of ``seq``, ``sinks`` that of `last_batches.to_json`. ``files`` are the ids that are received
-    files; None: all that are no links when the chain is installed. A segment that was compacted away meanwhile may
-    still have a file, which is about to be removed, so a caller that counts on links names the others.
+    ``segments`` are ids (16 bytes), oldest first. Each is a link of the partition's chain, a former one that is pinned,
+    or a received file with its final name. ``log`` may have newer entries than one at ``seq`` needs. ``producers`` is
+    the result of `producers_to_json` as of ``seq``, ``sinks`` that of `last_batches.to_json`. ``files`` are the ids
+    that are received files; None: all that are no links when the chain is installed. A segment that was compacted away
+    meanwhile may still have a file, which is about to be removed, so a caller that counts on links names the others.
     """
 
     seq: int
@@ -102,7 +102,8 @@ async def install_received_chain(storage: Storage, partition: Partition, receive
             await storage.all_durable()
             await storage.flusher.write_feeds()
             _check_takes(partition, received)
-            known = {segment.identity.segment_id: segment for segment in partition.chain.segments}
+            retired = storage.pins.retired_of(partition.feed_id, partition.id)
+            known = {segment.identity.segment_id: segment for segment in (*retired, *partition.chain.segments)}
             opened = await storage.host.workers.in_thread(lambda: _open_all(storage, partition, received, known))
             try:
                 wrong = [
@@ -115,6 +116,7 @@ async def install_received_chain(storage: Storage, partition: Partition, receive
                         segment.close()
                 partition.expect(Expected())
                 raise
+            storage.pins.reinstate(opened.values())
     storage.flusher.on_flushed(partition)
 
 

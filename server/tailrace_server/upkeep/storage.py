@@ -34,6 +34,7 @@ from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.incoming_segments import IncomingSegments
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
+from tailrace_server.upkeep.received_files import ReceivedFiles
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 
@@ -88,6 +89,7 @@ class Storage:
         self.flusher.count_partitions = catalog.count_partitions
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
         self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
+        self.received = ReceivedFiles(host, store)
         self.compactor = Compactor(
             host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )

@@ -78,6 +78,7 @@ class Trimmer:
 
         # After a crash any of them may be back: the start removes segments that no manifest names.
         await self._host.workers.in_thread(remove)
+        self._pins.removed(free)
         self._pins.retire(left)  # they are tried again
         for failure in failures:
             raise failure

@@ -1,0 +1,137 @@
+"""A connection to another node for its segments: checkpoints, and parts of files.
+
+It tries nothing again. After an error its answers are out of step, so the caller makes another connection.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.copies.compare import Part
+from tailrace.errors import Forbidden, NotLeader, ProtocolError, Unreachable
+from tailrace.link.address import Address
+from tailrace.link.rules import SILENT_INTERVALS_MAX
+from tailrace.trio.request import connected
+from tailrace.trio.transport import Transport
+from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
+from tailrace.wire.messages import Hello, HelloOk, decode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentFetch, release_to_json
+from tailrace_server.replication.eligibility import why_other_cluster
+from tailrace_server.replication.peers import name_of
+
+if TYPE_CHECKING:
+    from tailrace_server.replication.local_node import LocalNode
+
+
+@asynccontextmanager
+async def segment_source(
+    node: LocalNode, address: Address, role: str, term: int, timeout_s: float
+) -> AsyncIterator[SegmentSource]:
+    """A connection to the node at ``address``, which has to be in ``role`` and ``term``, while the body runs.
+
+    Raises Unreachable, OSError, Forbidden if the node is of another cluster, NotLeader if it has changed its role.
+    """
+    with trio.move_on_after(timeout_s) as in_time:
+        async with connected(node.host.network.connect, address) as transport:
+            source = SegmentSource(transport)
+            peer = await source.greet(Hello(name=f"segments for {name_of(node)}"))
+            why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
+            if why:
+                raise Forbidden(f"{why}: nothing is taken")
+            if (peer.role, peer.term) != (role, term):
+                raise NotLeader(f"{address} is {peer.role} in term {peer.term} now, not {role} in term {term}")
+            in_time.deadline = float("inf")
+            yield source
+    if in_time.cancelled_caught:
+        raise Unreachable(f"{address} has not answered within {timeout_s:g} s")
+
+
+class SegmentSource:
+    """One task uses it. Parts may be asked for before the ones before have come: the answers keep the order."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._decoder = FrameDecoder()
+        self._frames: collections.deque[Frame] = collections.deque()
+        self._interval_s = 3.0  # until the node has told its interval
+        self._id = 0
+        self._asked: collections.deque[tuple[int, SegmentFetch]] = collections.deque()
+
+    async def greet(self, hello: Hello) -> HelloOk:
+        """Greets the node, and returns its answer."""
+        self._transport.send(hello.encode())
+        frame = await self._next()
+        if frame.opcode is not Opcode.HELLO_OK:
+            raise ProtocolError(f"the answer to HELLO is {frame.opcode.name}")
+        peer = HelloOk.decode(frame.body)
+        self._interval_s = peer.noop_interval_s
+        return peer
+
+    async def checkpoint(self, request: CheckpointRequest) -> PartitionCheckpoint:
+        """Asks for a checkpoint. Raises the node's error, or ProtocolError if it is of another partition."""
+        self._id += 1
+        self._transport.send(encode_json(Opcode.SEGMENT_CHECKPOINT, request.to_json(), self._id))
+        frame = await self._next()
+        if (frame.opcode, frame.id) != (Opcode.RESULT, self._id):
+            raise ProtocolError(f"the answer to SEGMENT_CHECKPOINT is {frame.opcode.name}")
+        told = PartitionCheckpoint.from_json(decode_json(frame.body, "RESULT"))
+        if (told.feed_id, told.partition) != (request.feed_id, request.partition):
+            raise ProtocolError(
+                f"the node has told a checkpoint of partition {told.partition} of the feed {told.feed_id.hex()}"
+            )
+        return told
+
+    def ask(self, checkpoint_id: bytes, parts: Iterable[Part]) -> None:
+        """Asks for parts of the files of a checkpoint. Never waits."""
+        for part in parts:
+            self._id += 1
+            fetch = SegmentFetch(checkpoint_id, part.segment.id, part.offset, part.nbytes)
+            self._asked.append((self._id, fetch))
+            self._transport.send(fetch.encode(self._id))
+
+    async def receive(self, parts: Sequence[Part]) -> list[tuple[Part, memoryview]]:
+        """Returns the bytes of ``parts``, the first ones that were asked for and have not come. Raises the error."""
+        received = []
+        for part in parts:
+            id, fetch = self._asked.popleft()
+            frame = await self._next()
+            if frame.id != id:
+                raise ProtocolError(f"the answer to SEGMENT_FETCH {id} is {frame.opcode.name} {frame.id}")
+            received.append((part, fetch.decode_answer(frame)))
+        return received
+
+    def release(self, checkpoint_id: bytes) -> None:
+        """Tells the node that the files are not needed any more. Never waits, also not for the answer."""
+        self._id += 1
+        self._transport.send(encode_json(Opcode.SEGMENT_RELEASE, release_to_json(checkpoint_id), self._id))
+
+    async def _next(self) -> Frame:
+        """Returns the next frame. Raises an ERROR as the error that it has."""
+        silent = 0
+        while True:
+            while self._frames:
+                frame = self._frames.popleft()
+                if frame.opcode is Opcode.ERROR:
+                    raise decode_error(frame.body)
+                if frame.opcode is not Opcode.NOOP:
+                    return frame
+            data = None
+            with trio.move_on_after(self._interval_s / 2):
+                data = await self._transport.receive()
+            if data is None:
+                silent += 1
+                if silent > 2 * SILENT_INTERVALS_MAX:
+                    raise Unreachable(f"{self._transport.peer} is silent")
+                self._transport.send(encode_frame(Opcode.NOOP))
+                continue
+            if not data:
+                raise Unreachable(f"{self._transport.peer} has closed the connection")
+            silent = 0
+            self._frames.extend(self._decoder.receive_data(data))

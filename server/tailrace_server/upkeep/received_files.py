@@ -1,0 +1,184 @@
+"""The files of segments that are being received from another node, and that no chain has yet.
+
+    <id>.seg.new ── all bytes, checksum, header, fsync ──> <id>.seg ── installed (received_chain.py) ──> in a chain
+
+A transfer that is interrupted goes on behind the last byte, also with another checkpoint that has the same segment. The
+start removes all of these files: no manifest names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import trio
+import xxhash
+
+from tailrace.copies.compare import Part
+from tailrace.copies.layout import SegmentCopy
+from tailrace.copies.receiver import why_wrong
+from tailrace.errors import BadSegment
+from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader
+from tailrace_server.host.disk import TEMPORARY, Disk, File, raise_if_no_space
+from tailrace_server.manifest import ManifestStore
+from tailrace_server.partition.partition import Partition
+from tailrace_server.runtime.host import Host
+
+# The partitions that are received at a time: while one waits for the disk, others use the network. It bounds the
+# memory, too: two windows of at most 8 MiB each.
+PARTITIONS_AT_ONCE = 4
+# The seconds after which files that nothing has been added to are removed: their follower has found another way.
+UNUSED_SECONDS = 600.0
+
+
+class ReceivedSegment:
+    """The file of one segment. Its methods wait for the disk; ``offset`` is the count of bytes that it has."""
+
+    def __init__(self, disk: Disk, path: str, header: SegmentHeader, segment: SegmentCopy) -> None:
+        self.segment = segment
+        self.path = path
+        self.offset = 0
+        self.is_whole = False  # it is verified, and has its name
+        self._disk = disk
+        self._header = header
+        self._sum = xxhash.xxh3_128()
+        self._file: File | None = None
+
+    def add(self, data: memoryview) -> None:
+        """Writes the next bytes, and finishes the file with the last ones.
+
+        Raises BadSegment if the bytes are not those of the segment, and forgets all of them; NoSpace, OSError.
+        """
+        try:
+            if self._file is None:
+                new = self.path + TEMPORARY
+                self._file = self._disk.open(new, writable=True) if self.offset else self._disk.create(new)
+            self._file.write_at(self.offset, [data], len(data))
+            left = max(self.segment.nbytes - END_BYTES - self.offset, 0)
+            self._sum.update(data[:left])
+            self.offset += len(data)
+            if self.offset == self.segment.nbytes:
+                self._finish(self._file)
+        except OSError as error:
+            raise_if_no_space(error, f"at {self.path}")
+            raise
+
+    def _finish(self, file: File) -> None:
+        first = file.read_at(0, HEADER_BYTES)
+        last = file.read_at(max(self.offset - END_BYTES, 0), END_BYTES)
+        wrong = why_wrong(self.segment, self._header, self.offset, self._sum.intdigest(), first, last)
+        if wrong:
+            self.remove()
+            raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
+        file.sync()
+        self.close()
+        self._disk.rename(self.path + TEMPORARY, self.path)
+        self.is_whole = True
+
+    def close(self) -> None:
+        """Closes the file; the bytes stay. May be called again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Removes the file, and begins anew. OSError."""
+        self.close()
+        path = self.path if self.is_whole else self.path + TEMPORARY
+        if self._disk.exists(path):
+            self._disk.remove(path)
+        self.offset, self.is_whole = 0, False
+        self._sum.reset()
+
+
+class PartitionFiles:
+    """The received files of one partition."""
+
+    def __init__(self, host: Host, store: ManifestStore, partition: Partition) -> None:
+        self.used_at = 0.0  # monotonic
+        self.in_use = False
+        self._host = host
+        self._store = store
+        self._partition = partition
+        self._segments: dict[bytes, ReceivedSegment] = {}
+
+    def offset(self, segment: SegmentCopy) -> int:
+        """Returns the count of bytes that are here of ``segment``."""
+        found = self._segments.get(segment.id)
+        return 0 if found is None or found.segment != segment else found.offset
+
+    async def store_parts(self, received: Sequence[tuple[Part, memoryview]]) -> None:
+        """Writes parts behind the bytes that are there. Raises BadSegment, NoSpace, OSError."""
+        self.used_at = self._host.clock.monotonic()
+        segments = [self._of(part.segment) for part, _ in received]
+
+        def store() -> None:
+            for segment, (part, data) in zip(segments, received, strict=True):
+                assert segment.offset == part.offset, "parts come in their order"
+                segment.add(data)
+
+        await self._host.workers.in_thread(store)
+
+    def _of(self, segment: SegmentCopy) -> ReceivedSegment:
+        partition, found = self._partition, self._segments.get(segment.id)
+        if found is None or found.segment != segment:
+            if found is not None:
+                found.close()
+            path = self._store.segment_path(partition.feed_id, partition.id, segment.id)
+            header = SegmentHeader(partition.feed_id, partition.id, segment.id)
+            found = self._segments[segment.id] = ReceivedSegment(self._host.disk, path, header, segment)
+        return found
+
+    def close(self) -> None:
+        """Closes the files. They stay, and may be continued."""
+        for segment in self._segments.values():
+            segment.close()
+
+    async def remove(self, kept: Collection[bytes] = ()) -> None:
+        """Removes all files but those of the ids ``kept``, which are in a chain now. OSError."""
+        gone = [segment for id, segment in self._segments.items() if id not in kept]
+        self._segments.clear()
+
+        def remove() -> None:
+            for segment in gone:
+                segment.remove()
+
+        if gone:
+            await self._host.workers.in_thread(remove)
+
+
+class ReceivedFiles:
+    """The received files of a node, by partition. A node has one."""
+
+    def __init__(self, host: Host, store: ManifestStore) -> None:
+        self._host = host
+        self._store = store
+        self._files: dict[Partition, PartitionFiles] = {}
+        self._limiter: trio.CapacityLimiter | None = None
+
+    @property
+    def limiter(self) -> trio.CapacityLimiter:
+        """Bounds the partitions that are received at a time."""
+        if self._limiter is None:  # a limiter belongs to the loop that it is made in
+            self._limiter = trio.CapacityLimiter(PARTITIONS_AT_ONCE)
+        return self._limiter
+
+    def of(self, partition: Partition) -> PartitionFiles:
+        """Returns the files of ``partition``, to receive more of them."""
+        if partition not in self._files:
+            self._files[partition] = PartitionFiles(self._host, self._store, partition)
+        found = self._files[partition]
+        found.used_at = self._host.clock.monotonic()
+        return found
+
+    async def discard(self, partition: Partition, kept: Collection[bytes] = ()) -> None:
+        """Removes the files of ``partition`` but those of the ids ``kept``, which are in a chain now. OSError."""
+        found = self._files.pop(partition, None)
+        if found is not None:
+            await found.remove(kept)
+
+    async def expire(self) -> None:
+        """Removes the files to which nothing was added for UNUSED_SECONDS. OSError."""
+        oldest = self._host.clock.monotonic() - UNUSED_SECONDS
+        for partition, files in list(self._files.items()):
+            if not files.in_use and files.used_at <= oldest and self._files.get(partition) is files:
+                await self.discard(partition)

@@ -1,0 +1,315 @@
+"""A member that is far behind copies its leader's segments, and goes on by stream."""
+
+import dataclasses
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+
+from tailrace.block import encode_block
+from tailrace.errors import UnknownCheckpoint
+from tailrace_server.replication import catching_up
+from tailrace_server.state.last_batches import to_json
+from tailrace_server.upkeep import received_files
+from tailrace_server.upkeep.received_files import PartitionFiles
+
+
+@pytest.fixture
+async def members(tmp_path, nursery):
+    made = make_set(tmp_path, nursery, replication=dataclasses.replace(REPLICATION, catch_up_bytes_min=0))
+    await made.start()
+    await made.settled()
+    return made
+
+
+@pytest.fixture
+def caught_up(monkeypatch):
+    """The partitions whose segments were installed, in order, with the seqs that they stood at before."""
+    installed, install = [], catching_up.install_received_chain
+
+    async def noted(storage, partition, received):
+        before = partition.high_seq
+        await install(storage, partition, received)
+        installed.append((partition.id, before, partition.high_seq))
+
+    monkeypatch.setattr(catching_up, "install_received_chain", noted)
+    return installed
+
+
+def numbered(first, count):
+    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
+
+
+async def put(feed, rows, level="quorum"):
+    async with feed.writer(level=level) as writer:
+        for key, value in rows.items():
+            await writer.put(key, value)
+
+
+async def flush(node, feed="orders"):
+    partitions = node.node.feeds.named(feed).partitions
+    for partition in partitions:
+        await node.node.storage.flusher.flush_all(partition)
+    return partitions
+
+
+async def away(members, client, partitions=1, **options):
+    """A feed of which the third member has the first rows only; the leader has flushed all but the last ones."""
+    feed = await client.create_feed("orders", partitions=partitions, **options)
+    await put(feed, numbered(0, 50))
+    await members.level("orders")
+    await members[2].stop()
+    await put(feed, numbered(50, 200))
+    await flush(members[0])
+    await put(feed, numbered(250, 5))
+    return feed
+
+
+def check_level(members):
+    rows = members.leader.rows("orders")
+    for member in members:
+        if member.is_up:
+            assert member.rows("orders") == rows
+            member.node.check()
+    return rows
+
+
+async def test_an_empty_member_copies_segments_and_gets_its_vote(members, caught_up):
+    async with members.client() as client:
+        feed = await away(members, client, partitions=3)
+        members[2].replace_disk()
+        await members[2].start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert sorted(id for id, _, _ in caught_up) == [0, 1, 2]
+        for ours, theirs in zip(
+            *(m.node.feeds.named("orders").partitions for m in (members[2], members[0])), strict=True
+        ):
+            ids = [[s.identity.segment_id for s in p.chain.segments] for p in (ours, theirs)]
+            assert ids[0] == ids[1]
+        await until(lambda: members[2].is_up and members[2].member.local.file.now.votes)
+        await members[1].stop()  # the member that has caught up counts for the majority
+        await put(feed, numbered(300, 10))
+        assert members[2].rows("orders") == numbered(0, 255) | numbered(300, 10)
+
+
+async def test_a_member_that_was_away_copies_segments(members, caught_up):
+    async with members.client() as client:
+        await away(members, client)
+        await members[2].start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert [before for _, before, _ in caught_up] == [50]
+        await members[2].kill()
+        await members[2].start()
+        await members.level("orders")
+        check_level(members)
+        assert len(caught_up) == 1, "after a restart nothing is missing"
+
+
+async def test_a_dead_tail_is_rolled_back_first(members, caught_up):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await put(feed, numbered(0, 50))
+        await members.level("orders")
+        old = await members.settled()
+        others = [member for member in members if member is not old]
+        for member in others:
+            await member.stop()
+        async with members.client() as alone:
+            await put(alone.feed("orders"), {b"tail": b"lost"}, "disk")
+        await old.kill()
+        for member in others:
+            await member.start()
+        await others[0].promote()
+        leader = await members.settled()
+        await put(feed, numbered(50, 100))
+        await flush(leader)
+        await old.start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 150)
+        assert (0, 50, 150) in caught_up
+
+
+async def test_a_member_below_a_trim_does_not_go_back_to_0(members, caught_up):
+    """So it owes nothing: it has all that it acknowledged at each moment."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1, retention="history")
+        await put(feed, numbered(0, 10))
+        await members.level("orders")
+        await members[2].stop()
+        await put(feed, numbered(100, 10))
+        [partition] = await flush(members[0])
+        await put(feed, numbered(200, 10))
+        await flush(members[0])
+        await members[0].node.storage.installer.drop_oldest(partition, 1)
+        await members[2].start()
+        await members.level("orders")
+        assert caught_up == [(0, 10, 30)]
+        assert members[2].rows("orders") == numbered(200, 10)
+        assert not members[2].member.local.file.now.owes
+        [copy] = members[2].node.feeds.named("orders").partitions
+        assert copy.trim_seq == partition.trim_seq
+
+
+async def test_what_a_resend_is_known_by_comes_with_the_segments(members, caught_up):
+    async with members.client() as client:
+        feed = await away(members, client)
+        async with feed.stage() as stage:
+            await stage.put(b"batch", b"1")
+            sealed = await stage.seal()
+        await feed.publish("job", 1, [sealed])
+        await flush(members[0])
+        await members[2].start()
+        await members.level("orders")
+        assert caught_up
+        [ours], [theirs] = (m.node.feeds.named("orders").partitions for m in (members[2], members[0]))
+        results = [
+            {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
+            for partition in (ours, theirs)
+        ]
+        assert results[0] == results[1]
+        assert to_json(ours.sinks.as_of(ours.high_seq)) == to_json(theirs.sinks.as_of(theirs.high_seq))
+
+
+async def test_other_partitions_stream_meanwhile(members, monkeypatch, caught_up):
+    """A member that copies one partition for long acknowledges the others all the same."""
+    async with members.client() as client:
+        await away(members, client)
+        near = await client.create_feed("near", partitions=1)
+        may_go_on, store = trio.Event(), PartitionFiles.store_parts
+
+        async def wait(files, received):
+            await may_go_on.wait()
+            await store(files, received)
+
+        monkeypatch.setattr(PartitionFiles, "store_parts", wait)
+        await members[2].start()
+        await until(lambda: members[2].member.following is not None)
+        await members[1].stop()
+        await put(near, numbered(0, 5))  # at level quorum: the third member is needed
+        may_go_on.set()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert caught_up
+
+
+async def test_a_checkpoint_that_expires_is_asked_for_again_and_files_stay(members, monkeypatch, caught_up):
+    async with members.client() as client:
+        await away(members, client)
+        [partition] = members[0].node.feeds.named("orders").partitions
+        monkeypatch.setattr(catching_up, "WINDOW_BYTES_FIRST", 4_096)
+        monkeypatch.setattr(catching_up, "next_window", lambda window_bytes, seconds: 4_096)
+        checkpoints, received, store = members[0].node.storage.checkpoints, 0, PartitionFiles.store_parts
+
+        async def note(files, parts):
+            nonlocal received
+            if received == 0:
+                for kept in list(checkpoints._kept):
+                    checkpoints.release(kept)
+            received += sum(len(data) for _, data in parts)
+            await store(files, parts)
+
+        monkeypatch.setattr(PartitionFiles, "store_parts", note)
+        await members[2].start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert caught_up
+        assert received == partition.chain.nbytes > 8_192, "bytes that were here came again"
+
+
+async def test_a_leader_that_keeps_no_checkpoint_is_streamed_from(members, monkeypatch, caught_up):
+    async with members.client() as client:
+        await away(members, client)
+
+        async def refuse(*_, **__):
+            raise UnknownCheckpoint("it is gone")
+
+        monkeypatch.setattr(members[0].node.storage.checkpoints, "take", refuse)
+        await members[2].start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert not caught_up
+
+
+async def test_damaged_bytes_are_not_installed(members, monkeypatch, caught_up):
+    async with members.client() as client:
+        await away(members, client)
+        store = PartitionFiles.store_parts
+
+        async def damage(files, parts):
+            await store(files, [(part, memoryview(bytes(len(data)))) for part, data in parts])
+
+        monkeypatch.setattr(PartitionFiles, "store_parts", damage)
+        await members[2].start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert not caught_up
+
+
+async def test_a_change_of_leader_in_between_leaves_the_old_state(members, monkeypatch, caught_up):
+    async with members.client() as client:
+        feed = await away(members, client)
+        waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
+
+        async def wait(files, received):
+            waiting.set()
+            await may_go_on.wait()
+            await store(files, received)
+
+        monkeypatch.setattr(PartitionFiles, "store_parts", wait)
+        await members[2].start()
+        await waiting.wait()
+        [partition] = members[2].node.feeds.named("orders").partitions
+        await members[1].promote()
+        assert partition.high_seq == 50
+        may_go_on.set()
+        await put(feed, numbered(300, 10))
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255) | numbered(300, 10)
+
+
+async def test_files_that_are_not_used_are_removed(members, monkeypatch):
+    async with members.client() as client:
+        await away(members, client)
+
+        async def refuse(files, received):
+            await PartitionFiles_store(files, received)
+            raise OSError("the follower has found another way")
+
+        PartitionFiles_store = PartitionFiles.store_parts
+        monkeypatch.setattr(PartitionFiles, "store_parts", refuse)
+        await members[2].start()
+        await members.level("orders")
+        check_level(members)
+        monkeypatch.setattr(received_files, "UNUSED_SECONDS", 0.0)
+        storage = members[2].node.storage
+        [partition] = members[2].node.feeds.named("orders").partitions
+        directory = storage.store.partition_directory(partition.feed_id, partition.id)
+        await storage.received.expire()
+        named = {segment.path.rpartition("/")[2] for segment in partition.chain.segments}
+        assert {name for name in storage.host.disk.names(directory) if ".seg" in name} == named
+
+
+async def test_a_resend_after_the_catch_up_is_written_once(members, caught_up):
+    """The member that has caught up leads: it knows the blocks whose rows it has by segments."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await members.level("orders")
+        await members[2].stop()
+        await put(feed, numbered(0, 20))
+        [partition] = members[0].node.feeds.named("orders").partitions
+        [entry] = [e for e in partition.producers.snapshot(0.0)[0] if e.results]
+        number, result = entry.results[-1]
+        await flush(members[0])
+        await members[2].start()
+        await members.level("orders")
+        assert caught_up
+        await members[2].promote()
+        await members.settled()
+        [copy] = members[2].node.feeds.named("orders").partitions
+        block = encode_block(
+            [b"0"], [b"again"], partition=0, producer_id=entry.producer_id, producer_seq=number, compress=False
+        )
+        decision = copy.producers.decide(block.header.producer_id, number, resend=True, now=0.0)
+        assert decision.result == result

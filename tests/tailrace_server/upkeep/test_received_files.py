@@ -1,0 +1,115 @@
+"""Files that are received: verified, continued, and removed if no chain takes them."""
+
+import errno
+
+import pytest
+
+from tailrace.copies.compare import Part
+from tailrace.copies.layout import SegmentCopy
+from tailrace.errors import BadSegment, NoSpace
+from tailrace_server.upkeep.received_chain import prepare_to_receive
+
+
+@pytest.fixture
+async def sent(make_engine):
+    """A segment as a node tells it, its bytes, and the engine and partition that receive it."""
+    leader, replica = make_engine(), make_engine()
+    source = leader.create()
+    leader.put(source, (b"a", b"1"), (b"b", b"2"))
+    segment = await leader.flusher.flush(source)
+    data = bytes(leader.disk.content(segment.path))
+    told = SegmentCopy(segment.identity.segment_id, len(data), segment.read_checksum(), 1, 2)
+    partition = replica.create()
+    await prepare_to_receive(replica.node.storage, partition)
+    return told, data, replica, partition
+
+
+def part(told, data, begin, end):
+    return Part(told, begin, end - begin), memoryview(data)[begin:end]
+
+
+async def test_a_file_comes_in_parts_and_has_its_name_at_the_end(sent):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    await files.store_parts([part(told, data, 0, 100)])
+    assert files.offset(told) == 100
+    files.close()  # the connection has ended
+    assert replica.segments(partition) == []
+    files = replica.node.storage.received.of(partition)
+    await files.store_parts([part(told, data, 100, 200), part(told, data, 200, len(data))])
+    assert replica.segments(partition) == [told.file_name]
+    path = replica.node.storage.store.segment_path(partition.feed_id, partition.id, told.id)
+    assert bytes(replica.disk.content(path)) == data
+
+
+@pytest.mark.parametrize("place", [10, 500, -30, -10, -1])
+async def test_a_flipped_byte_is_found_and_the_file_begins_anew(sent, place):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    wrong = bytearray(data)
+    wrong[place] ^= 1
+    with pytest.raises(BadSegment):
+        await files.store_parts([part(told, bytes(wrong), 0, len(data))])
+    assert files.offset(told) == 0
+    assert replica.segments(partition) == []
+    await files.store_parts([part(told, data, 0, len(data))])
+    assert replica.segments(partition) == [told.file_name]
+
+
+@pytest.mark.parametrize("nbytes", [1, 24, 87, 88])
+async def test_a_segment_of_a_few_bytes_is_none(sent, nbytes):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    with pytest.raises(BadSegment):
+        await files.store_parts([part(told._replace(nbytes=nbytes), data[-nbytes:], 0, nbytes)])
+    assert replica.segments(partition) == []
+
+
+async def test_a_full_disk_keeps_what_has_come(sent):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    await files.store_parts([part(told, data, 0, 100)])
+    replica.fail("write_at", ".seg", errno.ENOSPC)
+    with pytest.raises(NoSpace):
+        await files.store_parts([part(told, data, 100, len(data))])
+    assert files.offset(told) == 100
+    await files.store_parts([part(told, data, 100, len(data))])
+    assert replica.segments(partition) == [told.file_name]
+
+
+async def test_another_segment_of_the_same_id_begins_anew(sent):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    other = told._replace(nbytes=told.nbytes + 1)
+    await files.store_parts([part(other, data, 0, 100)])
+    assert files.offset(told) == 0
+    await files.store_parts([part(told, data, 0, len(data))])
+    assert replica.segments(partition) == [told.file_name]
+
+
+async def test_unused_files_go_after_a_while(sent):
+    told, data, replica, partition = sent
+    received = replica.node.storage.received
+    await received.of(partition).store_parts([part(told, data, 0, 100)])
+    await received.expire()
+    assert received.of(partition).offset(told) == 100
+    replica.clock.advance(601)
+    files = received.of(partition)  # in use again
+    replica.clock.advance(601)
+    files.in_use = True
+    await received.expire()
+    assert files.offset(told) == 100
+    files.in_use = False
+    await received.expire()
+    directory = replica.node.storage.store.partition_directory(partition.feed_id, partition.id)
+    assert replica.disk.names(directory) == ["MANIFEST"]
+
+
+async def test_a_start_removes_files_that_no_manifest_names(sent):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    await files.store_parts([part(told, data, 0, len(data))])
+    await files.store_parts([part(told._replace(id=b"h" * 16), data, 0, 100)])
+    replica.kill()
+    directory = replica.node.storage.store.partition_directory(partition.feed_id, partition.id)
+    assert replica.disk.names(directory) == ["MANIFEST"]
