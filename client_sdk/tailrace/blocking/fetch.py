@@ -70,9 +70,13 @@ def _take(runner: BlockingRunner, step: FetchStep, timeout: float | None) -> Any
         arrived = _Arrived(step)
         fetch = FetchParts(step.checkpoint_id, step.parts, arrived.add)
         try:
-            return runner.ask(fetch, runner.deadline(timeout), arrived)
-        finally:
+            answer = runner.ask(fetch, runner.deadline(timeout), arrived)
+        except TailraceError:
             arrived.do()
+            raise
+        # After an interrupt nothing more is stored: a piece may be lost, and those behind it would take its place.
+        arrived.do()
+        return answer
     if isinstance(step, Continue):
         return None  # each request has a time of its own
     return runner.ask(step, runner.deadline(timeout))
