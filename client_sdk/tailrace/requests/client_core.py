@@ -132,7 +132,7 @@ class ClientCore:
             tombstone_age_s: The seconds that a compact feed keeps a deletion at least. Default 259,200, which is three
                 days.
             replication: "stream", the default, sends each mutation to followers. "segment" sends them whole segments,
-                seconds later, for a fraction of their processor time; level quorum is refused then.
+                seconds later, for less of their processor time under load; level quorum is refused then.
             exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
 
         Returns:
