@@ -264,8 +264,16 @@ class World:
 @contextlib.contextmanager
 def _own_directory():
     """Makes a directory for the files of indexes and for copies, and removes it with them."""
-    with tempfile.TemporaryDirectory(prefix="tailrace-simulation-") as directory:
-        yield Path(directory)
+    directory = Path(tempfile.mkdtemp(prefix="tailrace-simulation-"))
+    try:
+        yield directory
+    finally:
+        for path in sorted(directory.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
+        directory.rmdir()
 
 
 def simulate(seed, *, nodes=1, story=None, profile="", copies=False, trace=None):
