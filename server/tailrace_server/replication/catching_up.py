@@ -91,7 +91,7 @@ class CatchUp:
             finally:
                 files.in_use = False
                 files.close()
-            await storage.received.discard(partition, [s.identity.segment_id for s in partition.chain.segments])
+            await storage.received.discard(partition)
 
     async def _run(self) -> None:
         tries, bytes_before = 0, 0
@@ -129,6 +129,8 @@ class CatchUp:
             if self._is_stopped():
                 return
             await install_received_chain(storage, partition, received)
+            # In the same step: a cancellation comes next, if the leader is not followed any more.
+            storage.received.installed(partition, received.segments)
         finally:
             for segment in here.values():
                 storage.pins.unpin(segment)

@@ -8,7 +8,7 @@ start removes all of these files: no manifest names them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 import xxhash
@@ -133,9 +133,15 @@ class PartitionFiles:
         for segment in self._segments.values():
             segment.close()
 
-    async def remove(self, kept: Collection[bytes] = ()) -> None:
-        """Removes all files but those of the ids ``kept``, which are in a chain now. OSError."""
-        gone = [segment for id, segment in self._segments.items() if id not in kept]
+    def installed(self, ids: Iterable[bytes]) -> None:
+        """Notes that the files of these segments are in a chain, and are not removed any more."""
+        for id in ids:
+            self._segments.pop(id, None)
+
+    async def remove(self) -> None:
+        """Removes all files but those that the chain has. OSError."""
+        held = {segment.identity.segment_id for segment in self._partition.chain.segments}
+        gone = [segment for id, segment in self._segments.items() if id not in held]
         self._segments.clear()
 
         def remove() -> None:
@@ -170,11 +176,16 @@ class ReceivedFiles:
         found.used_at = self._host.clock.monotonic()
         return found
 
-    async def discard(self, partition: Partition, kept: Collection[bytes] = ()) -> None:
-        """Removes the files of ``partition`` but those of the ids ``kept``, which are in a chain now. OSError."""
+    def installed(self, partition: Partition, ids: Iterable[bytes]) -> None:
+        """Notes that the files of these segments of ``partition`` are in its chain, and are not removed any more."""
+        if partition in self._files:
+            self._files[partition].installed(ids)
+
+    async def discard(self, partition: Partition) -> None:
+        """Removes the files of ``partition`` that are in no chain. OSError."""
         found = self._files.pop(partition, None)
         if found is not None:
-            await found.remove(kept)
+            await found.remove()
 
     async def expire(self) -> None:
         """Removes the files to which nothing was added for UNUSED_SECONDS. OSError."""

@@ -313,3 +313,27 @@ async def test_a_resend_after_the_catch_up_is_written_once(members, caught_up):
         )
         decision = copy.producers.decide(block.header.producer_id, number, resend=True, now=0.0)
         assert decision.result == result
+
+
+async def test_files_that_were_installed_stay_if_the_following_ends_right_after(members, monkeypatch):
+    """Nothing is left to be removed later: the chain has the files."""
+    async with members.client() as client:
+        await away(members, client)
+        install, installed = catching_up.install_received_chain, trio.Event()
+
+        async def end(storage, partition, received):
+            await install(storage, partition, received)
+            if not installed.is_set():
+                installed.set()
+                members[2].member.following.stop()
+
+        monkeypatch.setattr(catching_up, "install_received_chain", end)
+        await members[2].start()
+        await installed.wait()
+        await members.level("orders")
+        storage = members[2].node.storage
+        [partition] = members[2].node.feeds.named("orders").partitions
+        monkeypatch.setattr(received_files, "UNUSED_SECONDS", 0.0)
+        await storage.received.expire()
+        assert all(storage.host.disk.exists(segment.path) for segment in partition.chain.segments)
+        check_level(members)
