@@ -69,7 +69,11 @@ class ReceivedSegment:
         if wrong:
             self.remove()
             raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
-        file.sync()
+        try:
+            file.sync()
+        except OSError:
+            self.remove()  # a later fsync would not tell of bytes that are lost
+            raise
         self.close()
         self._disk.rename(self.path + TEMPORARY, self.path)
         self.is_whole = True

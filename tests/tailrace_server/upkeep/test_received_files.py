@@ -77,6 +77,18 @@ async def test_a_full_disk_keeps_what_has_come(sent):
     assert replica.segments(partition) == [told.file_name]
 
 
+async def test_a_file_that_could_not_be_made_durable_begins_anew(sent):
+    """It is whole and has no name: nothing of it would be asked for, and nothing could be installed."""
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    replica.fail("sync", ".seg", errno.EIO)
+    with pytest.raises(OSError, match="."):
+        await files.store_parts([part(told, data, 0, len(data))])
+    assert files.offset(told) == 0
+    await files.store_parts([part(told, data, 0, len(data))])
+    assert replica.segments(partition) == [told.file_name]
+
+
 async def test_another_segment_of_the_same_id_begins_anew(sent):
     told, data, replica, partition = sent
     files = replica.node.storage.received.of(partition)
