@@ -1,6 +1,6 @@
 """The files of segments that a leader pushes: written part by part, verified, and named when they are whole.
 
-    <id>.seg.new ── parts, from the first byte to the last ── checksum, header, fsync ──> <id>.seg
+    <id>.seg.pushed.new ── parts, from the first byte to the last ── checksum, header, fsync ──> <id>.seg
 
 A half file stays while the node runs, so a transfer that broke is continued behind its last byte. The next start
 removes it, as all files that no manifest names.
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
     from tailrace_server.manifest import ManifestStore
     from tailrace_server.partition.partition import Partition
+
+
+# The end of a half file's name. A copy of the same segment (received_files.py) writes to a file of its own.
+_HALF = ".pushed" + TEMPORARY
 
 
 class PushedFile(NamedTuple):
@@ -54,7 +58,7 @@ class IncomingSegment:
         """Writes the next bytes. NoSpace, OSError: ``offset`` is as before."""
         try:
             if self._file is None:
-                self._file = self._disk.create(self.path + TEMPORARY)
+                self._file = self._disk.create(self.path + _HALF)
             self._file.write_at(self.offset, (data,), len(data))
         except OSError as error:
             raise_if_no_space(error, f"for {self.path}")
@@ -79,7 +83,7 @@ class IncomingSegment:
             raise
         self._file.close()
         self._file = None
-        self._disk.rename(self.path + TEMPORARY, self.path)
+        self._disk.rename(self.path + _HALF, self.path)
 
     def _why_wrong(self) -> str:
         if self._file is None or self.offset != self.pushed.nbytes:
@@ -107,7 +111,7 @@ class IncomingSegment:
         if file is not None:
             file.close()
             with contextlib.suppress(OSError):  # the next start removes it
-                self._disk.remove(self.path + TEMPORARY)
+                self._disk.remove(self.path + _HALF)
 
 
 class IncomingSegments:

@@ -71,11 +71,11 @@ class ReceivedSegment:
             raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
         try:
             file.sync()
+            self.close()
+            self._disk.rename(self.path + TEMPORARY, self.path)
         except OSError:
             self.remove()  # a later fsync would not tell of bytes that are lost
             raise
-        self.close()
-        self._disk.rename(self.path + TEMPORARY, self.path)
         self.is_whole = True
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ def test_a_file_gets_its_name_when_it_is_whole(incoming, tmp_path):
     for begin in range(0, len(data), 300):
         assert segment.offset == begin
         segment.add(memoryview(data)[begin : begin + 300])
-        assert [path.name for path in tmp_path.iterdir()] == [pushed.id.hex() + ".seg" + TEMPORARY]
+        assert [path.name for path in tmp_path.iterdir()] == [pushed.id.hex() + ".seg.pushed" + TEMPORARY]
     segment.finish()
     incoming.end(partition)
     assert (tmp_path / f"{pushed.id.hex()}.seg").read_bytes() == data

@@ -7,6 +7,7 @@ import pytest
 from tailrace.copies.compare import Part
 from tailrace.copies.layout import SegmentCopy
 from tailrace.errors import BadSegment, NoSpace
+from tailrace_server.upkeep.incoming_segments import PushedFile
 from tailrace_server.upkeep.received_chain import prepare_to_receive
 
 
@@ -82,11 +83,27 @@ async def test_a_file_that_could_not_be_made_durable_begins_anew(sent):
     told, data, replica, partition = sent
     files = replica.node.storage.received.of(partition)
     replica.fail("sync", ".seg", errno.EIO)
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match="rror"):
         await files.store_parts([part(told, data, 0, len(data))])
     assert files.offset(told) == 0
     await files.store_parts([part(told, data, 0, len(data))])
     assert replica.segments(partition) == [told.file_name]
+
+
+async def test_a_copy_and_a_push_of_the_same_segment_do_not_write_one_file(sent):
+    """The mode of the feed has changed twice. Each checks the bytes that it has written, not those of the file."""
+    told, data, replica, partition = sent
+    storage = replica.node.storage
+    files = storage.received.of(partition)
+    await files.store_parts([part(told, data, 0, 400)])
+    files.close()
+    pushed = storage.incoming.begin(partition, PushedFile(told.id, told.nbytes, told.checksum))
+    pushed.add(data[:100])
+    storage.incoming.interrupt(partition)
+    await files.store_parts([part(told, data, 400, len(data))])
+    path = storage.store.segment_path(partition.feed_id, partition.id, told.id)
+    assert bytes(replica.disk.content(path)) == data
+    storage.incoming.close()
 
 
 async def test_another_segment_of_the_same_id_begins_anew(sent):
