@@ -67,7 +67,6 @@ class Committer:
         self._wanted = trio.Event()
         self._urgent = False
         self._syncing = False
-        self._has_ended = False  # ``run`` was cancelled: each request commits at once
         self._last_asker: object = None
         self._asked_at = 0.0
         self._durations: collections.deque[float] = collections.deque(maxlen=_DURATIONS)
@@ -118,31 +117,22 @@ class Committer:
         now = self._clock.monotonic()
         alone = asker is self._last_asker or now - self._asked_at > ALONE_SECONDS
         self._last_asker, self._asked_at = asker, now
-        if self._has_ended or (alone and self._is_cheap()):
+        if alone and self._is_cheap():
             self._commit_here(now)
         else:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Commits until an fsync fails. After that, nothing more is acknowledged at `disk`.
-
-        When the node stops, this is cancelled beside tasks that still finish a step, such as a rollback. Then the
-        waiting ones are answered at once, and later ones are by ``turn_ended``.
-        """
-        try:
-            while self.failure is None:
-                await self._wanted.wait()
-                if not self._urgent:
-                    with trio.move_on_after(LAZY_SECONDS):
-                        while not self._urgent:
-                            self._wanted = trio.Event()
-                            await self._wanted.wait()
-                self._wanted = trio.Event()
-                await self.commit()
-        finally:
-            self._syncing, self._has_ended = False, True
-            if self._answers and self.failure is None:
-                self._commit_here(self._clock.monotonic())
+        """Commits until an fsync fails. After that, nothing more is acknowledged at `disk`."""
+        while self.failure is None:
+            await self._wanted.wait()
+            if not self._urgent:
+                with trio.move_on_after(LAZY_SECONDS):
+                    while not self._urgent:
+                        self._wanted = trio.Event()
+                        await self._wanted.wait()
+            self._wanted = trio.Event()
+            await self.commit()
 
     async def commit(self) -> None:
         """Does one fsync, if not everything is durable, and tells partitions and writers."""

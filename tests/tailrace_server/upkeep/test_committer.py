@@ -2,7 +2,6 @@ import threading
 
 import pytest
 import trio
-import trio.testing
 from tests.fake_host import FakeClock
 
 from tailrace.errors import NotDurable
@@ -271,22 +270,3 @@ async def test_who_asks_before_the_partitions_were_told_is_answered_after_them(r
     run.committer.turn_ended("asker")
     await settled(run)
     assert run.answers() == [("a", 1, None)]
-
-
-@pytest.mark.parametrize("asks_before", [True, False])
-async def test_a_step_that_is_finished_while_the_node_stops_becomes_durable(made, asks_before):
-    made.journal.seconds = module.INLINE_SECONDS_MAX * 2
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.committer.run)
-        for _ in range(3):  # this disk is slow, so fsyncs are left to the committer's task
-            made.write(answer="before")
-            made.committer.turn_ended(None)
-            await trio.testing.wait_all_tasks_blocked(0.02)
-        if asks_before:
-            made.write(answer="rollback")
-            made.committer.turn_ended(None)
-        nursery.cancel_scope.cancel()
-    if not asks_before:
-        made.write(answer="rollback")
-        made.committer.turn_ended(None)
-    assert made.answers()[-1] == ("rollback", 4, None)
