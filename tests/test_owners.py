@@ -77,6 +77,8 @@ OWNERS = (
     owner("PartitionStreams", f"{CONSUMING}/streams.py", "streams", handled="pop clear update setdefault"),
     owner("PartitionRollback", f"{CONSUMING}/rollbacks.py", "rollback"),
     owner("Rollbacks", f"{CONSUMING}/rollbacks.py", "rollbacks"),
+    owner("CatchUp", f"{CONSUMING}/catch_up.py", "catch_up"),
+    owner("PartitionCatchUp", f"{CONSUMING}/partition_catch_up.py", "copy"),
     owner("Barriers", f"{CONSUMING}/barriers.py", "barriers"),
     owner("ConsumerSession", f"{CONSUMING}/session.py", "session"),
     owner("Leadership", f"{SERVER}/replication/leadership.py", "leadership"),

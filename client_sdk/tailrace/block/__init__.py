@@ -10,11 +10,13 @@
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
     hash_columns.py              the hashes of an Arrow array of keys
     arrays.py                    the columns of blocks as numpy arrays, rows taken out of them, a block made of them
+    filtering.py                 the rows of a block that a filter asks for
     found.py                     the row of a key, as look-ups return it
     row_digest.py                compares two sets of rows, in any order and any blocks
 
 Everything here is pure: bytes in, objects out. Numpy and pyarrow are used if they are installed, and imported at
-the first need (lazy.py). Only arrays.py needs numpy, so import it only in a module that needs numpy, too.
+the first need (lazy.py). Only arrays.py and filtering.py need numpy, so import them only in a module that needs numpy,
+too.
 """
 
 from __future__ import annotations

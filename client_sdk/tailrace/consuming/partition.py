@@ -7,6 +7,7 @@
      │                                                                             v
      └──all handled── ROLLING_BACK ──LOOK_UP──> REFETCHING ──GOT────────────> ROLLING_BACK
                                    └─MEASURE──> MEASURING ──STREAM_OK────────┘
+    WAITING ──COPY──> COPYING ──WAIT──> WAITING: it was far behind, and has read segments (``catch_up``)
     ENDED: the partition has reached the end that was asked for
 
 ``TRANSITIONS`` holds this drawing as data. Only this file sets the fields of a `ConsumedPartition`.
@@ -37,6 +38,7 @@ class ConsumerState(enum.Enum):
     REQUESTED = "requested"
     OPEN = "open"
     IN_SNAPSHOT = "in snapshot"
+    COPYING = "copying segments"  # it catches up by segments, and has no stream
     ROLLING_BACK = "rolling back"  # the program has to handle an event first
     REFETCHING = "refetching"  # the node looks up keys
     MEASURING = "measuring"  # the node is asked which seq it shows, after the last look-up
@@ -49,6 +51,7 @@ class Step(enum.Enum):
     """A step of the consumer itself. The steps of the node are the opcodes of its frames."""
 
     REQUEST = "asks for the stream"
+    COPY = "catches up by segments"
     ROLL_BACK = "begins a rollback"
     LOOK_UP = "looks up keys"
     MEASURE = "asks which seq the node shows"
@@ -87,6 +90,7 @@ TRANSITIONS: dict[tuple[ConsumerState, Opcode | Step], ConsumerState] = {
     (ConsumerState.MEASURING, Opcode.STREAM_END): ConsumerState.WAITING,
     (ConsumerState.MEASURING, Opcode.ERROR): ConsumerState.WAITING,
     (ConsumerState.WAITING, Step.REQUEST): ConsumerState.REQUESTED,
+    (ConsumerState.WAITING, Step.COPY): ConsumerState.COPYING,
     (ConsumerState.OPEN, Step.ROLL_BACK): ConsumerState.ROLLING_BACK,  # its STREAM_OK has shown that one is due
     (ConsumerState.ROLLING_BACK, Step.ROLL_BACK): ConsumerState.ROLLING_BACK,  # after the node's ROLLBACK
     (ConsumerState.ROLLING_BACK, Step.LOOK_UP): ConsumerState.REFETCHING,
@@ -204,6 +208,12 @@ class ConsumedPartition:
         """Notes that the stream is asked for under this id."""
         self.step(Step.REQUEST)
         self.stream_id = stream_id
+
+    def copy(self, reason: str, now: float) -> None:
+        """Notes that the partition catches up by segments, and has no stream."""
+        self.step(Step.COPY)
+        self.stream_id = 0  # no frame has it; the last one may be another partition's on this connection
+        self.reason, self.since = reason, now
 
     def look_up(self, request_id: int) -> None:
         """Notes that the node is asked for keys under this id."""

@@ -50,10 +50,13 @@ class ReplicaStreams(PartitionStreams):
         jitter: Callable[[], float] = random,
         *,
         has_others: bool = False,
+        window_bytes: int = 8 * 1024 * 1024,
     ) -> None:
         """Makes the streams; the arguments are those of `PartitionStreams`."""
         subscription = subscription._replace(by_index=True, on_rollback="follow", ring_rows=0)
-        super().__init__(subscription, clock, on_stopped, emit, jitter, has_others=has_others)
+        super().__init__(
+            subscription, clock, on_stopped, emit, jitter, has_others=has_others, window_bytes=window_bytes
+        )
         self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
         # Failures by partition since its last complete run. STREAM_OK does not reset the count, because a damaged
         # segment is read up to the damage each time.

@@ -99,7 +99,13 @@ class ConsumerSession:
         self._barriers = Barriers(clock, jitter)
         kind = PartitionStreams if subscription.replica is None else ReplicaStreams
         self._streams = kind(
-            subscription, clock, self._barriers.stream_stopped, self._queue.extend, jitter, has_others=has_others
+            subscription,
+            clock,
+            self._barriers.stream_stopped,
+            self._queue.extend,
+            jitter,
+            has_others=has_others,
+            window_bytes=hello.window_bytes,
         )
 
     # The link
@@ -271,6 +277,8 @@ class ConsumerSession:
                 frame = self._frames.popleft()
                 handler = _HANDLERS.get(frame.opcode)  # as `_receive`, with a call less for each event
                 queued = self._streams.receive(frame) if handler is None else handler(self, frame)
+            elif self._streams.catch_up.hand_out():
+                continue
             else:
                 return None
             if queued is None:
@@ -286,9 +294,13 @@ class ConsumerSession:
         while True:
             if any(not isinstance(event, bytes) for event, *_ in self._queue):
                 return True
-            if not self._frames or self._error is not None:
+            if self._error is not None:
                 return False
             try:
+                if not self._frames:
+                    if self._streams.catch_up.hand_out():
+                        continue
+                    return False
                 queued = self._receive(self._frames.popleft())
             except TailraceError as error:
                 self._error = error
@@ -391,7 +403,7 @@ class ConsumerSession:
                 raise NotLeader(message)
             self._streams.fail(BadPosition(message))
         self.peer = peer
-        self._streams.greeted(peer.role)
+        self._streams.greeted(peer.role, peer.node_id)
         self._greeted, self.last_error = True, None
         # A quarter of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
@@ -415,6 +427,7 @@ class ConsumerSession:
             )
         self.feed_id = feed_id
         self._linked = True
+        self._streams.catch_up.heard_of(high_seqs)
         if not self._streams.partitions:
             self._check_stored(feed_id)
             self._streams.begin(high_seqs, logs)
@@ -436,6 +449,8 @@ class ConsumerSession:
             return
         # Silence, or damage on the way, ends this connection only, if a node has said hello before.
         of_connection = frame.id == 0 and self.peer is not None and isinstance(error, ProtocolError | TooLarge)
+        if of_connection:
+            self._streams.catch_up.node_refused()
         if of_connection or isinstance(error, Retryable):
             raise error
         self._streams.fail(error)

@@ -1,6 +1,6 @@
 """The streams of a consumer's partitions on one connection: requests out, frames in, events out. Sans-IO.
 
-    a STREAM_REQUEST for each partition
+    a STREAM_REQUEST for each partition; before it, segments for one that is far behind (``catch_up``)
     then STREAM_OK; or ROLLBACK and its steps (``rollbacks``); or an end, and a new request after a pause
     then SNAPSHOT_START, BLOCK ..., SNAPSHOT_END, as events
 
@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import NoReturn
 
 from tailrace.block import Block
+from tailrace.consuming.catch_up import CatchUp
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import ResumeAction, decide
@@ -73,6 +74,7 @@ class PartitionStreams:
         jitter: Callable[[], float] = random.random,
         *,
         has_others: bool = False,
+        window_bytes: int = 8 * 1024 * 1024,
     ) -> None:
         """Makes the streams; `begin` names their partitions.
 
@@ -83,6 +85,7 @@ class PartitionStreams:
             emit: Takes events that no frame has brought.
             jitter: Returns a number from 0 to 1, to spread retries.
             has_others: True if other nodes could be asked.
+            window_bytes: The bytes of segments that may be under way or waiting.
         """
         self._subscription = subscription
         self._clock = clock
@@ -108,6 +111,7 @@ class PartitionStreams:
         self.node_state = subscription.state  # the state that a request wants of the node
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(subscription, self)
+        self.catch_up = CatchUp(subscription, self, window_bytes)
         self._on_history: Callable[[], None] | None = None
 
     def _handler_table(self) -> dict[Opcode, Handler]:
@@ -144,8 +148,9 @@ class PartitionStreams:
         """Begins with new stream ids, since each connection has its own."""
         self._ids = itertools.count(1)
 
-    def greeted(self, role: str) -> None:
-        """Notes the node's role, "leader" or "follower"."""
+    def greeted(self, role: str, node_id: str) -> None:
+        """Notes the node's role, "leader" or "follower", and its id."""
+        self.catch_up.greeted(node_id)
         if self._subscription.state == "any":
             self.node_state = role
 
@@ -154,6 +159,7 @@ class PartitionStreams:
         self._closing.clear()
         self._by_stream.clear()
         self.rollbacks.connection_lost()
+        self.catch_up.connection_lost()
         self._dropped_bytes = 0
         now = self._clock()
         for partition in self._partitions.values():
@@ -185,8 +191,10 @@ class PartitionStreams:
 
     @property
     def answered(self) -> bool:
-        """True if every partition has an open stream, has reached its end, or is rolled back."""
-        return bool(self._partitions) and not any(p.state in _NOT_AGREED for p in self._partitions.values())
+        """True if every partition has an open stream, catches up, is rolled back, or has reached its end."""
+        if not self._partitions or self.catch_up.is_unsure:
+            return False
+        return not any(p.state in _NOT_AGREED for p in self._partitions.values())
 
     @property
     def why_not_answered(self) -> str:
@@ -222,20 +230,26 @@ class PartitionStreams:
             out += self.rollbacks.requests(feed_id)
         if self._waiting:
             now = self._clock()
-            out += [self._request(p, feed_id) for p in list(self._waiting.values()) if now >= p.retry_at]
-        return out
+            for partition in [p for p in self._waiting.values() if now >= p.retry_at]:
+                del self._waiting[partition.id]
+                if not self.catch_up.takes(partition):
+                    out.append(self._request(partition, feed_id))
+        return out + self.catch_up.requests(feed_id)
 
     def _request(self, partition: ConsumedPartition, feed_id: bytes) -> bytes:
-        del self._waiting[partition.id]
         stream_id = self.register(partition)
         partition.request(stream_id)
         return stream_request(self._subscription, partition, self.node_state, feed_id).encode(stream_id)
 
     def register(self, partition: ConsumedPartition) -> int:
         """Returns the id of the next request. The frames that answer it go to ``partition``."""
-        stream_id = next(self._ids)
+        stream_id = self.new_id()
         self._by_stream[stream_id] = partition
         return stream_id
+
+    def new_id(self) -> int:
+        """Returns the id of a request that is not of a stream."""
+        return next(self._ids)
 
     # Frames in
 
@@ -243,9 +257,11 @@ class PartitionStreams:
         """Handles a frame of a stream. Returns its event, if any. Raises the error that ends the connection."""
         opcode, _, stream_id, body = frame
         partition = self._by_stream.get(stream_id)
-        if partition is None:  # the stream was closed meanwhile
+        if partition is None:  # the stream was closed meanwhile, or it is an answer about segments
             if opcode is Opcode.BLOCK:
                 self._dropped_bytes += len(body)
+            else:
+                self.catch_up.receive(frame)
             return None
         handler = self._handlers.get(opcode)
         if handler is None:
@@ -254,13 +270,15 @@ class PartitionStreams:
         return handler(self, partition, body)
 
     def refused(self, stream_id: int, error: TailraceError) -> bool:
-        """Asks for a stream again that the node has answered with an ERROR.
+        """Asks for a stream again that the node has answered with an ERROR; or takes that as an answer about segments.
 
         A plain TailraceError may pass, too: a segment that cannot be read, or an error that a newer node knows.
 
         Returns:
             False if the error is not of a stream, or if asking this node again does not help.
         """
+        if self.catch_up.refused(stream_id, error):
+            return True
         partition = self._by_stream.get(stream_id)
         may_pass = isinstance(error, Retryable) or type(error) is TailraceError
         if partition is None or not may_pass or isinstance(error, NotLeader):  # NotLeader: another node is asked
@@ -332,10 +350,7 @@ class PartitionStreams:
             if decision.action is not ResumeAction.STREAM:
                 self.close(partition)
                 return self.rollbacks.begin(partition, decision, answer.log, "rows that were delivered above were lost")
-        known = partition.log
-        partition.open(answer, self._clock())
-        if answer.log != known and self._on_history is not None:
-            self._on_history()
+        self.agree(partition, answer)
         if self._subscription.since == "now" and partition.id not in self.handled:
             assert partition.position is not None
             self.handled[partition.id] = partition.position
@@ -343,6 +358,13 @@ class PartitionStreams:
             self.close(partition)
             self.wait(partition, "its end belongs to a history that was replaced", self._clock())
         return None
+
+    def agree(self, partition: ConsumedPartition, answer: StreamOk) -> None:
+        """Notes that the node serves the partition from the consumer's position on, with the log in ``answer``."""
+        known = partition.log
+        partition.open(answer, self._clock())
+        if answer.log != known and self._on_history is not None:
+            self._on_history()
 
     def close(self, partition: ConsumedPartition) -> None:
         """Closes the partition's stream, and ignores the frames that are under way."""
@@ -424,6 +446,7 @@ class PartitionStreams:
         """Has the stream asked for (again) at ``retry_at``, in monotonic seconds."""
         self.forget(partition)
         self.rollbacks.abandon(partition)
+        self.catch_up.abandon(partition)
         partition.wait(reason, self._clock(), retry_at)
         self._waiting[partition.id] = partition
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tailrace.block.lazy import require_numpy
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bounds, floor_without_ring
 from tailrace.consuming.ring import RING_ROWS, Ring, RingChange
@@ -20,6 +21,7 @@ from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest
 
 _ON_ROLLBACK = ("follow", "stop", "restart")
+_CATCH_UP = ("auto", "segments", "stream")
 
 
 class Subscription(NamedTuple):
@@ -45,6 +47,7 @@ class Subscription(NamedTuple):
         feed_id: The id of the feed; another feed of its name is refused. None: any feed of the name.
         hold: For a replica: chooses from the ``partitions`` of the partition map the ones that are not asked for until
             `ReplicaStreams.release`. None: all are asked for.
+        catch_up: "auto", "segments" or "stream": how a partition that is behind reads what the node has in segments.
     """
 
     feed: str
@@ -65,6 +68,7 @@ class Subscription(NamedTuple):
     until_logs: Mapping[int, FailoverLog] = MappingProxyType({})
     feed_id: bytes | None = None
     hold: Callable[[Sequence[Any]], frozenset[int]] | None = None
+    catch_up: str = "stream"
 
 
 def checked_subscription(
@@ -77,6 +81,7 @@ def checked_subscription(
     filter: StreamFilter,
     on_rollback: str,
     ring: int,
+    catch_up: str,
 ) -> Subscription:
     """Checks the arguments of `Feed.consume`, and returns the subscription. Raises ValueError or TypeError."""
     _check_bound("since", since, ("beginning", "now"))
@@ -84,6 +89,7 @@ def checked_subscription(
     if on_rollback not in _ON_ROLLBACK:
         raise ValueError(f"on_rollback is {on_rollback!r}, but has to be one of {', '.join(map(repr, _ON_ROLLBACK))}")
     filter.check()
+    require_catch_up(catch_up)
     only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
     if only is not None and not only:
         raise ValueError("partitions is empty: name at least one, or leave it out to read all of them")
@@ -91,6 +97,8 @@ def checked_subscription(
     until_us = to_us(until, "until") if isinstance(until, datetime) else None
     if since_us is not None and until_us is not None and until_us < since_us:
         raise ValueError(f"until is {until}, which is before since, {since}")
+    if catch_up == "segments" and (since_us is not None or until_us is not None):
+        raise ValueError('catch_up is "segments", but times are read by the stream: use "auto", or seqs as positions')
     return Subscription(
         feed,
         "now" if isinstance(since, datetime) else since,
@@ -104,7 +112,16 @@ def checked_subscription(
         since_us=since_us,
         until_us=until_us,
         until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
+        catch_up=catch_up,
     )
+
+
+def require_catch_up(mode: str) -> None:
+    """Raises ValueError if there is no such way to catch up, ImportError if a library is missing for it."""
+    if mode not in _CATCH_UP:
+        raise ValueError(f"catch_up is {mode!r}, but has to be one of {', '.join(map(repr, _CATCH_UP))}")
+    if mode == "segments":
+        require_numpy()
 
 
 def _check_bound(name: str, value: str | Positions | datetime | None, words: tuple[str | None, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.consuming.subscription import Subscription
+from tailrace.consuming.subscription import Subscription, require_catch_up
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.indexes import Index
 from tailrace.indexes.applier import Applier, IndexBatch, IndexQueue, IndexRollback, Source
@@ -43,13 +43,19 @@ class Awaited(enum.Enum):
 class FollowerCore:
     """A follower without tasks. The shell runs the index's calls, one after another, and wakes its callers."""
 
-    def __init__(self, feed: str, index: Index, ring_rows: int) -> None:
-        """Makes the follower of ``index``. Raises ValueError or TypeError if ``ring_rows`` is not a count."""
+    def __init__(self, feed: str, index: Index, ring_rows: int, catch_up: str) -> None:
+        """Makes the follower of ``index``.
+
+        Raises ValueError or TypeError if ``ring_rows`` is not a count, ValueError if ``catch_up`` does not exist, and
+        ImportError if it needs a library that is missing.
+        """
+        require_catch_up(catch_up)
         self.index = index
         self.applier = Applier(index)
         self.applied_rows = 0
         self._feed = feed
         self._ring_rows = count("ring", ring_rows)
+        self._catch_up = catch_up
         self._applied = 0  # events
         self._positions: Positions | None = None
         self._partitions: frozenset[int] = frozenset()
@@ -72,7 +78,9 @@ class FollowerCore:
 
     def subscription(self, checkpoint: Checkpoint | None, level: Level) -> Subscription:
         """Returns the subscription that goes on from the index's checkpoint, or begins anew."""
-        subscription = Subscription(self._feed, visibility=level, ring_rows=self._ring_rows, by_index=True)
+        subscription = Subscription(
+            self._feed, visibility=level, ring_rows=self._ring_rows, by_index=True, catch_up=self._catch_up
+        )
         if checkpoint is None:
             return subscription
         positions, rings = checkpoint.positions, checkpoint.rings

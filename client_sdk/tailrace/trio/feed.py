@@ -161,6 +161,7 @@ class Feed:
         window_bytes: int = 8 * 1024 * 1024,
         on_rollback: str = "follow",
         ring: int = RING_ROWS,
+        catch_up: str = "auto",
     ) -> Stream:
         """Makes a stream of the feed's mutations: a snapshot first, then live. Use it as an async context manager.
 
@@ -181,12 +182,17 @@ class Feed:
                 the partition from the beginning. "stop": `StreamEnded`.
             ring: The number of recent keys to remember for each partition, for "follow". All partitions together use at
                 most 256 MiB. A rollback that goes further back is a restart.
+            catch_up: How partitions that are behind read what the node has in segments. "auto": far behind, they read
+                the segments as files, and then the stream. "segments": they do so however little it is; needs numpy.
+                "stream": never. Events and positions mean the same. Segments use another ``window_bytes`` of memory.
 
         Returns:
             A stream. It is not connected yet.
 
         Raises:
             ValueError: An argument is not valid.
+            ImportError: ``catch_up`` is "segments", and numpy is not installed.
+            ProtocolError: On entering: ``catch_up`` is "segments", and the node is too old to send any.
             UnknownFeed: On entering: the feed does not exist.
             BadPosition: On entering: the positions belong to another feed or cluster.
             DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
@@ -201,10 +207,13 @@ class Feed:
             filter=StreamFilter(key_prefix, keys_only),
             on_rollback=on_rollback,
             ring=ring,
+            catch_up=catch_up,
         )
         return self._runner.stream(subscription, window_bytes)
 
-    def follow(self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> Follower:
+    def follow(
+        self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS, catch_up: str = "auto"
+    ) -> Follower:
         """Keeps an index equal to the feed while the body of this async context manager runs.
 
         Args:
@@ -212,18 +221,20 @@ class Feed:
             visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
             ring: The number of recent keys of each partition that the index stores. If the node loses more than these,
                 the partition is read again from the beginning.
+            catch_up: "auto", "segments" or "stream", as in `consume`.
 
         Returns:
             A follower. Entering it opens the index and resumes from its checkpoint.
 
         Raises:
-            ValueError: ``ring`` is negative. On entering: another follower of this process uses the index.
+            ValueError: ``ring`` or ``catch_up`` is not valid. On entering: another follower of this process uses the
+                index.
             BadPosition: On entering: the index belongs to another feed or cluster.
             UnknownFeed: On entering: the feed does not exist.
         """
         from tailrace.trio.follower import Follower
 
-        return Follower(self, index, visibility=visibility, ring=ring)
+        return Follower(self, index, visibility=visibility, ring=ring, catch_up=catch_up)
 
     @documented(
         fetch_plan,

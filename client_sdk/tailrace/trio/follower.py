@@ -46,9 +46,17 @@ class Follower(OfOneProcess):
     All tasks of one trio run may call its methods. If the index raises an exception, the body ends with it.
     """
 
-    def __init__(self, feed: FollowedFeed, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS) -> None:
+    def __init__(
+        self,
+        feed: FollowedFeed,
+        index: Index,
+        *,
+        visibility: str = "disk",
+        ring: int = RING_ROWS,
+        catch_up: str = "auto",
+    ) -> None:
         self._feed = feed
-        self._core = FollowerCore(feed.name, index, ring)
+        self._core = FollowerCore(feed.name, index, ring, catch_up)
         self._visibility = visibility
         self._thread = feed.host.worker(f"tailrace index of {feed.name}")
         self._lifetime = Lifetime()

@@ -6,11 +6,11 @@ import collections
 import sys
 
 from tailrace.block import Block
+from tailrace.block.filtering import filter_block
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.partition.chain import Pins
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.stream.filter import filter_block
 
 # The size of a read: the hop to a thread is nothing beside it, and a thousand streams can hold one each.
 CHUNK_BYTES = 1024 * 1024

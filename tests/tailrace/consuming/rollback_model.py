@@ -24,7 +24,10 @@ EXCHANGES_MAX = 100
 class World(Cluster):
     """``run`` does operations by name. ``ring_rows``: as small as makes rings that do not reach. ``filter``: what the
 
-    consumer asks for."""
+    consumer asks for. A subclass sets ``conversation``, the nodes' side, and ``catch_up``."""
+
+    conversation = Conversation
+    catch_up = "stream"
 
     def __init__(self, make_index, seed=0, ring_rows=100, filter=EVERYTHING):
         super().__init__()
@@ -68,7 +71,9 @@ class World(Cluster):
     def _start(self):
         self.applier = Applier(self.index)
         checkpoint = self.applier.open()
-        wanted = Subscription("orders", ring_rows=self.ring_rows, by_index=True, filter=self.filter)
+        wanted = Subscription(
+            "orders", ring_rows=self.ring_rows, by_index=True, filter=self.filter, catch_up=self.catch_up
+        )
         if checkpoint is not None:
             positions = checkpoint.positions
             wanted = wanted._replace(since=positions, stored=(positions,), rings=checkpoint.rings)
@@ -77,7 +82,7 @@ class World(Cluster):
 
     def exchanges(self, node):
         """A new connection to ``node``, until neither has anything to say; yields after each exchange."""
-        talk, idle = Conversation(node, self.random), 0
+        talk, idle = self.conversation(node, self.random), 0
         self.session.connection_made()
         for _ in range(EXCHANGES_MAX):
             if idle == RETRIES:

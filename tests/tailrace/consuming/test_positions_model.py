@@ -63,7 +63,13 @@ class ApplicationWorld(World):
             self.session = None
 
     def _start(self):
-        wanted = Subscription("orders", ring_rows=self.ring_rows, on_rollback=self.on_rollback, filter=self.filter)
+        wanted = Subscription(
+            "orders",
+            ring_rows=self.ring_rows,
+            on_rollback=self.on_rollback,
+            filter=self.filter,
+            catch_up=self.catch_up,
+        )
         text = self.index.restart()
         if text is not None:
             positions = Positions.parse(text)

@@ -15,7 +15,7 @@ from tailrace.errors import BadBlock, TooLarge
 from tailrace.model.hashing import hash_keys, partition_of_hash, partition_range
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.partition.validation import validate_block
-from tailrace_server.stream.filter import filter_block
+from tailrace.block.filtering import filter_block
 
 KEYS = [key for key in (b"key %d" % i for i in range(400)) if partition_of_hash(hash_keys([key])[0], 4) == 2]
 VALUES: list[bytes | None] = [b"value"] * len(KEYS)

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import Block, Stamps, encode_block
+from tailrace.block.filtering import filter_block
 from tailrace.model.hashing import key_hash
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.stream import filter as module
-from tailrace_server.stream.filter import FilterCache, filter_block
+from tailrace_server.stream.filter import FilterCache
 
 
 def rows_of(block):
