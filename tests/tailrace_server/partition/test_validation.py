@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tailrace.block import BODY_BYTES_MAX, VALUE_BYTES_MAX, Block, encode_block
 from tailrace.block.check import check_columns
 from tailrace.block.encode import Stamps
+from tailrace.block.filtering import filter_block
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock, TooLarge
 from tailrace.model.hashing import hash_keys, partition_of_hash, partition_range
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.partition.validation import validate_block
-from tailrace.block.filtering import filter_block
 
 KEYS = [key for key in (b"key %d" % i for i in range(400)) if partition_of_hash(hash_keys([key])[0], 4) == 2]
 VALUES: list[bytes | None] = [b"value"] * len(KEYS)
