@@ -172,16 +172,17 @@ async def test_positions_in_the_middle_go_on_by_stream_and_by_segments(running, 
         assert (Opcode.SEGMENT_FETCH in asked) == (mode == "segments")
 
 
-async def test_a_history_that_was_trimmed(running, client):
+async def test_a_history_that_was_trimmed(running, client, chains):
     feed = await client.create_feed("orders", partitions=1, retention="history", history_bytes=2_000_000)
     [partition] = running.node.feeds.named("orders").partitions
     for _ in range(3):
         await write_much(feed)
         await flush(running)
     await running.node.storage.compactor.trim(partition, running.node.feeds.named("orders").info)
-    assert partition.trim_seq > 0
+    trim_seq = partition.trim_seq
+    assert trim_seq > 0
     reader = await read(feed)
-    assert reader.rows == 3_000 - partition.trim_seq
+    assert reader.rows == 3_000 - trim_seq
     assert reader.positions[0].seq == 3_000
 
 
@@ -242,7 +243,6 @@ async def test_a_connection_that_breaks_in_the_middle(running, feed, asked):
     reader = await read_with_a_break(feed, cut)
     assert reader.state == await items_of(feed)
     assert reader.rows == 1_000, "no row came twice"
-    assert len(running.node.storage.checkpoints) == 0
 
 
 async def test_a_node_that_is_killed_in_the_middle(running, feed):
