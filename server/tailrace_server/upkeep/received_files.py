@@ -63,19 +63,20 @@ class ReceivedSegment:
             raise
 
     def _finish(self, file: File) -> None:
-        first = file.read_at(0, HEADER_BYTES)
-        last = file.read_at(max(self.offset - END_BYTES, 0), END_BYTES)
-        wrong = why_wrong(self.segment, self._header, self.offset, self._sum.intdigest(), first, last)
-        if wrong:
-            self.remove()
-            raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
         try:
             file.sync()
-            self.close()
-            self._disk.rename(self.path + TEMPORARY, self.path)
+            first = file.read_at(0, HEADER_BYTES)
+            last = file.read_at(max(self.offset - END_BYTES, 0), END_BYTES)
+            wrong = why_wrong(self.segment, self._header, self.offset, self._sum.intdigest(), first, last)
+            if not wrong:
+                self.close()
+                self._disk.rename(self.path + TEMPORARY, self.path)
         except OSError:
             self.remove()  # a later fsync would not tell of bytes that are lost
             raise
+        if wrong:
+            self.remove()
+            raise BadSegment(f"the file of segment {self.segment.id.hex()} is not as the node told: {wrong}")
         self.is_whole = True
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from tailrace.model import Level
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.partition.replica_apply import OtherHistory, apply_producers
+from tailrace_server.segment import Segment, SegmentWriter
 from tailrace_server.upkeep.installer import RolledBack
 from tailrace_server.upkeep.received_chain import ReceivedChain, install_received_chain, prepare_to_receive
 
@@ -57,6 +58,31 @@ class Pair:
         await self.send(received)
         await install_received_chain(self.replica.node.storage, self.partition, received)
         self.check()
+
+    async def compact(self):
+        """The replica compacts its two segments; the result."""
+        storage, partition = self.replica.node.storage, self.partition
+        older, newer = partition.chain.segments
+        identity = newer.identity._replace(
+            segment_id=b"m" * 16,
+            base_id=older.identity.base_id,
+            included_ids=(newer.identity.segment_id, older.identity.segment_id),
+            is_major=True,
+            after_seq=older.identity.after_seq,
+            rows=0,
+            tombstones=0,
+            oldest_timestamp=0,
+            newest_timestamp=0,
+            key_value_bytes=0,
+        )
+        writer = SegmentWriter(self.replica.disk, self.path(identity.segment_id), identity)
+        for segment in (older, newer):
+            for block in segment.read_blocks(0, 1 << 20)[0]:
+                writer.add(block)
+        writer.finish()
+        merged = Segment.open(storage.store.segment_files, self.path(identity.segment_id))
+        await storage.installer.install_compacted(partition, (older, newer), merged)
+        return merged
 
     async def adopt(self):
         """The replica has the leader's first rows, some of them flushed."""
@@ -360,3 +386,43 @@ async def test_a_failed_manifest_is_written_over_before_rows_come(pair):
     await installer.settle(pair.partition)
     pair.restart()
     assert pair.partition.high_seq == 1
+
+
+async def test_a_replaced_segment_that_is_still_read_comes_back(pair):
+    """The replica has compacted it meanwhile: its file stays, although it was to go after its last reader."""
+    await pair.adopt()
+    await pair.write((b"b", b"2"))
+    received = await pair.checkpoint()
+    await pair.install(received)
+    storage, [first, second] = pair.replica.node.storage, pair.partition.chain.segments
+    storage.pins.pin(first)
+    storage.pins.pin(second)
+    received = ReceivedChain(2, received.segments, received.log, 0, 0, received.producers, received.sinks)
+    merged = await pair.compact()
+    assert pair.partition.chain.segments == (merged,)
+    await install_received_chain(storage, pair.partition, received)
+    assert pair.partition.chain.segments == (first, second)
+    storage.pins.unpin(first)
+    storage.pins.unpin(second)
+    await pair.replica.flusher.trim()
+    assert len(pair.names()) == 2, "a file of the chain was removed, or a replaced one stays"
+    pair.check()
+    pair.restart()
+
+
+async def test_a_segment_that_is_being_removed_is_told(pair):
+    await pair.adopt()
+    storage, [first] = pair.replica.node.storage, pair.partition.chain.segments
+    id = first.identity.segment_id
+    assert not storage.pins.is_leaving(id)
+    await pair.write((b"b", b"2"))
+    await pair.install()
+    await pair.compact()
+    assert storage.pins.is_leaving(id)
+    free = storage.pins.take_free()
+    assert storage.pins.is_leaving(id), "its file may still be there"
+    storage.pins.retire(free)
+    storage.pins.removed(free)
+    assert storage.pins.is_leaving(id), "it was retired again, since its file could not be removed"
+    await pair.replica.flusher.trim()
+    assert not storage.pins.is_leaving(id)
