@@ -105,6 +105,12 @@ class PartitionFiles:
         self._store = store
         self._partition = partition
         self._segments: dict[bytes, ReceivedSegment] = {}
+        self._lock = trio.Lock()  # files that come wait until those of the same names are gone
+
+    @property
+    def are_left(self) -> bool:
+        """Whether there are files, or some are going to be written."""
+        return self.in_use or bool(self._segments)
 
     def offset(self, segment: SegmentCopy) -> int:
         """Returns the count of bytes that are here of ``segment``."""
@@ -121,7 +127,8 @@ class PartitionFiles:
                 assert segment.offset == part.offset, "parts come in their order"
                 segment.add(data)
 
-        await self._host.workers.in_thread(store)
+        async with self._lock:
+            await self._host.workers.in_thread(store)
 
     def _of(self, segment: SegmentCopy) -> ReceivedSegment:
         partition, found = self._partition, self._segments.get(segment.id)
@@ -154,7 +161,8 @@ class PartitionFiles:
                 segment.remove()
 
         if gone:
-            await self._host.workers.in_thread(remove)
+            async with self._lock:
+                await self._host.workers.in_thread(remove)
 
 
 class ReceivedFiles:
@@ -188,9 +196,11 @@ class ReceivedFiles:
 
     async def discard(self, partition: Partition) -> None:
         """Removes the files of ``partition`` that are in no chain. OSError."""
-        found = self._files.pop(partition, None)
+        found = self._files.get(partition)
         if found is not None:
             await found.remove()
+            if not found.are_left:
+                self._files.pop(partition, None)
 
     async def expire(self) -> None:
         """Removes the files to which nothing was added for UNUSED_SECONDS. OSError."""

@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+import trio
 
 from tailrace.copies.compare import Part
 from tailrace.copies.layout import SegmentCopy
@@ -132,6 +133,25 @@ async def test_unused_files_go_after_a_while(sent):
     await received.expire()
     directory = replica.node.storage.store.partition_directory(partition.feed_id, partition.id)
     assert replica.disk.names(directory) == ["MANIFEST"]
+
+
+async def test_files_that_come_again_while_unused_ones_go(sent, nursery):
+    """A removal may take long. It takes no file that has come since."""
+    told, data, replica, partition = sent
+    received, begin = replica.node.storage.received, replica.workers.begin
+    await received.of(partition).store_parts([part(told, data, 0, len(data))])
+    replica.clock.advance(601)
+
+    async def come_again():
+        replica.workers.begin = begin
+        nursery.start_soon(received.of(partition).store_parts, [part(told, data, 0, len(data))])
+        await trio.testing.wait_all_tasks_blocked()
+
+    replica.workers.begin = come_again
+    await received.expire()
+    await trio.testing.wait_all_tasks_blocked()
+    assert received.of(partition).offset(told) == len(data)
+    assert replica.segments(partition) == [told.file_name]
 
 
 async def test_a_start_removes_files_that_no_manifest_names(sent):
