@@ -315,6 +315,8 @@ class Promotion:
             await self._hear_of_feeds()
         partition_ids = [PartitionId(p.feed_id, p.id) for p in group]
         await self._bring([partition_id for partition_id in partition_ids if partition_id != FEEDS])
+        for partition in list(group):
+            await node.storage.installer.settle(partition)
         await node.storage.all_durable()
         self._require_term()
         own = standings_of(group)

@@ -224,7 +224,10 @@ class ReplicaPuller:
             raise failure
 
     async def _catch_up(self, stream: ReplicaStream, partition: Partition) -> None:
-        """Copies the leader's segments, and asks for the stream of the rest; of everything, if that fails."""
+        """Copies the leader's segments, and asks for the stream of the rest; of everything, if that fails.
+
+        Raises NoSpace, OSError if the manifest may be of another chain, and cannot be written: no row may come then.
+        """
         at = self._address, stream.peer.role, stream.peer.term
         try:
             await CatchUp(self._node, partition, *at, self._roll_back_to, lambda: self._stopped).run()
@@ -233,6 +236,7 @@ class ReplicaPuller:
                 "partition %s of feed %s is streamed from %s, without segments first: %s",
                 *(partition.id, self.feed.info.name, self._address, error),
             )
+        await self._node.storage.installer.settle(partition)
         if not self._stopped:
             stream.release(*self._position(partition))
 

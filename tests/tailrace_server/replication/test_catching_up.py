@@ -337,3 +337,23 @@ async def test_files_that_were_installed_stay_if_the_following_ends_right_after(
         await storage.received.expire()
         assert all(storage.host.disk.exists(segment.path) for segment in partition.chain.segments)
         check_level(members)
+
+
+async def test_a_manifest_that_may_name_another_chain_is_written_before_rows_come(members, monkeypatch):
+    """After a crash it would hide the rows that were journaled below its last seq."""
+    async with members.client() as client:
+        await away(members, client)
+
+        async def refuse(storage, partition, received):
+            storage.installer._unsure.add(partition)
+            raise OSError("the disk has refused twice")
+
+        monkeypatch.setattr(catching_up, "install_received_chain", refuse)
+        await members[2].start()
+        await members.level("orders")
+        [partition] = members[2].node.feeds.named("orders").partitions
+        assert partition not in members[2].node.storage.installer._unsure
+        members[2].node.storage.installer._unsure.add(partition)
+        await members[2].promote()
+        assert partition not in members[2].node.storage.installer._unsure
+        assert check_level(members) == numbered(0, 255)
