@@ -143,6 +143,8 @@ class LinkedChain(NamedTuple):
         assert not self.links or self.links[0].is_major, "the oldest segment is not major"
         ids = [link.id for link in (*self.links, *self.retired)]
         assert len(set(ids)) == len(ids), "a segment is in the chain twice"
+        ids = [id for link in self.links for id in (link.id, *link.included_ids)]
+        assert len(set(ids)) == len(ids), "the chain names a segment twice"
 
     def _mapped(self, change: Callable[[ChainLink], ChainLink]) -> LinkedChain:
         return LinkedChain(tuple(map(change, self.links)), tuple(map(change, self.retired)))

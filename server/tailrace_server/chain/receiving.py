@@ -152,6 +152,15 @@ class Receiver(NamedTuple):
         return OfferCase.OUT_OF_ORDER if link.after_seq > last_seq else OfferCase.MERGE
 
 
+def merged_history(chain: LinkedChain, link: ChainLink) -> tuple[bytes, ...]:
+    """Returns the included ids of the segment that a merge of ``link`` writes.
+
+    Segments that the chain has, or includes, are left out: an id is in a chain once. The leader may have compacted them
+    into ``link`` with rows that this node has in other segments.
+    """
+    return tuple(id for id in bounded_history(link) if not any(one.includes(id) for one in chain.links))
+
+
 def merged_link(chain: LinkedChain, link: ChainLink, own_id: bytes) -> ChainLink:
     """Returns the link of the segment that a merge of ``link`` writes: its rows above the chain's last seq.
 
@@ -160,7 +169,7 @@ def merged_link(chain: LinkedChain, link: ChainLink, own_id: bytes) -> ChainLink
     return link._replace(
         id=own_id,
         base_id=chain.root_id,
-        included_ids=bounded_history(link),
+        included_ids=merged_history(chain, link),
         is_major=not chain.links,
         after_seq=chain.last_seq,
     )

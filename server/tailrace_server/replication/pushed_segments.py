@@ -27,7 +27,7 @@ from tailrace.wire.push_messages import (
     SegmentTransit,
 )
 from tailrace_server.chain import ChainLink, LinkedChain, OfferCase, Receiver, SegmentOffer
-from tailrace_server.chain.link import bounded_history
+from tailrace_server.chain.receiving import merged_history
 from tailrace_server.manifest import producers_to_json
 from tailrace_server.partition.links import links_of
 from tailrace_server.partition.replica_apply import OtherHistory, apply_sinks, expect_producers
@@ -244,9 +244,8 @@ class PushedSegments:
         if transfer.sinks is not None:
             apply_sinks(partition, transfer.sinks.value, transfer.sinks.seq, storage.journal)
         segment = await workers.in_thread(lambda: Segment.open(storage.store.segment_files, transfer.incoming.path))
-        filling = SnapshotSegment(
-            storage, partition, partition.high_seq, link.last_seq, link.purge_seq, bounded_history(link)
-        )
+        history = merged_history(links_of(partition), link)
+        filling = SnapshotSegment(storage, partition, partition.high_seq, link.last_seq, link.purge_seq, history)
         try:
             index = segment.block_after(partition.high_seq)
             while index < segment.blocks:

@@ -141,6 +141,16 @@ def test_a_merged_segment_keeps_the_ids_that_it_includes():
     assert merged_link(made_receiver(A, K).chain, link, id_of("own")) == made_link("own", 30, 40, "k", included="xzy")
 
 
+def test_a_merged_segment_does_not_name_segments_that_the_chain_has():
+    """The leader has compacted B, which is here, with later rows and with one that this node has in another segment."""
+    chain = made_receiver(A, B).chain
+    merged = merged_link(chain, made_link("x", 5, 40, "z", included="yba"), id_of("own"))
+    assert merged.included_ids == (id_of("x"), id_of("y"))
+    after = chain.installed(merged)
+    after.check()
+    assert after.is_referenced(id_of("b"))
+
+
 def test_a_transfer_that_ends_after_a_failover_changes_nothing():
     begun = made_receiver(A, B).begun(made_offer(C))
     for later in (
