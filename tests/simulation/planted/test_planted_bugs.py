@@ -16,7 +16,7 @@ ANY_STORY = ""
 # How many seeds a story is told with, at most: a change of the product changes each seed's run, and most runs of a
 # story show its bug.
 TRIES = 6
-TRIES_OF_COPIES = 12
+TRIES_OF_COPIES = 40
 RUNS = [(bug, story) for bug in BUGS for story in (BUGS[bug].stories or [ANY_STORY])]
 
 
