@@ -6,7 +6,7 @@
     a run               blocks ──> a segment of its own, installed at its end    ──> acknowledged
     a pushed segment    parts ──> a file, installed in the chain (pushed_segments.py)    ──> acknowledged
     ROLLBACK        ──> the rows above it are removed; the stream goes on from there
-    far behind      ──> the leader's segments are copied first (catching_up.py); the other partitions stream meanwhile
+    far behind      ──> the leader's segments are copied first (far_partitions.py), while the others stream
 
 ``stop`` ends it at once. After that it changes and acknowledges nothing, except that ``run`` finishes a segment or a
 rollback that is being installed.
@@ -44,9 +44,8 @@ from tailrace_server.partition.replica_apply import (
     follow_log,
     settle_producers,
 )
-from tailrace_server.replication.catch_up_rule import CatchUpCase, LeaderPartition, choose
-from tailrace_server.replication.catching_up import CatchUp
 from tailrace_server.replication.eligibility import why_other_cluster
+from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.peers import host_of
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.upkeep.rollback import roll_back
@@ -119,7 +118,7 @@ class ReplicaPuller:
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
         self._pushed = PushedSegments(node, leadership, feed)
-        self._far: dict[Partition, CatchUpCase] = {}  # the partitions whose segments are copied first, and why
+        self._far = FarPartitions(node, feed, address, state, self._roll_back_to, lambda: self._stopped)
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -153,7 +152,7 @@ class ReplicaPuller:
                 stream = self._open()
                 async with stream:
                     await self._begun(stream)
-                    await self._take_beside(stream)
+                    await self._far.catch_up_beside(stream.peer, partial(self._take_all, stream), self._release)
         finally:
             self.stop()
             for filling in self._fillings.values():
@@ -195,50 +194,14 @@ class ReplicaPuller:
             hold=self._choose_far if self._until is None else None,
         )
 
-    # Partitions that are far behind
-
     def _choose_far(self, told: Sequence[Any]) -> frozenset[int]:
-        """Returns the partitions whose segments are copied first, by the leader's partition map."""
-        if self.feed is self._node.feeds.system or self.feed.by_segments:  # in that mode the leader pushes its segments
-            return frozenset()
-        bytes_min = self._node.config.replication.catch_up_bytes_min
-        for partition in self._partitions:
-            leader = LeaderPartition.from_json(told[partition.id])
-            case = choose(partition.high_seq, partition.log, leader, bytes_min, self._state)
-            if case.by_segments:
-                self._far[partition] = case
-        return frozenset(partition.id for partition in self._far)
+        """Returns the partitions whose segments are copied first, by the other node's partition map."""
+        return self._far.choose(self._partitions, told)
 
-    async def _take_beside(self, stream: ReplicaStream) -> None:
-        """Handles the events of the stream, while the partitions that are far behind copy segments."""
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            for partition in self._far:
-                nursery.start_soon(self._catch_up, stream, partition)
-            try:
-                await self._take_all(stream)
-            except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-
-    async def _catch_up(self, stream: ReplicaStream, partition: Partition) -> None:
-        """Copies the leader's segments, and asks for the stream of the rest; of everything, if that fails.
-
-        Raises NoSpace, OSError if the manifest may be of another chain, and cannot be written: no row may come then.
-        """
-        at = self._address, stream.peer.role, stream.peer.term
-        try:
-            await CatchUp(self._node, partition, *at, self._roll_back_to, lambda: self._stopped).run()
-        except (TailraceError, OSError) as error:
-            log.warning(
-                "partition %s of feed %s is streamed from %s, without segments first: %s",
-                *(partition.id, self.feed.info.name, self._address, error),
-            )
-        await self._node.storage.installer.settle(partition)
-        if not self._stopped:
-            stream.release(*self._position(partition))
+    def _release(self, partition: Partition) -> None:
+        """Asks for the stream of a partition whose segments are here, or could not be copied."""
+        if self._stream is not None:
+            self._stream.release(*self._position(partition))
 
     def _position(self, partition: Partition) -> tuple[int, Position]:
         """Returns the position of this node, which is always between snapshots. A copy that was begun at 0 may go on.
