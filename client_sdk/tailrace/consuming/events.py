@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from tailrace.model import EndReason, Mutation
-from tailrace.wire.push_messages import SegmentOffered, SegmentTransit
-from tailrace.wire.replica_messages import LeaderSeqs, Producers
-from tailrace.wire.stage_messages import SinksTold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +13,9 @@ if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace.model.failover import FailoverLog
     from tailrace.model.position import Position
+    from tailrace.wire.push_messages import SegmentOffered, SegmentTransit
+    from tailrace.wire.replica_messages import LeaderSeqs, Producers
+    from tailrace.wire.stage_messages import SinksTold
 
 T = TypeVar("T")
 
@@ -343,6 +343,6 @@ class LeaderCheck(NamedTuple):
 
 
 # The events for replicas alone.
-ReplicaEvent = (
-    Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck | SegmentOffered | SegmentTransit
+ReplicaEvent: TypeAlias = (
+    "Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck | SegmentOffered | SegmentTransit"
 )

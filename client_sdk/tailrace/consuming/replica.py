@@ -57,6 +57,7 @@ class ReplicaStreams(PartitionStreams):
         super().__init__(
             subscription, clock, on_stopped, emit, jitter, has_others=has_others, window_bytes=window_bytes
         )
+        self._offered: set[int] = set()  # the partitions of which a segment was offered
         self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
         # Failures by partition since its last complete run. STREAM_OK does not reset the count, because a damaged
         # segment is read up to the damage each time.
@@ -166,6 +167,11 @@ class ReplicaStreams(PartitionStreams):
     def _on_producers(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         message = Producers.decode(body)
         _check_partition(message, partition)
+        if partition.state is ConsumerState.OPEN and partition.id not in self._offered:
+            raise ProtocolError(
+                f"PRODUCERS for partition {partition.id}, whose stream is open: they come in a snapshot, or for an "
+                "offered segment"
+            )
         return message, partition.id, None, 0
 
     def _on_sinks(self, partition: ConsumedPartition, body: memoryview) -> Queued:
@@ -176,6 +182,7 @@ class ReplicaStreams(PartitionStreams):
     def _on_offer(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         message = SegmentOffered.decode(body)
         _check_partition(message, partition)
+        self._offered.add(partition.id)
         return message, partition.id, None, 0
 
     def _on_transit(self, partition: ConsumedPartition, body: memoryview) -> Queued:

@@ -14,7 +14,7 @@ again. All requests use the connection that the stream will use.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback
 from tailrace.consuming.partition import ConsumedPartition
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
 # that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
-Queued = tuple[Event | ReplicaEvent | bytes, int, Position | None, int]
+Queued: TypeAlias = "tuple[Event | ReplicaEvent | bytes, int, Position | None, int]"
 
 # The number of partitions whose look-up is under way, or whose answer is not handled: bounds the memory.
 REFETCHES_MAX = 8

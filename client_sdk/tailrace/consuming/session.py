@@ -12,12 +12,11 @@ from __future__ import annotations
 import collections
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tailrace.consuming.barriers import Barriers
 from tailrace.consuming.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
 from tailrace.consuming.partition import PartitionStatus
-from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams
@@ -41,8 +40,11 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.push_messages import SegmentAnswer
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
+
+if TYPE_CHECKING:
+    from tailrace.consuming.replica import ReplicaStreams
+    from tailrace.wire.push_messages import SegmentAnswer
 
 __all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
 
@@ -97,7 +99,11 @@ class ConsumerSession:
         self._queue: collections.deque[Queued] = collections.deque()
         self._handing: Queued | None = None
         self._barriers = Barriers(clock, jitter)
-        kind = PartitionStreams if subscription.replica is None else ReplicaStreams
+        kind = PartitionStreams
+        if subscription.replica is not None:
+            from tailrace.consuming.replica import ReplicaStreams  # only nodes need it
+
+            kind = ReplicaStreams
         self._streams = kind(
             subscription,
             clock,
@@ -358,8 +364,8 @@ class ConsumerSession:
 
     @property
     def _replica_streams(self) -> ReplicaStreams:
-        assert isinstance(self._streams, ReplicaStreams), "only a replica may call this"
-        return self._streams
+        assert self._subscription.replica is not None, "only a replica may call this"
+        return cast("ReplicaStreams", self._streams)
 
     # Barriers
 

@@ -13,10 +13,9 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from tailrace.block import Block
-from tailrace.consuming.catch_up import CatchUp
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import ResumeAction, decide
@@ -111,6 +110,8 @@ class PartitionStreams:
         self.node_state = subscription.state  # the state that a request wants of the node
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(subscription, self)
+        from tailrace.consuming.catch_up import CatchUp  # programs that only write do not need it
+
         self.catch_up = CatchUp(subscription, self, window_bytes)
         self._on_history: Callable[[], None] | None = None
 
@@ -473,7 +474,7 @@ class PartitionStreams:
         return self._partitions[partition].ring
 
 
-Handler = Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]
+Handler: TypeAlias = "Callable[[PartitionStreams, ConsumedPartition, memoryview], Queued | None]"
 
 HANDLERS: dict[Opcode, Handler] = {
     Opcode.BLOCK: PartitionStreams._on_block,

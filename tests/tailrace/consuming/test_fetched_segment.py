@@ -5,6 +5,7 @@ import random
 import pytest
 from tests.tailrace.consuming.nodes import FEED, Row
 from tests.tailrace.consuming.segment_nodes import segment_of, small_parts
+from tests.tiers import first_in_test
 
 from tailrace.consuming import fetched_segment
 from tailrace.consuming.fetched_segment import FetchedSegment
@@ -69,7 +70,8 @@ def test_a_segment_without_rows():
     assert rows_in(told, data) == []
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", first_in_test([False, True], 1))
 def test_a_flipped_bit_gives_an_error_and_never_another_row(file, whole, monkeypatch):
     told, data = file
     monkeypatch.setattr(fetched_segment, "WHOLE_BYTES_MAX", len(data) if whole else 0)

@@ -46,6 +46,7 @@ REQUIRED = {
     "index",
     "subscription",
     "directory",
+    "replication",
 }
 WRONG = [math.nan, math.inf, -math.inf, -1, -0.5, True, False]
 
@@ -93,6 +94,7 @@ GIVEN = {
     "name": "n",
     "key": b"k",
     "directory": "never-made",
+    "replication": "stream",
     "value": b"v",
     "changes": [],
     "keys": [b"k"],

@@ -68,6 +68,7 @@ def calls_of(client, feed, writer, stage, stream, follower, made_before):
     calls = {
         "Client.create_feed": lambda: client.create_feed("another"),
         "Client.feeds": client.feeds,
+        "Client.set_feed": lambda: client.set_feed(feed.name, replication="stream"),
         "Client.drop_feed": lambda: client.drop_feed(feed.name),
         "Client.status": client.status,
         "Client.stream": lambda: feed.consume(),
