@@ -16,6 +16,8 @@ PAGES = [
 # Each of their programs starts a Spark. tests/pyspark_tailrace runs those of the examples, and the guide's largest one,
 # in the Spark of the tests. The pages themselves run in the soak tests.
 WITH_MANY_SPARKS = PAGES[-2:]
+# These start many nodes, and run in `make long`.
+TAKE_LONG = {"command-line", "operations", "replication"}
 
 
 @pytest.fixture
@@ -26,7 +28,14 @@ def reader(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITH_MANY_SPARKS], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.long] if page.stem in TAKE_LONG else [], id=page.stem)
+        for page in PAGES
+        if page not in WITH_MANY_SPARKS
+    ],
+)
 def test_a_page_runs_in_a_folder_of_its_own(page, reader):
     reader.read(page)
 

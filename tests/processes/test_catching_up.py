@@ -8,7 +8,6 @@ import random
 
 import pytest
 import trio
-from tests.tiers import first_in_test
 
 import tailrace
 
@@ -45,8 +44,8 @@ async def rows(url, state):
         return {item.key: item.value async for item in client.feed("orders").items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", first_in_test(range(2), 1))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_member_that_dies_while_it_copies_segments_comes_to_the_same_rows(group, tmp_path, seed):
     rnd = random.Random(seed)
     await group.start(group.nodes)

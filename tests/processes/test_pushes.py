@@ -7,7 +7,6 @@ import random
 
 import pytest
 import trio
-from tests.tiers import first_in_test
 
 import tailrace
 
@@ -58,8 +57,8 @@ async def rows(url, state):
         return {item.key: item.value async for item in client.feed("orders").items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", first_in_test(range(2), 1))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
 async def test_nodes_that_are_killed_while_segments_are_pushed_come_to_the_same_files(group, seed):
     rnd = random.Random(seed)
     await group.start(group.nodes)

@@ -59,7 +59,7 @@ async def rows(url, state="leader"):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_replica_is_promoted_by_force_and_the_old_leader_follows_it(pair):
     leader, replica, link = pair
     await start(leader)

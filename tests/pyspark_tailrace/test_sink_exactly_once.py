@@ -135,6 +135,7 @@ def test_wrong_columns_end_the_query_before_anything_is_staged(job, node_process
     assert not os.path.exists(os.path.join(node_process.data, "staging"))
 
 
+@pytest.mark.long
 def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     job.add_rows()
     job.add_rows()
@@ -146,6 +147,7 @@ def test_another_checkpoint_may_not_use_the_numbers_of_a_sink_again(job, times):
     assert set(times().values()) == {2}
 
 
+@pytest.mark.long
 def test_numbers_that_fall_are_refused_and_not_passed_over(job, times):
     """A checkpoint whose query has published one batch only, and one whose query is started without its first_batch."""
     job.add_rows()
@@ -161,6 +163,7 @@ def test_numbers_that_fall_are_refused_and_not_passed_over(job, times):
     assert times() == dict.fromkeys(once(1), 2) | {b"1-%d" % row: 1 for row in range(60)}
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_put_back_to_an_older_copy_loses_no_rows(job, times):
     """Its next batches have numbers that were published, and other rows."""
     folder = job.folder
@@ -182,6 +185,7 @@ def test_a_checkpoint_that_is_put_back_to_an_older_copy_loses_no_rows(job, times
     assert {key for key in times() if key.startswith(b"other")} == {b"other-%d" % row for row in range(60)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["query", "sink_id", "upsert_batch"])
 def test_a_checkpoint_that_is_put_back_by_one_batch_loses_no_rows(job, times, way):
     """Its next batch has the number of the last one that was published, and other rows."""
@@ -236,6 +240,7 @@ def run_upserts(job, rows, **more):
     query.awaitTermination()
 
 
+@pytest.mark.long
 def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):
     job.add_rows()
     folder = job.folder

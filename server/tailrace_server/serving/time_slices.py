@@ -83,7 +83,6 @@ async def _step_until(
                 await _load(connection, missing, held)
             if connection.lacks_answer_room() and not connection.is_closing:
                 if held:
-                    then()
                     break
                 if missing is not None:  # others took the room while the disk was waited for
                     missing.forget()
@@ -91,7 +90,6 @@ async def _step_until(
                 continue
             try:
                 if step(_out_of_time(connection)):
-                    then()
                     break
                 missing = None
             except NotCached as error:
@@ -99,6 +97,9 @@ async def _step_until(
                 _pin(connection.node.storage, missing)
             held, before = found(), held
             connection.hold_found(held - before)
+        connection.hold_found(-held)  # before the answer is queued, which counts it
+        held = 0
+        then()
     except ProtocolError as error:
         connection.fail(error)
     except TailraceError as error:

@@ -56,7 +56,7 @@ def dying_node(folder, order):
     return NodeProcess(folder / "data", dataclasses.replace(SMALL_PARTS, planted=planted))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_that_is_killed_between_parts(tmp_path):
     order = tmp_path / "order"
     node = dying_node(tmp_path, order)
@@ -78,7 +78,7 @@ def test_a_node_that_is_killed_between_parts(tmp_path):
         node.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_that_is_killed_finds_its_stages_and_goes_on_by_itself(tmp_path):
     """The client asks again, and does not notice."""
     order = tmp_path / "order"

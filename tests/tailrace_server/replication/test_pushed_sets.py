@@ -106,6 +106,7 @@ async def put_until_compacted(made, feed, first):
     return rows
 
 
+@pytest.mark.long
 async def test_compacted_segments_take_the_place_of_their_inputs(new_pushed_set):
     made = new_pushed_set()
     await made.start()
@@ -122,6 +123,7 @@ async def test_compacted_segments_take_the_place_of_their_inputs(new_pushed_set)
         assert node is leader or not node.node.storage.compactor.statistics().compactions
 
 
+@pytest.mark.long
 async def test_a_member_that_joins_begins_with_the_most_recent_major_segment(new_pushed_set, monkeypatch):
     made = new_pushed_set()
     await made.start()
