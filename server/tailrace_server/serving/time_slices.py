@@ -83,6 +83,9 @@ async def _step_until(
                 await _load(connection, missing, held)
             if connection.lacks_answer_room() and not connection.is_closing:
                 if held:
+                    connection.hold_found(-held)  # the answer counts it when it is queued
+                    held = 0
+                    then()
                     break
                 if missing is not None:  # others took the room while the disk was waited for
                     missing.forget()
@@ -90,6 +93,9 @@ async def _step_until(
                 continue
             try:
                 if step(_out_of_time(connection)):
+                    connection.hold_found(-held)
+                    held = 0
+                    then()
                     break
                 missing = None
             except NotCached as error:
@@ -97,9 +103,6 @@ async def _step_until(
                 _pin(connection.node.storage, missing)
             held, before = found(), held
             connection.hold_found(held - before)
-        connection.hold_found(-held)  # before the answer is queued, which counts it
-        held = 0
-        then()
     except ProtocolError as error:
         connection.fail(error)
     except TailraceError as error:
