@@ -51,14 +51,6 @@ log = logging.getLogger("tailrace.server")
 # The bytes of a received segment that a merge reads at a time.
 _READ_BYTES = 1024 * 1024
 
-_REASONS = {
-    OfferCase.EXISTS: DeclineReason.EXISTS,
-    OfferCase.OVERLOADED: DeclineReason.OVERLOADED,
-    OfferCase.INVALID: DeclineReason.INVALID,
-    OfferCase.INFLIGHT: DeclineReason.INFLIGHT,
-    OfferCase.OUT_OF_ORDER: DeclineReason.OUT_OF_ORDER,
-}
-
 
 class _Transfer:
     """A segment that is being received, with the leader's tables as of its last seq."""
@@ -283,7 +275,7 @@ def _judged(offer: SegmentOffered) -> SegmentOffer:
 
 def _decline(offer: SegmentOffered, case: OfferCase, partition: Partition) -> SegmentDecline:
     message = f"the partition stands at seq {partition.high_seq}, term {partition.log.term}"
-    return SegmentDecline(offer.number, _REASONS[case], message)
+    return SegmentDecline(offer.number, DeclineReason[case.name], message)
 
 
 def _trim_seq(partition: Partition, chain: LinkedChain, offer: SegmentOffered) -> int:

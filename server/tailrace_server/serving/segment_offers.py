@@ -21,7 +21,6 @@ from tailrace.errors import ProtocolError, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.wire.push_messages import (
-    DeclineReason,
     SegmentAccept,
     SegmentAck,
     SegmentAnswer,
@@ -50,14 +49,6 @@ OFFERS_MAX = 4
 WINDOW_PARTS = 2
 # The longest pause in seconds after a decline or an error.
 PAUSE_SECONDS_MAX = 5.0
-
-_EVENTS = {
-    DeclineReason.EXISTS: OfferEvent.EXISTS,
-    DeclineReason.OVERLOADED: OfferEvent.OVERLOADED,
-    DeclineReason.INVALID: OfferEvent.INVALID,
-    DeclineReason.INFLIGHT: OfferEvent.INFLIGHT,
-    DeclineReason.OUT_OF_ORDER: OfferEvent.OUT_OF_ORDER,
-}
 
 
 class _Offering:
@@ -237,7 +228,7 @@ class SegmentOffers:
             self._failed(offering, error)
 
     def _declined(self, offering: _Offering, answer: SegmentDecline) -> None:
-        event = _EVENTS[answer.reason]
+        event = OfferEvent[answer.reason.name]
         self._advance(offering, event)
         self._let_go(offering)
         if offering.target.state is OfferState.PAUSED or event is OfferEvent.OUT_OF_ORDER:

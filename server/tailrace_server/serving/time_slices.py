@@ -51,9 +51,11 @@ def run_in_slices(
         missing = error
     connection.waiting.begin()
     connection.hold_request(nbytes)
+    held = found()
+    connection.hold_found(held)  # here, since other connections look for room before the task runs
     if missing is not None:
         _pin(connection.node.storage, missing)
-    connection.nursery.start_soon(_step_until, connection, id, step, then, missing, nbytes, found)
+    connection.nursery.start_soon(_step_until, connection, id, step, then, missing, nbytes, found, held)
 
 
 def _out_of_time(connection: Connection) -> Callable[[], bool]:
@@ -71,9 +73,8 @@ async def _step_until(
     missing: NotCached | None,
     nbytes: int,
     found: Callable[[], int],
+    held: int,
 ) -> None:
-    held = found()
-    connection.hold_found(held)
     try:
         while True:
             if missing is None:

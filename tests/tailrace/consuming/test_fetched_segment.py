@@ -69,21 +69,21 @@ def test_a_segment_without_rows():
     assert rows_in(told, data) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_flipped_bit_gives_an_error_and_never_another_row(file, whole, monkeypatch):
     told, data = file
     monkeypatch.setattr(fetched_segment, "WHOLE_BYTES_MAX", len(data) if whole else 0)
     monkeypatch.setattr(fetched_segment, "TAIL_BYTES", 128)
     chance, caught = random.Random(3), 0
-    for offset in range(chance.randrange(8), len(data), 8):
+    for offset in range(len(data)):
         damaged = bytearray(data)
         damaged[offset] ^= 1 << chance.randrange(8)
         try:
             assert rows_in(told, bytes(damaged)) == ROWS
         except (BadSegment, BadBlock):
             caught += 1
-    assert caught > len(data) // 32, "the key table, which is not read, and zeros are the largest parts"
+    assert caught > len(data) // 4, "the key table, which is not read, and zeros are the largest parts"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tailrace.model import Level
 from tailrace.wire.messages import Get, Got
 from tailrace_server.host.disk import RealFile
+from tailrace_server.serving import time_slices
 from tailrace_server.serving.answer_memory import SHARE_BYTES, AnswerMemory
 
 ANSWER_BYTES_MAX = 2 << 20
@@ -103,8 +104,12 @@ async def connections_of(raw, stack, count):
     return made
 
 
-async def test_many_connections_that_do_not_read_share_one_bound(raw, large, node, held, feed):
+@pytest.mark.parametrize("slice_seconds", [time_slices.SLICE_SECONDS, 0.0])
+async def test_many_connections_that_do_not_read_share_one_bound(
+    raw, large, node, held, feed, monkeypatch, slice_seconds
+):
     """Each of them alone is below its own bound. Others' small requests are answered meanwhile."""
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", slice_seconds)
     async with contextlib.AsyncExitStack() as stack:
         connections = await connections_of(raw, stack, 12)
         for connection in connections:
@@ -112,9 +117,9 @@ async def test_many_connections_that_do_not_read_share_one_bound(raw, large, nod
         await settle()
         for _ in range(10):
             assert (await feed.get(b"small")).value == b"value"
-        # One answer each may have begun before the account was full, and blocks are read for a part of them.
+        # One answer each may have begun before the account was full.
         answer = len(KEYS) * VALUE_BYTES
-        assert ANSWER_BYTES_MAX < max(held) <= ANSWER_BYTES_MAX + len(connections) * (SHARE_BYTES + answer) + answer
+        assert ANSWER_BYTES_MAX < max(held) <= ANSWER_BYTES_MAX + len(connections) * (SHARE_BYTES + answer)
         async with trio.open_nursery() as nursery:
             for connection in connections:
                 nursery.start_soon(read_all, connection, large, 10)
