@@ -95,6 +95,7 @@ OWNERS = (
     owner("Confirmations", f"{SERVER}/replication/read_index.py", "confirmations"),
     owner("WaitingAnswers", f"{SERVER}/replication/waiting.py", "waiting"),
     owner("Connection", f"{SERVER}/serving/connection.py", "connection"),
+    owner("ConnectionMemory", f"{SERVER}/serving/connection_memory.py", "memory"),
     owner("PartitionStream", f"{SERVER}/stream/partition_stream.py", "stream s ended"),
     owner("ReplicationStream", f"{SERVER}/stream/replication_stream.py", "stream"),
     owner("StreamSlot", f"{SERVER}/stream/stream_slot.py", "slot holder interrupted"),

@@ -24,8 +24,8 @@ from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, enco
 from tailrace.wire.messages import Hello, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
-from tailrace_server.serving.answer_memory import SHARE_BYTES
 from tailrace_server.serving.answers import Answers
+from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.deadline_timer import DeadlineTimer
 from tailrace_server.serving.follower_barriers import FollowerBarriers
 from tailrace_server.serving.missing_feeds import MissingFeeds
@@ -57,8 +57,6 @@ PUMP_BYTES = 1024 * 1024
 # If a system call would take more buffers than BUFFERS_MAX, those of less than JOIN_BYTES_MAX are joined.
 BUFFERS_MAX = 8
 JOIN_BYTES_MAX = 16 * 1024
-# The most returned cookies and ends of streams that the peer does not take. Other waiting frames are counted in bytes.
-UNSENT_FRAMES_MAX = 16_384
 # A peer that is told why its connection ends has this many seconds to read it. Its own frames are dropped meanwhile.
 LINGER_SECONDS = 5.0
 # A stream that finds no free descriptor for a segment tries again after this time: others may have closed theirs.
@@ -83,6 +81,7 @@ class Connection:
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self.rounds = Rounds(0)
+        self.memory = ConnectionMemory(node, transport, self.answers, self.rounds)
         self._progress = PeerProgress(self.opened_at)
         self.deadline_timer = DeadlineTimer(self)
         self.follower_barriers = FollowerBarriers(self)
@@ -92,20 +91,11 @@ class Connection:
         self.greeted = False
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
-        self._request_bytes = 0  # of the requests that wait in tasks of their own
-        self._found_bytes = 0  # of answers that are not complete, and of the chunks that are read for them
-        self._unsent_bytes = 0  # of answers that were sent, and that the socket has not taken: this many at most
-        self._charged_bytes = 0  # the share of this connection in the node's account
         self.waiting = WaitingRequests(node.config.limits.waiting_requests_max)
         self.pending_streams = PendingStreams()
-        self.writes = False
-        self._waits_for_memory = False  # reading pauses, so the peer cannot be called silent
         self._closing_at = 0.0
         self._drained = trio.Event()
-        self._room: trio.Event | None = None  # there while someone waits for it
         self._pumps_soon = False
-        self._account = node.answer_memory
-        self._backlog_bytes_max = node.config.limits.backlog_bytes_max
         transport.on_drained = self._on_drained
 
     # Reading
@@ -125,8 +115,8 @@ class Connection:
                 except TailraceError as error:
                     self.fail(error)
                 self.node.connections.turn_ended(self)
-                if self._lacks_room():
-                    await self.wait_for_room()
+                if self.memory.lacks_room():
+                    await self.memory.wait_for_room()
                 if self.transport.is_broken:
                     return
         except OSError:
@@ -147,10 +137,10 @@ class Connection:
             frames = self.decoder.next_frames(CUT_FRAMES_MAX)
             for frame in frames:
                 if not is_first:  # `run` looks after the last one, which is most often the only one
-                    if self._lacks_room() or monotonic() >= turn_ends_at:
+                    if self.memory.lacks_room() or monotonic() >= turn_ends_at:
                         node.connections.turn_ended(self)
                         await trio.lowlevel.checkpoint()
-                        await self.wait_for_room()
+                        await self.memory.wait_for_room()
                         self.received_at = turn.begin()
                         turn_ends_at = self.received_at + TURN_SECONDS
                     if self.is_closing or self.transport.is_broken:
@@ -166,89 +156,9 @@ class Connection:
             self._drained = trio.Event()
             await self._drained.wait()
 
-    def _lacks_room(self) -> bool:
-        """Tells whether the peer has to take its answers, or the flusher has to catch up, before the next request."""
-        nbytes = self._request_bytes
-        if nbytes and (nbytes > self._backlog_bytes_max or self._account.refuses(nbytes)):
-            return True
-        return self.lacks_answer_room()
-
-    def lacks_answer_room(self) -> bool:
-        """Tells whether the answers of this connection take too much memory for another look-up."""
-        held = self.answers.held_bytes + self._found_bytes
-        if held + self.transport.backlog_bytes > SHARE_BYTES and self._holds_much(held):
-            return True
-        if self.rounds.unsent_frames > UNSENT_FRAMES_MAX:
-            return True
-        return self.writes and self.node.storage.memory.must_wait
-
-    def _holds_much(self, held: int) -> bool:
-        """Tells whether ``held`` bytes of answers, with those that were sent, pass a bound."""
-        if held + self.transport.backlog_bytes > self._backlog_bytes_max:
-            return True
-        self._charge()
-        # Answers wait for the acknowledgements of replicas, so a replica's connection is always read.
-        return self.replica is None and self._account.refuses(held + self._unsent_bytes)
-
-    def _charge(self) -> None:
-        """Brings the node's account up to date with what this connection holds."""
-        held = self.answers.held_bytes + self._unsent_bytes + self._request_bytes + self._found_bytes
-        if held != self._charged_bytes:
-            changed, self._charged_bytes = held - self._charged_bytes, held
-            self._account.change(changed)
-
-    def hold_request(self, nbytes: int) -> None:
-        """Counts the ``nbytes`` of a request that waits in a task of its own; negative: it waits no longer."""
-        self._request_bytes += nbytes
-        self._charge()
-        if nbytes < 0:
-            self._look_again()
-
-    def hold_found(self, nbytes: int) -> None:
-        """Counts ``nbytes`` more of an answer that is not complete, or less if it is negative."""
-        self._found_bytes += nbytes
-        self._charge()
-        if nbytes < 0:
-            self._look_again()
-
-    def forget_held(self) -> None:
-        """Takes this connection, which is over, and whose tasks have ended, out of the node's account."""
-        self._account.forget(self._look_again)
-        self._account.change(-self._charged_bytes)
-        self._charged_bytes = 0
-
-    async def wait_for_room(self) -> None:
-        """Waits until the peer may ask for more. A checkpoint only if it has to wait."""
-        await self._wait_while(self._lacks_room)
-
-    async def wait_for_answer_room(self) -> None:
-        """Waits until another answer may be looked up. A checkpoint only if it has to wait."""
-        await self._wait_while(self.lacks_answer_room)
-
-    async def _wait_while(self, lacks_room: Callable[[], bool]) -> None:
-        while lacks_room() and not self.is_closing:
-            if self.writes and self.node.storage.memory.must_wait:
-                self._waits_for_memory = True
-                await self.node.storage.memory.room()
-                self._waits_for_memory = False
-                continue
-            if self._room is None:
-                self._room = trio.Event()
-            self._account.when_room(self._look_again)
-            await self._room.wait()
-
-    def _look_again(self) -> None:
-        """Lets those look again who wait for room, if there are any."""
-        if self._room is not None:
-            room, self._room = self._room, None
-            room.set()
-
     def _on_drained(self) -> None:
         self._drained.set()
-        if self._unsent_bytes:
-            self._unsent_bytes = 0
-            self._charge()
-        self._look_again()
+        self.memory.drained()
         if self.is_closing:
             self.transport.finish()
         else:
@@ -293,10 +203,6 @@ class Connection:
         self.decoder.body_bytes_max = limits.frame_body_bytes_max
         self.greeted, self.changes = True, self.node.leaderships.changes()
 
-    def has_written(self) -> None:
-        """Notes that the client writes: its requests wait for room in the write queue from now on."""
-        self.writes = True
-
     # Sending
 
     def require_writable(self, leadership: Leadership) -> None:
@@ -331,6 +237,7 @@ class Connection:
         """``stream``, which has just begun, is a replica's of this leader, in the group of ``leadership``."""
         if self.replica is None:
             self.replica = ServedReplica(self, leadership)
+            self.memory.always_read()
         self.replica.open(stream, replica)
 
     def send_answers(self, last: bytes = b"") -> None:
@@ -338,12 +245,9 @@ class Connection:
         data = self.answers.take()
         self.sent_at = self.node.turn.now
         self.transport.send(data + last if last else data)
-        backlog_bytes = self.transport.backlog_bytes
-        if backlog_bytes or self._charged_bytes:
-            self._unsent_bytes = min(self._unsent_bytes + len(data), backlog_bytes)
-            self._charge()
-        if self._room is not None:
-            self._look_again()
+        backlog_bytes, memory = self.transport.backlog_bytes, self.memory
+        if backlog_bytes or memory.charged_bytes or memory.room is not None:
+            memory.sent(len(data), backlog_bytes)
 
     def pump(self) -> None:
         """Sends the streams' frames, as far as the consumer has granted room and the socket takes them."""
@@ -415,6 +319,7 @@ class Connection:
     def close_with(self, last: bytes) -> None:
         """Sends ``last`` and closes once the peer has it."""
         self.is_closing = True
+        self.memory.close()
         self.answers.close()
         self._closing_at = self.node.clock.monotonic()
         self.rounds.close_all()
@@ -471,7 +376,7 @@ class Connection:
         limits = self.node.config.limits
         self._look_for_progress(now)
         self.deadline_timer.check()
-        if self._waits_for_memory:
+        if self.memory.waits_for_writes:
             self.received_at = now
         if self.is_closing:
             if now - self._closing_at > LINGER_SECONDS:

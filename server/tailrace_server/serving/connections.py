@@ -128,7 +128,7 @@ class Connections:
         finally:
             transport.close()
             if connection is not None:
-                connection.forget_held()
+                connection.memory.forget()
 
     async def drain(self) -> None:
         """Ends every stream with DRAINING, if there is time at the end of its snapshot, and sends that."""

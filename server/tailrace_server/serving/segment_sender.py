@@ -25,6 +25,7 @@ from tailrace.trio.transport import TcpTransport, Transport
 from tailrace.wire.segment_messages import SegmentFetch, data_header
 from tailrace_server.segment import Segment
 from tailrace_server.serving.answers import Answers
+from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.services import OpenConnection
 
 # If a part is not in memory, the next ones are most likely not: about this many bytes are loaded at a time.
@@ -36,17 +37,12 @@ class SendingConnection(OpenConnection, Protocol):
 
     transport: Transport
     answers: Answers
+    memory: ConnectionMemory
     segments: SegmentSender
     is_closing: bool
 
     def flush(self) -> None:
         """Sends the queued frames."""
-
-    def hold_found(self, nbytes: int) -> None:
-        """Counts ``nbytes`` more of an answer that is not complete, or less if it is negative."""
-
-    async def wait_for_answer_room(self) -> None:
-        """Waits until another answer may be made."""
 
 
 class WaitingPart(NamedTuple):
@@ -138,13 +134,13 @@ class SegmentSender:
             if connection.is_closing or self._send_cached(part, transport):
                 return
         # The part does not stay in memory, or the connection has no socket. The bytes count as an answer.
-        await connection.wait_for_answer_room()
+        await connection.memory.wait_for_answer_room()
         read = partial(part.segment.read_part, part.offset, part.nbytes)
-        connection.hold_found(part.nbytes)
+        connection.memory.hold_found(part.nbytes)
         try:
             data = await connection.node.host.workers.in_thread(read)
         finally:
-            connection.hold_found(-part.nbytes)
+            connection.memory.hold_found(-part.nbytes)
         connection.answers.add(part.head + data)
         connection.flush()
 

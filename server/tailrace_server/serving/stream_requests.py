@@ -106,7 +106,7 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     assert since_us is not None, "only a time has to be looked for"
     try:
         start = await node.host.workers.in_thread(partial(find_start_in, segment, since_us))
-        await connection.wait_for_room()
+        await connection.memory.wait_for_room()
         # The wait for a thread goes on after the connection has ended. A stream opened then would never be closed.
         await trio.lowlevel.checkpoint_if_cancelled()
         if connection.is_closing or not connection.pending_streams.has(id, request):

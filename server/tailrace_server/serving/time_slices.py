@@ -50,9 +50,9 @@ def run_in_slices(
     except NotCached as error:
         missing = error
     connection.waiting.begin()
-    connection.hold_request(nbytes)
+    connection.memory.hold_request(nbytes)
     held = found()
-    connection.hold_found(held)  # here, since other connections look for room before the task runs
+    connection.memory.hold_found(held)  # here, since other connections look for room before the task runs
     if missing is not None:
         _pin(connection.node.storage, missing)
     connection.nursery.start_soon(_step_until, connection, id, step, then, missing, nbytes, found, held)
@@ -82,9 +82,9 @@ async def _step_until(
                 await _room(connection, held)
             else:
                 await _load(connection, missing, held)
-            if connection.lacks_answer_room() and not connection.is_closing:
+            if connection.memory.lacks_answer_room() and not connection.is_closing:
                 if held:
-                    connection.hold_found(-held)  # the answer counts it when it is queued
+                    connection.memory.hold_found(-held)  # the answer counts it when it is queued
                     held = 0
                     then()
                     break
@@ -94,7 +94,7 @@ async def _step_until(
                 continue
             try:
                 if step(_out_of_time(connection)):
-                    connection.hold_found(-held)
+                    connection.memory.hold_found(-held)
                     held = 0
                     then()
                     break
@@ -103,22 +103,22 @@ async def _step_until(
                 missing = error
                 _pin(connection.node.storage, missing)
             held, before = found(), held
-            connection.hold_found(held - before)
+            connection.memory.hold_found(held - before)
     except ProtocolError as error:
         connection.fail(error)
     except TailraceError as error:
         connection.answers.add_error(error, id)
     finally:
         connection.waiting.end()
-        connection.hold_found(-held)
-        connection.hold_request(-nbytes)
+        connection.memory.hold_found(-held)
+        connection.memory.hold_request(-nbytes)
     connection.node.connections.turn_ended()
 
 
 async def _room(connection: Connection, held: int) -> None:
     """Waits for room for an answer that holds nothing yet. One that does is answered early instead."""
     if not held:
-        await connection.wait_for_answer_room()
+        await connection.memory.wait_for_answer_room()
 
 
 def _pin(storage: Storage, missing: NotCached) -> None:
@@ -136,12 +136,12 @@ async def _load(connection: Connection, missing: NotCached, held: int) -> None:
     storage = connection.node.storage
     try:
         await _room(connection, held)
-        if held and connection.lacks_answer_room():
+        if held and connection.memory.lacks_answer_room():
             return
-        connection.hold_found(missing.nbytes)
+        connection.memory.hold_found(missing.nbytes)
         try:
             await storage.host.workers.in_thread(missing.load)
         finally:
-            connection.hold_found(-missing.nbytes)
+            connection.memory.hold_found(-missing.nbytes)
     finally:
         storage.pins.unpin(missing.segment)

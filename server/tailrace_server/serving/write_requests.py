@@ -59,8 +59,8 @@ def _take(
 ) -> None:
     node, flags = connection.node, write.flags
     storage = node.storage
-    if not connection.writes:
-        connection.has_written()
+    if not connection.memory.writes:
+        connection.memory.has_written()
     storage.require_writable()
     try:
         versions, fresh = write_block(

@@ -64,7 +64,7 @@ def held(node, monkeypatch):
     def noted(nbytes):
         change(nbytes)
         seen.append(account.held)
-        assert account.held == sum(connection._charged_bytes for connection in node.connections)
+        assert account.held == sum(connection.memory.charged_bytes for connection in node.connections)
 
     monkeypatch.setattr(account, "change", noted)
     return seen

@@ -20,6 +20,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 from tailrace_server.segment import Segment
 from tailrace_server.serving import connection as module
+from tailrace_server.serving import connection_memory
 from tailrace_server.stream import partition_stream
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -226,7 +227,7 @@ async def test_a_barrier_covers_what_is_not_durable_yet(greeted, feed_id):
 
 async def test_a_client_that_takes_no_cookies_back_is_not_read(greeted, node, nursery, monkeypatch):
     """Each would come back at once, and waits in memory instead: the node stops reading, and goes on when it can."""
-    monkeypatch.setattr(module, "UNSENT_FRAMES_MAX", 1_000)
+    monkeypatch.setattr(connection_memory, "UNSENT_FRAMES_MAX", 1_000)
     (connection,) = (made for made in node.connections if made.greeted)
     connection.transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     greeted.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
@@ -238,7 +239,7 @@ async def test_a_client_that_takes_no_cookies_back_is_not_read(greeted, node, nu
         all_sent.set()
 
     nursery.start_soon(send)
-    while connection._room is None and not all_sent.is_set():
+    while connection.memory.room is None and not all_sent.is_set():
         await trio.lowlevel.checkpoint()
     assert not all_sent.is_set(), "it was read to the end"
     assert 1_000 < connection.rounds.unsent_frames < 3_000
