@@ -5,11 +5,11 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.crashing_indexes import AtomicIndex, RinglessIndex, RowByRowIndex, TruncatingIndex
+from tests.crashing_indexes import AtomicIndex, RowByRowIndex
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.segment_nodes import SegmentConversation, small_parts
 from tests.tailrace.consuming.test_positions_model import FILTERS, MODES, ApplicationWorld
-from tests.tailrace.consuming.test_rollback_model import OPERATIONS, SOME, random_operations
+from tests.tailrace.consuming.test_rollback_model import CASES, INDEXES, OPERATIONS, SOME, random_operations
 from tests.tiers import examples
 
 from tailrace.consuming import catch_up, catch_up_rules
@@ -20,12 +20,6 @@ from tailrace.errors import ProtocolError
 from tailrace.model.failover import Resume, ResumeReason
 from tailrace.wire.filters import EVERYTHING
 
-INDEXES = {
-    "atomic": AtomicIndex,
-    "ringless": RinglessIndex,
-    "row by row": RowByRowIndex,
-    "truncating": TruncatingIndex,
-}
 LIVES_MAX = 300
 
 
@@ -65,12 +59,7 @@ def read(seed, mode="follow", ring_rows=100, filter=EVERYTHING, operations=None)
 
 @pytest.mark.parametrize("index", INDEXES)
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    st.lists(OPERATIONS, max_size=25),
-    st.integers(0, 99),
-    st.sampled_from([0, 2, 100]),
-    st.sampled_from([EVERYTHING, SOME]),
-)
+@given(*CASES)
 def test_the_index_equals_the_node_whenever_all_was_said(index, operations, seed, ring_rows, filter):
     follow(INDEXES[index], seed, [*operations, ("restart",)], ring_rows=ring_rows, filter=filter)
 

@@ -30,6 +30,13 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("restart")),
     st.tuples(st.just("consume"), OTHERS, st.none() | st.integers(1, 8), st.none() | st.integers(0, 12)),
 )
+# The operations, the seed, the rows of the ring, and the filter.
+CASES = (
+    st.lists(OPERATIONS, max_size=25),
+    st.integers(0, 99),
+    st.sampled_from([0, 2, 100]),
+    st.sampled_from([EVERYTHING, SOME]),
+)
 A, B, NO_A = ("write", b"a", False), ("write", b"b", False), ("write", b"a", True)
 CONSUME = ("consume", 0, None, None)
 
@@ -58,12 +65,7 @@ def _random_operation(chance):
 
 @pytest.mark.parametrize("index", INDEXES)
 @settings(max_examples=examples(150), deadline=None)
-@given(
-    st.lists(OPERATIONS, max_size=25),
-    st.integers(0, 9),
-    st.sampled_from([0, 2, 100]),
-    st.sampled_from([EVERYTHING, SOME]),
-)
+@given(*CASES)
 @example([A, CONSUME, ("replicate", 1), ("fail_over", 1)], 0, 100, SOME)  # nothing written after the fork
 @example([A, ("replicate", 1), B, CONSUME, ("fail_over", 1), NO_A], 0, 100, EVERYTHING)  # one row above a base
 @example([A, CONSUME, B, CONSUME, ("crash", 1), A, ("crash", 1), B], 0, 100, EVERYTHING)  # two forks while away

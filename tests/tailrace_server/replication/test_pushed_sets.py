@@ -1,5 +1,6 @@
 """Sets of three nodes with feeds in replication mode ``segment``: pushed, compacted, killed, promoted, handed over."""
 
+import contextlib
 import os
 
 import pytest
@@ -106,13 +107,19 @@ async def put_until_compacted(made, feed, first):
     return rows
 
 
-@pytest.mark.long
-async def test_compacted_segments_take_the_place_of_their_inputs(new_pushed_set):
-    made = new_pushed_set()
+@contextlib.asynccontextmanager
+async def compacted_feed(made):
+    """Starts a set with a pushed feed of one partition, whose leader has compacted; yields the feed and its rows."""
     await made.start()
     async with made.client() as client:
         feed = await client.create_feed("orders", partitions=1, replication="segment")
-        rows = await put_until_compacted(made, feed, 0)
+        yield feed, await put_until_compacted(made, feed, 0)
+
+
+@pytest.mark.long
+async def test_compacted_segments_take_the_place_of_their_inputs(new_pushed_set):
+    made = new_pushed_set()
+    async with compacted_feed(made) as (feed, rows):
         leader = await same_segments(made, "orders")
         rows |= numbered(1_000, 3)
         await put(feed, numbered(1_000, 3))
@@ -126,10 +133,7 @@ async def test_compacted_segments_take_the_place_of_their_inputs(new_pushed_set)
 @pytest.mark.long
 async def test_a_member_that_joins_begins_with_the_most_recent_major_segment(new_pushed_set, monkeypatch):
     made = new_pushed_set()
-    await made.start()
-    async with made.client() as client:
-        feed = await client.create_feed("orders", partitions=1, replication="segment")
-        rows = await put_until_compacted(made, feed, 0)
+    async with compacted_feed(made) as (feed, rows):
         leader = await same_segments(made, "orders")
         joiner = next(node for node in made if node is not leader)
         await joiner.kill()

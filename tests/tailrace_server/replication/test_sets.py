@@ -76,13 +76,18 @@ async def lost_to_all_but(made, leader, rows):
     return others
 
 
-async def test_a_copy_waits_until_a_majority_has_what_the_leader_has(new_set, tmp_path, nursery):
-    """A leader that has just begun knows of no row that a majority has it, and clients know of acknowledged ones."""
-    made = new_set()
+@contextlib.asynccontextmanager
+async def small_feed(made):
+    """Starts a set with a feed of three rows; yields its leader and the feed."""
     await made.start()
     leader = await made.settled()
     async with made.client() as client:
-        feed = await made.filled(client, numbered(0, 3))
+        yield leader, await made.filled(client, numbered(0, 3))
+
+
+async def test_a_copy_waits_until_a_majority_has_what_the_leader_has(new_set, tmp_path, nursery):
+    """A leader that has just begun knows of no row that a majority has it, and clients know of acknowledged ones."""
+    async with small_feed(new_set()) as (leader, feed):
         leadership = leader.node.leaderships.system
         hear, leadership.acknowledged = leadership.acknowledged, lambda *_: None
         await feed.put(b"k", b"v", level="disk")
@@ -104,11 +109,7 @@ async def test_a_copy_waits_until_a_majority_has_what_the_leader_has(new_set, tm
 
 
 async def test_a_copy_of_level_quorum_is_of_a_node_that_still_leads(new_set, tmp_path, nursery):
-    made = new_set()
-    await made.start()
-    leader = await made.settled()
-    async with made.client() as client:
-        feed = await made.filled(client, numbered(0, 3))
+    async with small_feed(new_set()) as (leader, feed):
         confirmations = leader.node.leaderships.system.confirmations
         hear, confirmations.answered = confirmations.answered, lambda *_: None
         nursery.start_soon(partial(feed.fetch, tmp_path / "copy", visibility="quorum"))
