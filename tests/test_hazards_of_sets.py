@@ -26,7 +26,7 @@ from tailrace.model import Level
 from tailrace.trio import request
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.publishing import joining
-from tailrace_server.replication import handover, promotion
+from tailrace_server.replication import gathered_promises, handover
 from tailrace_server.replication.replica_puller import ReplicaPuller
 
 # Long enough that what must not happen would have happened: nodes look at each other every 0.05 seconds.
@@ -828,7 +828,7 @@ async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkey
     """Nobody takes over, and the branch is nobody's any more: who leads begins another one."""
     first, second, _ = members
     with monkeypatch.context() as lost:
-        ask = promotion.ask
+        ask = gathered_promises.ask
 
         async def losing(node, address, *arguments):
             answer = await ask(node, address, *arguments)
@@ -836,7 +836,7 @@ async def test_hazard_20_the_promise_of_the_leader_is_lost(members, feed, monkey
                 raise Unreachable("the answer to PROMISE is lost")
             return answer
 
-        lost.setattr(promotion, "ask", losing)
+        lost.setattr(gathered_promises, "ask", losing)
         branch, term = await handed_over_badly(members, feed)
         assert not second.leads
         assert first.member.local.file.now.term > term, "it has promised"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
-from tailrace_server.replication import local_member, member, peer_states, promises, promotion
+from tailrace_server.replication import gathered_promises, local_member, member, missing_rows, peer_states, promises
 from tailrace_server.replication import replica_puller as taking
+from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.member import Member
@@ -18,11 +19,11 @@ from tailrace_server.serving.connection import Connection
 from .bug import Bug
 
 # The modules that check whether another node is of the same cluster.
-JUDGES = (peer_states, promises, promotion, taking, stream_requests)
+JUDGES = (peer_states, promises, gathered_promises, taking, stream_requests)
 _step_down = Member.step_down
 _later_leader = member.later_leader
-_choose = promotion.choose
-_gather, _fetch_all = Promotion._gather, Promotion._fetch_all
+_choose = missing_rows.choose
+_gather, _fetch_all = GatheredPromises.gather, Promotion._fetch_all
 
 
 async def _promise_again(member, promise):
@@ -81,14 +82,14 @@ async def _keep_branch_of_handover(promoting):
 
 def _keep_branch_in_any_term(promoting, own):
     """Keeps the branch after a handover, though another member may have led in between."""
-    return bool(promoting._leader) and own == promoting._promised[promoting._leader].standings
+    return bool(promoting._leader) and own == promoting._promises.promised[promoting._leader].standings
 
 
-async def _gather_without_leader(promoting):
+async def _gather_without_leader(gathered, term):
     """Asks the leader that hands over like all other members, and not first."""
-    leader, promoting._leader = promoting._leader, ""
-    await _gather(promoting)
-    promoting._leader = leader
+    leader, gathered.leader = gathered.leader, ""
+    await _gather(gathered, term)
+    gathered.leader = leader
 
 
 def _of_one_cluster(own, name, told):
@@ -113,7 +114,7 @@ def _promise_whoever_led(promoting, answers):
 
 # A member without a vote has a word in who leads, and with what.
 HEARD = [
-    (Promotion, "_counting", staticmethod(lambda promised: promised)),
+    (GatheredPromises, "_counting", staticmethod(lambda promised: promised)),
     (LocalMember, "counts_seen", lambda member, seen: True),
 ]
 BUGS = {
@@ -144,9 +145,9 @@ BUGS = {
     ),
     "a term that is promised twice": Bug([(member_requests, "answer_promise", _promise_again)], {"two_candidates": 0}),
     "a promotion without a majority": Bug([(Promotion, "_require_voters", _require_nobody)], {"lone_candidate": 0}),
-    "a promotion that fetches nothing": Bug([(promotion, "choose", _choose_own)], {"laggard": 0}),
+    "a promotion that fetches nothing": Bug([(missing_rows, "choose", _choose_own)], {"laggard": 0}),
     "a promotion that does not fetch the list of feeds": Bug(
-        [(promotion, "choose", _choose_own_feeds)], {"laggard": 0}
+        [(missing_rows, "choose", _choose_own_feeds)], {"laggard": 0}
     ),
     "a promotion that goes on with the branch of the leader before": Bug(
         [(Promotion, "_fetch_all", _keep_branch)], {"dead_tail": 0}
@@ -174,7 +175,7 @@ BUGS = {
     ),
     "a handover without the leader's promise": Bug(
         [
-            (Promotion, "_gather", _gather_without_leader),
+            (GatheredPromises, "gather", _gather_without_leader),
             (Promotion, "_fetch_all", _keep_branch_of_handover),
         ],
         {"lost_handover": 0},
@@ -182,7 +183,7 @@ BUGS = {
     "a handover beside writes, of what has come": Bug(
         [
             (Leadership, "pause_writes", lambda node: None),
-            (promotion, "choose", _choose_own),
+            (missing_rows, "choose", _choose_own),
             (Promotion, "_fetch_all", _keep_branch_of_handover),
         ],
         {"busy_handover": 0},
