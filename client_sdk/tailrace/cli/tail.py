@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 import os
 import signal
@@ -22,6 +23,7 @@ from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, S
 from tailrace.cli.output import from_argument, printable, to_json_line
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
+from tailrace.consuming.subscription import require_catch_up
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 from tailrace.model.position import Positions
 from tailrace.model.times import looks_like_time, parse_time
@@ -32,6 +34,14 @@ from tailrace.wire.filters import StreamFilter
 WRITE_CHARS = 256 * 1024
 # After Ctrl-C, a write to a slow reader may take this long.
 GRACE_SECONDS = 0.5
+
+
+class CatchUpOption(enum.StrEnum):
+    """The choices of --catch-up, as in `tailrace.Feed.consume`."""
+
+    AUTO = "auto"
+    SEGMENTS = "segments"
+    STREAM = "stream"
 
 
 def tail(
@@ -63,6 +73,13 @@ def tail(
             "--positions-to", metavar="FILE", help="Write the positions at the end to this file, not to stderr."
         ),
     ] = None,
+    catch_up: Annotated[
+        CatchUpOption,
+        typer.Option(
+            "--catch-up",
+            help="How to read what the node has in segments: as files if it is much, always as files, or never.",
+        ),
+    ] = CatchUpOption.AUTO,
     state: ReadState = StateOption.LEADER,
     json: Json = False,
     url: Url = DEFAULT_URL,
@@ -86,8 +103,10 @@ def tail(
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
         raise WrongUsage(f"--until: {end} is before --since")
     filter = _parse_filter(key_prefix, keys_only)
+    _check_catch_up(catch_up, start, end)
     lines = json_lines if json else plain_lines
-    follower = _Follower(target("tail", url, node, token, state.value), feed, start, end, filter, lines)
+    target_node = target("tail", url, node, token, state.value)
+    follower = _Follower(target_node, feed, start, end, filter, catch_up.value, lines)
     try:
         trio.run(follower.run)
     finally:
@@ -114,6 +133,20 @@ def _parse_filter(key_prefix: str, keys_only: bool) -> StreamFilter:
     return filter
 
 
+def _check_catch_up(
+    catch_up: CatchUpOption, since: str | Positions | datetime, until: str | Positions | datetime | None
+) -> None:
+    """Raises WrongUsage if the bounds or this installation do not permit ``catch_up``."""
+    if catch_up is not CatchUpOption.SEGMENTS:
+        return
+    if isinstance(since, datetime) or isinstance(until, datetime):
+        raise WrongUsage("--catch-up segments: times are read by the stream; use auto, or positions")
+    try:
+        require_catch_up(catch_up.value)
+    except ImportError as error:
+        raise WrongUsage(f"--catch-up segments: {error}") from None
+
+
 class _Follower:
     """Prints a feed.
 
@@ -128,6 +161,7 @@ class _Follower:
         since: str | Positions | datetime,
         until: str | Positions | datetime | None,
         filter: StreamFilter,
+        catch_up: str,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
@@ -135,6 +169,7 @@ class _Follower:
         self._since = since
         self._until = until
         self._filter = filter
+        self._catch_up = catch_up
         self._lines = lines
         self._output = _Output()
         self._unread = False
@@ -154,6 +189,7 @@ class _Follower:
                             until=self._until,
                             key_prefix=self._filter.key_prefix,
                             keys_only=self._filter.keys_only,
+                            catch_up=self._catch_up,
                         ) as stream,
                     ):
                         await self._print(stream)

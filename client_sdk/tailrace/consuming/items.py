@@ -86,6 +86,7 @@ class Items:
             filter=self._filter,
             until_logs=at.logs,
             feed_id=at.feed_id,
+            catch_up="auto",
         )
         async with self._feed.stream(subscription) as stream:
             async for event in stream:

@@ -6,11 +6,14 @@ import json
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
 
+from tailrace.block import lazy
 from tailrace.cli.tail import json_lines, plain_lines
 from tailrace.consuming.events import Rollback
+from tailrace.consuming.partition_catch_up import PartitionCatchUp
 from tailrace.model.times import to_text
 
 pytestmark = pytest.mark.slow
@@ -257,3 +260,68 @@ def test_a_prefix_that_no_key_can_have(call, made_feed):
     result = call("tail", made_feed, "--key-prefix", "a" * 4097)
     assert result.code == 2
     assert "--key-prefix: key_prefix has 4097 bytes" in result.err
+
+
+@pytest.fixture
+def in_segments(call, made_feed, write, tmp_path):
+    """The name of a feed whose rows are all in segments: a fetch has flushed them."""
+    write(*((b"k%d" % number, b"v") for number in range(10)), (b"k3", None))
+    assert call("fetch", made_feed, str(tmp_path / "copy")).code == 0
+    return made_feed
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """The partitions whose segments were read."""
+    copied, begin = [], PartitionCatchUp.begin
+
+    def noted(copy, told, files):
+        copied.append(told.partition)
+        begin(copy, told, files)
+
+    monkeypatch.setattr(PartitionCatchUp, "begin", noted)
+    return copied
+
+
+@pytest.fixture
+def tail_to_now(call, in_segments, monkeypatch, tmp_path):
+    """Runs the command to its end in this process; returns its lines, sorted, and the positions at its end."""
+
+    def tail(*arguments):
+        out, positions = tmp_path / "out", tmp_path / "positions"
+        with out.open("w") as stdout, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", stdout)
+            done = call("tail", in_segments, "--until", "now", "--positions-to", str(positions), *arguments)
+        assert (done.code, done.err) == (0, "")
+        return sorted(out.read_text().splitlines()), positions.read_text()
+
+    return tail
+
+
+@pytest.mark.parametrize(("catch_up", "partitions"), [("segments", {0, 1}), ("stream", set()), ("auto", set())])
+def test_segments_give_the_same_lines_and_positions(tail_to_now, copied, catch_up, partitions):
+    expected = tail_to_now()
+    assert len(expected[0]) == 11
+    assert not copied
+    assert tail_to_now("--catch-up", catch_up) == expected
+    assert set(copied) == partitions
+
+
+@pytest.mark.parametrize("bound", ["--since", "--until"])
+def test_segments_know_no_times(call, made_feed, bound):
+    result = call("tail", made_feed, "--catch-up", "segments", bound, "-15m")
+    assert (result.code, result.out) == (2, b"")
+    assert "--catch-up segments: times are read by the stream; use auto, or positions" in result.err
+
+
+def test_segments_need_numpy(call, made_feed, monkeypatch):
+    monkeypatch.setattr(lazy, "numpy_or_none", lambda: None)
+    result = call("tail", made_feed, "--catch-up", "segments")
+    assert (result.code, result.out) == (2, b"")
+    assert "--catch-up segments: this needs numpy: pip install 'tailrace[arrow]'" in result.err
+
+
+def test_a_way_to_catch_up_that_does_not_exist(call, made_feed):
+    result = call("tail", made_feed, "--catch-up", "files")
+    assert result.code == 2
+    assert "'files' is not one of 'auto', 'segments', 'stream'" in result.err

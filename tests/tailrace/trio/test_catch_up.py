@@ -320,6 +320,52 @@ async def test_another_node_after_a_failover(members):
         assert reader.state == await items_of(feed)
 
 
+@pytest.fixture
+def small_is_far(monkeypatch):
+    """With "auto", segments are read however little they have."""
+    monkeypatch.setattr(catch_up_rules, "SEQS_MIN", 1)
+    monkeypatch.setattr(catch_up_rules, "BYTES_MIN", 1)
+
+
+async def test_items_are_read_from_segments(running, feed, asked, small_is_far):
+    await write(feed, 1_000)
+    await feed.write([Delete(b"k11"), Delete(b"k20")])
+    await flush(running)
+    await write(feed, 20, b"new")
+    items = {item.key: item async for item in feed.items()}
+    assert asked.count(Opcode.SEGMENT_CHECKPOINT) == 4
+    assert len(items) == 999, "k11 is there again, k20 is not"
+    for key in (b"k1", b"k11", b"k20", b"k999"):
+        assert items.get(key) == await feed.get(key)
+    asked.clear()
+    found = {item.key async for item in feed.items(key_prefix=b"k1")}
+    assert found == {key for key in items if key.startswith(b"k1")}
+    assert Opcode.SEGMENT_CHECKPOINT not in asked, "the node sends only the rows of the prefix"
+
+
+async def test_items_in_short_steps_while_segments_are_compacted(running, client, chains, small_is_far):
+    """A step that is cancelled goes on where it was, also in the middle of a segment that is gone since."""
+    feed = await client.create_feed("orders", partitions=1)
+    await write_much(feed)
+    await flush(running)
+    await write_much(feed, b"new")
+    await flush(running)
+    expected = {b"k%d" % number: (await feed.get(b"k%d" % number)).value for number in range(1_000)}
+    items, found, cancelled = feed.items(), {}, 0
+    with trio.fail_after(60):
+        while True:
+            with trio.move_on_after(0.005 * (cancelled + 1)) as scope:
+                async for item in items:
+                    found[item.key] = item.value
+                break
+            assert scope.cancelled_caught
+            cancelled += 1
+            if cancelled == 2:
+                await compact(running)
+    assert cancelled >= 2
+    assert found == expected
+
+
 async def test_a_barrier_waits_for_the_segments(running, feed):
     await write_much(feed)
     await flush(running)

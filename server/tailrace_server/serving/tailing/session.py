@@ -137,8 +137,13 @@ class TailSession:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         host = Host(connect=self._connect)
         client = Client("tailrace://loopback", name=f"websocket {self._peer}", state="any", host=host)
+        # Segments would take memory beside the window, and they spare a node nothing that reads its own ones.
         stream = client.feed(request.feed).consume(
-            since, key_prefix=request.key_prefix, keys_only=request.keys_only, window_bytes=WINDOW_BYTES
+            since,
+            key_prefix=request.key_prefix,
+            keys_only=request.keys_only,
+            window_bytes=WINDOW_BYTES,
+            catch_up="stream",
         )
         async with Lifetime() as lifetime, stream:
             lifetime.start(partial(_expect_nothing, ws))
