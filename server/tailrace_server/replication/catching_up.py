@@ -144,6 +144,8 @@ class CatchUp:
     def _check(self, told: PartitionCheckpoint) -> int:
         """Returns the last seq in common. Raises NotCaughtUp if the checkpoint has nothing for this partition."""
         partition = self._partition
+        if self._role == "follower" and told.log.term > self._term:
+            raise NotCaughtUp(f"{self._address} follows a leader of term {told.log.term} by now")
         held = PartitionCopy(partition.id, partition.high_seq, partition.purge_seq, partition.log, ())
         action, common_seq = compare(held, told)
         if action is Action.REFUSE:

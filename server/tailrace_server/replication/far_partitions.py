@@ -36,20 +36,26 @@ class FarPartitions:
         state: str,
         roll_back: Callable[[Partition, int], Awaitable[int]],
         is_stopped: Callable[[], bool],
+        is_pushed: bool,
     ) -> None:
-        """``feed`` is pulled from ``address``, whose role has to be ``state``. The others are those of `CatchUp`."""
+        """``feed`` is pulled from ``address``, whose role has to be ``state``. If it ``is_pushed``, nothing is copied.
+
+        The others are those of `CatchUp`.
+        """
         self._node = node
         self._feed = feed
         self._address = address
         self._state = state
         self._roll_back = roll_back
         self._is_stopped = is_stopped
+        self._is_pushed = is_pushed
+        self._failure: Exception | None = None
         self._partitions: list[Partition] = []
 
     def choose(self, partitions: Sequence[Partition], told: Sequence[Any]) -> frozenset[int]:
         """Returns the numbers of the ``partitions`` that are far behind. ``told`` is the other node's partition map."""
-        if self._feed is self._node.feeds.system or self._feed.by_segments:
-            return frozenset()  # in mode segment the leader pushes its segments
+        if self._feed is self._node.feeds.system or self._is_pushed:
+            return frozenset()
         bytes_min = self._node.config.replication.catch_up_bytes_min
         for partition in partitions:
             leader = LeaderPartition.from_json(told[partition.id])
@@ -68,19 +74,21 @@ class FarPartitions:
         Raises the errors of ``stream``, and NoSpace or OSError if the manifest of a partition may be of another chain
         and cannot be written: no row may come then.
         """
-        failure: Exception | None = None
+        # Errors are raised outside of the nursery, which would wrap them in a group.
         async with trio.open_nursery() as nursery:
             for partition in self._partitions:
-                nursery.start_soon(self._catch_up, partition, peer, release)
+                nursery.start_soon(self._catch_up, partition, peer, release, nursery.cancel_scope)
             try:
                 await stream()
-            except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
-                failure = error
+            except Exception as error:
+                self._failure = error
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
 
-    async def _catch_up(self, partition: Partition, peer: HelloOk, release: Callable[[Partition], None]) -> None:
+    async def _catch_up(
+        self, partition: Partition, peer: HelloOk, release: Callable[[Partition], None], all: trio.CancelScope
+    ) -> None:
         at = self._address, peer.role, peer.term
         try:
             await CatchUp(self._node, partition, *at, self._roll_back, self._is_stopped).run()
@@ -89,6 +97,11 @@ class FarPartitions:
                 "partition %s of feed %s is streamed from %s, without segments first: %s",
                 *(partition.id, self._feed.info.name, self._address, error),
             )
-        await self._node.storage.installer.settle(partition)
+        try:
+            await self._node.storage.installer.settle(partition)
+        except (TailraceError, OSError) as error:
+            self._failure = error
+            all.cancel()
+            return
         if not self._is_stopped():
             release(partition)

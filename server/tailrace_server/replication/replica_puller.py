@@ -118,7 +118,8 @@ class ReplicaPuller:
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
         self._pushed = PushedSegments(node, leadership, feed)
-        self._far = FarPartitions(node, feed, address, state, self._roll_back_to, lambda: self._stopped)
+        is_pushed = feed.by_segments and until is None  # the leader pushes its segments then
+        self._far = FarPartitions(node, feed, address, state, self._roll_back_to, lambda: self._stopped, is_pushed)
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -191,7 +192,7 @@ class ReplicaPuller:
             until=self._until,
             window_bytes=WINDOW_BYTES,
             timeout_s=node.config.replication.step_timeout_s,
-            hold=self._choose_far if self._until is None else None,
+            hold=self._choose_far,
         )
 
     def _choose_far(self, told: Sequence[Any]) -> frozenset[int]:

@@ -1,0 +1,343 @@
+"""A candidate that is far behind copies segments of the member that it fetches from, and leads with the same data."""
+
+import dataclasses
+import os
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+
+from tailrace.block import encode_block
+from tailrace.errors import NoSpace, NotLeader, TailraceError
+from tailrace.model.failover import FailoverEntry, FailoverLog
+from tailrace_server.replication import catching_up
+from tailrace_server.replication.segment_source import SegmentSource
+from tailrace_server.state.last_batches import to_json
+from tailrace_server.upkeep.received_files import PartitionFiles
+
+
+@pytest.fixture
+async def members(tmp_path, nursery):
+    made = make_set(tmp_path, nursery, replication=dataclasses.replace(REPLICATION, catch_up_bytes_min=0))
+    await made.start()
+    await made.settled()
+    return made
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """The partitions whose segments were installed, in order, with the seqs that they stood at before and after."""
+    installed, install = [], catching_up.install_received_chain
+
+    async def noted(storage, partition, received):
+        before = partition.high_seq
+        await install(storage, partition, received)
+        installed.append((partition.id, before, partition.high_seq))
+
+    monkeypatch.setattr(catching_up, "install_received_chain", noted)
+    return installed
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Two events: a candidate has received bytes of a segment; it may write them."""
+    waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
+
+    async def wait(files, received):
+        waiting.set()
+        await may_go_on.wait()
+        await store(files, received)
+
+    monkeypatch.setattr(PartitionFiles, "store_parts", wait)
+    return waiting, may_go_on
+
+
+def numbered(first, count):
+    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
+
+
+async def put(feed, rows, level="quorum"):
+    async with feed.writer(level=level) as writer:
+        for key, value in rows.items():
+            await writer.put(key, value)
+
+
+async def flush(node, feed="orders"):
+    partitions = node.node.feeds.named(feed).partitions
+    for partition in partitions:
+        await node.node.storage.flusher.flush_all(partition)
+    await node.node.storage.flusher.write_feeds()
+    return partitions
+
+
+async def behind(members, client, *, tail=5, **options):
+    """The third member has the first 50 rows, the second all 250, of which it has flushed all but ``tail``.
+
+    The leader is down, the third one is up again, and follows no leader.
+    """
+    feed = await client.create_feed("orders", **({"partitions": 1} | options))
+    await put(feed, numbered(0, 50))
+    await members.level("orders")
+    await members[2].stop()
+    await put(feed, numbered(50, 200 - tail))
+    await members.level("orders")
+    await flush(members[1])
+    await put(feed, numbered(250 - tail, tail))
+    await members.level("orders")
+    await members[0].kill()
+    await members[2].start()
+    return feed
+
+
+def histories(member):
+    return [(p.high_seq, p.log[1:] if member.leads else p.log) for p in member.node.feeds.named("orders").partitions]
+
+
+def state_of(partition):
+    """The results of producers, by id, and the last batches of sinks."""
+    results = {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
+    return results, to_json(partition.sinks.as_of(partition.high_seq))
+
+
+async def test_a_candidate_that_is_far_behind_copies_segments(members, copied):
+    async with members.client() as client:
+        feed = await behind(members, client, partitions=3)
+        before = histories(members[1])
+        await members[2].promote()
+        assert members[2].leads
+        assert sorted(id for id, _, _ in copied) == [0, 1, 2]
+        assert members[2].rows("orders") == numbered(0, 250)
+        assert histories(members[2]) == before
+        await put(feed, numbered(250, 5))
+        await members[0].start()
+        await members.level("orders")
+        for member in members:
+            assert member.rows("orders") == numbered(0, 255)
+            member.node.check()
+        await members[2].kill()
+        await members[2].start()
+        await members.level("orders")
+        assert members[2].rows("orders") == numbered(0, 255)
+
+
+async def test_a_checkpoint_may_have_all_that_is_missing(members, copied):
+    async with members.client() as client:
+        await behind(members, client, tail=0)
+        await members[2].promote()
+        assert copied == [(0, 50, 250)]
+        assert members[2].rows("orders") == numbered(0, 250)
+
+
+async def test_producers_and_last_batches_come_with_the_segments(members, copied):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await members.level("orders")
+        await members[2].stop()
+        await put(feed, numbered(0, 20))
+        [theirs] = members[1].node.feeds.named("orders").partitions
+        await members.level("orders")
+        [entry] = [entry for entry in theirs.producers.snapshot(0.0)[0] if entry.results]
+        number, result = entry.results[-1]
+        async with feed.stage() as stage:
+            await stage.put(b"batch", b"1")
+            sealed = await stage.seal()
+        await feed.publish("job", 1, [sealed])
+        await members.level("orders")
+        await flush(members[1])
+        before = state_of(theirs)
+        assert before[1]
+        await members[0].kill()
+        await members[2].start()
+        await members[2].promote()
+        [ours] = members[2].node.feeds.named("orders").partitions
+        assert copied
+        assert state_of(ours) == before
+        block = encode_block(
+            [b"0"], [b"again"], partition=0, producer_id=entry.producer_id, producer_seq=number, compress=False
+        )
+        decision = ours.producers.decide(block.header.producer_id, number, resend=True, now=0.0)
+        assert decision.result == result, "the candidate knows the blocks whose rows it has by segments"
+
+
+async def test_an_empty_member_that_is_promoted(members, copied):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await put(feed, numbered(0, 250))
+        await members.level("orders")
+        await members[2].stop()
+        members[2].replace_disk()
+        for member in members[0], members[1]:
+            await flush(member)
+        await members[2].start()
+        await members[2].promote()
+        leader = await members.level("orders")
+        assert leader is members[2]
+        assert leader.rows("orders") == numbered(0, 250)
+        assert sorted((id, before) for id, before, _ in copied) == [(0, 0), (1, 0)]
+
+
+async def test_a_candidate_below_the_trim_of_its_peer_does_not_begin_at_0(members, copied):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1, retention="history")
+        await put(feed, numbered(0, 10))
+        await members.level("orders")
+        await members[2].stop()
+        for first in (100, 200):
+            await put(feed, numbered(first, 10))
+            await members.level("orders")
+            [partition] = await flush(members[1])
+        await members[1].node.storage.installer.drop_oldest(partition, 1)
+        await members[0].kill()
+        await members[2].start()
+        await members[2].promote()
+        assert copied == [(0, 10, 30)]
+        assert members[2].rows("orders") == numbered(200, 10)
+        assert not members[2].member.local.file.now.owes
+
+
+async def test_a_feed_in_mode_segment(members, copied):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1, replication="segment")
+        await put(feed, numbered(0, 50), "disk")
+        await flush(members[0])
+        await members.level("orders")
+        await members[2].stop()
+        for first in (50, 150):
+            await put(feed, numbered(first, 100), "disk")
+            await flush(members[0])
+            await members.level("orders")
+        await members[0].kill()
+        await members[2].start()
+        before = histories(members[1])
+        await members[2].promote()
+        assert copied == [(0, 50, 250)]
+        assert members[2].rows("orders") == numbered(0, 250)
+        assert histories(members[2]) == before
+        ids = [
+            [segment.identity.segment_id for segment in m.node.feeds.named("orders").partitions[0].chain.segments]
+            for m in (members[1], members[2])
+        ]
+        assert ids[0] == ids[1], "the leader has nothing to push"
+        await put(feed, numbered(250, 10), "disk")
+        await flush(members[2])
+        await members.level("orders")
+        assert members[1].rows("orders") == numbered(0, 260)
+
+
+async def test_the_peer_dies_while_it_is_copied_from(members, slow, copied):
+    waiting, may_go_on = slow
+    async with members.client() as client:
+        await behind(members, client)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def promote():
+                with pytest.raises(TailraceError):
+                    await members[2].promote()
+
+            await waiting.wait()
+            await members[1].kill()
+        assert not members[2].leads
+        assert not copied
+        assert members[2].rows("orders") == numbered(0, 50)
+        may_go_on.set()
+        await members[1].start()
+        await members[2].promote()
+        assert members[2].rows("orders") == numbered(0, 250)
+        assert copied
+
+
+async def test_a_promise_to_another_member_ends_the_copy(members, slow, copied):
+    waiting, may_go_on = slow
+    async with members.client() as client:
+        await behind(members, client)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def promote():
+                with pytest.raises(NotLeader, match="promised to another"):
+                    await members[2].promote()
+
+            await waiting.wait()
+            await members[1].promote()
+            assert members[2].seqs("orders") == [50]
+            may_go_on.set()
+        assert not members[2].leads
+        await until(lambda: members[2].member.following is not None)
+        assert await members.level("orders") is members[1]
+        assert members[2].rows("orders") == numbered(0, 250)
+
+
+async def test_damaged_bytes_are_streamed_instead(members, monkeypatch, copied):
+    async with members.client() as client:
+        await behind(members, client)
+        store = PartitionFiles.store_parts
+
+        async def damage(files, parts):
+            await store(files, [(part, memoryview(bytes(len(data)))) for part, data in parts])
+
+        monkeypatch.setattr(PartitionFiles, "store_parts", damage)
+        await members[2].promote()
+        assert members[2].rows("orders") == numbered(0, 250)
+        assert not copied
+
+
+async def test_a_partition_that_its_peer_cannot_read(members, copied):
+    """The next best copy is chosen, and the loss is told, as with a stream."""
+    async with members.client() as client:
+        await behind(members, client, partitions=2)
+        damaged, sound = members[1].node.feeds.named("orders").partitions
+        os.truncate(damaged.chain.segments[-1].path, 100)
+        with pytest.raises(NotLeader, match="cannot read it"):
+            await members[2].promote()
+        await members[2].promote(force=True)
+        assert [id for id, _, _ in copied] == [sound.id]
+        seqs = members[2].seqs("orders")
+        assert seqs[sound.id] == sound.high_seq
+        assert seqs[damaged.id] < damaged.high_seq
+
+
+async def test_a_peer_that_follows_a_later_leader_is_not_copied(members, monkeypatch, copied):
+    """Its rows of a later term must not come below a branch of the candidate's term."""
+    async with members.client() as client:
+        await behind(members, client)
+        ask = SegmentSource.checkpoint
+
+        async def later(source, request):
+            told = await ask(source, request)
+            entry = told.log[0]
+            newest = FailoverEntry(b"l" * 16, entry.term + 100, told.seq)
+            return told._replace(log=FailoverLog([newest, *told.log]))
+
+        monkeypatch.setattr(SegmentSource, "checkpoint", later)
+        await members[2].promote()
+        assert not copied
+        [partition] = members[2].node.feeds.named("orders").partitions
+        assert partition.log.term == members[2].node.leaderships.system.term
+        assert members[2].rows("orders") == numbered(0, 250)
+
+
+async def test_a_disk_that_refuses_the_manifest_ends_the_promotion_by_name(members, monkeypatch):
+    """A manifest that may be of another chain has to be written before rows come."""
+    async with members.client() as client:
+        await behind(members, client)
+        installer, settle = members[2].node.storage.installer, members[2].node.storage.installer.settle
+
+        async def refuse(storage, partition, received):
+            installer._unsure.add(partition)
+            raise OSError("the disk has refused twice")
+
+        async def fail(partition):
+            if partition in installer._unsure:
+                raise NoSpace("the disk is full")
+            await settle(partition)
+
+        with monkeypatch.context() as full:
+            full.setattr(catching_up, "install_received_chain", refuse)
+            full.setattr(installer, "settle", fail)
+            with pytest.raises(NoSpace, match="the disk is full"):
+                await members[2].promote()
+        assert not members[2].leads
+        assert members[2].rows("orders") == numbered(0, 50)
+        await members[2].promote()
+        assert members[2].rows("orders") == numbered(0, 250)
