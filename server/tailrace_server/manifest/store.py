@@ -39,6 +39,7 @@ FEEDS_NAME = "feeds"
 FEED_NAME = "FEED"
 DROPPED_NAME = "FEED.dropped"
 MANIFEST_NAME = "MANIFEST"
+AHEAD_NAME = "AHEAD"
 
 # Segments that keep a descriptor while they are not being read: well below the usual limit of 1,024.
 SEGMENTS_OPEN_MAX = 512
@@ -253,16 +254,19 @@ class ManifestStore:
         """Removes temporaries and segments that ``manifest``, the one on disk, does not name. Returns their names.
 
         For the start, or with the ids of all segments that are being read or written as ``kept``. Files with other
-        names are left alone, and so are files that cannot be removed. The removals are not synced: if a crash undoes
+        names are left alone, and so are files that cannot be removed, and all segments beside an AHEAD: they were
+        received for a chain that is still coming. The removals are not synced: if a crash undoes
         one, the next sweep does it again.
         """
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
         named = {segment_name(id_) for id_ in (*kept, *(entry.id for entry in manifest.segments))}
         named |= {name + TEMPORARY for name in named}
+        names = self._disk.names(directory)
+        is_ahead = AHEAD_NAME in names
         unnamed = [
             name
-            for name in self._disk.names(directory)
-            if name not in named and (name.endswith(TEMPORARY) or _SEGMENT.fullmatch(name))
+            for name in names
+            if name not in named and (name.endswith(TEMPORARY) or (not is_ahead and _SEGMENT.fullmatch(name)))
         ]
         removed = []
         for name in unnamed:
@@ -272,6 +276,12 @@ class ManifestStore:
             else:
                 log.warning("a file that no manifest names is left until the next start: %s", error)
         return removed
+
+    def unnamed_segments(self, feed_id: bytes, partition: int, named: Collection[str]) -> list[str]:
+        """Returns the paths of a partition's segments that are not among ``named`` paths."""
+        directory = self.partition_directory(feed_id, partition)
+        paths = (os.path.join(directory, name) for name in self._segments(directory))
+        return [path for path in paths if path not in named]
 
     def _segments(self, directory: str) -> list[str]:
         if not self._disk.exists(directory):

@@ -1,6 +1,7 @@
 """Catches a partition of a follower up by its leader's segments. A stream goes on from the checkpoint's seq.
 
     checkpoint ──> compare ──> missing files, several at once ──> rollback, if rows parted ──> one manifest ──> stream
+         └──> stream from the checkpoint's seq, meanwhile, into the file AHEAD (ahead_stream.py)
 
 The comparison and the cutting of parts are those of `tailrace fetch` (``tailrace.copies.compare``). A checkpoint that
 the leader does not keep any longer is replaced by another one; files that have come are kept. Until the manifest is
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -29,6 +31,7 @@ from tailrace.errors import TailraceError, UnknownCheckpoint
 from tailrace.link.address import Address
 from tailrace.model import Level
 from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint
+from tailrace_server.replication.ahead_stream import AheadStream
 from tailrace_server.replication.segment_source import SegmentSource, segment_source
 from tailrace_server.upkeep.received_chain import ReceivedChain, install_received_chain, prepare_to_receive
 
@@ -61,8 +64,11 @@ class CatchUp:
         term: int,
         roll_back: Callable[[Partition, int], Awaitable[int]],
         is_stopped: Callable[[], bool],
+        ahead: AheadStream | None,
     ) -> None:
         """``roll_back`` rolls a partition back to a seq or below. After ``is_stopped()`` nothing is changed any more.
+
+        ``ahead`` streams the rows behind the segments meanwhile; None: no rows.
 
         The node at ``address`` has to be in ``role`` and ``term``, as when it agreed to be streamed from.
         """
@@ -73,6 +79,7 @@ class CatchUp:
         self._term = term
         self._roll_back = roll_back
         self._is_stopped = is_stopped
+        self._ahead = ahead
         self._window_bytes = WINDOW_BYTES_FIRST
         self._received_bytes = 0
 
@@ -119,7 +126,9 @@ class CatchUp:
         for segment in here.values():  # a compaction or a trim may replace them meanwhile
             storage.pins.pin(segment)
         try:
-            await self._receive(source, told, [s for s in copy_of(told).segments if s.id not in here])
+            missing = [s for s in copy_of(told).segments if s.id not in here]
+            receive = partial(self._receive, source, told, missing)
+            await (receive() if self._ahead is None else self._ahead.run_beside(told.seq, told.log, receive))
             common = self._check(told)
             if self._is_stopped():
                 return

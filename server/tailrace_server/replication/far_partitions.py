@@ -1,6 +1,8 @@
 """Copies the segments of partitions that are far behind, beside the stream of the others.
 
-catch_up_rule.py chooses these partitions, and catching_up.py copies the segments of one.
+catch_up_rule.py chooses these partitions, catching_up.py copies the segments of one, and ahead_stream.py brings the
+rows behind them meanwhile. A partition that has such rows since an earlier pull is held back, too, until they are
+applied or dropped.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tailrace.consuming.events import Event, ReplicaEvent
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
+from tailrace.wire.replica_messages import Replica
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication.catch_up_rule import LeaderPartition, choose
+from tailrace_server.replication.ahead_stream import AheadStream, apply_ahead
+from tailrace_server.replication.catch_up_rule import CatchUpCase, LeaderPartition, choose
 from tailrace_server.replication.catching_up import CatchUp
 
 if TYPE_CHECKING:
@@ -34,35 +39,49 @@ class FarPartitions:
         feed: Feed,
         address: Address,
         state: str,
+        replica: Replica | None,
         roll_back: Callable[[Partition, int], Awaitable[int]],
+        apply: Callable[[Event | ReplicaEvent], Awaitable[None]],
         is_stopped: Callable[[], bool],
         is_pushed: bool,
     ) -> None:
         """``feed`` is pulled from ``address``, whose role has to be ``state``. If it ``is_pushed``, nothing is copied.
 
-        The others are those of `CatchUp`.
+        ``replica`` streams rows ahead of segments; None: no rows come ahead, and those that have are left alone.
+        ``apply`` applies an event as if it came by the stream. The others are those of `CatchUp`.
         """
         self._node = node
         self._feed = feed
         self._address = address
         self._state = state
+        self._replica = replica
         self._roll_back = roll_back
+        self._apply = apply
         self._is_stopped = is_stopped
         self._is_pushed = is_pushed
         self._failure: Exception | None = None
-        self._partitions: list[Partition] = []
+        self._partitions: dict[Partition, tuple[CatchUpCase, LeaderPartition]] = {}
+        self._held: set[int] = set()  # the partitions that are not streamed yet
+
+    def holds(self, partition: int) -> bool:
+        """Returns whether the partition is not streamed yet: its rows are applied by another task than the stream's."""
+        return partition in self._held
 
     def choose(self, partitions: Sequence[Partition], told: Sequence[Any]) -> frozenset[int]:
-        """Returns the numbers of the ``partitions`` that are far behind. ``told`` is the other node's partition map."""
-        if self._feed is self._node.feeds.system or self._is_pushed:
-            return frozenset()
-        bytes_min = self._node.config.replication.catch_up_bytes_min
+        """Returns the numbers of the ``partitions`` that are not streamed at once.
+
+        ``told`` is the other node's partition map.
+        """
+        ahead, bytes_min = self._node.storage.ahead, self._node.config.replication.catch_up_bytes_min
         for partition in partitions:
             leader = LeaderPartition.from_json(told[partition.id])
             case = choose(partition.high_seq, partition.log, leader, bytes_min, self._state)
-            if case.by_segments and partition not in self._partitions:
-                self._partitions.append(partition)
-        return frozenset(partition.id for partition in self._partitions)
+            if self._feed is self._node.feeds.system or self._is_pushed:
+                case = CatchUpCase.TURNED_OFF
+            if case.by_segments or (self._replica is not None and ahead.find(partition) is not None):
+                self._partitions.setdefault(partition, (case, leader))
+        self._held = {partition.id for partition in self._partitions}
+        return frozenset(self._held)
 
     async def catch_up_beside(
         self, peer: HelloOk, stream: Callable[[], Awaitable[None]], release: Callable[[Partition], None]
@@ -71,8 +90,8 @@ class FarPartitions:
 
         ``release`` is called with each partition whose segments are here, or could not be copied.
 
-        Raises the errors of ``stream``, and NoSpace or OSError if the manifest of a partition may be of another chain
-        and cannot be written: no row may come then.
+        Raises the errors of ``stream``, and NoSpace, NotDurable or OSError if rows that came ahead cannot be written, or
+        if the manifest of a partition may be of another chain and cannot be written: no row may come then.
         """
         # Errors are raised outside of the nursery, which would wrap them in a group.
         async with trio.open_nursery() as nursery:
@@ -89,19 +108,29 @@ class FarPartitions:
     async def _catch_up(
         self, partition: Partition, peer: HelloOk, release: Callable[[Partition], None], all: trio.CancelScope
     ) -> None:
+        node, (case, leader) = self._node, self._partitions[partition]
         at = self._address, peer.role, peer.term
+        rows = None
+        if self._replica is not None:
+            rows = AheadStream(node, self._feed, partition, *at, self._replica, self._is_stopped)
         try:
-            await CatchUp(self._node, partition, *at, self._roll_back, self._is_stopped).run()
+            if rows is not None:
+                await node.storage.ahead.settle(partition, leader.log, leader.high_seq)
+            if case.by_segments:
+                await CatchUp(node, partition, *at, self._roll_back, self._is_stopped, rows).run()
         except (TailraceError, OSError) as error:
             log.warning(
                 "partition %s of feed %s is streamed from %s, without segments first: %s",
                 *(partition.id, self._feed.info.name, self._address, error),
             )
         try:
-            await self._node.storage.installer.settle(partition)
+            await node.storage.installer.settle(partition)
+            if rows is not None and not self._is_stopped():
+                await apply_ahead(node, partition, rows.leader_seqs, self._apply, self._is_stopped)
         except (TailraceError, OSError) as error:
             self._failure = error
             all.cancel()
             return
         if not self._is_stopped():
+            self._held.discard(partition.id)
             release(partition)

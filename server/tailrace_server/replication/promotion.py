@@ -5,6 +5,7 @@
                 lower term any more
     choose      chooses the history of each partition: the highest (term, seq) of the voters who promised
     fetch       fetches the rows that others have more (missing_rows.py): the list of feeds first, then the feeds
+    drop        drops rows that came ahead of others that are still missing (ahead_stream.py), and says which
     begin       begins a branch of the new term in every partition, fsynced; none in a handover to the very next term
     lead        stores that it leads, then takes writes
 
@@ -19,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import NotLeader
+from tailrace_server.replication.ahead_stream import drop_ahead
 from tailrace_server.replication.election import MemberState, majority_of, why_not_again
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.missing_rows import MissingRows
@@ -219,6 +221,8 @@ class Promotion:
 
     async def _lead(self, kept_branch: bool) -> PromotionResult:
         node, member, group = self._node, self._member, self._leadership.group
+        for dropped in await drop_ahead(node, list(group)):
+            self._say(dropped)
         kept = (p for p in group if PartitionId(p.feed_id, p.id) in self._checked)
         branches = TermBranches(node, group, self._term, kept if kept_branch else ())
         if not kept_branch:

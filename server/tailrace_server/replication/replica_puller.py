@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tailrace.block import Block
-from tailrace.consuming.events import Agreed, LeaderCheck, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
+from tailrace.consuming.events import (
+    Agreed,
+    Event,
+    LeaderCheck,
+    Mutations,
+    ReplicaEvent,
+    Rollback,
+    SnapshotEnd,
+    SnapshotStart,
+    StreamFailed,
+)
 from tailrace.errors import Forbidden, ProtocolError, StreamEnded, TailraceError
 from tailrace.link.address import Address
 from tailrace.model import EndReason
@@ -119,7 +129,10 @@ class ReplicaPuller:
         self._fillings: dict[int, SnapshotSegment] = {}
         self._pushed = PushedSegments(node, leadership, feed)
         is_pushed = feed.by_segments and until is None  # the leader pushes its segments then
-        self._far = FarPartitions(node, feed, address, state, self._roll_back_to, lambda: self._stopped, is_pushed)
+        self._far = FarPartitions(
+            *(node, feed, address, state, replica if until is None else None),
+            *(self._roll_back_to, self._apply, lambda: self._stopped, is_pushed),
+        )
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -201,6 +214,7 @@ class ReplicaPuller:
 
     def _release(self, partition: Partition) -> None:
         """Asks for the stream of a partition whose segments are here, or could not be copied."""
+        self._forget_gathered(partition)  # acknowledgements before this had no stream
         if self._stream is not None:
             self._stream.release(*self._position(partition))
 
@@ -229,16 +243,6 @@ class ReplicaPuller:
                         self._node.storage.flusher.wake()
                 case StreamFailed():
                     self._stream_failed(stream, event)
-                case SnapshotStart():
-                    await self._snapshot_started(event)
-                case SnapshotEnd():
-                    await self._snapshot_ended(self.feed.partitions[event.partition])
-                case Agreed():
-                    self._agreed(event, self.feed.partitions[event.partition])
-                case Producers():
-                    self._told_producers(event, self.feed.partitions[event.partition])
-                case SinksTold():
-                    self._told_sinks(event, self.feed.partitions[event.partition])
                 case SegmentOffered():
                     await self._offered(stream, event, self.feed.partitions[event.partition])
                 case SegmentTransit():
@@ -248,6 +252,8 @@ class ReplicaPuller:
                     stream.confirm(event.number)
                 case Rollback():
                     await self._roll_back(stream, event)
+                case _:
+                    await self._apply(event)
             if not stream.has_event():
                 turn_ends_at = None
                 await self._caught_up()
@@ -256,6 +262,22 @@ class ReplicaPuller:
             elif monotonic() >= turn_ends_at:
                 await trio.lowlevel.checkpoint()
                 turn_ends_at = monotonic() + TURN_SECONDS
+
+    async def _apply(self, event: Event | ReplicaEvent) -> None:
+        """Applies an event of the stream, or one that came ahead of the partition's segments."""
+        match event:
+            case Mutations():
+                await self._take(event)
+            case SnapshotStart():
+                await self._snapshot_started(event)
+            case SnapshotEnd():
+                await self._snapshot_ended(self.feed.partitions[event.partition])
+            case Agreed():
+                self._agreed(event, self.feed.partitions[event.partition])
+            case Producers():
+                self._told_producers(event, self.feed.partitions[event.partition])
+            case SinksTold():
+                self._told_sinks(event, self.feed.partitions[event.partition])
 
     def _has_fetched(self) -> bool:
         """Returns whether all is here that can be fetched. The stream itself only ends if no partition has failed."""
@@ -268,8 +290,9 @@ class ReplicaPuller:
     async def _caught_up(self) -> None:
         """Commits the rows that have arrived, and writes those that were gathered for segments."""
         self._node.connections.turn_ended(self)
-        for filling in self._fillings.values():
-            await filling.flow()
+        for id, filling in list(self._fillings.items()):
+            if not self._far.holds(id):
+                await filling.flow()
 
     def _agreed(self, event: Agreed, partition: Partition) -> None:
         self._logs[event.partition] = event.log

@@ -3,11 +3,13 @@
     <id>.seg.new ── all bytes, checksum, header, fsync ──> <id>.seg ── installed (received_chain.py) ──> in a chain
 
 A transfer that is interrupted goes on behind the last byte, also with another checkpoint that has the same segment. The
-start removes all of these files: no manifest names them.
+start removes these files, since no manifest names them, but keeps whole ones beside an AHEAD (ahead_files.py): then
+they are segments of a chain that is still coming.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 import trio
@@ -22,6 +24,9 @@ from tailrace_server.host.disk import TEMPORARY, Disk, File, raise_if_no_space
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
+from tailrace_server.segment import Segment, SegmentDamaged
+
+log = logging.getLogger("tailrace.server")
 
 # The partitions that are received at a time: while one waits for the disk, others use the network. It bounds the
 # memory, too: two windows of at most 8 MiB each.
@@ -112,6 +117,28 @@ class PartitionFiles:
         """Whether there are files, or some are going to be written."""
         return self.in_use or bool(self._segments)
 
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """The runs (after seq, last seq) of the whole files."""
+        return [(s.segment.first_seq - 1, s.segment.last_seq) for s in self._segments.values() if s.is_whole]
+
+    def recall(self) -> None:
+        """Takes over the whole files that an earlier start has left, and that the chain does not have. OSError."""
+        partition, disk = self._partition, self._host.disk
+        named = {segment.path for segment in partition.chain.segments}
+        for path in self._store.unnamed_segments(partition.feed_id, partition.id, named):
+            try:
+                segment = Segment.open(disk, path)
+            except SegmentDamaged as error:
+                log.warning("a received segment comes again: %s", error)
+                disk.remove(path)
+                continue
+            identity, nbytes, checksum = segment.identity, segment.nbytes, segment.read_checksum()
+            segment.close()
+            copy = SegmentCopy(identity.segment_id, nbytes, checksum, identity.after_seq + 1, identity.last_seq)
+            found = self._of(copy)
+            found.offset, found.is_whole = nbytes, True
+
     def offset(self, segment: SegmentCopy) -> int:
         """Returns the count of bytes that are here of ``segment``."""
         found = self._segments.get(segment.id)
@@ -188,6 +215,15 @@ class ReceivedFiles:
         found = self._files[partition]
         found.used_at = self._host.clock.monotonic()
         return found
+
+    def recall(self, partition: Partition) -> None:
+        """Takes over the whole files of ``partition`` that an earlier start has left. For the start. OSError."""
+        self.of(partition).recall()
+
+    def runs(self, partition: Partition) -> list[tuple[int, int]]:
+        """Returns the runs (after seq, last seq) of the whole files of ``partition``, which no chain has yet."""
+        found = self._files.get(partition)
+        return [] if found is None else found.runs
 
     def installed(self, partition: Partition, ids: Iterable[bytes]) -> None:
         """Notes that the files of these segments of ``partition`` are in its chain, and are not removed any more."""

@@ -26,6 +26,7 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.uptime import Uptime
+from tailrace_server.upkeep.ahead_files import AheadFiles
 from tailrace_server.upkeep.checkpoints import Checkpoints
 from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
@@ -90,6 +91,7 @@ class Storage:
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
         self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
         self.received = ReceivedFiles(host, store)
+        self.ahead = AheadFiles(host, store, self.received)
         self.compactor = Compactor(
             host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
@@ -164,6 +166,7 @@ class Storage:
         self.compactor.forget(partition)
         self.checkpoints.forget(partition)
         self.incoming.forget(partition)
+        self.ahead.forget(partition)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """Notes that a segment could not be read: status says so until the node is restarted."""
@@ -182,6 +185,7 @@ class Storage:
         with contextlib.suppress(OSError, JournalFailed):  # the older one says less
             self.held.store_now()
         self.incoming.close()
+        self.ahead.close()
         self.journal.close()
         for partition in self.feeds.partitions():
             for segment in partition.chain.segments:
