@@ -1,13 +1,13 @@
 """Decides how segments pass from a leader to its followers (docs/internals/chain.md). Pure.
 
-Nodes use all but applied_ranges.py for feeds in replication mode ``segment``.
+Feeds in replication mode ``segment`` use all but applied_ranges.py, which is for followers that copy segments.
 
 link.py             a link of the chain: a segment's id, base, included ids, run and acknowledgements
 linked_chain.py     the links of a partition, and the ones that they replaced
 compacted_link.py   the link of a compaction's result, and the tombstones that it may drop
 offering.py         the leader: which segment it offers to a target next, and the effect of each answer
 receiving.py        the follower: its answer to an offer, and the effect of a received segment
-applied_ranges.py   the seqs that a follower has applied out of order, and the state that readers see
+applied_ranges.py   the seqs that a follower holds beyond its contiguous prefix, and the holes
 """
 
 from __future__ import annotations

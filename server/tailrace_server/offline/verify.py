@@ -28,7 +28,7 @@ from tailrace_server.journal.held import HELD_NAME, HeldMark, decode_held
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reader import RawRecord
 from tailrace_server.journal.reserve import RESERVE_NAME
-from tailrace_server.manifest.store import DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
+from tailrace_server.manifest.store import AHEAD_NAME, DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline.data_directory import JOURNAL_NAME, is_directory, locked, size_of
 from tailrace_server.offline.dry_replay import (
     BadControl,
@@ -67,6 +67,7 @@ _LISTED_LOST = "a node does not start on it; after a repair it is empty"
 _HELD_LOST = "a node does not start: rows were lost, or an older copy restored; repair lists them, and keeps the others"
 _SWEPT = "left by an interrupted operation; the next start removes it"
 _IGNORED = "a node ignores it"
+_NOT_ACKNOWLEDGED = "a follower applies them when those have come, or drops them; no other node counts on them"
 _CLEAN_DIFFERS = "the last rows are lost, or the mark is of another state of the directory"
 _PROBLEMS_MAX = 1_000
 
@@ -273,9 +274,11 @@ class Verification:
             for problem in segment.problems if found.manifest is None and not is_ignored else []:
                 result.problem(problem.why, f"{name}: it cannot be used for a new manifest", problem.offset)
         for other in found.rest:
-            self._file(os.path.join(found.directory, other), "other").note(
-                "unknown file", _SWEPT if other.endswith(".new") else _IGNORED
-            )
+            result = self._file(os.path.join(found.directory, other), "other")
+            if other == AHEAD_NAME:
+                result.note("rows that came ahead of others below them", _NOT_ACKNOWLEDGED)
+            else:
+                result.note("unknown file", _SWEPT if other.endswith(".new") else _IGNORED)
 
     def _tell_segment(self, segment: SegmentFindings, name: str, *, is_ignored: bool) -> None:
         entry = segment.entry

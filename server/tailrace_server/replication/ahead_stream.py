@@ -239,16 +239,14 @@ async def drop_ahead(node: LocalNode, partitions: Iterable[Partition]) -> list[s
     """
     storage, told = node.storage, []
     for partition in partitions:
-        ranges = storage.ahead.ranges(partition).ranges
+        held = storage.ahead.ranges(partition)
         await storage.ahead.discard(partition, "this node leads without them")
         await storage.received.discard(partition)
-        if ranges:
-            name = node.feeds.of_id(partition.feed_id).info.name
-            seqs = ", ".join(map(str, ranges))
-            told.append(
-                f"drops seqs {seqs} of partition {partition.id} of feed {name}: they came ahead of seqs that are "
-                f"missing behind {partition.high_seq}"
-            )
+        if held.ranges:
+            name, seqs = node.feeds.of_id(partition.feed_id).info.name, ", ".join(map(str, held.ranges))
+            holes = ", ".join(map(str, held.holes()))
+            why = f"seqs {holes} are missing before them" if holes else "they were not applied yet"
+            told.append(f"drops seqs {seqs} of partition {partition.id} of feed {name}: {why}")
     return told
 
 

@@ -146,6 +146,7 @@ def _partition_status(node: Services, partition: Partition, now: float) -> dict[
         "durable": partition.durable_seq,
         "quorum": partition.quorum_seq,
         "visible": partition.visible_seq(leadership.safest_level),
+        "ahead": [[one.after_seq + 1, one.last_seq] for one in node.storage.ahead.ranges(partition).ranges],
         "followers": [peer.to_json(partition, now) for peer in leadership.replicas.followers(partition)],
     }
 

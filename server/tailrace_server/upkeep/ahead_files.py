@@ -100,19 +100,17 @@ class AheadFiles:
         await self._host.workers.in_thread(lambda: file.keep_through(seq))
         _warn(partition, AppliedRange(file.last_seq, before), f"the leader has another history above seq {seq}")
 
-    async def discard(self, partition: Partition, why: str) -> AppliedRanges:
+    async def discard(self, partition: Partition, why: str) -> None:
         """Removes the file of ``partition``; the log says ``why``, and which rows above the prefix go with it.
 
-        Returns the ranges that there were. OSError: the next start finds the file.
+        OSError: the next start finds the file.
         """
-        ranges = self.ranges(partition)
         file = self._files.pop(partition, None)
         if file is not None:
             gone = AppliedRange(max(file.after_seq, partition.high_seq), file.last_seq)
             if gone.after_seq < gone.last_seq:
                 _warn(partition, gone, why)
             await self._host.workers.in_thread(file.remove)
-        return ranges
 
     def forget(self, partition: Partition) -> None:
         """Forgets the file of a partition whose feed was dropped: it goes with the directory."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from tailrace.model.failover import ENTRIES_MAX
 from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.chain import ChainLink, OfferCase, OfferEvent, OfferState
-from tailrace_server.chain.applied_ranges import RANGES_MAX
 from tailrace_server.chain.offering import _TABLE, _Effect
 from tailrace_server.chain.receiving import INCOMING_MAX
+from tailrace_server.replication.ahead_stream import AHEAD_BYTES_MAX
 
 SERVER = Path(__file__).parents[3] / "server" / "tailrace_server"
 PAGE = (Path(__file__).parents[3] / "docs" / "internals" / "chain.md").read_text()
@@ -27,11 +27,9 @@ def rows(heading):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_only_the_state_of_rows_out_of_order_is_not_used_by_a_node():
-    assert "[rows out of order](#out-of-order) is not used by a\nnode yet" in PAGE
+def test_all_decisions_are_used_by_a_node():
     sources = [path.read_text() for path in SERVER.rglob("*.py") if path.parent.name != "chain"]
-    assert not any("AppliedRanges" in text or "applied_ranges" in text for text in sources)
-    for name in ("LinkedChain", "Receiver", "next_link", "reconnected", "advance"):
+    for name in ("AppliedRanges", "LinkedChain", "Receiver", "next_link", "reconnected", "advance"):
         assert any(name in text for text in sources)
 
 
@@ -60,4 +58,4 @@ def test_the_numbers_are_those_of_the_code():
     assert f"dropped above {INCLUDED_IDS_MAX}" in PAGE
     assert f"comes while {INCOMING_MAX} segments" in PAGE
     assert f"keeps {ENTRIES_MAX} branches" in PAGE
-    assert f"at most {RANGES_MAX}, apart" in PAGE
+    assert f"AHEAD has {AHEAD_BYTES_MAX // 2**20} MiB" in PAGE
