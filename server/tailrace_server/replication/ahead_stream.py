@@ -29,7 +29,7 @@ from tailrace.consuming.events import (
 )
 from tailrace.errors import Forbidden, NoSpace, NotDurable, NotLeader, TailraceError
 from tailrace.link.address import Address
-from tailrace.model.failover import FailoverLog, common_seq
+from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace.model.position import Position, Positions
 from tailrace.trio.replica import ReplicaStream, replica_stream
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
@@ -185,21 +185,24 @@ class AheadStream:
 async def apply_ahead(
     node: LocalNode,
     partition: Partition,
+    leader_log: FailoverLog,
     leader_seqs: LeaderSeqs | None,
     apply: Callable[[Event | ReplicaEvent], Awaitable[None]],
     is_stopped: Callable[[], bool],
 ) -> None:
     """Applies the rows of the partition's file AHEAD, in their order, and removes the file once they are durable.
 
-    If the prefix does not reach the rows, or has another history, the file is removed without that. ``apply`` applies
-    an event as if it came by the stream. ``leader_seqs`` are the last ones that the leader has told, without which a
-    full memory cannot be flushed. Raises NoSpace, NotDurable, OSError: the file stays.
+    If the prefix does not reach the rows, or has another history, the file is removed without that. Call it after
+    ``settle`` with ``leader_log``, so that the rows are of that history. ``leader_seqs`` are the last ones that the
+    leader has told, without which a full memory cannot be flushed. ``apply`` applies an event as if it came by the
+    stream. Raises NoSpace, NotDurable, OSError: the file stays.
     """
     storage = node.storage
     file = storage.ahead.find(partition)
     if file is None:
         return
-    why = _why_not(partition, file)
+    log = leader_log if leader_log.term >= file.log.term else file.log
+    why = _why_not(partition, file, log)
     if why or file.last_seq <= partition.high_seq:
         await storage.ahead.discard(partition, why)
         return
@@ -207,7 +210,7 @@ async def apply_ahead(
     if leader_seqs is not None:
         partition.set_leader_seqs(leader_seqs.durable_seq, leader_seqs.quorum_seq)
     try:
-        await apply(Agreed(partition.id, file.log, -1))
+        await apply(Agreed(partition.id, log, -1))
         events = file.events(before)
         while True:
             some = await storage.host.workers.in_thread(lambda: _some(events))
@@ -250,14 +253,13 @@ async def drop_ahead(node: LocalNode, partitions: Iterable[Partition]) -> list[s
     return told
 
 
-def _why_not(partition: Partition, file: AheadFile) -> str:
-    """Returns why the rows of ``file`` do not follow those of ``partition``; "" if they do."""
+def _why_not(partition: Partition, file: AheadFile, log: FailoverLog) -> str:
+    """Returns why the rows of ``file``, of the history ``log``, do not follow those of ``partition``; "" if they do."""
     if partition.high_seq < file.after_seq:
         return f"seqs {partition.high_seq + 1} to {file.after_seq} are missing before them"
-    own, theirs = partition.log, file.log
-    common = common_seq(own, partition.high_seq, entries_through(theirs, file.last_seq), file.last_seq)
-    # A newer branch may have begun at the prefix, without a row yet.
-    if common != min(partition.high_seq, file.last_seq) or all(entry.branch != own.branch for entry in theirs):
+    common = common_seq(partition.log, partition.high_seq, log, SEQ_MAX)
+    # A newer branch may have begun here at the prefix, without a row yet.
+    if common != partition.high_seq or all(entry.branch != partition.log.branch for entry in log):
         return f"they are of another history than seq {partition.high_seq}"
     return ""
 

@@ -90,8 +90,8 @@ class FarPartitions:
 
         ``release`` is called with each partition whose segments are here, or could not be copied.
 
-        Raises the errors of ``stream``, and NoSpace, NotDurable or OSError if rows that came ahead cannot be written, or
-        if the manifest of a partition may be of another chain and cannot be written: no row may come then.
+        Raises the errors of ``stream``, and NoSpace, NotDurable or OSError if rows that came ahead cannot be written,
+        or if the manifest of a partition may be of another chain and cannot be written: no row may come then.
         """
         # Errors are raised outside of the nursery, which would wrap them in a group.
         async with trio.open_nursery() as nursery:
@@ -126,7 +126,7 @@ class FarPartitions:
         try:
             await node.storage.installer.settle(partition)
             if rows is not None and not self._is_stopped():
-                await apply_ahead(node, partition, rows.leader_seqs, self._apply, self._is_stopped)
+                await apply_ahead(node, partition, leader.log, rows.leader_seqs, self._apply, self._is_stopped)
         except (TailraceError, OSError) as error:
             self._failure = error
             all.cancel()

@@ -444,21 +444,74 @@ async def test_a_checkpoint_that_ends_below_them_leaves_a_hole(members, gate, ca
         await check_level(members, numbered(0, 250) | numbered(300, 5) | numbered(400, 5))
 
 
+async def test_another_leader_while_a_member_with_rows_ahead_is_down(members, gate, released, caplog):
+    """It reads the file at its start, and drops what the new leader does not have before it asks for anything."""
+    caplog.set_level(logging.WARNING, "tailrace.server")
+    async with members.client() as client:
+        feed = await away(members, client)
+        await members.level("orders")
+        await members[2].start()
+        await gate.reached.wait()
+        await put(feed, numbered(300, 5), "quorum")
+        await members[1].stop()
+        await put(feed, numbered(310, 5))
+        await ahead_through(members[2], 260)
+        await members[2].kill()
+        await members[0].kill()
+        await members[1].start()
+        gate.close()
+        gate.open()
+        released.clear()
+        await members[2].start()
+        assert ranges(members[2]) == (AppliedRange(250, 260),)
+        await members[1].promote()
+        await flush(members[1])
+        await put(feed, numbered(400, 3))
+        await members.level("orders")
+        await members[0].start()
+        await members.level("orders")
+        await check_level(members, numbered(0, 250) | numbered(300, 5) | numbered(400, 3))
+        assert "which came ahead of the rows below them: the leader has another history above seq 255" in caplog.text
+
+
+async def test_a_following_that_ends_at_any_moment(members, gate):
+    """Rows that came ahead are there for the next one, which goes on; the member has all rows in the end."""
+    gate.open()
+    async with members.client() as client:
+        feed = await away(members, client)
+        await members[2].start()
+        expected = numbered(0, 250)
+        for number in range(12):
+            gate.close()
+            await put(feed, numbered(1_000 + 10 * number, 10))
+            expected |= numbered(1_000 + 10 * number, 10)
+            await trio.sleep(0.01 * number)
+            if members[2].member.following is not None:
+                members[2].member.following.stop()
+            gate.open()
+        await members.level("orders")
+        await check_level(members, expected)
+
+
 async def test_compactions_of_the_leader_meanwhile(members, gate, released):
     async with members.client() as client:
         feed = await away(members, client)
         await members[2].start()
         await gate.reached.wait()
-        await put(feed, numbered(0, 30))
-        await flush(members[0])
+        partition = partition_of(members[0])
+        oldest = partition.chain.segments[0].identity.segment_id
+        for first in range(0, 80, 10):
+            await put(feed, numbered(first, 10), "quorum")
+            await flush(members[0])
+        await until(lambda: partition.chain.segments[0].identity.segment_id != oldest)
         await put(feed, {b"1": None})
-        await ahead_through(members[2], 281)
+        await ahead_through(members[2], 331)
         gate.open()
         await members.level("orders")
         rows = numbered(0, 250)
         del rows[b"1"]
         await check_level(members, rows)
-        await asked_from(released, 281)
+        await asked_from(released, 331)
 
 
 async def test_damaged_rows_come_again(members, gate, released, monkeypatch):
