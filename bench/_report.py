@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -36,6 +36,13 @@ def show(lines: list[Line], title: str) -> None:
         said = "" if bound == "as found" else "met" if line.is_met else "missed"
         table.add_row(line.what, number(line.value), line.unit, bound, said)
     Console(width=140).print(table)
+
+
+def markdown(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table as bench/README.md has them."""
+    print(f"\n{title}\n")
+    for row in (head, ["---"] * len(head), *rows):
+        print("| " + " | ".join(row) + " |")
 
 
 def number(value: float) -> str:

@@ -157,6 +157,24 @@ def cpu_seconds_of(pid: int) -> float:
     return 0.0
 
 
+class Processor(NamedTuple):
+    """Seconds of processor time of a process and its ended children, such as a node's compactions; in 10 ms."""
+
+    user: float
+    system: float
+
+    @classmethod
+    def of(cls, pid: int) -> Processor:
+        """Until now."""
+        ticks = [int(field) for field in _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15]]
+        unit = os.sysconf("SC_CLK_TCK")
+        return cls((ticks[0] + ticks[2]) / unit, (ticks[1] + ticks[3]) / unit)
+
+    def since(self, before: Processor) -> Processor:
+        """The time between the two."""
+        return Processor(self.user - before.user, self.system - before.system)
+
+
 class Stolen:
     """What the machine's host has taken of its processors for others since this was made."""
 

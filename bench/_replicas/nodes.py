@@ -16,6 +16,7 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import CheckpointRequest
 
 POLL_SECONDS = 0.005
 LEADER_SECONDS_MAX = 30.0
@@ -64,6 +65,21 @@ async def caught_up(server: Server, leader: Server) -> None:
         if all(found.get(feed_id, []) >= seqs for feed_id, seqs in wanted.items()):
             return
         await trio.sleep(POLL_SECONDS)
+
+
+async def flush(server: Server, feed: str) -> None:
+    """Returns once all rows that a node has of a feed are in segments. A partition is flushed once a second at most."""
+    while True:
+        told = await ask(server, Opcode.PARTITIONS, {"name": feed})
+        feed_id = bytes.fromhex(told["feed"]["feed_id"])
+        lacking = [each["id"] for each in told["partitions"] if each["flushed_seq"] < each["high_seq"]]
+        if not lacking:
+            return
+        for partition in lacking:
+            request = CheckpointRequest(feed_id, partition, flush=True)
+            checkpoint = await ask(server, Opcode.SEGMENT_CHECKPOINT, request.to_json())
+            await ask(server, Opcode.SEGMENT_RELEASE, {"checkpoint": checkpoint["checkpoint"]})
+        await trio.sleep(10 * POLL_SECONDS)
 
 
 async def ask(server: Server, opcode: Opcode, value: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""``python taker.py URL FEED LEVEL``: consumes what a feed has after now, and says what it has got.
+"""``python taker.py URL FEED LEVEL [STATE PREFIX]``: consumes what a feed has after now, and says what it has got.
 
-Prints "ready"; then each value that is marked, and behind it the monotonic nanoseconds at which it was delivered.
+Prints "ready"; then each value that is marked, and behind it the monotonic nanoseconds at which it was delivered. STATE
+is that of the node to read from, by default the leader; PREFIX is that of the keys that it asks for.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import tailrace
 MARK = b"mark-"
 
 
-async def run(url: str, feed: str, level: str) -> None:
+async def run(url: str, feed: str, level: str, state: str = "leader", prefix: str = "") -> None:
     """Until it is ended."""
-    async with tailrace.connect(url) as client, client.feed(feed).consume(since="now", visibility=level) as stream:
+    async with (
+        tailrace.connect(url, state=state) as client,
+        client.feed(feed).consume(since="now", visibility=level, key_prefix=prefix.encode()) as stream,
+    ):
         print("ready", flush=True)
         async for event in stream:
             if isinstance(event, tailrace.Mutations):
