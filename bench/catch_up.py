@@ -33,7 +33,7 @@ import trio
 import tailrace
 from _replicas.blocks import Blocks, write_paced, write_rows
 from _replicas.nodes import flush, replicated
-from _report import markdown, number
+from _report import markdown
 from _server import Processor, Server, Stolen, at_rest
 from tailrace.link.address import Address
 from tailrace.trio.request import ask
@@ -191,7 +191,7 @@ class _Bench:
         with Server(self._copy, self._folder / "log") as leader:
             async with tailrace.connect(leader.address) as client, trio.open_nursery() as nursery:
                 nursery.start_soon(write_paced, client.feed(_FEED), self._blocks, self._rate)
-                await trio.sleep(0.5)
+                await trio.sleep(1.0)
                 found = await _catch_up(leader, self._folder / "replica", by_stream=by_stream)
                 nursery.cancel_scope.cancel()
         shutil.rmtree(self._copy)
@@ -259,7 +259,7 @@ def main() -> None:
     _show(args.rows, figures)
     written = [found.written for case, several in figures.items() if case.beside_writes for found in several]
     if written:
-        print(f"\nrows/s written beside: half of the limit is {rate:,.0f}; at least {number(min(written))} came")
+        print(f"\nrows/s written beside: half of the limit is {rate:,.0f}; {median(written):,.0f} came")
     print(f"by default a replica copies segments from {copies_from:,.0f} rows on")
     print(f"taken by the machine's host for others: {stolen.share:.1%}")
     if args.plots is not None:
