@@ -133,8 +133,7 @@ async def _costs(pair: _Pair, feed: tailrace.Feed, load: _Load) -> _Figures:
     ):
         used = Processor.of(server.process.pid).since(at_first)
         found[f"{name} processor time, µs a row"] = sum(used) / rows * 1e6
-        found[f"of it user, {name}"] = used.user / rows * 1e6
-        found[f"of it system, {name}"] = used.system / rows * 1e6
+        found[f"{name} time in the system, µs a row"] = used.system / rows * 1e6
         found[f"{name} memory at most, MiB"] = max(sample.node + sample.compactions for sample in watch.samples) / 2**20
     return found
 
