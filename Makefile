@@ -16,7 +16,8 @@
 #              nodes, writers and followers under faults, in one process on virtual time, a run for each seed:
 #              SEED=n runs that one (TRACE=1 prints each event), SEEDS=n runs n of them, SECONDS=n as many as that time
 #              allows; FIRST=n begins there; without any of them 20 run. One node runs, unless NODES=3 asks for a set of
-#              three, SETS=1 for two, three or five as the seed chooses, COPIES=1 for programs that fetch copies, or
+#              three, SETS=1 for two, three or five as the seed chooses, COPIES=1 for programs that fetch copies,
+#              SEGMENTS=any (or pull, push, switch) for sets whose nodes send each other segments, or
 #              STORY=name for a story of a planted bug
 # make reproduce BUG=13.1
 #              a bug that was found from outside (docs/internals/reliability.md): its tests without the mend, and with it;
@@ -65,7 +66,7 @@ bench: $(INSTALLED)
 
 simulate: $(INSTALLED)
 	@SEED='$(SEED)' SEEDS='$(SEEDS)' SECONDS='$(SECONDS)' FIRST='$(FIRST)' TRACE='$(TRACE)' \
-	  NODES='$(NODES)' SETS='$(SETS)' COPIES='$(COPIES)' STORY='$(STORY)' $(BIN)/python -m tests.simulation
+	  NODES='$(NODES)' SETS='$(SETS)' COPIES='$(COPIES)' SEGMENTS='$(SEGMENTS)' STORY='$(STORY)' $(BIN)/python -m tests.simulation
 
 reproduce: $(INSTALLED)
 	@$(BIN)/python -m tests.reproduce $(BUG)

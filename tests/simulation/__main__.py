@@ -2,7 +2,8 @@
 
 SEED=n runs that seed, and prints its trace if TRACE=1. SEEDS=n runs that many seeds, from FIRST (0) on. SECONDS=n runs
 as many as the time allows. NODES=n: each run has n nodes (1). SETS=1: two, three or five nodes, as the seed chooses.
-COPIES=1: programs fetch copies. STORY=name: tells a story of stories/ in place of faults by chance. A run that fails
+COPIES=1: programs fetch copies. SEGMENTS=pull, push, switch or any: segments pass between the nodes of a
+set so. STORY=name: tells a story of stories/ in place of faults by chance. A run that fails
 ends the program with exit code 1 and the command that repeats it.
 """
 
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 
-from .plan import ANY_SET, plan_run
+from .plan import ANY_SET, ANY_WAY, WAYS, plan_run
 from .report import Report
 from .stories.table import STORIES
 from .world import simulate
@@ -32,7 +33,11 @@ def main():
         print(f"there is no story {story}; there are: {', '.join(STORIES)}", file=sys.stderr)
         return 2
     nodes = ANY_SET if options["SETS"] else options["NODES"]
-    chosen = {"nodes": nodes, "story": STORIES.get(story), "copies": bool(options["COPIES"])}
+    way = os.environ.get("SEGMENTS", "")
+    if way and way not in (*WAYS, ANY_WAY):
+        print(f"SEGMENTS is {way}; it may be {', '.join((*WAYS, ANY_WAY))}", file=sys.stderr)
+        return 2
+    chosen = {"nodes": nodes, "story": STORIES.get(story), "copies": bool(options["COPIES"]), "way": way}
     logging.disable(logging.CRITICAL)  # a node logs a lot about the faults of a run
     trace = print if options["TRACE"] else None
     if options["SEED"] >= 0:

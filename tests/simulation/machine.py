@@ -158,6 +158,7 @@ class Machine:
         self.block_bytes = None  # the size of blocks of compacted segments; None: as in production
         self._sync_crash_in = None  # how many fsyncs are left until the power goes
         self._failing = None
+        self._failing_call = None  # how many changing calls are left until the one that fails, and its errno
         self.failures = 0  # how many calls of the disk have failed
         # Since a node has last come up: how many were started, and how they ended.
         self.starts = 0
@@ -186,6 +187,10 @@ class Machine:
         """Lets each of these calls fail with ``chance``, until ``mend``."""
         self._failing = (frozenset(names), chance, code)
 
+    def fail_once(self, calls, code):
+        """Lets one changing call of the disk fail, after ``calls`` others."""
+        self._failing_call = (calls, code)
+
     def fill(self, free_bytes):
         """Leaves ``free_bytes`` on the disk, until ``mend``."""
         self.failures += 1
@@ -196,7 +201,7 @@ class Machine:
         self._crash_in = self._sync_crash_in = None
 
     def mend(self):
-        self._failing = None
+        self._failing = self._failing_call = None
         self.slowness_s = self.stall_s = 0.0
         self.disk.size_bytes = 1 << 40
 
@@ -215,7 +220,7 @@ class Machine:
     @property
     def has_faults(self):
         """Whether calls of the disk may fail at the moment."""
-        return self._failing is not None or self.disk.size_bytes < 1 << 40
+        return self._failing is not None or self._failing_call is not None or self.disk.size_bytes < 1 << 40
 
     @property
     def has_given_up(self):
@@ -246,6 +251,12 @@ class Machine:
                 self.life.die()
                 raise Crashed
             self._sync_crash_in -= 1
+        if self._failing_call is not None and name not in READING:
+            calls, code = self._failing_call
+            self._failing_call = (calls - 1, code)
+            if calls == 0:  # the count goes on below 0 until `mend`, since the node may fail later because of it
+                self.failures += 1
+                raise failure(code, path)
         if self._failing is not None:
             names, chance, code = self._failing
             if name in names and self._rnd.random() < chance:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 # The number of nodes that stands for a set of two, three or five: the seed chooses.
 ANY_SET = 0
+# The ways of segments between nodes. "pull": followers far behind copy them. "push": the feed is in mode ``segment``.
+# "switch": its mode changes all the time.
+WAYS = ("pull", "push", "switch")
+# The way that stands for one of them: the seed chooses.
+ANY_WAY = "any"
 ENTRIES_MAX = failover.ENTRIES_MAX
 # How long it may take, in simulated time, until everything is well again after the faults.
 HEALING_SECONDS_MAX = 120.0
@@ -34,6 +39,8 @@ class Plan:
         in_parts: These batches come in parts.
         entries_max: How many entries a failover log keeps.
         has_copies: Programs fetch copies, in place of most others.
+        way: How segments pass between nodes, with the faults of such transfers: one of `WAYS`; "": as it comes.
+        incoming_max: How many segments a node receives at the same time from its leader.
     """
 
     seed: int
@@ -49,6 +56,8 @@ class Plan:
     in_parts: bool = False
     entries_max: int = ENTRIES_MAX
     has_copies: bool = False
+    way: str = ""
+    incoming_max: int = 16
 
     def random_of(self, name):
         """Returns the generator of one part of the run: what one part draws changes no other part."""
@@ -58,6 +67,11 @@ class Plan:
     def is_set(self):
         """Whether the nodes elect a leader and replicate."""
         return self.nodes > 1
+
+    @property
+    def levels(self):
+        """The levels at which the feed is read. In mode ``segment`` level quorum is refused."""
+        return ("memory", "disk") if self.way == "push" else ("memory", "disk", "quorum")
 
     @property
     def has_short_logs(self):
@@ -76,11 +90,15 @@ class Plan:
             return f"make simulate STORY={self.story.name} SEED={self.seed}"
         nodes = f" NODES={self.nodes}" if self.is_set else ""
         copies = " COPIES=1" if self.has_copies else ""
-        return f"make simulate{nodes}{copies} SEED={self.seed}"
+        way = f" SEGMENTS={self.way}" if self.way else ""
+        return f"make simulate{nodes}{copies}{way} SEED={self.seed}"
 
 
-def plan_run(seed, nodes=1, story=None, profile="", copies=False):
-    """Returns the plan of a run. A story says itself how many nodes it needs."""
+def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
+    """Returns the plan of a run. A story says itself how many nodes it needs, and segments take three if one is given.
+
+    ``way`` is one of `WAYS`, or `ANY_WAY`.
+    """
     if story is not None:
         return Plan(
             seed,
@@ -96,6 +114,8 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False):
     def rnd(name):
         return random.Random(f"{seed} {name}")
 
+    if way:
+        return _plan_of_segments(seed, nodes, way, rnd("segments"))
     if copies:
         return _plan_of_copies(seed, nodes, rnd("copies"))
     sinks = {"has_sink": rnd("sinks").random() < 0.5, "in_parts": rnd("parts").random() < 0.5}
@@ -135,4 +155,24 @@ def _plan_of_copies(seed, nodes, rnd):
         block_bytes=rnd.choice((None, 250, 1_000)),
         has_sink=has_sink,
         has_copies=True,
+    )
+
+
+def _plan_of_segments(seed, nodes, way, rnd):
+    """Returns the plan of a run that is about segments on their way between nodes."""
+    chosen_way, chosen = rnd.choice(WAYS), rnd.choice((3, 3, 3, 3, 3, 3, 2, 5))  # drawn in any case
+    way = chosen_way if way == ANY_WAY else way
+    return Plan(
+        seed,
+        chosen if nodes in (1, ANY_SET) else nodes,
+        partitions=rnd.choice((1, 2, 3)),
+        retention=rnd.choice(("compact", "compact", "history")),
+        faulty_seconds=5.0,
+        may_force=rnd.random() < 0.1,
+        block_bytes=rnd.choice((None, 250, 1_000)),
+        has_sink=rnd.random() < 0.4 and way != "push",  # stages are at level quorum, which mode segment refuses
+        in_parts=rnd.random() < 0.5,
+        entries_max=rnd.choice((ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX, 3)),
+        way=way,
+        incoming_max=rnd.choice((1, 2, 16)),
     )

@@ -11,8 +11,10 @@ from tailrace.model import failover
 from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.node import node
 from tailrace_server.publishing import cutting, joining, publisher, stages
+from tailrace_server.replication import catch_up_rule, catching_up
+from tailrace_server.serving import segment_offers
 from tailrace_server.stream import partition_stream
-from tailrace_server.upkeep import flushed_segment
+from tailrace_server.upkeep import flushed_segment, received_files
 
 from . import machine
 
@@ -35,6 +37,14 @@ FLUSH_SECONDS = 0.2
 # A fetch asks for a window of these bytes at first, in parts of at least the others.
 WINDOW_BYTES = 1_600
 PART_BYTES_MIN = 400
+# A leader pushes segments in parts of these bytes, as soon as rows are so old.
+PUSHED_PART_BYTES = 1_500
+FOLLOWERS_PART_BYTES_MIN = 1_200
+PUSHED_AGE_SECONDS = 0.3
+# A follower copies segments also if it lacks only this fraction of them.
+SHARE = 1_000_000
+# Files that were received in part are removed after this time.
+UNUSED_SECONDS = 1.0
 
 
 @contextlib.contextmanager
@@ -43,8 +53,10 @@ def small_bounds(plan):
     with contextlib.ExitStack() as stack:
         if plan.has_sink:
             stack.enter_context(_small_batches(in_parts=plan.in_parts))
-        if plan.has_copies:
-            stack.enter_context(_small_copies())
+        if plan.has_copies or plan.way:
+            stack.enter_context(_small_copies(FOLLOWERS_PART_BYTES_MIN if plan.way else PART_BYTES_MIN))
+        if plan.way:
+            stack.enter_context(_small_transfers(plan))
         stack.enter_context(mock.patch.object(failover, "ENTRIES_MAX", plan.entries_max))
         # A start goes by columns through a journal of any length: a run has too few records for it otherwise.
         stack.enter_context(mock.patch.object(feed_recovery, "TOGETHER_MIN", 1))
@@ -68,7 +80,7 @@ def _small_batches(*, in_parts):
 
 
 @contextlib.contextmanager
-def _small_copies():
+def _small_copies(part_bytes_min):
     """Makes a fetch ask for many small parts, and checkpoints end early."""
     limits = dataclasses.replace(
         machine.LIMITS,
@@ -79,9 +91,26 @@ def _small_copies():
     with (
         mock.patch.object(machine, "LIMITS", limits),
         mock.patch.object(fetch, "WINDOW_BYTES_FIRST", WINDOW_BYTES),
-        mock.patch.object(compare, "WINDOW_BYTES_MIN", PART_BYTES_MIN),
-        mock.patch.object(compare, "WINDOW_BYTES_MAX", 2 * WINDOW_BYTES),
+        mock.patch.object(compare, "WINDOW_BYTES_MIN", part_bytes_min),
+        mock.patch.object(compare, "WINDOW_BYTES_MAX", 8 * part_bytes_min),
         mock.patch.object(compare, "FAST_SECONDS", 0.01),
         mock.patch.object(compare, "SLOW_SECONDS", 0.1),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _small_transfers(plan):
+    """Makes followers get segments in many small parts, soon after their rows were written."""
+    storage = dataclasses.replace(machine.STORAGE, pushed_age_s=PUSHED_AGE_SECONDS)
+    limits = dataclasses.replace(machine.LIMITS, incoming_segments_max=plan.incoming_max)
+    with (
+        mock.patch.object(machine, "STORAGE", storage),
+        mock.patch.object(machine, "LIMITS", limits),
+        mock.patch.object(segment_offers, "PART_BYTES_MAX", PUSHED_PART_BYTES),
+        mock.patch.object(catching_up, "WINDOW_BYTES_FIRST", WINDOW_BYTES),
+        mock.patch.object(catch_up_rule, "ADVANTAGE", SHARE if plan.way == "pull" else catch_up_rule.ADVANTAGE),
+        mock.patch.object(received_files, "UNUSED_SECONDS", UNUSED_SECONDS),
+        mock.patch.object(node, "_EXPIRE_SECONDS", EXPIRE_SECONDS),
     ):
         yield

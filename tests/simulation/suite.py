@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from .plan import ANY_SET
+from .plan import ANY_SET, ANY_WAY
 
 
 class Suite(NamedTuple):
@@ -18,12 +18,14 @@ class Suite(NamedTuple):
     seeds: range
     quick: int
     copies: bool = False
+    way: str = ""
 
 
 ONE_NODE = Suite(1, range(210), 4)
 SETS = Suite(ANY_SET, range(200), 3)
 COPIES = Suite(1, range(150), 4, copies=True)
 COPIES_OF_SETS = Suite(ANY_SET, range(100), 3, copies=True)
+SEGMENTS = Suite(ANY_SET, range(150), 4, way=ANY_WAY)
 # A seed of one node in which a rollback meets another one.
 ROLLBACKS = 210
 # The processes that run the seeds of `make soak`.
@@ -42,6 +44,7 @@ def run_the_others(suite):
     each = -(-len(seeds) // PROCESSES)
     options = {"SETS": "1"} if suite.nodes == ANY_SET else {"NODES": str(suite.nodes)}
     options["COPIES"] = "1" if suite.copies else ""
+    options["SEGMENTS"] = suite.way
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.simulation"],

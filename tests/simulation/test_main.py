@@ -19,17 +19,19 @@ class Runs:
         self.seeds = []
         self.worlds = []
         self.copies = []
+        self.ways = []
         self.fails_at = None
 
     def __call__(self, **options):
         """Runs the program with these options; returns its exit code."""
         self._monkeypatch.setattr(program, "simulate", self._simulate)
-        for name in (*program.NUMBERS, "STORY"):
+        for name in (*program.NUMBERS, "SEGMENTS", "STORY"):
             self._monkeypatch.setenv(name, str(options.get(name, "")))
         return program.main()
 
-    def _simulate(self, seed, *, nodes, story, copies, trace):
+    def _simulate(self, seed, *, nodes, story, copies, way, trace):
         self.seeds.append(seed)
+        self.ways.append(way)
         self.copies.append(copies)
         self.worlds.append((nodes, story))
         if seed == self.fails_at:
@@ -72,6 +74,7 @@ def test_a_failure_names_its_seed(runs, capsys):
     [
         ({"NODES": 3}, (3, None), "make simulate NODES=3 SEED=1"),
         ({"COPIES": 1}, (1, None), "make simulate COPIES=1 SEED=1"),
+        ({"SEGMENTS": "push"}, (1, None), "SEGMENTS=push SEED=1"),
         ({"STORY": "dead_tail"}, (1, STORIES["dead_tail"]), "make simulate STORY=dead_tail SEED=1"),
     ],
 )
@@ -80,6 +83,7 @@ def test_nodes_and_stories(runs, capsys, options, world, command):
     assert runs(SEEDS=2, **options) == 1
     assert runs.worlds == [world, world]
     assert runs.copies == ["COPIES" in options] * 2
+    assert runs.ways == [options.get("SEGMENTS", "")] * 2
     assert command in capsys.readouterr().err
 
 
@@ -93,3 +97,8 @@ def test_the_seed_chooses_the_size_of_a_set(runs, capsys):
 def test_a_story_that_does_not_exist(runs, capsys):
     assert runs(STORY="no_story") == 2
     assert "no_story" in capsys.readouterr().err
+
+
+def test_a_way_of_segments_that_does_not_exist(runs, capsys):
+    assert runs(SEGMENTS="mail") == 2
+    assert "mail" in capsys.readouterr().err

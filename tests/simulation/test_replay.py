@@ -45,6 +45,10 @@ def test_a_seed_with_copies_replays():
     assert simulate(1, copies=True).digest == simulate(1, copies=True).digest
 
 
+def test_a_seed_with_segments_between_nodes_replays():
+    assert simulate(2, way="push").digest == simulate(2, way="push").digest
+
+
 def order_of_tasks(seed):
     """The order in which trio runs ten tasks that are ready at once, ten times."""
     order = []

@@ -7,7 +7,7 @@ import pytest
 
 from .crosses import ALL, RARE
 from .report import Report
-from .suite import COPIES, COPIES_OF_SETS, ONE_NODE, ROLLBACKS, SETS, run_the_others
+from .suite import COPIES, COPIES_OF_SETS, ONE_NODE, ROLLBACKS, SEGMENTS, SETS, run_the_others
 from .world import simulate
 
 pytestmark = pytest.mark.slow
@@ -26,12 +26,25 @@ OF_COPIES = (
     "fetch: the node is behind",
 )
 
+# What happens to segments between nodes.
+OF_SEGMENTS = (
+    "compaction within a transfer",
+    "declined as exists",
+    "declined as invalid",
+    "declined as overloaded",
+    "equal segments",
+    "frame SEGMENT_ACK",
+    "frame SEGMENT_RELEASE",
+    "handover",
+    "mode segment",
+)
+
 
 def run(suite, count):
     """Returns the sum of the first seeds' reports. A seed that fails names itself."""
     report = Report()
     for seed in suite.seeds[:count]:
-        report.add(simulate(seed, nodes=suite.nodes, copies=suite.copies))
+        report.add(simulate(seed, nodes=suite.nodes, copies=suite.copies, way=suite.way))
     print(report)
     return report
 
@@ -75,6 +88,23 @@ def test_some_seeds_of_sets_with_copies_keep_every_promise():
     assert done["promotion"]
 
 
+def test_some_seeds_in_which_segments_pass_between_nodes_keep_every_promise():
+    report = run(SEGMENTS, SEGMENTS.quick)
+    assert report.operations["frame SEGMENT_ACK"]
+    assert report.operations["frame SEGMENT_RELEASE"]
+    assert report.operations["equal segments"]
+
+
+@pytest.mark.soak
+def test_many_seeds_in_which_segments_pass_between_nodes_meet_each_fault():
+    report = run(SEGMENTS, 40)
+    missing = [operation for operation in OF_SEGMENTS if not report.operations[operation]]
+    assert not missing
+    assert all(report.faults[f"transfer: {kind}"] for kind in ("flip", "cut", "end", "file of another segment"))
+    deaths = {name for name in report.faults if name.endswith("a step of a transfer")}
+    assert len(deaths) == 12, deaths
+
+
 @pytest.mark.soak
 def test_many_seeds_with_copies_meet_each_fault():
     """Runs forty seeds of each kind, since each change of the program makes another run of a seed."""
@@ -115,8 +145,8 @@ def test_a_seed_in_which_rollbacks_meet():
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "suite",
-    [ONE_NODE, SETS, COPIES, COPIES_OF_SETS],
-    ids=["one node", "sets", "copies", "copies of sets"],
+    [ONE_NODE, SETS, COPIES, COPIES_OF_SETS, SEGMENTS],
+    ids=["one node", "sets", "copies", "copies of sets", "segments"],
 )
 def test_the_other_seeds_keep_every_promise(suite):
     run_the_others(suite)

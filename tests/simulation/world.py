@@ -19,10 +19,12 @@ from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Replication
 from tailrace_server.replication.role import Role
 
+from .checks.equal_segments import equal_segments, why_other_segments
 from .checks.one_node import OneNodeChecks
 from .checks.several_nodes import SetChecks
 from .faults import shapes
 from .faults.schedule import Faults
+from .faults.transfers import Transfers
 from .machine import DATA, PORT, End, Machine, bugs_end_the_run
 from .network import Network
 from .plan import HEALING_SECONDS_MAX, plan_run
@@ -54,6 +56,7 @@ class World:
         read_again: Set, and replaced, each time that a program has read keys again after a rollback.
         is_patient: A story wants writers to wait for each answer as long as it takes.
         disks: Those of programs that fetch copies.
+        transfers: The frames of segments between nodes; None: the run is not about them.
         read_from, read_level: The node and the level whose state a story wants to be read all the time.
     """
 
@@ -70,6 +73,8 @@ class World:
         self.feed_id = None
         self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
         self.network = Network(self.random_of("network"), nursery, report.arrived)
+        self.transfers = Transfers(self) if plan.way else None
+        self.network.harm = self.transfers
         self.is_over = trio.Event()
         self.may_end = trio.Event()
         self.haste = Haste()
@@ -91,6 +96,8 @@ class World:
         if self.plan.is_set:
             members = tuple(Address(name, PORT) for name in self.names)
             catch_up = None if self.plan.story else CATCH_UP_BYTES[self.plan.seed % len(CATCH_UP_BYTES)]
+            if self.plan.way == "pull":
+                catch_up = 0
             replication = dataclasses.replace(REPLICATION, catch_up_bytes_min=catch_up)
             of_set = {"members": members, "replication": replication}
         machine = Machine(
@@ -214,6 +221,7 @@ class World:
                 partitions=self.plan.partitions,
                 retention=self.plan.retention,
                 tombstone_age_s=TOMBSTONE_AGE_SECONDS,
+                replication="segment" if self.plan.way == "push" else "stream",
             )
             if self.plan.is_set:
                 [self.feed_id] = [info.feed_id for info in await client.feeds() if info.name == self.feed_name]
@@ -242,12 +250,15 @@ class World:
                 await program.ended.wait()
             step = "equal copies"
             await self.checks.copies_level()
+            if self.plan.way:
+                step = "equal segments"
+                await equal_segments(self)
             step = "the followers"
             async with trio.open_nursery() as nursery:
                 for follower in self.followers:
                     nursery.start_soon(follower.catch_up)
         if healing.cancelled_caught:
-            why = self.checks.why_not_level()
+            why = self.checks.why_not_level() or (why_other_segments(self) if step == "equal segments" else "")
             raise Violation(f"{step} is waited for {HEALING_SECONDS_MAX:g} s after everything was healed: {why}")
 
     async def restart_all(self):
@@ -276,7 +287,7 @@ def _own_directory():
         directory.rmdir()
 
 
-def simulate(seed, *, nodes=1, story=None, profile="", copies=False, trace=None):
+def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", trace=None):
     """Runs one world from its start to its end.
 
     Args:
@@ -285,6 +296,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, trace=None)
         story: The story that takes the place of faults by chance. It says itself how many nodes it needs.
         profile: The kinds of faults that come to a set, a key of `PROFILES`; "": the seed chooses.
         copies: Programs fetch copies, in place of most others.
+        way: How segments pass between the nodes, with faults of their own: one of `WAYS`, or `ANY_WAY`.
         trace: Called with a line for each event.
 
     Returns:
@@ -293,7 +305,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, trace=None)
     Raises:
         Violation: A promise is broken. Whatever goes wrong has a note with the command that repeats the run.
     """
-    plan = plan_run(seed, nodes, story, profile, copies)
+    plan = plan_run(seed, nodes, story, profile, copies, way)
     clock = trio.testing.MockClock(autojump_threshold=0)
     report = Report(trace, crosses=not plan.is_set)
     disks = ProgramSystem()

@@ -52,6 +52,7 @@ class Catalog:
     def __init__(self, account: MemoryAccount) -> None:
         self.creations: dict[bytes, int] = {}
         self.drops: dict[bytes, Drop] = {}
+        self.returning: frozenset[bytes] = frozenset()  # listed again, while the files of the dropped feed are removed
         self.account = account  # for the memory of all write queues
         self.system = system_feed(account)
         # Whether ``reconcile`` left a feed whose drop may still be lost.
@@ -59,6 +60,7 @@ class Catalog:
         self.additions = 0  # the number of feeds added, those that the start found included
         self._on_created: Callable[[Feed], None] = _nothing
         self._on_switched: Callable[[Feed], None] = _nothing
+        self._on_removed: Callable[[], None] = lambda: None
         self._reconciled = (0, -1)  # the rollbacks of ``_feeds``, and the seq up to which it was read
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
@@ -71,6 +73,10 @@ class Catalog:
     def when_switched(self, switched: Callable[[Feed], None]) -> None:
         """Calls ``switched`` with each feed whose replication mode has changed, from now on."""
         self._on_switched = switched
+
+    def when_removed(self, removed: Callable[[], None]) -> None:
+        """Calls ``removed`` each time that the files of a dropped feed are gone that is listed again, from now on."""
+        self._on_removed = removed
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(sorted(self._by_name.values(), key=lambda feed: feed.info.name))
@@ -253,6 +259,8 @@ class Catalog:
             SegmentDamaged, NoSpace, JournalFailed: Some feeds may be dropped or created; call it again.
         """
         rows, stable_seq = self._rows.read(), self.system.partitions[0].stable_seq
+        # A client has repeated its CREATE_FEED at a later leader, after a failover had lost the first row.
+        self.returning = frozenset(id for id, row in rows.items() if row.creation is not None and id in self.drops)
         created = []
         for feed_id, row in rows.items():
             if row.creation is None or feed_id in self.drops:
@@ -280,7 +288,7 @@ class Catalog:
             final += absent
         self.awaits_drops = True  # even if one of these fails
         dropped = [self.drop(feed_id, journal) for feed_id in final]
-        self.awaits_drops = len(final) < len(gone) + len(absent)
+        self.awaits_drops = len(final) < len(gone) + len(absent) or bool(self.returning)
         self._reconciled = partition.rollbacks, partition.high_seq
         return dropped, created
 
@@ -324,6 +332,12 @@ class Catalog:
     def begun_drop(self, feed_id: bytes) -> None:
         """Notes that a dropped feed's directory is marked, as ``ManifestStore.begin_drop`` does."""
         self.drops[feed_id] = self.drops[feed_id]._replace(is_marked=True)
+
+    def removed(self, feed_id: bytes) -> None:
+        """Notes that all files of a dropped feed are gone. A feed that is listed again may be created now."""
+        self.drops.pop(feed_id, None)
+        if feed_id in self.returning:
+            self._on_removed()
 
     def dropped(self, feed: Feed, place: int | None) -> None:
         """Removes a dropped feed; its files are removed later. ``place``: the lsn of the journal's record."""

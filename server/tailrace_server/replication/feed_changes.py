@@ -49,6 +49,7 @@ class FeedChanges:
         self._is_whole = True  # the ``whole`` of the last call of ``reconcile``
         self._subscribers: dict[Callable[[], None], None] = {}
         self._feeds.when_created(self._adopt)
+        self._feeds.when_removed(self._settled)
         self._feeds.when_switched(lambda feed: self.on_mode_changed(feed))
         for level in (Level.DISK, Level.QUORUM):
             self._feeds.system.partitions[0].watch(level, self._settled)

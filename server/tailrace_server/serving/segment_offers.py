@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from random import random
 from typing import TYPE_CHECKING
 
 import trio
@@ -32,6 +31,7 @@ from tailrace.wire.segment_messages import PART_BYTES_MAX
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.chain import ChainLink, OfferEvent, OfferState, Target, advance, next_link, reconnected
 from tailrace_server.chain.offering import offered
+from tailrace_server.host.randomness import fraction
 from tailrace_server.partition.links import links_of
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.serving.segment_sender import WaitingPart
@@ -61,6 +61,11 @@ class _Offering:
         self.sent = 0
         self.is_closed = False
         self.tries = 0  # pauses since the last acknowledgement
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an offer was sent, and its last answer has not come. The next one may be prepared meanwhile."""
+        return self.target.state in (OfferState.WAITING, OfferState.SENDING)
 
 
 class SegmentOffers:
@@ -101,10 +106,11 @@ class SegmentOffers:
         return frames
 
     def answered(self, stream_id: int, answer: SegmentAnswer) -> None:
-        """Takes the replica's answer to an offer. Ignores one to an older offer. Raises ProtocolError."""
+        """Takes the replica's answer to an offer. Ignores one to an older offer, or a repeated one. ProtocolError."""
         offering = self._offerings.get(stream_id)
-        if offering is None or answer.number != offering.target.number or offering.segment is None:
+        if offering is None or answer.number != offering.target.number or not offering.is_under_way:
             return
+        assert offering.segment is not None, "a segment was offered"
         if isinstance(answer, SegmentDecline):
             self._declined(offering, answer)
         elif answer.offset > offering.segment.nbytes:
@@ -244,7 +250,8 @@ class SegmentOffers:
 
     def _pause(self, offering: _Offering) -> None:
         offering.tries += 1
-        seconds = min(backoff_seconds(offering.tries, random), PAUSE_SECONDS_MAX)
+        jitter = partial(fraction, self._node.host.randomness)
+        seconds = min(backoff_seconds(offering.tries, jitter), PAUSE_SECONDS_MAX)
         self._connection.nursery.start_soon(self._retry, offering, seconds)
 
     async def _retry(self, offering: _Offering, seconds: float) -> None:

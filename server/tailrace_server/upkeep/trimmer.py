@@ -121,7 +121,7 @@ class Trimmer:
         await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
         for partition in drop.partitions:
             self._pins.retire(partition.chain.segments)
-        self._catalog.drops.pop(feed_id, None)
+        self._catalog.removed(feed_id)
 
     async def _trim_journal(self) -> None:
         """Removes the journal files whose records are all durable elsewhere."""
@@ -141,6 +141,9 @@ class Trimmer:
         # Until the directory of a dropped feed is marked, a start may find it, and needs the feed's blocks then: all of
         # them if the drop is lost, otherwise those up to the drop.
         if not all(drop.is_marked for drop in self._catalog.drops.values()):
+            return
+        # Without its creation a listed feed counts as lost, unless the journal still has the row that lists the feed.
+        if self._catalog.returning or any(self._journal.synced < place for place in self._catalog.creations.values()):
             return
         for place in self._catalog.creations.values():
             needed = min(needed, self._journal.file_of(place))

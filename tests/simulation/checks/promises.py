@@ -55,6 +55,7 @@ class Promises:
     forced_at: int | None = None  # the moment of the first try to force a promotion
     acknowledged: dict = field(default_factory=dict)  # place -> [(branch, seq)], of all levels, in their order
     lost: dict = field(default_factory=dict)  # level -> how many acknowledged writes were lost
+    handovers: set = field(default_factory=set)  # the terms of leaderships that began with a handover
     seen: dict = field(default_factory=dict)  # (place, level, branch, seq) that a reader was shown -> None
 
     def asked(self, place, level, changes):
@@ -78,6 +79,10 @@ class Promises:
 
     def refused(self, write):
         write.answer = Answer.REFUSED
+
+    def handed_over(self, term):
+        """Notes a leadership that began with a handover, in which nothing is lost."""
+        self.handovers.add(term)
 
     def force_tried(self):
         """Notes a forced promotion, which may lose rows of any level."""
@@ -148,14 +153,16 @@ class Promises:
 
     def _why_not_lost(self, place, level, branch, seq, lineage, high_seq):
         """Returns why this row must not be lost; "": it may be."""
-        if level == "memory":
-            return ""
         if level == "quorum":
             return "no promotion was forced" if self.forced_at is None else ""
+        cut = self._first_without(place, branch, seq)
+        if cut is not None and cut.term in self.handovers and self._led_with(place, branch, seq, cut.term):
+            return f"the leader of term {cut.term}, which lacks it, came to lead by a handover"
+        if level == "memory":
+            return ""
         if lineage.holds(branch, seq):
             return f"its branch goes on, and ends at {high_seq}"
         writer = self.histories.writers.get(place, {}).get((branch, seq))
-        cut = self._first_without(place, branch, seq)
         if cut is None:
             return ""
         before = max((it.term for it in self.histories.leaderships if it.term < cut.term), default=0)
@@ -174,3 +181,9 @@ class Promises:
             if log is not None and not self.histories.lineage(place, log).holds(branch, seq):
                 return leadership
         return None
+
+    def _led_with(self, place, branch, seq, term):
+        """Returns whether the last leadership before ``term`` had the row: it wrote it, or began with it."""
+        before = max((it for it in self.histories.leaderships if it.term < term), key=lambda it: it.term, default=None)
+        log = None if before is None else before.logs.get(place)
+        return log is not None and self.histories.lineage(place, log).holds(branch, seq)

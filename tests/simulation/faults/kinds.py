@@ -98,6 +98,35 @@ COPIES_OF_A_SET = OF_COPIES | {
     "usurp": 4,
     "other_keys": 1,
 }
+# The faults of a run in which segments pass between nodes.
+OF_SEGMENTS = {
+    "die_at_step": 12,
+    "stay_away": 6,
+    "disk_at_step": 5,
+    "break_at_step": 5,
+    "repeat_answer": 3,
+    "hold_step": 5,
+    "fork_at_step": 3,
+    "expire_at_step": 3,
+    "damage_parts": 4,
+    "foreign_files": 2,
+    "kill": 1,
+    "power": 1,
+    "crash_at_call": 1,
+    "power_at_sync": 2,
+    "cut": 2,
+    "drop": 1,
+    "slow_disk": 2,
+    "slow_network": 1,
+    "fragments": 1,
+    "late_packet": 1,
+    "lose_disk": 2,
+    "promote": 1,
+    "force": 1,
+    "hand_over": 4,
+    "usurp": 2,
+    "other_keys": 1,
+}
 # The faults of a run of a set: all of them, or a few kinds that come often enough to meet.
 PROFILES = {
     "all": OF_A_SET,
@@ -163,12 +192,19 @@ class Pace(NamedTuple):
 
 PACE_OF_ONE_NODE = Pace((0.5, 1.0, 1.0, 3.0), 4.0, 10, 2.0, ((0.02, 0.2), 2.0))
 PACE_OF_A_SET = Pace((0.3, 0.5, 1.0, 2.0), 3.0, 6, 1.0, ((0.02, 0.1), 1.0))
-# The pauses between faults of a run with copies: most of its faults are short.
+# The pauses between faults of a run with copies, or with transfers between nodes: most of its faults are short.
 PAUSES_OF_COPIES = (0.2, 0.4, 1.0)
+
+
+def pauses_of(plan, pace):
+    """Returns the pauses between faults, of which a run has one."""
+    return PAUSES_OF_COPIES if plan.has_copies or plan.way else pace.pauses_s
 
 
 def kinds_of(plan, rnd):
     """Returns the kinds of faults of a run, each with its weight."""
+    if plan.way:
+        return {kind: weight for kind, weight in OF_SEGMENTS.items() if plan.may_force or kind != "force"}
     if plan.has_copies and not plan.is_set:
         return COPIES_OF_ONE_NODE
     if plan.has_copies:

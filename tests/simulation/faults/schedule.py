@@ -5,12 +5,12 @@ from __future__ import annotations
 import trio
 
 from ..machine import End
-from . import copies, disks, leaders, losses, network, nodes, programs
-from .kinds import ALONE, PACE_OF_A_SET, PACE_OF_ONE_NODE, PAUSES_OF_COPIES, kinds_of
+from . import copies, disks, leaders, losses, network, nodes, programs, segments
+from .kinds import ALONE, PACE_OF_A_SET, PACE_OF_ONE_NODE, kinds_of, pauses_of
 
 FAULTS = {
     fault.__name__: fault
-    for module in (nodes, disks, network, leaders, programs, losses, copies)
+    for module in (nodes, disks, network, leaders, programs, losses, copies, segments)
     for fault in module.FAULTS
 }
 
@@ -31,7 +31,7 @@ class Faults:
         self.pace = PACE_OF_A_SET if world.plan.is_set else PACE_OF_ONE_NODE
         self.disks_lost = 0
         self.taken_out = {}
-        self._pause_s = self.random.choice(PAUSES_OF_COPIES if world.plan.has_copies else self.pace.pauses_s)
+        self._pause_s = self.random.choice(pauses_of(world.plan, self.pace))
         self._kinds = kinds_of(world.plan, self.random)
 
     async def run(self, seconds):
@@ -89,7 +89,10 @@ class Faults:
             follower.be_spared()
         for fetcher in self.world.fetchers:
             fetcher.disk.mend()
-        self.network.harm = None
+        if self.world.transfers is not None:
+            self.world.transfers.end()
+        else:
+            self.network.harm = None
         self.network.heal_all()
         self.network.seconds_max = 0.002
         for machine in self.world.machines:

@@ -14,6 +14,7 @@ from .process import Process
 from .readers import LookingProcess, StateReader
 from .registers import RegisterProcess
 from .sinks import Sink
+from .switchers import ModeSwitcher
 from .writers import LevelWriter, ModelWriter
 
 
@@ -41,6 +42,8 @@ def new_cast(world):
     """Returns the programs of a run, none of them started."""
     if world.plan.has_copies:
         return _cast_of_copies(world)
+    if world.plan.way:
+        return _cast_of_segments(world)
     return _cast_of_set(world) if world.plan.is_set else _cast_of_one_node(world)
 
 
@@ -65,6 +68,23 @@ def _cast_of_copies(world):
         ]
         sinks = [Sink(world, "sink", ANY, stray_chance=0.3)] if world.plan.has_sink else []
     return Cast([], writers, fetchers, sinks, [*writers, *fetchers])
+
+
+def _cast_of_segments(world):
+    """Returns programs that write much, of which those at level quorum survive its refusal by mode ``segment``."""
+    has_quorum = world.plan.way != "push"
+    followers = [LevelFollower(world, "follower-disk", "disk")]
+    writers = [
+        LevelWriter(world, "writer-disk", "disk", 0.1),
+        LevelWriter(world, "writer-memory", "memory", 0.1),
+    ]
+    if has_quorum:
+        writers.append(LevelWriter(world, "writer-quorum", "quorum", keys="safe"))
+    others = [StateReader(world, "reader"), SetFounder(world, "founder")]
+    if world.plan.way == "switch":
+        others.append(ModeSwitcher(world, "switcher"))
+    sinks = [Sink(world, "sink", "disk")] if world.plan.has_sink else []
+    return Cast(followers, writers, others, sinks, [*followers, *writers, *others])
 
 
 def _cast_of_one_node(world):

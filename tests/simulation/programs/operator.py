@@ -58,6 +58,7 @@ class Operator:
         report.operation("handover asked for", f"{machine} to {to}")
         answer = await self.ask(machine, Opcode.HANDOVER, to=f"{to}:{PORT}")
         if answer is not None:
+            self._world.checks.promises.handed_over(answer["term"])
             report.operation("handover", f"{machine} to {to} {answer['term']}")
         return answer is not None
 

@@ -9,7 +9,7 @@ import trio
 from tests.processes.readers import Looker
 
 import tailrace
-from tailrace import BadPosition, Retryable, Rollback, StreamEnded
+from tailrace import BadPosition, Forbidden, Retryable, Rollback, StreamEnded
 
 from .keys import ANY
 from .process import PATIENT_S, Process
@@ -39,7 +39,8 @@ class StateReader(Process):
     async def session(self):
         url = self.world.url_of(self.world.read_from or self.random.choice(self.world.names))
         # A node with a new disk is a cluster of its own until it follows.
-        with contextlib.suppress(Retryable, StreamEnded, BadPosition), self.world.damage():
+        refused = [Forbidden] if self.world.plan.way == "switch" else []  # level quorum, in mode segment
+        with contextlib.suppress(Retryable, StreamEnded, BadPosition, *refused), self.world.damage():
             with trio.move_on_after(3.0):
                 await self._read(url)
         await self.pause(0.2)
@@ -64,7 +65,7 @@ class StateReader(Process):
 
     async def _consume(self, feed):
         """Checks the state of the follower at the end of each snapshot: it has to have existed."""
-        level = self.world.read_level or self.random.choice(("memory", "disk", "quorum"))
+        level = self.world.read_level or self.random.choice(self.world.plan.levels)
         states = collections.defaultdict(dict)
         async with feed.consume(until="now", visibility=level) as stream:
             async for event in stream:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import trio
 from tests.processes.violation import Violation
 
-from tailrace import BatchBehind, Retryable, UnknownStage
+from tailrace import BatchBehind, Forbidden, Retryable, UnknownStage
 from tailrace.errors import TailraceError
 
 from ..checks.batches import VALUE_PREFIX, Share
@@ -268,6 +268,11 @@ class Sink(Process):
                     return await feed.publish(self.name, number, stages, origin=origin, compare=False)
             except UnknownStage as error:
                 self.world.checks.stage_gone(self._batch, parts, self._failures(), error)
+                return None
+            except Forbidden as error:
+                if self.world.plan.way != "switch":
+                    raise
+                self.world.report.operation("publish refused", error)
                 return None
             except Retryable as error:
                 self.world.report.operation("publish without an answer", type(error).__name__)

@@ -8,6 +8,7 @@ import trio
 from tests.processes.writers import PipelinedWriter, Values, Writer
 
 from tailrace import (
+    Forbidden,
     OutcomeUnknown,
     Put,
     Retryable,
@@ -24,6 +25,8 @@ from .process import PATIENT_S, Process
 # The longest pause of a writer in haste: some of its rows are always about to become durable.
 HASTE_PAUSE_SECONDS_MAX = 0.006
 HASTE_WRITES = 3
+# A write has no answer, or level quorum was refused: perhaps when the mode of the feed was changed, after the write.
+UNANSWERED = (OutcomeUnknown, WritesLost, Retryable, Forbidden)
 
 
 class Haste:
@@ -166,7 +169,7 @@ class LevelWriter(Process):
         keys = [other for other in self.world.keys.in_use[self._keys] if of(other) == of(key)][:3]
         changes = [(key, self.new_value()) for key in keys]
         write = self.world.checks.promises.asked(self.world.checks.place(of(key)), self.level, changes)
-        with contextlib.suppress(OutcomeUnknown, WritesLost, Retryable):
+        with contextlib.suppress(*UNANSWERED):
             versions = await feed.write([Put(*change) for change in changes], level=self.level)
             self.world.checks.promises.written(write, versions[of(key)])
             self.world.report.operation(f"batch at {self.level}")
@@ -182,7 +185,7 @@ class LevelWriter(Process):
         except VersionLost:
             promises.refused(write)
             self._known.pop(key, None)
-        except (OutcomeUnknown, WritesLost, Retryable) as error:
+        except UNANSWERED as error:
             self._known.pop(key, None)
             if isinstance(error, Unreachable) and error.outcome == "not sent":
                 promises.refused(write)

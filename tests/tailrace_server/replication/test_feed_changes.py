@@ -276,3 +276,29 @@ async def test_a_feed_whose_row_was_rolled_back_goes_when_all_of_the_list_is_the
     follower.row("new")
     follower.node.feed_changes.reconcile()
     assert follower.names() == ["kept", "new"]
+
+
+async def test_a_feed_that_is_listed_again_while_its_files_are_removed_is_made_again():
+    """A client repeats its CREATE_FEED, with the same id, at the next leader; the first row was rolled back here."""
+    follower = Follower()
+    follower.row("orders")
+    follower.node.feed_changes.reconcile()
+    follower.partition.set_leader_seqs(1, 1)
+    await roll_back(follower.node.storage, follower.partition, 0, U, follower.node.leaderships.system.on_shortfall)
+    follower.row("other")
+    follower.partition.set_leader_seqs(1, 1)
+    follower.node.feed_changes.reconcile()
+    assert follower.names() == ["other"]
+    follower.row("orders")
+    follower.node.feed_changes.reconcile()
+    assert follower.names() == ["other"], "the files of the first one are not removed yet"
+    storage = follower.node.storage
+    await storage.flusher._trimmer.trim()
+    await storage.flusher.flush_all(follower.partition)
+    await storage.flusher._trimmer.trim()
+    assert follower.names() == ["orders", "other"]
+    storage.journal.sync()
+    await storage.flusher._trimmer.trim()
+    follower.disk.kill()
+    follower.start()
+    assert follower.names() == ["orders", "other"]

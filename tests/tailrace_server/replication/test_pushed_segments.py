@@ -17,12 +17,13 @@ from tests.tailrace_server.replication.test_pushed_sets import (
 
 import tailrace
 from tailrace.errors import NotLeader, Overloaded, TailraceError
-from tailrace.wire.push_messages import SegmentAccept, SegmentDecline
+from tailrace.wire.push_messages import DeclineReason, SegmentAccept, SegmentDecline
 from tailrace_server.config import Limits, StorageConfig
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.segment import Segment
+from tailrace_server.serving.segment_offers import SegmentOffers
 from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
 
@@ -108,6 +109,39 @@ async def test_a_transfer_that_broke_is_continued_behind_its_last_byte(pushed, m
     await same_segments(made, "orders")
     assert sorted(answer.offset for answer in answers if isinstance(answer, SegmentAccept)) == [0, 0, 2 * MIB]
     assert all(node.rows("orders") == rows for node in made)
+
+
+async def test_a_repeated_answer_has_no_effect_while_the_next_offer_is_prepared(pushed, monkeypatch):
+    made, feed = pushed
+    leader = await made.settled()
+    errors, reasons = [], []
+    answered = SegmentOffers.answered
+
+    def twice(self, stream_id, answer):
+        if isinstance(answer, SegmentDecline):
+            reasons.append(answer.reason)
+        answered(self, stream_id, answer)
+        try:
+            if not isinstance(answer, SegmentAccept):  # a second one breaks the protocol
+                answered(self, stream_id, answer)
+        except TailraceError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(SegmentOffers, "answered", twice)
+    for number in range(3):
+        await put(feed, numbered(10 * number, 10))
+        await flush(leader)
+    await same_segments(made, "orders")
+    for partition in leader.node.feeds.named("orders").partitions:
+        partition.pushes.acknowledge(())  # as after a failover: the followers answer that they have all of them
+        partition.pushes.chain_changed()
+    await until(lambda: len(reasons) == 6)
+    await put(feed, numbered(30, 10))
+    await flush(leader)
+    await same_segments(made, "orders")
+    assert set(reasons) == {DeclineReason.EXISTS}
+    assert not errors
+    assert all(node.rows("orders") == numbered(0, 40) for node in made)
 
 
 async def test_a_full_disk_of_a_follower_keeps_the_leader_waiting(pushed, monkeypatch):
