@@ -14,11 +14,18 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.consuming.catch_up_rules import checkpoint_level, is_far_behind, plan_segments, snapshots_of
+from tailrace.consuming.catch_up_rules import (
+    SegmentPlan,
+    checkpoint_level,
+    is_far_behind,
+    plan_segments,
+    snapshots_of,
+)
 from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
 from tailrace.consuming.fetched_range import BlockRange
 from tailrace.consuming.partition_catch_up import PartitionCatchUp, SnapshotBegin
 from tailrace.errors import BadBlock, BadSegment, ProtocolError, TailraceError, UnknownCheckpoint
+from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import (
@@ -90,14 +97,16 @@ class CatchUp:
         self._released: set[int] = set()
         self._node_id = ""
         self._lacking: set[str] = set()  # the ids of nodes that know no segments
-        self._is_known = False  # the node of this connection has answered a SEGMENT_CHECKPOINT
+        # Checkpoints of another program, until the node has them no longer.
+        self._given: dict[int, PartitionCheckpoint] = dict(subscription.checkpoints)
+        self._is_known = False  # the node of this connection has answered about segments
 
     # The connection
 
     def connection_lost(self) -> None:
         """Drops what is under way: all partitions ask again, from where the program's events have come."""
-        self._releases += [copy.told.id for copy in self._running.values() if copy.told is not None]
         for copy in self._running.values():
+            self._release(copy)
             copy.end()
         self._queued.clear()
         self._running.clear()
@@ -121,7 +130,7 @@ class CatchUp:
 
         Raises ProtocolError, for good, if the program wants segments.
         """
-        if not self._asked_checkpoints or self._is_known:
+        if not self.is_unsure:
             return
         self._lacking.add(self._node_id)
         if self._mode == "segments":
@@ -131,14 +140,15 @@ class CatchUp:
     @property
     def is_unsure(self) -> bool:
         """Whether the node may be one that knows no segments."""
-        return bool(self._asked_checkpoints) and not self._is_known
+        return bool(self._asked_checkpoints or self._asked_parts) and not self._is_known
 
     # Partitions
 
     def takes(self, partition: ConsumedPartition) -> bool:
         """Begins to catch up by segments. Returns False if the partition should ask for its stream."""
         high_seq = max(self._high_seqs.get(partition.id, 0), partition.high_seq)
-        if self._mode == "stream" or not is_far_behind(self._subscription, partition, high_seq):
+        is_meant = partition.id in self._given or is_far_behind(self._subscription, partition, high_seq)
+        if self._mode == "stream" or partition.position is None or not is_meant:
             return False
         now = self._streams.now
         if self._tries[partition.id] >= TRIES_MAX:  # each connection has ended before a block has come
@@ -155,9 +165,13 @@ class CatchUp:
         self._queued.pop(partition.id, None)
         copy = self._running.pop(partition.id, None)
         if copy is not None:
-            if copy.told is not None:
-                self._releases.append(copy.told.id)
+            self._release(copy)
             copy.end()
+
+    def _release(self, copy: PartitionCatchUp) -> None:
+        """Notes the copy's checkpoint as one to release, unless it is another program's."""
+        if copy.told is not None and copy.told is not self._given.get(copy.partition.id):
+            self._releases.append(copy.told.id)
 
     def _to_stream(self, copy: PartitionCatchUp, reason: str) -> None:
         """Has the stream asked for, and no segments for a while."""
@@ -185,19 +199,26 @@ class CatchUp:
             out.append(encode_json(Opcode.SEGMENT_RELEASE, release_to_json(checkpoint_id), id))
         self._releases.clear()
         while self._queued and len(self._running) < PARTITIONS_AT_ONCE:
-            out.append(self._ask_checkpoint(feed_id))
+            out += self._begin_copy(self._queued.popitem(last=False)[1], feed_id)
         if self._running:
             self._ask_parts(out)
         return out
 
-    def _ask_checkpoint(self, feed_id: bytes) -> bytes:
-        _, partition = self._queued.popitem(last=False)
+    def _begin_copy(self, partition: ConsumedPartition, feed_id: bytes) -> list[bytes]:
+        """Begins with the checkpoint that was given, or asks for one."""
         self._tries[partition.id] += 1
         copy = self._running[partition.id] = PartitionCatchUp(partition)
+        given = self._given.get(partition.id)
+        if given is not None:
+            plan = plan_segments("segments", partition, given, exact_end=self._subscription.exact_end)
+            if plan.files:
+                self._begin_segments(copy, given, plan)
+                return []
+            del self._given[partition.id]
         id = self._streams.new_id()
         self._asked_checkpoints[id] = copy
         request = CheckpointRequest(feed_id, partition.id, checkpoint_level(self._subscription.visibility))
-        return encode_json(Opcode.SEGMENT_CHECKPOINT, request.to_json(), id)
+        return [encode_json(Opcode.SEGMENT_CHECKPOINT, request.to_json(), id)]
 
     def _ask_parts(self, out: list[bytes]) -> None:
         """Appends requests for parts, in turns of the partitions, up to the window.
@@ -229,6 +250,7 @@ class CatchUp:
         """Takes an answer. Frames of other ids are ignored. Raises ProtocolError."""
         asked = self._asked_parts.pop(frame.id, None)
         if asked is not None:
+            self._is_known = True
             self._on_data(*asked, frame)
             return
         copy = self._asked_checkpoints.pop(frame.id, None)
@@ -247,30 +269,38 @@ class CatchUp:
         if copy is not None:
             self._is_known = True
         elif id in self._asked_parts:
+            self._is_known = True
             copy, *_ = self._asked_parts.pop(id)
         else:
             return False
         if copy.is_over:
             return True
         if isinstance(error, UnknownCheckpoint):
+            self._given.pop(copy.partition.id, None)
             self._again(copy, str(error))
         else:
             self._to_stream(copy, f"no segments: {error}")
         return True
 
     def _on_checkpoint(self, copy: PartitionCatchUp, frame: Frame) -> None:
-        partition = copy.partition
         told = PartitionCheckpoint.from_json(decode_json(frame.body, "RESULT"))
-        if told.partition != partition.id:
-            raise ProtocolError(f"the checkpoint of partition {told.partition} came, of {partition.id} was asked for")
-        plan = plan_segments(self._mode, partition, told)
-        if not plan.files:
+        if told.partition != copy.partition.id:
+            wanted = copy.partition.id
+            raise ProtocolError(f"the checkpoint of partition {told.partition} came, of {wanted} was asked for")
+        plan = plan_segments(self._mode, copy.partition, told, exact_end=self._subscription.exact_end)
+        if plan.files:
+            self._begin_segments(copy, told, plan)
+        else:
             self._releases.append(told.id)
             self._to_stream(copy, f"no segments: {plan.reason}")
-            return
+
+    def _begin_segments(self, copy: PartitionCatchUp, told: PartitionCheckpoint, plan: SegmentPlan) -> None:
+        partition = copy.partition
         assert partition.position is not None, "is_far_behind was asked before"
         self._streams.agree(partition, StreamOk(partition.id, partition.position.seq, told.log, told.seq))
-        copy.begin(told, snapshots_of(plan.files, partition.promised_seq))
+        end_seq = partition.end_seq if self._subscription.exact_end else None
+        stop_seq = SEQ_MAX if end_seq is None else end_seq
+        copy.begin(told, snapshots_of(plan.files, partition.promised_seq), stop_seq)
 
     def _on_data(self, copy: PartitionCatchUp, range: FetchedRange, part: int, frame: Frame) -> None:
         if copy.is_over:

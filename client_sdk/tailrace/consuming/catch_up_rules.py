@@ -61,8 +61,12 @@ def checkpoint_level(visibility: Level) -> Level:
     return Level.QUORUM if visibility == Level.QUORUM else Level.DISK
 
 
-def plan_segments(mode: str, partition: ConsumedPartition, told: PartitionCheckpoint) -> SegmentPlan:
+def plan_segments(
+    mode: str, partition: ConsumedPartition, told: PartitionCheckpoint, *, exact_end: bool = False
+) -> SegmentPlan:
     """Returns the segments of a checkpoint that a partition reads.
+
+    With ``exact_end`` the last one may reach above the end, and is read up to there.
 
     The node decides about everything else than going on at the position: rollbacks, trimmed rows, its own delay. Then
     the stream is asked for.
@@ -82,7 +86,11 @@ def plan_segments(mode: str, partition: ConsumedPartition, told: PartitionCheckp
     if 0 < seq < told.trim_seq:
         return SegmentPlan((), f"rows up to seq {told.trim_seq} were trimmed")
     end_seq = _end_in(partition, told, last)
-    files = tuple(file for file in told.segments if seq < file.last_seq <= end_seq)
+    files = tuple(
+        file
+        for file in told.segments
+        if seq < file.last_seq and (file.first_seq if exact_end else file.last_seq) <= end_seq
+    )
     if not files or files[-1].last_seq < last:
         return SegmentPlan((), f"the segments end at seq {told.seq}, and none is above seq {seq} and below the end")
     nbytes = sum(file.nbytes for file in files)

@@ -15,6 +15,7 @@ import numpy as np
 from tailrace.block import Block
 from tailrace.consuming.fetched_range import BlockRange, FetchedRange
 from tailrace.errors import BadBlock, BadSegment
+from tailrace.model.failover import SEQ_MAX
 from tailrace.segment.errors import SegmentFormatError
 from tailrace.segment.footer import Footer
 from tailrace.segment.format import FILE_SUM_OFFSET, HEADER_BYTES, TRAILER_BYTES, Trailer, file_sum_in
@@ -36,12 +37,16 @@ FOOTER_BYTES_MAX = 16 * 1024 * 1024
 class FetchedSegment:
     """A segment of a checkpoint while it is fetched. Only its own methods change its fields.
 
-    ``snapshot_last`` is the last seq of the snapshot that it belongs to.
+    ``snapshot_last`` is the last seq of the snapshot that it belongs to. Blocks that begin above ``stop_seq`` are left
+    out.
     """
 
-    def __init__(self, told: CheckpointFile, feed_id: bytes, partition: int, snapshot_last: int) -> None:
+    def __init__(
+        self, told: CheckpointFile, feed_id: bytes, partition: int, snapshot_last: int, stop_seq: int = SEQ_MAX
+    ) -> None:
         self.told = told
         self.snapshot_last = snapshot_last
+        self._stop_seq = stop_seq
         self.path = f"segment {told.id.hex()}"  # in messages
         self.nbytes = told.nbytes
         self.is_open = False
@@ -49,10 +54,11 @@ class FetchedSegment:
         self._fetched: list[FetchedRange] = []  # of the footer
         self._to_ask = self._ends()
         self._asked = 0  # ranges of the footer that have not come
-        # Once it is open: the index, the place of each block, and the number of the next one to be asked for.
+        # Once it is open: the index, the place of each block, and the numbers of the next block to be asked for and of
+        # the first one that is left out.
         self._index: BlockIndex
         self._places: list[int] = []
-        self._next_number = 0
+        self._next_number = self._stop_number = 0
 
     def _ends(self) -> list[tuple[int, int]]:
         if self.nbytes <= WHOLE_BYTES_MAX:
@@ -105,6 +111,7 @@ class FetchedSegment:
         self._index = footer.blocks
         self._places = footer.blocks.places(HEADER_BYTES).tolist()
         self._next_number = int(footer.blocks.last_seqs.searchsorted(np.uint64(after_seq), "right"))
+        self._stop_number = int(footer.blocks.first_seqs.searchsorted(np.uint64(self._stop_seq), "right"))
         self.is_open = True
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -132,7 +139,12 @@ class FetchedSegment:
     @property
     def has_more(self) -> bool:
         """Whether blocks are left to be asked for."""
-        return self._next_number < len(self._places) - 1
+        return self._next_number < self._stop_number
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether blocks are left out, so that the segment's last seq is not reached."""
+        return self._stop_number < len(self._places) - 1
 
     def local_blocks(self) -> BlockRange | None:
         """Returns the blocks to read if the whole file has come with its footer; None otherwise."""
@@ -140,7 +152,7 @@ class FetchedSegment:
         if whole is None or not self.has_more:
             return None
         assert whole.data is not None, "the range has come"
-        found = self._next(len(self._places) - 1)
+        found = self._next(self._stop_number)
         found.data = whole.data[found.offset : found.offset + found.nbytes]
         return found
 
@@ -149,7 +161,7 @@ class FetchedSegment:
         assert self.has_more, "blocks are left"
         stop = self._next_number + 1
         limit = self._places[self._next_number] + nbytes
-        while stop < len(self._places) - 1 and self._places[stop + 1] <= limit:
+        while stop < self._stop_number and self._places[stop + 1] <= limit:
             stop += 1
         return self._next(stop)
 

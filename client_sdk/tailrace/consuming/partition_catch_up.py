@@ -10,6 +10,7 @@ import collections
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tailrace.consuming.fetched_range import BlockRange, FetchedRange
+from tailrace.model.failover import SEQ_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,13 +54,20 @@ class PartitionCatchUp:
         self.is_announced = False
         self.held_bytes = 0
         self._place = b"", 0
+        self._stop_seq = SEQ_MAX
         self._files: collections.deque[tuple[CheckpointFile, int]] = collections.deque()
         self._segments: collections.deque[FetchedSegment] = collections.deque()
         self._steps: collections.deque[CopyStep] = collections.deque()
         self._begun_last = 0  # the end of the snapshot whose beginning is the last one among all steps
 
-    def begin(self, told: PartitionCheckpoint, files: Iterable[tuple[CheckpointFile, int]]) -> None:
-        """Takes the segments to read, oldest first, each with the last seq of its snapshot."""
+    def begin(
+        self, told: PartitionCheckpoint, files: Iterable[tuple[CheckpointFile, int]], stop_seq: int = SEQ_MAX
+    ) -> None:
+        """Takes the segments to read, oldest first, each with the last seq of its snapshot.
+
+        Blocks that begin above ``stop_seq`` are left out. The snapshot that has them does not end then.
+        """
+        self._stop_seq = stop_seq
         self.told = told
         self._place = told.feed_id, told.partition
         self._files.extend(files)
@@ -103,7 +111,7 @@ class PartitionCatchUp:
             from tailrace.consuming.fetched_segment import FetchedSegment  # needs numpy, which takes 0.1 s to load
 
             told, snapshot_last = self._files.popleft()
-            self._segments.append(FetchedSegment(told, *self._place, snapshot_last))
+            self._segments.append(FetchedSegment(told, *self._place, snapshot_last, self._stop_seq))
             return self._segments[-1].next_of_footer()
         return None
 
@@ -133,7 +141,7 @@ class PartitionCatchUp:
             if segment.has_more:
                 return
             self._segments.popleft()
-            if segment.told.last_seq == segment.snapshot_last:
+            if segment.told.last_seq == segment.snapshot_last and not segment.is_cut:
                 self._steps.append(SnapshotStop(segment.snapshot_last))
 
     # Handed out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.block.lazy import require_numpy
 from tailrace.consuming.partition import ConsumedPartition
@@ -19,6 +19,9 @@ from tailrace.model.times import to_us
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest
+
+if TYPE_CHECKING:
+    from tailrace.wire.segment_messages import PartitionCheckpoint
 
 _ON_ROLLBACK = ("follow", "stop", "restart")
 _CATCH_UP = ("auto", "segments", "stream")
@@ -48,6 +51,9 @@ class Subscription(NamedTuple):
         hold: For a replica: chooses from the ``partitions`` of the partition map the ones that are not asked for until
             `ReplicaStreams.release`. None: all are asked for.
         catch_up: "auto", "segments" or "stream": how a partition that is behind reads what the node has in segments.
+        checkpoints: Checkpoints that another program has taken. Their partitions read these segments first, and do not
+            release them.
+        exact_end: True if the program reads nothing above ``until``: the blocks of segments above it are not fetched.
     """
 
     feed: str
@@ -69,6 +75,8 @@ class Subscription(NamedTuple):
     feed_id: bytes | None = None
     hold: Callable[[Sequence[Any]], frozenset[int]] | None = None
     catch_up: str = "stream"
+    checkpoints: Mapping[int, PartitionCheckpoint] = MappingProxyType({})
+    exact_end: bool = False
 
 
 def checked_subscription(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,6 +15,7 @@ from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState,
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, STATE, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
+from pyspark_tailrace.reading.segment_plan import TASK_BYTES, cut_by_segments, fits, plan_case
 from pyspark_tailrace.reading.splits import SeqRange, Split, cut
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Subscription
@@ -23,6 +23,7 @@ from tailrace.errors import DataGone, StreamEnded, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.model.position import Position
 from tailrace.wire.filters import StreamFilter
+from tailrace.wire.segment_messages import PartitionCheckpoint
 
 _GOES_ON = ".option('failOnDataLoss', 'false') reads the remaining rows"
 
@@ -39,13 +40,43 @@ class BatchReader(DataSourceReader):
         with contextlib.closing(FeedClient(self._options)) as node:
             feed = node.feed()
             starts, ends, trimmed = node.starting(feed), node.ending(feed), node.kept_since(feed)
-        ranges = [
-            self._range(id, feed, starts.get(id, NOTHING), ends.get(id, NOTHING), trimmed[id])
-            for id in self._wanted_partitions(feed)
+            ranges = [
+                self._range(id, feed, starts.get(id, NOTHING), ends.get(id, NOTHING), trimmed[id])
+                for id in self._wanted_partitions(feed)
+            ]
+            ranges = [part for part in ranges if part.rows > 0]
+            checkpoints = self._checkpoints(node, feed, ranges) if self._exact(feed) else {}
+        pieces = [
+            piece
+            for part in ranges
+            for piece in (
+                cut_by_segments(part, checkpoints[part.partition], TASK_BYTES)
+                if part.partition in checkpoints
+                else [part]
+            )
         ]
-        tasks = cut((part for part in ranges if part.rows > 0), self._options.min_partitions, exact=self._exact(feed))
+        tasks = cut(pieces, self._options.min_partitions, exact=self._exact(feed))
         # Spark turns an empty list into one task without a partition.
-        return [Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history) for task in tasks or [[]]]
+        return [
+            Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history, checkpoints=checkpoints)
+            for task in tasks or [[]]
+        ]
+
+    def _checkpoints(
+        self, node: FeedClient, feed: FeedState, ranges: Iterable[SeqRange]
+    ) -> dict[int, PartitionCheckpoint]:
+        """Returns the checkpoints by which ranges of a history are planned. The node keeps their segments."""
+        found: dict[int, PartitionCheckpoint] = {}
+        is_filtered = bool(self._options.key_prefix) or not has_column(self._schema, "value")
+        for part in ranges:
+            state = feed.partitions[part.partition]
+            if plan_case(self._options.catch_up, part, state, is_filtered=is_filtered).by_segments:
+                told = node.checkpoint(feed, part.partition)
+                if told is None:  # the node may have no room for more
+                    break
+                if fits(told, part):
+                    found[part.partition] = told
+        return found
 
     def _exact(self, feed: FeedState) -> bool:
         """Returns whether ranges may be cut: in a history no seq goes away, and mutations need no comparison."""
@@ -116,15 +147,11 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
         wanted = StreamFilter(self._options.key_prefix, not has_column(self._schema, "value"))
-        # The plan has checked for losses; a filter hides them here.
-        lenient = replace(self._options, fail_on_data_loss=False)
         if self._options.read == STATE and self._options.end != LATEST:
-            rows = newest_of(partition, read_split(lenient, partition, wanted))
+            rows = newest_of(partition, read_split(self._options, partition, wanted))
         elif self._options.read == STATE:
             rows = read_state(self._options, partition, wanted)
-        elif partition.is_history:
-            rows = read_split(lenient, partition, wanted)
-        elif self._options.end != LATEST:
+        elif partition.is_history or self._options.end != LATEST:
             rows = read_split(self._options, partition, wanted)
         else:
             rows = read_mutations(self._options, partition, wanted)
@@ -187,6 +214,7 @@ def _read_whole(
         stored=(split.starts,),
         ring_rows=0,
         filter=wanted,
+        catch_up=options.catch_up,
     )
     with open_stream(options, stream_wanted) as stream:
         for event in stream:

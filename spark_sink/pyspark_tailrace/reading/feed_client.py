@@ -9,19 +9,23 @@ from typing import NamedTuple
 from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
 from tailrace import blocking
+from tailrace.consuming.catch_up_rules import checkpoint_level
 from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
 from tailrace.consuming.explain import request_of
 from tailrace.consuming.session import Subscription
-from tailrace.errors import DataGone, UnknownFeed
+from tailrace.errors import DataGone, TailraceError, UnknownFeed
 from tailrace.model import Level
 from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import failover_log
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint
 from tailrace.wire.stream_messages import ResumeAnswer
 
 # Spark asks for news every 10 ms, and the description of thousands of partitions takes longer. Requests take at most
 # this share of the time; in between the last answer is used.
 ASKING_PART = 0.1
+# A checkpoint only saves time, so the driver does not wait for one for longer.
+CHECKPOINT_SECONDS = 2.0
 
 
 class NextSnapshot(NamedTuple):
@@ -81,7 +85,9 @@ class FeedClient:
             shown = high_seq if level is Level.MEMORY else durable_seq
             if level is Level.QUORUM:
                 shown = self._answer(feed_id, partition["id"]).visible_seq
-            partitions[partition["id"]] = PartitionState(log, high_seq, shown)
+            # Older nodes do not tell of their segments.
+            segments = (partition.get(name, 0) for name in ("flushed_seq", "trim_seq", "segment_bytes"))
+            partitions[partition["id"]] = PartitionState(log, high_seq, shown, *segments)
         is_history = value["feed"]["retention"] == "history"
         self._feed = FeedState(client.cluster_id, feed_id, is_history, partitions)
         end = time.monotonic()
@@ -91,6 +97,21 @@ class FeedClient:
     def kept_since(self, feed: FeedState) -> dict[int, int]:
         """Returns the seq up to which each partition of a history has been trimmed."""
         return {id: self._trim_seq(feed, id) for id in feed.partitions}
+
+    def checkpoint(self, feed: FeedState, partition: int) -> PartitionCheckpoint | None:
+        """Returns a checkpoint of a partition; None if the node gives none now.
+
+        The node keeps its segments for the tasks, for a minute after the last one has read.
+        """
+        client, level = self._connected(), checkpoint_level(self._options.level)
+        request = CheckpointRequest(feed.feed_id, partition, level).to_json()
+        try:
+            told = PartitionCheckpoint.from_json(
+                client.call(Opcode.SEGMENT_CHECKPOINT, request, client.deadline(CHECKPOINT_SECONDS))
+            )
+        except TailraceError:  # the tasks ask for their own, or find the same error
+            return None
+        return told if (told.feed_id, told.partition) == (feed.feed_id, partition) else None
 
     def starting(self, feed: FeedState) -> Positions:
         """Returns the positions that ``startingOffsets`` names.

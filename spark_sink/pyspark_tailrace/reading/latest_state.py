@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Superseded rows are dropped when there are more of them than of the others, and more than this.
+# Superseded rows are dropped when there are this many rows more than twice those that stayed the last time.
 DEAD_ROWS_MAX = 100_000
+# Arrow's offsets of 32 bits reach 2 GiB of keys.
+_SMALL_KEY_BYTES = 1 << 30
 
 
 class LatestState:
@@ -20,21 +23,19 @@ class LatestState:
     """
 
     def __init__(self) -> None:
-        self._newest: dict[bytes, int] = {}  # key -> its newest row, counted through all batches that are held
         self._batches: list[Any] = []
         self._held = 0  # rows
+        self._live = 0  # rows that were newest when superseded ones were dropped
 
     def clear(self) -> None:
         """Forgets all rows."""
-        self._newest, self._batches, self._held = {}, [], 0
+        self._batches, self._held, self._live = [], 0, 0
 
     def add(self, batch: Any) -> None:
         """Adds rows, which are newer than all rows before."""
-        rows = range(self._held, self._held + batch.num_rows)
-        self._newest.update(zip(batch.column("key").to_pylist(), rows, strict=True))
         self._batches.append(batch)
-        self._held = rows.stop
-        if self._held > 2 * len(self._newest) + DEAD_ROWS_MAX:
+        self._held += batch.num_rows
+        if self._held > 2 * self._live + DEAD_ROWS_MAX:
             self._let_go()
 
     def rows(self) -> Iterator[Any]:
@@ -48,16 +49,28 @@ class LatestState:
                 yield kept
 
     def _let_go(self) -> None:
-        """Drops the rows that are superseded, and counts the others anew."""
-        newest = np.fromiter(self._newest.values(), np.int64, len(self._newest))
-        live = np.zeros(self._held, np.bool_)
-        live[newest] = True
-        place = np.cumsum(live) - 1
-        self._newest = dict(zip(self._newest, place[newest].tolist(), strict=True))
+        """Drops the rows that are superseded."""
+        if not self._batches:
+            return
+        live = _newest([batch.column("key") for batch in self._batches])
         batches, first = [], 0
         for batch in self._batches:
             kept = live[first : first + batch.num_rows]
             first += batch.num_rows
             if kept.any():
                 batches.append(batch if kept.all() else batch.filter(pa.array(kept)))
-        self._batches, self._held = batches, int(live.sum())
+        self._batches = batches
+        self._held = self._live = int(live.sum())
+
+
+def _newest(keys: list[Any]) -> npt.NDArray[np.bool_]:
+    """Returns a mask of the rows that are the last ones of their key, over all arrays of ``keys``."""
+    if sum(array.nbytes for array in keys) > _SMALL_KEY_BYTES:
+        keys = [array.cast(pa.large_binary()) for array in keys]
+    encoded = pa.chunked_array(keys).dictionary_encode()
+    numbers = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])  # of keys, in one dictionary
+    newest = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
+    newest[numbers] = np.arange(len(numbers))  # of assignments to one place, the last one counts
+    live = np.zeros(len(numbers), np.bool_)
+    live[newest] = True
+    return live

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tailrace import options as parsers
 from tailrace.block import KEY_BYTES_MAX
@@ -19,6 +19,7 @@ from tailrace.model.times import looks_like_time, parse_time, to_us
 EARLIEST, LATEST = "earliest", "latest"
 STATE, MUTATIONS = "state", "mutations"
 FAIL, FOLLOW = "fail", "follow"
+AUTO, SEGMENTS, STREAM = "auto", "segments", "stream"
 
 # Names with capitals are those of Spark's other sources.
 NAMES = (
@@ -37,6 +38,7 @@ NAMES = (
     "read",
     "partition_ids",
     "key_prefix",
+    "catch_up",
 )
 
 # Options of one kind of job, and the reason why the other kind cannot use them.
@@ -50,12 +52,14 @@ _OF_BATCHES = {
     "read": "a stream gives every mutation",
     "partition_ids": "filter the stream",
     "key_prefix": "filter the stream",
+    "catch_up": "a micro-batch is read within a second of its end, and seldom from segments",
 }
 
 _CHOICES = {
     "visibility": ("disk", "quorum", "memory"),
     "on_rollback": (FAIL, FOLLOW),
     "read": (STATE, MUTATIONS),
+    "catch_up": (AUTO, SEGMENTS, STREAM),
 }
 
 
@@ -65,7 +69,7 @@ class ReadOptions:
 
     ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC. ``end``, of a batch, is
     one of these except "earliest". A batch reads the partitions ``partition_ids``, None for all, and only keys that
-    begin with ``key_prefix``.
+    begin with ``key_prefix``. ``catch_up``: whether the tasks of a batch read segments, as in ``Feed.consume``.
     """
 
     url: str
@@ -83,11 +87,12 @@ class ReadOptions:
     read: str
     partition_ids: frozenset[int] | None
     key_prefix: bytes
+    catch_up: str
 
 
 def stream_options(options: Mapping[str, str]) -> ReadOptions:
     """Returns the options of a streaming read. Raises ValueError as ``read_options``, and for options of batches."""
-    return _of_kind(options, _OF_BATCHES, "batch reads")
+    return replace(_of_kind(options, _OF_BATCHES, "batch reads"), catch_up=STREAM)
 
 
 def batch_options(options: Mapping[str, str]) -> ReadOptions:
@@ -144,6 +149,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         read=_choice(given, "read"),
         partition_ids=_partition_ids(given.get("partition_ids")),
         key_prefix=_key_prefix(given.get("key_prefix", "")),
+        catch_up=_choice(given, "catch_up"),
     )
 
 

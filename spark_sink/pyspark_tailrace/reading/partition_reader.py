@@ -116,14 +116,14 @@ class RangeProgress:
 def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterator[Any]:
     """Yields the rows of a split that pass the filter ``rows``, as Arrow batches of all columns.
 
-    They are in order within each partition. A filter that drops rows would look like a loss, so read without errors
-    for losses then.
+    They are in order within each partition. If the filter drops rows, a loss is noticed only if the node tells of it.
 
     Raises DataGone if rows are lost, StreamEnded if the node's history differs from that of the split, Unreachable
     after ``retry_for`` seconds, and UnknownFeed or BadPosition if the feed was dropped.
     """
     strict, is_history = options.fail_on_data_loss, split.is_history
-    waiting = {part.partition: RangeProgress(part, is_history=is_history, strict=strict) for part in split.parts}
+    is_strict = strict and not rows.selects
+    waiting = {part.partition: RangeProgress(part, is_history=is_history, strict=is_strict) for part in split.parts}
     while waiting:
         try:
             yield from _read_stream(options, split, waiting, rows)
@@ -153,6 +153,9 @@ def _read_stream(
         stored=(split.starts,),
         ring_rows=0,
         filter=rows,
+        catch_up=options.catch_up,
+        checkpoints=split.checkpoints,
+        exact_end=split.is_history,
     )
     with open_stream(options, wanted) as stream:
         while waiting:

@@ -10,12 +10,14 @@ A range of a compact feed is not cut: which of its rows still exist depends on w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from tailrace.model.position import Position, Positions
+from tailrace.wire.segment_messages import PartitionCheckpoint
 
 # A task reads parts of different partitions up to this many seqs, because a task costs some 20 ms whatever it reads.
 TOGETHER_ROWS = 20_000
@@ -37,18 +39,38 @@ class SeqRange(NamedTuple):
         return self.stop_seq - self.start.seq
 
 
+def within(told: PartitionCheckpoint, part: SeqRange) -> PartitionCheckpoint:
+    """Returns the checkpoint with only the segments that have rows of ``part``."""
+    segments = (file for file in told.segments if part.start.seq < file.last_seq and file.first_seq <= part.stop_seq)
+    return told._replace(segments=tuple(segments))
+
+
 class Split(InputPartition):
     """A task: ranges or parts of ranges, at most one of each partition."""
 
-    def __init__(self, cluster_id: bytes, feed_id: bytes, parts: Iterable[SeqRange], *, is_history: bool) -> None:
+    def __init__(
+        self,
+        cluster_id: bytes,
+        feed_id: bytes,
+        parts: Iterable[SeqRange],
+        *,
+        is_history: bool,
+        checkpoints: Mapping[int, PartitionCheckpoint] = MappingProxyType({}),
+    ) -> None:
+        """``checkpoints`` are those of a plan, by partition. Spark pickles a split, so it keeps what its parts need."""
         self.parts = tuple(parts)
         self.cluster_id = cluster_id
         self.feed_id = feed_id
         self.is_history = is_history
+        self.checkpoints = {
+            part.partition: within(checkpoints[part.partition], part)
+            for part in self.parts
+            if part.partition in checkpoints
+        }
 
     def with_parts(self, parts: Iterable[SeqRange]) -> Split:
-        """Returns a split of the same feed with other parts."""
-        return Split(self.cluster_id, self.feed_id, parts, is_history=self.is_history)
+        """Returns a split of the same feed with other parts, which are within the present ones."""
+        return Split(self.cluster_id, self.feed_id, parts, is_history=self.is_history, checkpoints=self.checkpoints)
 
     @property
     def starts(self) -> Positions:
@@ -63,9 +85,9 @@ class Split(InputPartition):
 def cut(ranges: Iterable[SeqRange], min_partitions: int | None, *, exact: bool) -> list[list[SeqRange]]:
     """Returns the parts of each task, with at least ``min_partitions`` tasks if ``exact`` and there are enough rows.
 
-    ``ranges`` are whole ranges, none empty. ``exact``: a range may be read in several pieces.
+    ``ranges`` are not empty, and do not overlap. ``exact``: a range may be read in several pieces.
     """
-    whole = sorted(ranges)
+    whole = sorted(ranges, key=lambda part: (part.partition, part.start.seq))
     rows = sum(part.rows for part in whole)
     wanted = min(min_partitions or 1, rows)
     share = rows // wanted if rows else 1

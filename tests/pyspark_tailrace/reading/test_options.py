@@ -34,6 +34,7 @@ def test_defaults():
         read="state",
         partition_ids=None,
         key_prefix=b"",
+        catch_up="auto",
     )
 
 
@@ -46,12 +47,13 @@ def test_everything_in_the_letters_that_spark_makes_of_it():
         "read": "mutations",
     }
     given |= {"failOnDataLoss": "False", "on_rollback": "follow", "maxRowsPerTrigger": "10", "maxBytesPerTrigger": "20"}
-    given |= {"minPartitions": "4", "partition_ids": "3, 0", "key_prefix": "é/"}
+    given |= {"minPartitions": "4", "partition_ids": "3, 0", "key_prefix": "é/", "catch_up": "Segments"}
     options = read_options({name.lower(): value for name, value in (LEAST | given).items()})
     assert (options.token, options.retry_for_s, options.level, options.start) == ("t", 1.5, Level.MEMORY, "latest")
     assert (options.fail_on_data_loss, options.on_rollback, options.read) == (False, "follow", "mutations")
     assert (options.max_rows, options.max_bytes, options.min_partitions) == (10, 20, 4)
     assert (options.partition_ids, options.key_prefix) == ({0, 3}, "é/".encode())
+    assert options.catch_up == "segments"
 
 
 def test_beginnings():
@@ -60,6 +62,10 @@ def test_beginnings():
     assert read_options(LEAST | {"startingOffsets": "1970-01-01T00:00:01Z"}).start == 1_000_000
     ago = read_options(LEAST | {"startingOffsets": "-1h"}).start
     assert abs(datetime.datetime.now().timestamp() - 3600 - ago / 1e6) < 60
+
+
+def test_a_micro_batch_is_streamed():
+    assert stream_options(LEAST).catch_up == "stream"
 
 
 def test_options_travel_to_tasks():
@@ -85,6 +91,8 @@ def test_options_travel_to_tasks():
         ({"maxRowsPerTrigger": "0"}, "'maxRowsPerTrigger' is '0', but must be a whole number from 1"),
         ({"maxBytesPerTrigger": "1g"}, "'maxBytesPerTrigger' is '1g'"),
         ({"minPartitions": "-1"}, "'minPartitions' is '-1'"),
+        ({"catch_up": "files"}, "'catch_up' is 'files', but must be one of 'auto', 'segments', 'stream'"),
+        ({"catchUp": "auto"}, "'catchup' is not known: 'catch_up' is"),
         ({"pushdown": "true"}, "Spark 4 keeps filters .*'partition_ids' and 'key_prefix'"),
         ({"partition_ids": "0-3"}, "'partition_ids' is '0-3', but must be numbers"),
         ({"partition_ids": ""}, "'partition_ids' is ''"),
@@ -113,6 +121,7 @@ def test_what_cannot_be_had(option, text):
         (stream_options, {"read": "state"}, "'read' is for batch reads"),
         (stream_options, {"partition_ids": "0"}, "'partition_ids' is for batch reads"),
         (stream_options, {"key_prefix": "k"}, "'key_prefix' is for batch reads"),
+        (stream_options, {"catch_up": "segments"}, "'catch_up' is for batch reads"),
         (batch_options, {"maxRowsPerTrigger": "5"}, "'maxRowsPerTrigger' is for streams"),
         (batch_options, {"maxBytesPerTrigger": "5"}, "'maxBytesPerTrigger' is for streams"),
         (batch_options, {"on_rollback": "follow"}, "'on_rollback' is for streams"),

@@ -107,6 +107,34 @@ def test_state_and_mutations(spark, options, write):
     assert mutations.select("partition", "seq").distinct().count() == 3 * ROWS
 
 
+@pytest.mark.parametrize("retention", ["history", "compact"])
+def test_segments_and_the_stream_have_the_same_rows(spark, options, write, tmp_path, retention):
+    """Several tasks read one partition of a history; a frame that is computed again has the same rows."""
+    write(retention, rounds=3)
+    with blocking.connect(options["url"]) as client:
+        client.feed(options["feed"]).fetch(tmp_path / "copy")  # flushes
+    write(retention, rows=50)
+
+    def rows(frame):
+        return sorted(map(tuple, frame.collect()))
+
+    for more in ({"read": "mutations"}, {"read": "state"}, {"read": "mutations", "key_prefix": "0001"}):
+        frames = {
+            catch_up: spark.read.format(FORMAT).options(**options, **more, minPartitions="9", catch_up=catch_up).load()
+            for catch_up in ("segments", "stream", "auto")
+        }
+        wanted = rows(frames["stream"])
+        assert rows(frames["segments"]) == rows(frames["auto"]) == wanted
+        if more == {"read": "mutations"} and retention == "history":
+            assert frames["segments"].rdd.getNumPartitions() >= 9
+            assert len(wanted) == 3 * ROWS + 50
+            write(retention, rows=50)
+            frame = frames["segments"].repartition(3)
+            assert frame.select("key", "deleted").count() == 3 * ROWS + 100
+    few = spark.read.format(FORMAT).options(**options, catch_up="segments").schema("key BINARY").load()
+    assert few.where(F.col("key") < b"00100").distinct().count() == 100
+
+
 def test_decoding(spark):
     frame = spark.createDataFrame([(b'{"a": 1}',), (None,), (b"no json",)], "value BINARY")
     assert [row.value for row in decode(frame, "a INT").collect()] == [(1,), None, (None,)]

@@ -171,10 +171,10 @@ def test_a_rest_of_a_segment_that_is_skipped(monkeypatch):
     """The consumer goes on with the next segment after a lost connection."""
     begin = PartitionCatchUp.begin
 
-    def skipping(self, told, files):
+    def skipping(self, told, files, stop_seq):
         seq = self.partition.position.seq
         files = list(files)
-        begin(self, told, [each for each in files if each[0].first_seq > seq] or files)
+        begin(self, told, [each for each in files if each[0].first_seq > seq] or files, stop_seq)
 
     monkeypatch.setattr(PartitionCatchUp, "begin", skipping)
     assert is_noticed(IN_PARTS)
