@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -12,7 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark_tailrace.reading.feed_client import FeedClient, open_stream
 from pyspark_tailrace.reading.latest_state import LatestState
 from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState, resume_at
-from pyspark_tailrace.reading.options import EARLIEST, LATEST, STATE, ReadOptions
+from pyspark_tailrace.reading.options import AUTO, EARLIEST, LATEST, STATE, STREAM, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.segment_plan import TASK_BYTES, cut_by_segments, fits, plan_case
@@ -67,10 +68,9 @@ class BatchReader(DataSourceReader):
     ) -> dict[int, PartitionCheckpoint]:
         """Returns the checkpoints by which ranges of a history are planned. The node keeps their segments."""
         found: dict[int, PartitionCheckpoint] = {}
-        is_filtered = bool(self._options.key_prefix) or not has_column(self._schema, "value")
         for part in ranges:
             state = feed.partitions[part.partition]
-            if plan_case(self._options.catch_up, part, state, is_filtered=is_filtered).by_segments:
+            if plan_case(self._options.catch_up, part, state, is_filtered=self._is_filtered).by_segments:
                 told = node.checkpoint(feed, part.partition)
                 if told is None:  # the node may have no room for more
                     break
@@ -81,6 +81,11 @@ class BatchReader(DataSourceReader):
     def _exact(self, feed: FeedState) -> bool:
         """Returns whether ranges may be cut: in a history no seq goes away, and mutations need no comparison."""
         return feed.is_history and self._options.read != STATE
+
+    @property
+    def _is_filtered(self) -> bool:
+        """Whether a stream would leave out rows, or their values."""
+        return bool(self._options.key_prefix) or not has_column(self._schema, "value")
 
     def _wanted_partitions(self, feed: FeedState) -> Iterable[int]:
         only = self._options.partition_ids
@@ -147,14 +152,17 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
         wanted = StreamFilter(self._options.key_prefix, not has_column(self._schema, "value"))
-        if self._options.read == STATE and self._options.end != LATEST:
-            rows = newest_of(partition, read_split(self._options, partition, wanted))
-        elif self._options.read == STATE:
-            rows = read_state(self._options, partition, wanted)
-        elif partition.is_history or self._options.end != LATEST:
-            rows = read_split(self._options, partition, wanted)
+        options = self._options
+        if options.catch_up == AUTO and self._is_filtered:
+            options = replace(options, catch_up=STREAM)
+        if options.read == STATE and options.end != LATEST:
+            rows = newest_of(partition, read_split(options, partition, wanted))
+        elif options.read == STATE:
+            rows = read_state(options, partition, wanted)
+        elif partition.is_history or options.end != LATEST:
+            rows = read_split(options, partition, wanted)
         else:
-            rows = read_mutations(self._options, partition, wanted)
+            rows = read_mutations(options, partition, wanted)
         return shape.joined(map(shape.of, rows))
 
 

@@ -11,7 +11,7 @@ The first row that fits decides:
 | TURNED_OFF      | option catch_up is "stream"                                      | one a partition, by stream  |
 | NOTHING_FLUSHED | no segment has rows of it; or the node tells of none             | one a partition, by stream  |
 | ASKED_FOR       | option catch_up is "segments"                                    | by the size of the segments |
-| FILTERED        | the node sends a part only: keys that begin with a prefix        | one a partition, by stream  |
+| FILTERED        | the node would send a part only: keys of a prefix, or no values  | one a partition, by stream  |
 | FEW_BYTES       | its rows have fewer than BYTES_MIN bytes in segments             | one a partition, by stream  |
 | LARGE           | anything else                                                    | by the size of the segments |
 

@@ -147,6 +147,9 @@ async def test_the_rule_leaves_small_ranges_to_the_stream(history, job, asked, m
     reading = job("orders", read="mutations")
     assert await read_all(reading, await reading.tasks()) == await streamed(job)
     assert asked.count(Opcode.SEGMENT_CHECKPOINT) == 1
+    asked.clear()
+    assert len(await job("orders", ["key"], read="mutations").rows()) == 2_100
+    assert Opcode.SEGMENT_CHECKPOINT not in asked, "the node sends keys only"
 
 
 # Between the plan and the tasks
