@@ -9,6 +9,7 @@ from tests.tailrace.consuming.segment_nodes import segment_of, small_parts
 from tailrace.consuming import fetched_segment
 from tailrace.consuming.fetched_segment import FetchedSegment
 from tailrace.errors import BadBlock, BadSegment
+from tailrace.model.failover import SEQ_MAX
 
 ROWS = [Row(seq, b"key%d" % (seq % 7), b"value%d" % seq if seq % 5 else None) for seq in range(11, 60)]
 
@@ -25,9 +26,9 @@ def parts_of(found, data):
         found.take(number, memoryview(data)[offset : offset + nbytes])
 
 
-def rows_in(told, data, *, after_seq=0, feed_id=FEED, partition=0, nbytes=1):
-    """The rows from the first block on that has a row above ``after_seq``."""
-    segment = FetchedSegment(told, feed_id, partition, told.last_seq)
+def rows_in(told, data, *, after_seq=0, stop_seq=SEQ_MAX, feed_id=FEED, partition=0, nbytes=1):
+    """The rows from the first block that has a row above ``after_seq`` to the last that begins up to ``stop_seq``."""
+    segment = FetchedSegment(told, feed_id, partition, told.last_seq, stop_seq)
     while not segment.is_open:
         asked = []
         while (found := segment.next_of_footer()) is not None:
@@ -62,6 +63,20 @@ def test_it_begins_at_the_block_that_has_the_next_row(file):
         assert rows == ROWS[len(ROWS) - len(rows) :]
         assert [row.seq for row in rows if row.seq > after_seq] == list(range(after_seq + 1, 60))
         assert len([row for row in rows if row.seq <= after_seq]) < 3, "no block comes that has no row above"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_it_ends_with_the_block_that_has_the_last_row(file, whole, monkeypatch):
+    told, data = file
+    monkeypatch.setattr(fetched_segment, "WHOLE_BYTES_MAX", len(data) if whole else 0)
+    monkeypatch.setattr(fetched_segment, "TAIL_BYTES", 128)
+    for stop_seq in range(9, 62):
+        rows = rows_in(told, data, stop_seq=stop_seq)
+        assert rows == ROWS[: len(rows)]
+        assert [row.seq for row in rows if row.seq <= stop_seq] == list(range(11, min(stop_seq, 59) + 1))
+        assert len([row for row in rows if row.seq > stop_seq]) < 3, "no block comes that begins above"
+        between = rows_in(told, data, after_seq=30, stop_seq=stop_seq)
+        assert [row.seq for row in between if 30 < row.seq <= stop_seq] == list(range(31, min(stop_seq, 59) + 1))
 
 
 def test_a_segment_without_rows():
