@@ -104,7 +104,7 @@ def _pair(folder: Path, replicas: int, *, counted: bool) -> Iterator[_Pair]:
             options = ("--replica-of", f"127.0.0.1:{port}")
             servers.append(stack.enter_context(Server(folder / f"replica{count}", log, options=options)))
         yield _Pair(servers, relay)
-        for server in servers:
+        for server in reversed(servers):
             server.stop()
 
 

@@ -43,7 +43,11 @@ def _copy(source: socket.socket, target: socket.socket, count: _Count) -> None:
 def _accept(listener: socket.socket, port: int, count: _Count) -> None:
     while True:
         one, _ = listener.accept()
-        other = socket.create_connection(("127.0.0.1", port))
+        try:
+            other = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            one.close()
+            continue
         for source, target in ((one, other), (other, one)):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=_copy, args=(source, target, count), daemon=True).start()
