@@ -1,8 +1,8 @@
 """Hands a leadership over without losing anything: the leader's side, and the successor's.
 
     leader                                              successor
-    waits until the successor has nearly everything
-    pauses writes
+    waits until the successor has nearly everything; flushes, so that partitions in mode ``segment`` are shipped
+    pauses writes, and flushes the rest
     waits until the successor has everything; if that takes long, resumes writes and begins again
     TAKE_OVER ──────────────────────────────────────>   promises itself the next term
     promises it, durably: never writes again   <─────   PROMISE, to the leader before all others
@@ -20,6 +20,8 @@ lead again by a promotion, as the last leader that all know of, if the successor
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -45,8 +47,15 @@ log = logging.getLogger("tailrace.server")
 _FLUSHED_TOGETHER = 8
 # The seconds between two questions whether the successor has everything.
 _ASK_AGAIN_SECONDS = 0.02
-# The seconds that writes are paused at most until the successor has the last of them. Then they run for as long.
+# The seconds that writes are paused at most until the successor has the last of them. Then they run for the first
+# number of seconds, and the next pause may be twice as long: a writer waits less in one long pause than in many.
 _PAUSED_SECONDS = 0.5
+_PAUSED_SECONDS_MAX = 2.0
+# Writes are paused if the last round of shipping has taken less than this, or if rounds do not get shorter by a fifth.
+_ROUND_SECONDS = 0.25
+_ROUND_SHRINKS = 0.8
+# The time-outs that the successor has to catch up if partitions are shipped as segments: a segment may be large.
+_SHIPPING_TIMEOUTS = 6
 # The seconds that the successor has to ask for the leader's promise, before writes are resumed.
 _UNASKED_SECONDS = 0.5
 
@@ -70,10 +79,11 @@ async def hand_over(member: Member, to: Address) -> int:
             raise TailraceError(f"{to} has no vote yet: it has not caught up")
         member.report(f"hands over to {to}")
         try:
-            with trio.move_on_after(config.step_timeout_s) as scope:
+            timeout_s = config.step_timeout_s * (_SHIPPING_TIMEOUTS if any(_pushed(member)) else 1)
+            with trio.move_on_after(timeout_s) as scope, node.storage.compactor.holding_pushed():
                 await _pause_when_level(member, to)
             if scope.cancelled_caught:
-                raise Unreachable(f"{to} has not caught up within {config.step_timeout_s:g} s")
+                raise Unreachable(f"{to} has not caught up within {timeout_s:g} s")
             answer = await _ask_to_take_over(member, to)
         finally:
             leadership.resume_writes()
@@ -84,31 +94,53 @@ async def hand_over(member: Member, to: Address) -> int:
 
 async def _pause_when_level(member: Member, to: Address) -> None:
     """Pauses writes and returns once the member at ``to`` has everything."""
-    node = member.node
+    node, paused_s = member.node, _PAUSED_SECONDS
     while True:
-        so_far = high_seqs_of(member)
-        await node.storage.all_durable()
-        await _flush_pushed(member)
-        await _has(member, to, so_far)
+        await _ship_most(member, to)
         member.leadership.pause_writes()
-        with trio.move_on_after(_PAUSED_SECONDS):
+        with trio.move_on_after(paused_s):
             await node.storage.all_durable()
             await _flush_pushed(member)
             await _has(member, to)
             return
         member.leadership.resume_writes()
         await trio.sleep(_PAUSED_SECONDS)
+        paused_s = min(2 * paused_s, _PAUSED_SECONDS_MAX)
+
+
+async def _ship_most(member: Member, to: Address) -> None:
+    """Returns once the member at ``to`` lacks little. Writes go on.
+
+    Each round ships the writes of the round before it, so rounds get shorter until writers are as fast as the shipping.
+    """
+    node, monotonic = member.node, member.node.host.clock.monotonic
+    round_s = math.inf
+    while True:
+        began_at, before_s = monotonic(), round_s
+        so_far = high_seqs_of(member)
+        await node.storage.all_durable()
+        await _flush_pushed(member)
+        await _has(member, to, so_far)
+        round_s = monotonic() - began_at
+        if round_s < _ROUND_SECONDS or round_s > _ROUND_SHRINKS * before_s:
+            return
+
+
+def _pushed(member: Member) -> Iterator[Partition]:
+    """Yields the partitions whose followers get segments instead of rows."""
+    return (partition for partition in member.leadership.group if partition.pushes.by_segments)
 
 
 async def _flush_pushed(member: Member) -> None:
-    """Flushes the partitions whose followers get segments instead of rows, several at the same time."""
-    due = [p for p in member.leadership.group if p.pushes.by_segments and p.tree.block_count]
+    """Flushes the present rows of the partitions in mode ``segment``, several partitions at the same time."""
+    due = [partition for partition in _pushed(member) if partition.tree.block_count]
     for begin in range(0, len(due), _FLUSHED_TOGETHER):
         failures: list[Exception] = []
 
         async def flush(partition: Partition, failures: list[Exception] = failures) -> None:
             try:
-                await member.node.storage.flusher.flush_all(partition)
+                # Not ``flush_all``: beside fast writers that does not end.
+                await member.node.storage.flusher.flush_through(partition, partition.high_seq)
             except (TailraceError, OSError) as error:
                 failures.append(error)  # raised below, outside of the nursery, which would make a group of it
 

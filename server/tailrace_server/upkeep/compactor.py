@@ -6,9 +6,10 @@ Another process compacts them. The installer puts the result in place; until the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -92,6 +93,8 @@ class Compactor:
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
         self._tended: Partition | None = None
+        self._holds = 0  # bodies of `holding_pushed` that run
+        self._held: dict[Partition, None] = {}  # candidates that wait for their end
         # Partitions in a pause: its end (monotonic), and the error, "" for damage.
         self._paused: dict[Partition, tuple[float, str]] = {}
         self._tries: dict[Partition, int] = {}  # of these, the count of failures in a row
@@ -122,9 +125,26 @@ class Compactor:
     def forget(self, partition: Partition) -> None:
         """Drops all plans for ``partition``, of a feed that was dropped."""
         self._candidates.pop(partition, None)
+        self._held.pop(partition, None)
         self._recovered(partition)
         self._told = {told for told in self._told if told[0] is not partition}
         self.uptime.ahead.forget(PartitionPlace(partition.feed_id, partition.id))
+
+    @contextlib.contextmanager
+    def holding_pushed(self) -> Iterator[None]:
+        """Begins no compaction of partitions in replication mode ``segment`` while the body runs.
+
+        Their followers would get all rows of the result, before newer ones.
+        """
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds and self._held:
+                self._candidates.update(self._held)
+                self._held.clear()
+                self._wanted.set()
 
     async def run(self) -> None:
         """Compacts until cancelled."""
@@ -158,8 +178,7 @@ class Compactor:
             info = self._catalog.of_id(partition.feed_id).info
             self.look_ahead(partition, info)
             await self.trim(partition, info)
-            gets_compacted = partition.pushes.by_segments and partition.state != "leader"  # the leader's segments
-            while not gets_compacted and await self.compact(partition, info):
+            while not self._is_left(partition) and await self.compact(partition, info):
                 pass
         except SegmentDamaged as error:
             self._damaged.add(error.path)
@@ -176,6 +195,15 @@ class Compactor:
                 self._pause(partition, str(error), grows=not isinstance(error, NoSpace))
         else:
             self._recovered(partition)
+
+    def _is_left(self, partition: Partition) -> bool:
+        """Returns whether ``partition`` is not compacted now: its leader's segments are pushed."""
+        if not partition.pushes.by_segments:
+            return False
+        if self._holds:
+            self._held[partition] = None
+            return True
+        return partition.state != "leader"  # it gets the leader's
 
     def _recovered(self, partition: Partition) -> None:
         self._paused.pop(partition, None)

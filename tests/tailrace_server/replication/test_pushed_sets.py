@@ -1,11 +1,12 @@
 """Sets of three nodes with feeds in replication mode ``segment``: pushed, compacted, killed, promoted, handed over."""
 
 import contextlib
+import dataclasses
 import os
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.replication.made_set import REPLICATION, until
 
 import tailrace
 from tailrace.errors import Forbidden
@@ -187,6 +188,56 @@ async def test_a_handover_flushes_and_ships_first(new_set):
         await put(feed, numbered(30, 5))
         assert (await feed.get(b"3")) is not None
     assert to.rows("orders") == numbered(0, 35)
+
+
+async def put_on(feed, lane, written, ended):
+    """Puts rows without a pause until ``ended``."""
+    number = 0
+    while not ended.is_set():
+        key = b"%d-%d" % (lane, number)
+        await feed.put(key, b"v")
+        written[key] = b"v"
+        number += 1
+
+
+async def test_a_handover_beside_writers_that_never_pause_loses_nothing(new_set):
+    made = new_set(
+        storage=StorageConfig(pushed_age_s=3_600.0), replication=dataclasses.replace(REPLICATION, step_timeout_s=5.0)
+    )
+    await made.start()
+    await made.settled()
+    written, ended = {}, trio.Event()
+    async with made.client() as client, trio.open_nursery() as nursery:
+        feed = await client.create_feed("orders", partitions=4, replication="segment")
+        for lane in range(8):
+            nursery.start_soon(put_on, feed, lane, written, ended)
+        for _ in range(3):
+            old = await made.settled()
+            await until(lambda old=old: tree_rows(old, "orders") >= 50)
+            to = next(node for node in made if node is not old)
+            await old.hand_over(to)
+            assert await made.settled() is to
+        ended.set()
+    assert to.rows("orders") == written
+    assert not old.node.storage.compactor._holds
+
+
+async def test_no_pushed_partition_is_compacted_while_a_handover_ships(new_set):
+    """The successor would get all rows of the result before the newest ones."""
+    made = new_set(storage=StorageConfig(pushed_age_s=3_600.0))
+    await made.start()
+    leader = await made.settled()
+    compactor = leader.node.storage.compactor
+    async with made.client() as client:
+        feed = await client.create_feed("orders", partitions=1, replication="segment")
+        [partition] = leader.node.feeds.named("orders").partitions
+        with compactor.holding_pushed():
+            for first in range(12):
+                await put(feed, numbered(first, 2))
+                await leader.node.storage.flusher.flush_all(partition)
+            await until(lambda: partition in compactor._held)
+            assert len(partition.chain.segments) == 12
+        await until(lambda: len(partition.chain.segments) < 12)
 
 
 async def test_a_live_feed_is_switched_there_and_back(new_pushed_set):
