@@ -9,13 +9,12 @@ the last part ── verified, judged again ──> fast-forward: the file becom
 from __future__ import annotations
 
 import contextlib
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import BadBlock, BadSegment, NoSpace, ProtocolError
+from tailrace.errors import BadBlock, BadSegment, ProtocolError
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.push_messages import (
     DeclineReason,
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
-
-log = logging.getLogger("tailrace.server")
 
 # The bytes of a received segment that a merge reads at a time.
 _READ_BYTES = 1024 * 1024
@@ -95,12 +92,14 @@ class PushedSegments:
         return partition in self._transfers
 
     def told_producers(self, partition: Partition, told: Producers) -> None:
-        """Notes the leader's producers as of the last seq of the segment that is on its way."""
-        self._transfers[partition].producers = told
+        """Notes the leader's producers as of the last seq of the segment that is on its way, if one is."""
+        if partition in self._transfers:
+            self._transfers[partition].producers = told
 
     def told_sinks(self, partition: Partition, told: SinksTold) -> None:
-        """Notes the leader's last batches as of the last seq of the segment that is on its way."""
-        self._transfers[partition].sinks = told
+        """Notes the leader's last batches as of the last seq of the segment that is on its way, if one is."""
+        if partition in self._transfers:
+            self._transfers[partition].sinks = told
 
     def forget(self, partition: Partition) -> None:
         """Ends the transfer of a partition, whose stream has ended or rolls back. The half file stays."""
@@ -112,25 +111,38 @@ class PushedSegments:
         for partition in list(self._transfers):
             self.forget(partition)
 
+    async def settle(self, partition: Partition) -> None:
+        """Makes sure that the manifest on disk is of the partition's chain, after a failed installation.
+
+        Rows that come by stream would be hidden otherwise. Raises NoSpace, OSError.
+        """
+        if partition in self._storage.receive_failures:
+            await self._storage.installer.settle(partition)
+
     async def offered(self, partition: Partition, offer: SegmentOffered, leaders_log: FailoverLog) -> SegmentAnswer:
         """Returns the answer to an offer. The leader has given up an earlier transfer of the partition.
 
-        Raises NotDurable, OSError if this node cannot flush the rows that came by stream before.
+        Raises NotDurable, OSError if this node cannot flush the rows that came by stream before; NoSpace if the file
+        does not fit.
         """
         storage = self._storage
         self.forget(partition)
+        why_not_yet = storage.receive_failures.why_not_yet(partition)
+        if why_not_yet:
+            return SegmentDecline(offer.number, DeclineReason.OVERLOADED, why_not_yet)
+        await self.settle(partition)
         if partition.tree.block_count:
             with trio.CancelScope(shield=True):
                 await storage.flusher.flush_all(partition)
         case = self._receiver(partition, leaders_log).case_of(_judged(offer))
         if not case.is_accepted:
-            return _decline(offer, case, partition)
+            return self._declined(offer, case, partition)
+        if storage.pins.is_leaving(offer.id):
+            message = "its file was here before, and is just being removed"
+            return SegmentDecline(offer.number, DeclineReason.OVERLOADED, message)
+        await storage.space.check_room(offer.nbytes, f"segment {offer.id.hex()} of the leader")
         if storage.incoming.are_full:
             return SegmentDecline(offer.number, DeclineReason.OVERLOADED, "too many segments are being received")
-        try:
-            await storage.space.check_room(offer.nbytes, f"segment {offer.id.hex()} of the leader")
-        except NoSpace as error:
-            return SegmentDecline(offer.number, DeclineReason.OVERLOADED, str(error))
         incoming = storage.incoming.begin(partition, PushedFile(offer.id, offer.nbytes, offer.checksum))
         self._transfers[partition] = _Transfer(offer, incoming)
         return SegmentAccept(offer.number, incoming.offset)
@@ -177,16 +189,23 @@ class PushedSegments:
                     if case is OfferCase.MERGE:
                         await self._merge(partition, transfer, leaders_log)
                 finally:
-                    await self._remove(incoming.path)
+                    await self._remove(partition, incoming)
         except (BadSegment, BadBlock, SegmentDamaged, OtherHistory) as error:
-            log.error("partition %s of feed %s: %s", partition.id, self._feed.info.name, error)
-            return SegmentDecline(offer.number, DeclineReason.INVALID, str(error))
+            why = storage.receive_failures.failed(partition, error)
+            return SegmentDecline(offer.number, DeclineReason.INVALID, why)
         finally:
             self._transfers.pop(partition, None)
             storage.incoming.end(partition)
         if case.is_accepted:
+            storage.receive_failures.succeeded(partition)
             return SegmentAck(offer.number, offer.nbytes)
-        return _decline(offer, case, partition)
+        return self._declined(offer, case, partition)
+
+    def _declined(self, offer: SegmentOffered, case: OfferCase, partition: Partition) -> SegmentDecline:
+        if case is OfferCase.EXISTS:
+            self._storage.receive_failures.succeeded(partition)
+        message = f"the partition stands at seq {partition.high_seq}, term {partition.log.term}"
+        return SegmentDecline(offer.number, DeclineReason[case.name], message)
 
     async def _fast_forward(self, partition: Partition, transfer: _Transfer, leaders_log: FailoverLog) -> None:
         """Puts the received file into the chain, in one manifest. Reads no row."""
@@ -210,7 +229,8 @@ class PushedSegments:
                 ),
             )
         except BaseException:
-            storage.installer.orphan(partition, transfer.incoming.path)
+            if not self._is_named(partition, transfer.incoming):
+                storage.installer.orphan(partition, transfer.incoming.path)
             raise
 
     def _producers(self, partition: Partition, transfer: _Transfer, seq: int) -> dict[str, Any]:
@@ -251,12 +271,22 @@ class PushedSegments:
             filling.abandon()
             segment.close()
 
-    async def _remove(self, path: str) -> None:
+    async def _remove(self, partition: Partition, incoming: IncomingSegment) -> None:
+        """Removes a received file that is not installed, unless the chain or a reader has the same segment."""
+        if self._is_named(partition, incoming):
+            return
+
         def remove() -> None:
             with contextlib.suppress(OSError):  # the next start removes it
-                self._node.host.disk.remove(path)
+                self._node.host.disk.remove(incoming.path)
 
         await self._node.host.workers.in_thread(remove)
+
+    def _is_named(self, partition: Partition, incoming: IncomingSegment) -> bool:
+        """Returns whether the chain or a reader has the segment, or its former file is being removed anyway."""
+        pins = self._storage.pins
+        others = (*partition.chain.segments, *pins.retired_of(partition.feed_id, partition.id))
+        return any(segment.path == incoming.path for segment in others) or pins.is_leaving(incoming.pushed.id)
 
     def _receiver(self, partition: Partition, leaders_log: FailoverLog, installed_id: bytes = b"") -> Receiver:
         """Returns the state by which offers are judged; ``installed_id``: of the transfer that is complete now."""
@@ -271,11 +301,6 @@ class PushedSegments:
 
 def _judged(offer: SegmentOffered) -> SegmentOffer:
     return SegmentOffer(offer.term, offer.placement_id, link_of(offer))
-
-
-def _decline(offer: SegmentOffered, case: OfferCase, partition: Partition) -> SegmentDecline:
-    message = f"the partition stands at seq {partition.high_seq}, term {partition.log.term}"
-    return SegmentDecline(offer.number, DeclineReason[case.name], message)
 
 
 def _trim_seq(partition: Partition, chain: LinkedChain, offer: SegmentOffered) -> int:

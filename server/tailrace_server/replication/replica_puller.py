@@ -39,7 +39,7 @@ from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.trio.replica import ReplicaStream, replica_stream
-from tailrace.wire.push_messages import SegmentOffered, SegmentTransit
+from tailrace.wire.push_messages import SegmentAck, SegmentAnswer, SegmentOffered, SegmentTransit
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
@@ -57,6 +57,7 @@ from tailrace_server.partition.replica_apply import (
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.peers import host_of
+from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.upkeep.rollback import roll_back
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
@@ -127,7 +128,8 @@ class ReplicaPuller:
         self._logs: dict[int, FailoverLog] = {}
         self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
-        self._pushed = PushedSegments(node, leadership, feed)
+        segments = PushedSegments(node, leadership, feed)
+        self._pushed = PushedPartitions(segments, node.storage.receive_failures, self._answer_push)
         is_pushed = feed.by_segments and until is None  # the leader pushes its segments then
         self._far = FarPartitions(
             *(node, feed, address, state, replica if until is None else None),
@@ -166,12 +168,12 @@ class ReplicaPuller:
                 stream = self._open()
                 async with stream:
                     await self._begun(stream)
-                    await self._far.catch_up_beside(stream.peer, partial(self._take_all, stream), self._release)
+                    take_all = partial(self._pushed.beside, partial(self._take_all, stream))
+                    await self._far.catch_up_beside(stream.peer, take_all, self._release)
         finally:
             self.stop()
             for filling in self._fillings.values():
                 filling.abandon()
-            self._pushed.interrupt()
             self.ended.set()
 
     async def _begun(self, stream: ReplicaStream) -> None:
@@ -242,11 +244,9 @@ class ReplicaPuller:
                     if self._node.storage.memory.is_full:
                         self._node.storage.flusher.wake()
                 case StreamFailed():
-                    self._stream_failed(stream, event)
-                case SegmentOffered():
-                    await self._offered(stream, event, self.feed.partitions[event.partition])
-                case SegmentTransit():
-                    await self._got_part(stream, event, self.feed.partitions[event.partition])
+                    await self._stream_failed(stream, event)
+                case SegmentOffered() | SegmentTransit():
+                    await self._take_pushed(event, self.feed.partitions[event.partition])
                 case LeaderCheck():
                     # A promise of a higher term would have stopped this.
                     stream.confirm(event.number)
@@ -273,11 +273,11 @@ class ReplicaPuller:
             case SnapshotEnd():
                 await self._snapshot_ended(self.feed.partitions[event.partition])
             case Agreed():
-                self._agreed(event, self.feed.partitions[event.partition])
+                await self._agreed(event, self.feed.partitions[event.partition])
             case Producers():
-                self._told_producers(event, self.feed.partitions[event.partition])
+                await self._told_producers(event, self.feed.partitions[event.partition])
             case SinksTold():
-                self._told_sinks(event, self.feed.partitions[event.partition])
+                await self._told_sinks(event, self.feed.partitions[event.partition])
 
     def _has_fetched(self) -> bool:
         """Returns whether all is here that can be fetched. The stream itself only ends if no partition has failed."""
@@ -294,7 +294,10 @@ class ReplicaPuller:
             if not self._far.holds(id):
                 await filling.flow()
 
-    def _agreed(self, event: Agreed, partition: Partition) -> None:
+    async def _agreed(self, event: Agreed, partition: Partition) -> None:
+        await self._pushed.end(partition)
+        if self._stopped:
+            return
         self._logs[event.partition] = event.log
         # Producers that another leader has announced for blocks that have not come do not hold for the blocks that
         # follow now.
@@ -306,11 +309,14 @@ class ReplicaPuller:
         if event.high_seq == partition.high_seq and self._on_snapshot is not None:
             self._on_snapshot()  # nothing is to come
 
-    def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
+    async def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
         """Notes that the other node cannot go on with a partition, and asks for it again. The others go on."""
         partition = self.feed.partitions[event.partition]
         if self._until is not None and event.reason is not EndReason.ERROR:
             raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
+        await self._pushed.end(partition)
+        if self._stopped:
+            return
         self._forget_gathered(partition)
         if self.failed.get(partition.id) != event:
             log.warning(
@@ -327,20 +333,19 @@ class ReplicaPuller:
         """Drops the blocks gathered for a run: the partition is asked for anew, and they come again."""
         filling = self._fillings.pop(partition.id, None)
         self._published.pop(partition.id, None)
-        self._pushed.forget(partition)
         if filling is not None:
             filling.abandon()
         self._durable_logs.pop(partition.id, None)
         self.acknowledged.pop(partition.id, None)
 
-    def _told_producers(self, event: Producers, partition: Partition) -> None:
+    async def _told_producers(self, event: Producers, partition: Partition) -> None:
         """Notes the producers of the following blocks, which do not name theirs.
 
         Blocks that a crash leaves of these are recognised all the same.
         """
         node, now = self._node, self._node.clock.monotonic()
         if self._pushed.is_receiving(partition):
-            self._pushed.told_producers(partition, event)
+            await self._take_pushed(event, partition)
         elif (
             partition.id in self._fillings or partition.id in self._published
         ):  # all of it is there at once, or nothing
@@ -348,28 +353,26 @@ class ReplicaPuller:
         else:
             apply_producers(partition, event.value, event.seq, node.storage.journal, now)
 
-    def _told_sinks(self, event: SinksTold, partition: Partition) -> None:
+    async def _told_sinks(self, event: SinksTold, partition: Partition) -> None:
         if self._pushed.is_receiving(partition):
-            self._pushed.told_sinks(partition, event)
+            await self._take_pushed(event, partition)
         else:
             apply_sinks(partition, event.value, event.seq, self._node.storage.journal)
 
     # Pushed segments
 
-    async def _offered(self, stream: ReplicaStream, offer: SegmentOffered, partition: Partition) -> None:
-        answer = await self._pushed.offered(partition, offer, self._logs[partition.id])
-        if not self._stopped:
-            stream.answer_segment(partition.id, answer)
+    async def _take_pushed(self, event: PushMessage, partition: Partition) -> None:
+        await self._pushed.take(partition, event, self._logs[partition.id])
 
-    async def _got_part(self, stream: ReplicaStream, part: SegmentTransit, partition: Partition) -> None:
-        answer = await self._pushed.got_part(partition, part, self._logs[partition.id])
-        if self._stopped or answer is None:
+    def _answer_push(self, partition: Partition, answer: SegmentAnswer) -> None:
+        if self._stopped or self._stream is None:
             return
-        if not self._pushed.is_receiving(partition):
+        if isinstance(answer, SegmentAck) and not self._pushed.is_transferring(partition):  # all of it is installed
             self.failed.pop(partition.id, None)
             self._follow_log(partition)
             self._acknowledge(partition)
-        stream.answer_segment(partition.id, answer)
+        self._stream.answer_segment(partition.id, answer)
+        self._node.connections.turn_ended(self)
 
     # Blocks
 
@@ -448,6 +451,8 @@ class ReplicaPuller:
 
     async def _snapshot_started(self, event: SnapshotStart) -> None:
         partition = self.feed.partitions[event.partition]
+        if self._pushed.is_receiving(partition):
+            raise ProtocolError(f"a snapshot of partition {partition.id}, of which a segment is being sent")
         # If it is announced again, it is another kind of snapshot, which begins at the partition's present seq.
         self._published.pop(partition.id, None)
         if event.complete or event.published:
@@ -496,6 +501,9 @@ class ReplicaPuller:
 
     async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
         partition = self.feed.partitions[event.partition]
+        await self._pushed.end(partition)
+        if self._stopped:
+            return
         self._forget_gathered(partition)
         log.warning(
             "partition %s of feed %s goes back from seq %s to %s: %s has another history above, or keeps less of it",

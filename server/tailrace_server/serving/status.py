@@ -34,6 +34,7 @@ def health_of(node: Services) -> dict[str, Any]:
     problems += [text for text in (node.storage.space.low, node.storage.compactor.uptime.suspended) if text]
     problems += node.storage.damages.values()
     problems += [text for text in map(set_problem, node.members.values()) if text]
+    problems += _receiving_problem(node)
     return {
         "software": f"tailrace {_version.__version__}",
         "node_id": node.identity.node_id.hex(),
@@ -116,12 +117,31 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(member),
         "doing": "" if member is None else member.progress,
+        "failing": _failing(node, leadership)[:STATES_MAX],
         "unreadable": [found.to_json() for found in unreadable_of(node, leadership.group)[:STATES_MAX]],
         "promotion": forecast.text,
         "promotion_case": forecast.case,
         "promotion_succeeds": forecast.succeeds,
         "replicas": [peer.summary(partitions, now) for peer in leadership.replicas.peers.values()],
     }
+
+
+def _failing(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
+    """The partitions of a group that cannot take a segment of their leader at present, and why."""
+    return [
+        {"feed": node.feeds.of_id(partition.feed_id).info.name, "partition": partition.id, "why": why}
+        for partition, why in node.storage.receive_failures
+        if partition.pushes.by_segments and partition.state != "leader" and leadership.group.has(partition)
+    ]
+
+
+def _receiving_problem(node: Services) -> list[str]:
+    failing = [each for leadership in node.leaderships for each in _failing(node, leadership)]
+    if not failing:
+        return []
+    first = failing[0]
+    more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
+    return [f"partition {first['partition']} of feed {first['feed']}{more} cannot follow: {first['why']}"]
 
 
 def _others_status(member: Member | None) -> list[dict[str, Any]]:

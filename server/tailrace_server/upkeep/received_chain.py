@@ -17,6 +17,7 @@ So nothing is lost, and nothing goes to lost/. No row is read, so the cost does 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,7 @@ from tailrace.model.failover import FailoverLog
 from tailrace.wire.segment_messages import PartitionCheckpoint
 from tailrace_server.manifest import producers_from_json
 from tailrace_server.manifest.invariants import problems
-from tailrace_server.partition.chain import Chain
+from tailrace_server.partition.chain import Chain, Pins
 from tailrace_server.partition.replica_apply import entries_through, follow_log, settle_producers
 from tailrace_server.segment import Segment
 from tailrace_server.state import last_batches
@@ -87,7 +88,8 @@ async def install_received_chain(storage: Storage, partition: Partition, receive
 
     Raises:
         OtherHistory: The rows that are here are not the beginning of the received ones.
-        BadSegment: The received chain is shorter than what is here, or contradicts itself.
+        BadSegment: The received chain is shorter than what is here, or contradicts itself; or a former file of one of
+            its segments is just being removed.
         SegmentDamaged: A received file cannot be opened.
         NoSpace, NotDurable, OSError: The disk refuses. The partition is as before.
         UnknownFeed: The feed was dropped.
@@ -102,22 +104,42 @@ async def install_received_chain(storage: Storage, partition: Partition, receive
             await storage.all_durable()
             await storage.flusher.write_feeds()
             _check_takes(partition, received)
-            retired = storage.pins.retired_of(partition.feed_id, partition.id)
-            known = {segment.identity.segment_id: segment for segment in (*retired, *partition.chain.segments)}
-            opened = await storage.host.workers.in_thread(lambda: _open_all(storage, partition, received, known))
-            try:
-                wrong = [
-                    line for id, segment in opened.items() if id not in known for line in _foreign(partition, segment)
-                ]
-                await _install(storage, partition, received, Chain([*opened.values()]), wrong)
-            except BaseException:
-                for id, segment in opened.items():
-                    if id not in known:
-                        segment.close()
-                partition.expect(Expected())
-                raise
-            storage.pins.reinstate(opened.values())
+            with _pinned(storage.pins, partition) as known:
+                await _open_and_install(storage, partition, received, known)
     storage.flusher.on_flushed(partition)
+
+
+@contextlib.contextmanager
+def _pinned(pins: Pins, partition: Partition) -> Iterator[dict[bytes, Segment]]:
+    """Pins the retired segments that are still being read, so that they stay. Returns these and the chain's, by id."""
+    retired = pins.retired_of(partition.feed_id, partition.id)
+    for segment in retired:
+        pins.pin(segment)
+    try:
+        yield {segment.identity.segment_id: segment for segment in (*retired, *partition.chain.segments)}
+    finally:
+        for segment in retired:
+            pins.unpin(segment)
+
+
+async def _open_and_install(
+    storage: Storage, partition: Partition, received: ReceivedChain, known: dict[bytes, Segment]
+) -> None:
+    """Installs the received chain, with the segments that are ``known`` and the files of the others."""
+    for id in received.segments:
+        if id not in known and storage.pins.is_leaving(id):
+            raise BadSegment(f"the former file of segment {id.hex()} of partition {partition.id} is being removed")
+    opened = await storage.host.workers.in_thread(lambda: _open_all(storage, partition, received, known))
+    try:
+        wrong = [line for id, segment in opened.items() if id not in known for line in _foreign(partition, segment)]
+        await _install(storage, partition, received, Chain([*opened.values()]), wrong)
+    except BaseException:
+        for id, segment in opened.items():
+            if id not in known:
+                segment.close()
+        partition.expect(Expected())
+        raise
+    storage.pins.reinstate(opened.values())
 
 
 def _check_takes(partition: Partition, received: ReceivedChain) -> None:

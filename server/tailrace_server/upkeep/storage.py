@@ -35,6 +35,7 @@ from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.incoming_segments import IncomingSegments
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
+from tailrace_server.upkeep.receive_failures import ReceiveFailures
 from tailrace_server.upkeep.received_files import ReceivedFiles
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
@@ -92,6 +93,7 @@ class Storage:
         self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
         self.received = ReceivedFiles(host, store)
         self.ahead = AheadFiles(host, store, self.received)
+        self.receive_failures = ReceiveFailures(host.clock)
         self.compactor = Compactor(
             host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
@@ -167,6 +169,7 @@ class Storage:
         self.checkpoints.forget(partition)
         self.incoming.forget(partition)
         self.ahead.forget(partition)
+        self.receive_failures.succeeded(partition)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """Notes that a segment could not be read: status says so until the node is restarted."""

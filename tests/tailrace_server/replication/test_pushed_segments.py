@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import random
+import threading
 
 import pytest
 import trio
@@ -17,7 +18,9 @@ from tests.tailrace_server.replication.test_pushed_sets import (
 
 import tailrace
 from tailrace.errors import NotLeader, Overloaded, TailraceError
+from tailrace.model.failover import FailoverLog
 from tailrace.wire.push_messages import DeclineReason, SegmentAccept, SegmentDecline
+from tailrace_server.chain import OfferCase, Receiver
 from tailrace_server.config import Limits, StorageConfig
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.replication.following import Following
@@ -26,6 +29,7 @@ from tailrace_server.segment import Segment
 from tailrace_server.serving.segment_offers import SegmentOffers
 from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
+from tailrace_server.upkeep.rollback import roll_back
 
 pytestmark = pytest.mark.slow
 
@@ -346,3 +350,158 @@ async def test_all_nodes_come_to_the_same_rows_after_a_churn(new_set, seed):
         for node in made:
             node.node.check()
             assert node.rows("orders") == rows
+
+
+def is_there(segment):
+    return os.path.exists(segment.path)
+
+
+def files_are_there(node):
+    return all(is_there(s) for p in node.node.feeds.named("orders").partitions for s in p.chain.segments)
+
+
+async def rolled_back_and_pushed_again(made, follower, monkeypatch):
+    """A follower goes back to 0 and gets its segments again. The trimmer has not come to the first files yet."""
+    flusher, trim = follower.node.storage.flusher, follower.node.storage.flusher.trim
+    monkeypatch.setattr(flusher, "trim", trio.lowlevel.checkpoint)
+    partition = follower.node.feeds.named("orders").partitions[0]
+    await roll_back(follower.node.storage, partition, 0, FailoverLog(), lambda *_: None)
+    follower.member.step_down()  # it follows again from seq 0
+    return trim
+
+
+async def test_a_file_that_is_about_to_be_removed_is_not_taken_for_a_new_one(pushed, monkeypatch):
+    """The trimmer removes the file of a rolled-back segment after the same segment was pushed again."""
+    made, feed = pushed
+    leader = await made.settled()
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await same_segments(made, "orders")
+    follower = next(node for node in made if node is not leader)
+    answers = answers_of(monkeypatch)
+    trim = await rolled_back_and_pushed_again(made, follower, monkeypatch)
+    await until(lambda: follower.seqs("orders") == [20] or len(answers) >= 2)
+    await trim()
+    assert files_are_there(follower)
+    await same_segments(made, "orders")
+    await trim()
+    assert files_are_there(follower)
+    follower.node.check()
+    assert follower.rows("orders") == numbered(0, 20)
+
+
+@pytest.mark.parametrize("declined", ["at the end", "never"])
+async def test_a_file_that_is_still_being_read_outlives_that_it_is_pushed_again(pushed, monkeypatch, declined):
+    """A reader has the rolled-back segment pinned when the same segment is pushed again, and declined or installed."""
+    made, feed = pushed
+    leader = await made.settled()
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await same_segments(made, "orders")
+    follower = next(node for node in made if node is not leader)
+    partition = follower.node.feeds.named("orders").partitions[0]
+    [segment] = partition.chain.segments
+    pins = follower.node.storage.pins
+    pins.pin(segment)
+    if declined == "at the end":
+        judged = []
+        case_of = Receiver.case_of
+
+        def exists(self, offer):
+            judged.append(offer)
+            return OfferCase.EXISTS if len(judged) == 2 else case_of(self, offer)
+
+        monkeypatch.setattr(Receiver, "case_of", exists)
+    trim = await rolled_back_and_pushed_again(made, follower, monkeypatch)
+    if declined == "at the end":
+        await until(lambda: len(judged) == 2)
+        await trio.sleep(0.2)
+        assert is_there(segment)
+        monkeypatch.undo()
+        follower.member.step_down()  # acknowledgements above its seq are forgotten
+    await same_segments(made, "orders")
+    pins.unpin(segment)
+    await trim()
+    assert files_are_there(follower)
+    assert follower.rows("orders") == numbered(0, 20)
+
+
+def of_partition_0(incoming, node):
+    return incoming.path.startswith(node.config.data) and os.path.basename(os.path.dirname(incoming.path)) == "0"
+
+
+@pytest.fixture
+async def two_pushed(new_set):
+    """A set with a feed of two partitions in mode segment, which flushes only if it is told to; and its feed."""
+    made = new_set(storage=StorageConfig(pushed_age_s=3_600.0))
+    await made.start()
+    await made.settled()
+    async with made.client() as client:
+        yield made, await client.create_feed("orders", partitions=2, replication="segment")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (RuntimeError("a bug of a test"), "report the error"),
+        (OSError(errno.EIO, "the disk of a test"), "check this node's disk"),
+    ],
+)
+async def test_a_partition_that_cannot_install_fails_alone_and_is_tried_again(
+    two_pushed, monkeypatch, caplog, error, advice
+):
+    made, feed = two_pushed
+    leader = await made.settled()
+    follower = next(node for node in made if node is not leader)
+    following, healed = follower.member.following, []
+
+    def fails(original, number, self):
+        if of_partition_0(self, follower) and not healed:
+            raise error
+        return original(self)
+
+    tries = once(monkeypatch, IncomingSegment, "finish", fails)
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await until(lambda: follower.seqs("orders")[1] == leader.seqs("orders")[1])
+    await put(feed, numbered(20, 20))
+    await flush(leader)
+    await until(lambda: follower.seqs("orders")[1] == leader.seqs("orders")[1])
+    await until(lambda: len(tries) >= 6)
+    assert follower.seqs("orders")[0] == 0
+    assert follower.member.following is following
+    status = follower.node.status()
+    [failing] = status["replication"]["failing"]
+    assert (failing["feed"], failing["partition"]) == ("orders", 0)
+    assert "of a test" in failing["why"]
+    assert not status["healthy"]
+    assert "partition 0 of feed orders cannot follow" in status["failure"]
+    assert advice in caplog.text
+    healed.append(True)
+    await same_segments(made, "orders")
+    assert follower.member.following is following
+    assert follower.node.status()["replication"]["failing"] == []
+    assert follower.node.status()["healthy"]
+    assert all(node.rows("orders") == numbered(0, 40) for node in made)
+
+
+async def test_a_partition_that_waits_for_the_disk_holds_up_no_other_one(two_pushed, monkeypatch):
+    made, feed = two_pushed
+    leader = await made.settled()
+    follower = next(node for node in made if node is not leader)
+    go_on = threading.Event()
+
+    def waits(original, number, self):
+        if of_partition_0(self, follower):
+            go_on.wait()
+        return original(self)
+
+    once(monkeypatch, IncomingSegment, "finish", waits)
+    try:
+        await put(feed, numbered(0, 20))
+        await flush(leader)
+        await until(lambda: follower.seqs("orders")[1] == leader.seqs("orders")[1])
+        assert follower.seqs("orders")[0] == 0
+    finally:
+        go_on.set()
+    await same_segments(made, "orders")

@@ -1,0 +1,159 @@
+"""Hands the messages of a leader that pushes segments to the partitions, which work beside each other.
+
+    stream ──> one queue for each partition ──> PushedSegments: offer, tables, parts ──> answer
+
+A partition's messages are handled in their order, one at a time, so that the fsyncs of one partition do not hold up the
+others. An error is the partition's own, too: the leader is told to offer the segment again later, and status names the
+partition (receive_failures.py). Only errors of the leader itself or of the node's journal end the stream.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import trio
+
+from tailrace.errors import NotDurable, ProtocolError, TailraceError, UnknownFeed
+from tailrace.model.failover import FailoverLog
+from tailrace.wire.push_messages import (
+    DeclineReason,
+    SegmentAnswer,
+    SegmentDecline,
+    SegmentOffered,
+    SegmentTransit,
+)
+from tailrace.wire.replica_messages import Producers
+from tailrace.wire.stage_messages import SinksTold
+
+if TYPE_CHECKING:
+    from tailrace_server.partition.partition import Partition
+    from tailrace_server.replication.pushed_segments import PushedSegments
+    from tailrace_server.upkeep.receive_failures import ReceiveFailures
+
+log = logging.getLogger("tailrace.server")
+
+PushMessage: TypeAlias = SegmentOffered | SegmentTransit | Producers | SinksTold
+Answer: TypeAlias = "Callable[[Partition, SegmentAnswer], None]"
+
+# The messages of a partition that wait at most. A leader sends an offer, two tables and two parts without an answer.
+WAITING_MAX = 8
+
+
+class PushedPartitions:
+    """The pushed segments of one feed, for one following of its leader."""
+
+    def __init__(self, segments: PushedSegments, failures: ReceiveFailures, answer: Answer) -> None:
+        """``answer`` sends an answer; the partition's state is that of the answer."""
+        self._segments = segments
+        self._failures = failures
+        self._answer = answer
+        self._waiting: dict[Partition, collections.deque[tuple[PushMessage, FailoverLog]]] = {}
+        self._handled = trio.Event()  # set when a partition has handled a message
+        self._nursery: trio.Nursery | None = None
+        self._failure: Exception | None = None
+
+    async def beside(self, stream: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``stream``, which calls the other methods. Raises its errors, and those of the leader and the journal.
+
+        The partitions end with it. A segment that is being installed is finished first.
+        """
+        try:
+            async with trio.open_nursery() as self._nursery:
+                try:
+                    await stream()
+                except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
+                    self._failure = error
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._segments.interrupt()
+        if self._failure is not None:
+            raise self._failure
+
+    def is_receiving(self, partition: Partition) -> bool:
+        """Returns whether tables that come now belong to a segment of ``partition``."""
+        return partition in self._waiting or self._segments.is_receiving(partition)
+
+    def is_transferring(self, partition: Partition) -> bool:
+        """Returns whether parts of an accepted segment of ``partition`` are missing."""
+        return self._segments.is_receiving(partition)
+
+    async def take(self, partition: Partition, message: PushMessage, leaders_log: FailoverLog) -> None:
+        """Handles a message behind the partition's earlier ones. Waits only if too many of these wait."""
+        assert self._nursery is not None, "inside of `beside`"
+        while len(self._waiting.get(partition, ())) >= WAITING_MAX:
+            await self._next()
+        waiting = self._waiting.get(partition)
+        if waiting is None:
+            self._waiting[partition] = collections.deque([(message, leaders_log)])
+            self._nursery.start_soon(self._work, partition)
+        else:
+            waiting.append((message, leaders_log))
+
+    async def end(self, partition: Partition) -> None:
+        """Ends the transfer of a partition whose stream has ended, begins anew, or rolls back. The half file stays.
+
+        Returns when no step is under way. Later answers are to another stream.
+        """
+        waiting = self._waiting.get(partition)
+        while waiting is not None and self._waiting.get(partition) is waiting:
+            while len(waiting) > 1:  # the first one is being handled
+                waiting.pop()
+            await self._next()
+        self._segments.forget(partition)
+        await self._segments.settle(partition)
+
+    async def _next(self) -> None:
+        """Returns when a partition has handled a message."""
+        await self._handled.wait()
+
+    async def _work(self, partition: Partition) -> None:
+        """Handles the waiting messages of a partition, and ends after the last one."""
+        waiting = self._waiting[partition]
+        try:
+            while waiting:
+                await self._handle(partition, *waiting[0])
+                waiting.popleft()
+                self._tell_handled()
+        except Exception as error:
+            self._failure = error
+            assert self._nursery is not None, "it runs in the nursery"
+            self._nursery.cancel_scope.cancel()
+        finally:
+            del self._waiting[partition]
+            self._tell_handled()
+
+    def _tell_handled(self) -> None:
+        handled, self._handled = self._handled, trio.Event()
+        handled.set()
+
+    async def _handle(self, partition: Partition, message: PushMessage, leaders_log: FailoverLog) -> None:
+        """Handles one message. Raises the errors that are not the partition's alone."""
+        answer: SegmentAnswer | None
+        if isinstance(message, Producers):
+            self._segments.told_producers(partition, message)
+            return
+        if isinstance(message, SinksTold):
+            self._segments.told_sinks(partition, message)
+            return
+        try:
+            if isinstance(message, SegmentOffered):
+                answer = await self._segments.offered(partition, message, leaders_log)
+            else:
+                answer = await self._segments.got_part(partition, message, leaders_log)
+        except (ProtocolError, NotDurable, UnknownFeed):
+            raise
+        except (TailraceError, OSError) as error:
+            answer = self._failed(partition, message.number, error)
+        except Exception as error:  # a bug, as in ``Connections.handle``: the other partitions go on
+            log.exception("a segment of partition %s ended by an internal error", partition.id)
+            answer = self._failed(partition, message.number, error)
+        if answer is not None:
+            self._answer(partition, answer)
+
+    def _failed(self, partition: Partition, number: int, error: Exception) -> SegmentDecline:
+        """Ends the transfer. Returns the answer to the offer ``number``: it is repeated after a pause."""
+        self._segments.forget(partition)
+        return SegmentDecline(number, DeclineReason.OVERLOADED, self._failures.failed(partition, error))
