@@ -10,8 +10,9 @@ prefix count. If it ends, for any reason, the rows behind it come by the pull's 
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -192,10 +193,11 @@ async def apply_ahead(
 ) -> None:
     """Applies the rows of the partition's file AHEAD, in their order, and removes the file once they are durable.
 
-    If the prefix does not reach the rows, or has another history, the file is removed without that. Call it after
-    ``settle`` with ``leader_log``, so that the rows are of that history. ``leader_seqs`` are the last ones that the
-    leader has told, without which a full memory cannot be flushed. ``apply`` applies an event as if it came by the
-    stream. Raises NoSpace, NotDurable, OSError: the file stays.
+    If the prefix does not reach the rows, or either is of another history than ``leader_log``, the file is removed
+    without that. ``leader_seqs`` are the last ones that the leader has told, without which a full memory cannot be
+    flushed. ``apply`` applies an event as if it came by the stream.
+
+    Raises NoSpace, NotDurable, OSError: the file stays.
     """
     storage = node.storage
     file = storage.ahead.find(partition)
@@ -211,15 +213,12 @@ async def apply_ahead(
         partition.set_leader_seqs(leader_seqs.durable_seq, leader_seqs.quorum_seq)
     try:
         await apply(Agreed(partition.id, log, -1))
-        events = file.events(before)
-        while True:
-            some = await storage.host.workers.in_thread(lambda: _some(events))
-            for event in some:
-                if is_stopped():
-                    return
-                await apply(event)
-            if not some:
-                break
+        with contextlib.closing(file.events(before)) as events:
+            while some := await storage.host.workers.in_thread(lambda: _some(events)):
+                for event in some:
+                    if is_stopped():
+                        return
+                    await apply(event)
         await storage.all_durable()
     except (NoSpace, NotDurable):
         raise
@@ -257,6 +256,8 @@ def _why_not(partition: Partition, file: AheadFile, log: FailoverLog) -> str:
     """Returns why the rows of ``file``, of the history ``log``, do not follow those of ``partition``; "" if they do."""
     if partition.high_seq < file.after_seq:
         return f"seqs {partition.high_seq + 1} to {file.after_seq} are missing before them"
+    if common_seq(entries_through(file.log, file.last_seq), file.last_seq, log, SEQ_MAX) != file.last_seq:
+        return "they are not of the leader's history"  # the file could not be cut
     common = common_seq(partition.log, partition.high_seq, log, SEQ_MAX)
     # A newer branch may have begun here at the prefix, without a row yet.
     if common != partition.high_seq or all(entry.branch != partition.log.branch for entry in log):
@@ -264,7 +265,7 @@ def _why_not(partition: Partition, file: AheadFile, log: FailoverLog) -> str:
     return ""
 
 
-def _some(events: Iterator[Event | ReplicaEvent]) -> list[Event | ReplicaEvent]:
+def _some(events: Iterable[Event | ReplicaEvent]) -> list[Event | ReplicaEvent]:
     """Returns the next events, of about GATHERED_BYTES_MAX; none at the end."""
     found: list[Event | ReplicaEvent] = []
     nbytes = 0

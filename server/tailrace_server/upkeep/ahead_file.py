@@ -10,11 +10,12 @@ removed, and its rows come again. Source: docs/formats/ahead.md. All methods blo
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import xxhash
@@ -74,6 +75,8 @@ class _Found(NamedTuple):
 class AheadFile:
     """The rows (``after_seq``, ``last_seq``] of the history ``log``, durable. One task at a time changes it.
 
+    Each call opens the file for itself, so that none is closed while a thread uses it, also if its feed is dropped.
+
     ``after_seq``, ``last_seq``, ``log`` and ``nbytes`` may be read at any time, without waiting.
     """
 
@@ -84,7 +87,6 @@ class AheadFile:
         self._partition = partition
         self._found = found  # what is durable and whole
         self._end, self._sum = found.end, found.sum  # behind the last record, in the file
-        self._file: File | None = None
 
     @property
     def after_seq(self) -> int:
@@ -130,11 +132,8 @@ class AheadFile:
     @classmethod
     def load(cls, disk: Disk, path: str, feed_id: bytes, partition: int) -> AheadFile:
         """Returns the file of an earlier start. Raises AheadDamaged, OSError."""
-        file = disk.open(path)
-        try:
+        with contextlib.closing(disk.open(path)) as file:
             found = _scan(file, path, feed_id, partition, None)
-        finally:
-            file.close()
         return cls(disk, path, feed_id, partition, found)
 
     def append(self, events: Sequence[Event | ReplicaEvent]) -> None:
@@ -153,10 +152,10 @@ class AheadFile:
                 found = found._replace(end=end, sum=sum, last_seq=event.last_seq)
             elif isinstance(event, Agreed):
                 found = found._replace(end=end, sum=sum, log=event.log)
-        file = self._open()
         try:
-            file.write_at(self._end, [b"".join(buffers)], end - self._end)
-            file.sync()
+            with contextlib.closing(self._disk.open(self.path, writable=True)) as file:
+                file.write_at(self._end, [b"".join(buffers)], end - self._end)
+                file.sync()
         except OSError as error:
             self.forget_half()  # what was written since the last sync may be lost: it is written again
             raise_if_no_space(error, f"at {self.path}")
@@ -169,62 +168,51 @@ class AheadFile:
 
     def keep_through(self, seq: int) -> None:
         """Drops the snapshots that end above ``seq``, durably. AheadDamaged, OSError."""
-        file = self._open()
-        found = _scan(file, self.path, self._feed_id, self._partition, seq)
-        file.truncate(found.end)
-        file.sync()
+        with contextlib.closing(self._disk.open(self.path, writable=True)) as file:
+            found = _scan(file, self.path, self._feed_id, self._partition, seq)
+            file.truncate(found.end)
+            file.sync()
         self._found = found._replace(log=self.log)
         self.forget_half()
 
-    def events(self, above_seq: int) -> Iterator[Event | ReplicaEvent]:
-        """Yields the events of all snapshots that end above ``above_seq``, without rows at or below it.
+    def events(self, above_seq: int) -> Generator[Event | ReplicaEvent, None, None]:
+        """Yields the events of all snapshots that end above ``above_seq``, without rows at or below it. Close it.
 
         Raises AheadDamaged, OSError.
         """
         skips = False
-        for kind, payload in _records(self._open(), self.path, HEADER_BYTES, self._found.end):
-            match kind:
-                case Kind.START:
-                    first_seq, last_seq, purge_seq, flags = _START.unpack(payload)
-                    # If it is announced again, the end comes later: what came before counts, so it is not skipped.
-                    skips = last_seq <= above_seq
-                    if flags & _PUBLISHED and first_seq <= above_seq < last_seq:
-                        raise AheadDamaged(f"{self.path}: seq {above_seq} is inside of a published batch")
-                    if not skips:
-                        complete, published = bool(flags & _COMPLETE), bool(flags & _PUBLISHED)
-                        first_seq = max(first_seq, above_seq + 1)
-                        yield SnapshotStart(
-                            self._partition, first_seq, last_seq, _NOWHERE, complete, purge_seq, published
-                        )
-                case Kind.BLOCK if not skips:
-                    found = Mutations.above(Block.parse(payload), above_seq)
-                    if found is not None:
-                        yield found
-                case Kind.PRODUCERS if not skips:
-                    yield Producers(self._partition, *_read_table(payload))
-                case Kind.SINKS if not skips:
-                    yield SinksTold(self._partition, *_read_table(payload))
-                case Kind.END if not skips:
-                    first_seq, last_seq = _END.unpack(payload)
-                    yield SnapshotEnd(self._partition, first_seq, last_seq, _NOWHERE)
-
-    def close(self) -> None:
-        """Closes the file; it stays. May be called again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        with contextlib.closing(self._disk.open(self.path)) as file:
+            for kind, payload in _records(file, self.path, HEADER_BYTES, self._found.end):
+                match kind:
+                    case Kind.START:
+                        first_seq, last_seq, purge_seq, flags = _START.unpack(payload)
+                        # If it is announced again, the end comes later: what came before counts, so it is not skipped.
+                        skips = last_seq <= above_seq
+                        if flags & _PUBLISHED and first_seq <= above_seq < last_seq:
+                            raise AheadDamaged(f"{self.path}: seq {above_seq} is inside of a published batch")
+                        if not skips:
+                            complete, published = bool(flags & _COMPLETE), bool(flags & _PUBLISHED)
+                            first_seq = max(first_seq, above_seq + 1)
+                            yield SnapshotStart(
+                                self._partition, first_seq, last_seq, _NOWHERE, complete, purge_seq, published
+                            )
+                    case Kind.BLOCK if not skips:
+                        found = Mutations.above(Block.parse(payload), above_seq)
+                        if found is not None:
+                            yield found
+                    case Kind.PRODUCERS if not skips:
+                        yield Producers(self._partition, *_read_table(payload))
+                    case Kind.SINKS if not skips:
+                        yield SinksTold(self._partition, *_read_table(payload))
+                    case Kind.END if not skips:
+                        first_seq, last_seq = _END.unpack(payload)
+                        yield SnapshotEnd(self._partition, first_seq, last_seq, _NOWHERE)
 
     def remove(self) -> None:
         """Removes the file, durably. OSError."""
-        self.close()
         if self._disk.exists(self.path):
             self._disk.remove(self.path)
         self._disk.sync_directory(os.path.dirname(self.path))
-
-    def _open(self) -> File:
-        if self._file is None:
-            self._file = self._disk.open(self.path, writable=True)
-        return self._file
 
 
 def sum_of(buffers: Sequence[Buffer]) -> int:

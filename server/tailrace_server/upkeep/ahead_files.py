@@ -97,7 +97,11 @@ class AheadFiles:
             await self.discard(partition, f"the leader has another history above seq {seq}")
             return
         before = file.last_seq
-        await self._host.workers.in_thread(lambda: file.keep_through(seq))
+        try:
+            await self._host.workers.in_thread(lambda: file.keep_through(seq))
+        except AheadDamaged as error:
+            await self.discard(partition, str(error))
+            return
         _warn(partition, AppliedRange(file.last_seq, before), f"the leader has another history above seq {seq}")
 
     async def discard(self, partition: Partition, why: str) -> None:
@@ -114,14 +118,7 @@ class AheadFiles:
 
     def forget(self, partition: Partition) -> None:
         """Forgets the file of a partition whose feed was dropped: it goes with the directory."""
-        file = self._files.pop(partition, None)
-        if file is not None:
-            file.close()
-
-    def close(self) -> None:
-        """Closes all files; they stay."""
-        for file in self._files.values():
-            file.close()
+        self._files.pop(partition, None)
 
     def _path(self, partition: Partition) -> str:
         return os.path.join(self._store.partition_directory(partition.feed_id, partition.id), AHEAD_NAME)

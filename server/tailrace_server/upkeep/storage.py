@@ -188,7 +188,6 @@ class Storage:
         with contextlib.suppress(OSError, JournalFailed):  # the older one says less
             self.held.store_now()
         self.incoming.close()
-        self.ahead.close()
         self.journal.close()
         for partition in self.feeds.partitions():
             for segment in partition.chain.segments:

@@ -25,9 +25,7 @@ def disk(stopped):
     segment = segments_of(made)[0]
     directory = segment.rpartition("/")[0]
     feed_id, partition = directory.split("/")[-2:]
-    AheadFile.create(
-        made, f"{directory}/{AHEAD_NAME}", bytes.fromhex(feed_id), int(partition), 1 << 40, LOG, bytes(16)
-    ).close()
+    AheadFile.create(made, f"{directory}/{AHEAD_NAME}", bytes.fromhex(feed_id), int(partition), 1 << 40, LOG, bytes(16))
     return made
 
 

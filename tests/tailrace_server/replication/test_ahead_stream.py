@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import types
 
 import pytest
 import trio
@@ -11,7 +12,10 @@ from tests.tailrace_server.replication.made_set import REPLICATION, make_set, un
 from tailrace_server.chain import AppliedRange
 from tailrace_server.replication import ahead_stream
 from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.upkeep.ahead_file import AheadDamaged, AheadFile
 from tailrace_server.upkeep.received_files import PartitionFiles
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -217,34 +221,73 @@ async def test_after_a_kill_only_the_holes_are_fetched(members, gate, released):
         await asked_from(released, 260)
 
 
-async def test_a_kill_before_the_rows_are_applied(members, gate, released, monkeypatch):
+@pytest.fixture
+def unapplied(monkeypatch):
+    """Holds rows that have come ahead, when their segments are installed: ``reached`` and ``go_on`` are events."""
+    apply, made = ReplicaPuller._apply, types.SimpleNamespace(reached=trio.Event(), go_on=trio.Event())
+
+    async def wait(puller, event):
+        if puller.feed.info.name == "orders" and puller._far.holds(getattr(event, "partition", -1)):
+            made.reached.set()
+            await made.go_on.wait()
+        await apply(puller, event)
+
+    monkeypatch.setattr(ReplicaPuller, "_apply", wait)
+    return made
+
+
+async def test_a_kill_before_the_rows_are_applied(members, gate, released, unapplied):
     """The segments are installed, and nothing is missing below the rows: none are fetched after the restart."""
     async with members.client() as client:
         feed = await away(members, client)
-        apply, reached = ReplicaPuller._apply, trio.Event()
-
-        async def wait(puller, event):
-            if puller.feed.info.name == "orders" and puller._far.holds(getattr(event, "partition", -1)):
-                reached.set()
-                await trio.sleep_forever()
-            await apply(puller, event)
-
-        monkeypatch.setattr(ReplicaPuller, "_apply", wait)
         await members[2].start()
         await gate.reached.wait()
         await put(feed, numbered(300, 5))
         await ahead_through(members[2], 255)
         gate.open()
-        await reached.wait()
+        await unapplied.reached.wait()
         assert partition_of(members[2]).high_seq == 250
         await members[2].kill()
-        monkeypatch.setattr(ReplicaPuller, "_apply", apply)
+        unapplied.go_on.set()
         fetched = len(gate.stored)
         await members[2].start()
         await members.level("orders")
         await check_level(members, numbered(0, 250) | numbered(300, 5))
         await asked_from(released, 255)
         assert len(gate.stored) == fetched
+
+
+async def test_rows_of_another_history_that_cannot_be_cut_are_not_applied(
+    members, gate, unapplied, caplog, monkeypatch
+):
+    """Nothing is missing below them, and the next leader does not have the last ones."""
+    caplog.set_level(logging.WARNING, "tailrace.server")
+
+    def refuse(file, seq):
+        raise OSError("the disk refuses")
+
+    async with members.client() as client:
+        feed = await away(members, client)
+        await members.level("orders")
+        await members[2].start()
+        await gate.reached.wait()
+        await members[1].stop()
+        await put(feed, numbered(300, 5))
+        await ahead_through(members[2], 255)
+        gate.open()
+        await unapplied.reached.wait()
+        await members[2].kill()
+        await members[0].kill()
+        unapplied.go_on.set()
+        monkeypatch.setattr(AheadFile, "keep_through", refuse)
+        await members[1].start()
+        await members[2].start()
+        assert partition_of(members[2]).high_seq == 250
+        await members[1].promote()
+        await put(feed, numbered(400, 3))
+        await members.level("orders")
+        await check_level(members, numbered(0, 250) | numbered(400, 3))
+        assert "drops seqs 251 to 255, which came ahead of the rows below them: they are not of the" in caplog.text
 
 
 async def test_a_leader_without_the_rows_has_them_dropped(members, gate, caplog):
@@ -444,9 +487,29 @@ async def test_a_checkpoint_that_ends_below_them_leaves_a_hole(members, gate, ca
         await check_level(members, numbered(0, 250) | numbered(300, 5) | numbered(400, 5))
 
 
-async def test_another_leader_while_a_member_with_rows_ahead_is_down(members, gate, released, caplog):
-    """It reads the file at its start, and drops what the new leader does not have before it asks for anything."""
+CUTS = {
+    "": "the leader has another history above seq 255",
+    "error": "seqs 51 to 250 are missing before them",
+    "damage": "it is damaged",
+}
+
+
+@pytest.mark.parametrize("fault", CUTS)
+async def test_another_leader_while_a_member_with_rows_ahead_is_down(
+    members, gate, released, caplog, monkeypatch, fault
+):
+    """It reads the file at its start, and drops what the new leader does not have before it asks for anything.
+
+    If the file cannot be cut, all of its rows are dropped.
+    """
     caplog.set_level(logging.WARNING, "tailrace.server")
+    error = {"error": OSError("the disk refuses"), "damage": AheadDamaged("it is damaged")}.get(fault)
+    if error is not None:
+
+        def refuse(file, seq):
+            raise error
+
+        monkeypatch.setattr(AheadFile, "keep_through", refuse)
     async with members.client() as client:
         feed = await away(members, client)
         await members.level("orders")
@@ -471,7 +534,7 @@ async def test_another_leader_while_a_member_with_rows_ahead_is_down(members, ga
         await members[0].start()
         await members.level("orders")
         await check_level(members, numbered(0, 250) | numbered(300, 5) | numbered(400, 3))
-        assert "which came ahead of the rows below them: the leader has another history above seq 255" in caplog.text
+        assert f"which came ahead of the rows below them: {CUTS[fault]}" in caplog.text
 
 
 async def test_a_following_that_ends_at_any_moment(members, gate):

@@ -253,13 +253,11 @@ class Story:
         self.step(told_of(one), lambda: file.append(one))
         self.step(told_of(one), lambda: file.append(two[:3]))
         self.step(told_of(one, two), lambda: file.append([*two[3:], *three[:2]]))
-        file.close()
         self.step(told_of(one, two, three), lambda: file.append(three[2:]))
         self.step(told_of(one), lambda: file.keep_through(25))
         self.step(told_of(one), lambda: file.append([Agreed(PARTITION, NEWER, 60)]))
         other = snapshot(21, 33, by=2)
         self.step(told_of(one, other), lambda: file.append(other))
-        file.close()
         self.step([], lambda: create(self.disk, random=b"2" * 16))
         self.step(None, lambda: load(self.disk).remove())
 
