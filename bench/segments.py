@@ -33,7 +33,7 @@ import xxhash
 
 import tailrace
 from _report import Line, show
-from _server import PROGRAM, Server, Stolen, at_rest, cpu_seconds_of
+from _server import PROGRAM, Processor, Server, Stolen, at_rest, cpu_seconds_of
 
 _KEY = "key-%012d"
 _READ_BYTES = 1024 * 1024
@@ -133,6 +133,11 @@ def _receive(sock: socket.socket, nbytes: int, target: Path | None) -> None:
         os.close(out)
 
 
+def _system_share(used: Processor) -> float:
+    """The system's part of processor time, from 0 to 1."""
+    return used.system / max(used.user + used.system, 0.01)
+
+
 async def _puts(client: tailrace.Client, beside: Callable[[], object] | None) -> list[float]:
     """Seconds of single puts at level disk, for as long as ``beside`` is repeated in a thread."""
     feed, took = client.feed("puts"), []
@@ -179,6 +184,7 @@ async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
     times: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
     own: dict[str, list[float]] = {}
+    system: dict[str, list[float]] = {}  # the kernel's part of the node's time: a part of all of it
     nbytes = 0
     with Server(folder / "node", folder / "log") as server:
         async with tailrace.connect(server.address) as client:
@@ -195,8 +201,10 @@ async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
                     ("fetch", lambda: _fetch(client, folder / "copy")),
                 ):
                     before, mine = server.cpu_seconds(), cpu_seconds_of(os.getpid())
+                    split = Processor.of(server.process.pid)
                     times.setdefault(name, []).append(await run())
                     cpu.setdefault(name, []).append(server.cpu_seconds() - before)
+                    system.setdefault(name, []).append(_system_share(Processor.of(server.process.pid).since(split)))
                     own.setdefault(name, []).append(cpu_seconds_of(os.getpid()) - mine)
                 for name, target in (("memory", None), ("files", folder / "bare")):
                     before = cpu_seconds_of(os.getpid())
@@ -208,6 +216,7 @@ async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
         server.stop()
     took = {name: median(found) for name, found in times.items()}
     used = {name: median(found) for name, found in cpu.items()}
+    share = {name: sum(found) / len(found) for name, found in system.items()}
     mega = nbytes / 1e6
     return [
         Line("bytes of the segments", mega, "MB"),
@@ -224,13 +233,21 @@ async def _measure(rows: int, repeats: int, folder: Path) -> list[Line]:
         Line("fetch / bare sendfile into files", took["files"] / took["fetch"]),
         Line("the node's processor time, stream", used["stream"] / rows * 1e9, "ns a row"),
         Line("the node's processor time, fetch", used["fetch"] / rows * 1e9, "ns a row"),
+        Line("the system's part of that, stream", share["stream"] * used["stream"] / rows * 1e9, "ns a row"),
+        Line("the system's part of that, fetch", share["fetch"] * used["fetch"] / rows * 1e9, "ns a row"),
         Line("the bare sender's processor time", used["files"] / rows * 1e9, "ns a row"),
+        Line("the node's own part, fetch / stream", _own(used, share, "fetch") / _own(used, share, "stream")),
         Line("the node's processor time, fetch / stream", used["fetch"] / used["stream"], most=1 / 20),
         Line("processor time, bare sender / node's stream", used["files"] / used["stream"]),
         Line("the client's processor time, fetch", median(own["fetch"]) / rows * 1e9, "ns a row"),
         Line("the bare receiver's processor time, files", median(own["files"]) / rows * 1e9, "ns a row"),
         *latencies,
     ]
+
+
+def _own(used: dict[str, float], system: dict[str, float], name: str) -> float:
+    """The seconds of the node outside of the system."""
+    return used[name] * (1 - system[name])
 
 
 def main() -> int:
