@@ -18,6 +18,7 @@ from __future__ import annotations
 import collections
 import errno
 import os
+import sys
 
 import trio
 
@@ -152,6 +153,17 @@ class SimulatedTransport:
         self._queued.set()
 
     async def receive(self):
+        return await self._receive(sys.maxsize)
+
+    async def receive_into(self, buffers):
+        body, header = buffers
+        data = await self._receive(len(body) + len(header))
+        body[: len(data)] = data[: len(body)]
+        behind = data[len(body) :]
+        header[: len(behind)] = behind
+        return len(data)
+
+    async def _receive(self, nbytes_max):
         await trio.lowlevel.checkpoint()
         while True:
             pipe = self.incoming
@@ -160,14 +172,14 @@ class SimulatedTransport:
             if pipe.is_broken:
                 raise _reset()
             if pipe.inbox:
-                return self._take(pipe)
+                return self._take(pipe, nbytes_max)
             if pipe.at_end:
                 return b""
             await pipe.arrived.wait()
 
-    def _take(self, pipe):
+    def _take(self, pipe, nbytes_max):
         data = pipe.inbox.popleft()
-        cut = self._network.fragment(len(data))
+        cut = min(self._network.fragment(len(data)), nbytes_max)
         if cut < len(data):
             pipe.inbox.appendleft(data[cut:])
             data = data[:cut]

@@ -68,7 +68,7 @@ def _take(runner: BlockingRunner, step: FetchStep, timeout: float | None) -> Any
         return step.function()
     if isinstance(step, Exchange):
         arrived = _Arrived(step)
-        fetch = FetchParts(step.checkpoint_id, step.parts, arrived.add)
+        fetch = FetchParts(step.checkpoint_id, step.parts, arrived.add, step.buffers)
         try:
             answer = runner.ask(fetch, runner.deadline(timeout), arrived)
         except TailraceError:

@@ -258,14 +258,19 @@ class BlockingLink:
 
     def _receive(self) -> None:
         assert self._sock is not None
+        place = self._session.place()
         try:
-            data = self._sock.recv(RECEIVE_BYTES)
+            data = self._sock.recv(RECEIVE_BYTES) if place is None else b""
+            count = len(data) if place is None else self._sock.recvmsg_into(place.buffers)[0]
         except BlockingIOError:
             return
-        if not data:
+        if not count:
             raise Unreachable("the node has closed the connection")
         self._heard_at = time.monotonic()
-        self._session.receive_data(data)
+        if place is None:
+            self._session.receive_data(data)
+        else:
+            place.received(count)
 
     def _write(self) -> None:
         assert self._sock is not None

@@ -144,6 +144,9 @@ class ConsumerSession:
         """Takes bytes of the node. `next_event` handles the frames. Raises ProtocolError, TooLarge."""
         self._frames.extend(self._decoder.receive_data(data))
 
+    def place(self) -> None:
+        """Returns no place: the bytes are kept as they come, until the program has had their rows."""
+
     def handle_all(self) -> None:
         """Handles all frames that have arrived, before the program asks for events. Raises as ``next_event``.
 

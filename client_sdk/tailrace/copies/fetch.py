@@ -28,6 +28,7 @@ from tailrace.copies.compare import (
 )
 from tailrace.copies.directory import CopyDirectory, HeldPartition
 from tailrace.copies.layout import TEMPORARY_SUFFIX, FeedCopy, PartitionCopy, SegmentCopy
+from tailrace.copies.part_buffers import PartBuffers
 from tailrace.copies.receiver import SegmentReceiver
 from tailrace.errors import BadCopy, BadSegment, ProtocolError, TailraceError, UnknownCheckpoint
 from tailrace.model import FeedInfo, Level
@@ -46,6 +47,8 @@ _T = TypeVar("_T")
 PARTITIONS_AT_ONCE = 4
 # The checkpoints that are taken for a partition without a new byte in between.
 TRIES_MAX = 3
+# The most buffers of 1 MiB for bytes that wait for the disk. Bytes that find none free get memory of their own.
+BUFFERS_MAX = 16
 
 
 class OnDisk(NamedTuple):
@@ -58,12 +61,14 @@ class Exchange(NamedTuple):
     """Fetches ``parts`` of a checkpoint's files: (segment id, offset, bytes) of each.
 
     ``store`` is called with the number of a part and its next bytes, as they arrive. It waits for the disk and raises
-    nothing. The step ends after its last call, also if the fetch fails.
+    nothing. The step ends after its last call, also if the fetch fails. Bytes are received into ``buffers``, if one of
+    them is free; ``store`` gives it back.
     """
 
     checkpoint_id: bytes
     parts: list[tuple[bytes, int, int]]
     store: Callable[[int, memoryview], None]
+    buffers: PartBuffers
 
 
 FetchStep: TypeAlias = Call | OnDisk | Exchange | Continue
@@ -137,6 +142,7 @@ class FeedFetch:
         self._received_bytes = self._wanted_bytes = 0
         self._directory: CopyDirectory | None = None
         self._feed_id = b""  # until ``begin``
+        self.buffers = PartBuffers(BUFFERS_MAX)
         self.window_bytes = WINDOW_BYTES_FIRST  # that a partition asks for next: all use one link
 
     def begin(self) -> FetchPlan[tuple[int, ...]]:
@@ -283,7 +289,9 @@ class _PartitionFetch:
         begun = {segment: nbytes if nbytes <= segment.nbytes else 0 for segment, nbytes in begun.items()}
         wanted = sum(segment.nbytes - nbytes for segment, nbytes in begun.items())
         yield OnDisk(partial(self._directory.require_room, wanted))
-        files = _ReceivedFiles(self._directory.folder(self._partition), self._feed_id, self._partition)
+        files = _ReceivedFiles(
+            self._directory.folder(self._partition), self._feed_id, self._partition, self._feed.buffers
+        )
         self._feed.taken(wanted)
         before = self._bytes
         try:
@@ -294,7 +302,7 @@ class _PartitionFetch:
                 began_at, stored = self._feed.clock(), files.stored_bytes
                 fetched = [(part.segment.id, part.offset, part.nbytes) for part in parts]
                 try:
-                    yield Exchange(checkpoint_id, fetched, partial(files.store, parts))
+                    yield Exchange(checkpoint_id, fetched, partial(files.store, parts), self._feed.buffers)
                 finally:
                     self._bytes += files.stored_bytes - stored
                     self._feed.received(files.stored_bytes - stored)
@@ -311,7 +319,8 @@ class _PartitionFetch:
 class _ReceivedFiles:
     """The files of one partition that are being received. `finish_all` and `store` wait for the disk."""
 
-    def __init__(self, folder: str, feed_id: bytes, partition: int) -> None:
+    def __init__(self, folder: str, feed_id: bytes, partition: int, buffers: PartBuffers) -> None:
+        self._buffers = buffers
         self._place = folder, feed_id, partition
         self._open: dict[bytes, SegmentReceiver] = {}
         self._ends: dict[Part, int] = {}  # where the next bytes of a part belong
@@ -335,17 +344,22 @@ class _ReceivedFiles:
         part = parts[number]
         place = self._ends.get(part, part.offset)
         self._ends[part] = place + len(data)
+        if isinstance(self._error, OSError):
+            self._buffers.give_back(data)
+            return
         self._early[part.segment.id, place] = data
-        if not isinstance(self._error, OSError):
-            try:
-                self._store_next(part.segment)
-            except (BadSegment, OSError) as error:
-                self._error = error
+        try:
+            self._store_next(part.segment)
+        except (BadSegment, OSError) as error:
+            self._error = error
 
     def _store_next(self, segment: SegmentCopy) -> None:
         receiver = self._receiver(segment)
         while (data := self._early.pop((segment.id, receiver.offset), None)) is not None:
-            receiver.add(data)
+            try:
+                receiver.add(data)
+            finally:
+                self._buffers.give_back(data)
             self.stored_bytes += len(data)
         if receiver.offset == segment.nbytes:
             self._finish(receiver)
@@ -373,6 +387,8 @@ class _ReceivedFiles:
         """Closes the files that are not whole."""
         for receiver in self._open.values():
             receiver.close()
+        for data in self._early.values():
+            self._buffers.give_back(data)
 
 
 def _chosen(partitions: Iterable[int] | None, info: FeedInfo) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 from tailrace.errors import Forbidden, ProtocolError
 
 # The seconds between two checks of deadlines and held requests, while there are any.
@@ -9,6 +11,14 @@ TICK_SECONDS = 0.05
 
 # A node that sends nothing for this many of its own noop intervals counts as dead. The node uses the same rule.
 SILENT_INTERVALS_MAX = 3
+
+
+class Link(enum.Enum):
+    """The state of a session's connection."""
+
+    DOWN = "down"
+    GREETING = "greeting"
+    OPEN = "open"
 
 
 def is_final(error: BaseException, *, greeted: bool) -> bool:

@@ -18,6 +18,7 @@ from tailrace.block import Block
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Lane, WriteRequest
+from tailrace.requests.parts import Places
 from tailrace.requests.request import Answered, Request
 from tailrace.requests.session import RequestSession
 from tailrace.wire.opcodes import Opcode
@@ -118,11 +119,13 @@ class FetchParts(NamedTuple):
 
     ``receive`` is called with the number of a part and its next bytes, as they arrive. If a connection breaks, the next
     one goes on behind them. The answer comes after all parts: their bytes together, or the first error among them.
+    Bytes that arrive in one of ``places`` begin it, and it has no others.
     """
 
     checkpoint_id: bytes
     parts: list[tuple[bytes, int, int]]
     receive: Callable[[int, memoryview], None]
+    places: Places | None = None
 
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
         if not self.parts:
@@ -134,7 +137,9 @@ class FetchParts(NamedTuple):
         for number, part in enumerate(self.parts):
             fetch = SegmentFetch(self.checkpoint_id, *part)
             requests.append(
-                session.fetch(fetch, partial(self.receive, number), partial(gathered.take, number), deadline)
+                session.fetch(
+                    fetch, partial(self.receive, number), partial(gathered.take, number), deadline, self.places
+                )
             )
         return requests
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import Retryable, TailraceError, Unreachable
 from tailrace.link.backoff import backoff_seconds
 from tailrace.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from tailrace.wire.segment_messages import SegmentFetch
+    pass
 
 
 class Sequence:
@@ -79,41 +79,23 @@ class Request:
         self.tries = 0
 
 
-class PartRequest(Request):
-    """A request for a part of a segment's file, which is handed over as it arrives.
+def given_up(last_error: TailraceError | None, uncertain: bool, in_doubt: bool = False) -> TailraceError:
+    """Returns the error of a request that has no answer in time.
 
-    If the connection breaks, the next one is asked for the rest only. ``receive`` is called with one piece after the
-    other, and so has each byte once. ``patience_s`` is the time from one piece to the next after which it is given up.
+    Args:
+        last_error: The last error of the connection or of an answer, if there is one.
+        uncertain: The node may have the request.
+        in_doubt: An earlier try may have had an effect.
     """
-
-    __slots__ = ("_left", "_receive", "patience_s")
-
-    def __init__(
-        self,
-        fetch: SegmentFetch,
-        receive: Callable[[memoryview], None],
-        done: Answered,
-        deadline: float,
-        patience_s: float,
-    ) -> None:
-        super().__init__(self._encode, self._finish, done, deadline)
-        self.patience_s = patience_s
-        self._left = fetch
-        self._receive = receive
-
-    def add(self, piece: memoryview) -> None:
-        """Hands over a piece that is not the last one. Raises ProtocolError if the answer is too long."""
-        if len(piece) >= self._left.nbytes:
-            raise ProtocolError(f"SEGMENT_DATA: {len(piece)} bytes and more, and {self._left.nbytes} were asked for")
-        self._take(piece)
-
-    def _take(self, piece: memoryview) -> None:
-        fetch = self._left
-        self._left = fetch._replace(offset=fetch.offset + len(piece), nbytes=fetch.nbytes - len(piece))
-        self._receive(piece)
-
-    def _encode(self, id: int) -> bytes:
-        return self._left.encode(id)
-
-    def _finish(self, frame: Frame) -> None:
-        self._take(self._left.decode_answer(frame))
+    if isinstance(last_error, Retryable) and not isinstance(last_error, Unreachable) and not uncertain:
+        return last_error
+    if last_error is not None:
+        text = str(last_error)
+    elif uncertain:
+        text = (
+            "the node has the request and has not answered in time; in a set, writes at level quorum and "
+            "changes of feeds wait for a majority of the members, and `tailrace status` shows who is missing"
+        )
+    else:
+        text = "no answer in time"
+    return Unreachable(f"given up: {text}", outcome="unknown" if uncertain or in_doubt else "not sent")

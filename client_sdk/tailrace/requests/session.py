@@ -10,7 +10,6 @@ chose), and writes carry producer numbers.
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Callable
 from operator import attrgetter
@@ -25,13 +24,14 @@ from tailrace.errors import (
     Retryable,
     TailraceError,
     TooLarge,
-    Unreachable,
 )
 from tailrace.link.backoff import backoff_seconds
-from tailrace.link.rules import is_final
+from tailrace.link.place import Place
+from tailrace.link.rules import Link, is_final
 from tailrace.model import Item, Level, Version
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
-from tailrace.requests.request import Answered, Encode, PartRequest, Request, Sequence
+from tailrace.requests.parts import ArrivingParts, PartRequest, Places
+from tailrace.requests.request import Answered, Encode, Request, Sequence, given_up
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 ID_MAX = 0xFFFFFFFF
 _ORDER = attrgetter("order")
 _COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: one buffer is sent faster than two
-
-
-class Link(enum.Enum):
-    """The state of a session's connection."""
-
-    DOWN = "down"
-    GREETING = "greeting"
-    OPEN = "open"
 
 
 class RequestSession:
@@ -85,8 +77,7 @@ class RequestSession:
         self._requests: dict[Request, None] = {}  # without an answer, in order
         self._unsent: dict[Request, None] = {}
         self._asked = 0
-        self._has_part = False  # bytes of a part have come on this connection
-        self._part_at = 0.0  # when (monotonic) the last of them came, on any connection
+        self._parts = ArrivingParts(clock)
         self._lanes: dict[Lane, None] = {}  # with requests
         self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
         self._by_id: dict[int, Request | WriteRequest] = {}
@@ -106,13 +97,13 @@ class RequestSession:
     def has_progressed(self) -> bool:
         """A request that was sent on the present connection has been answered, or a part of a file has begun."""
         answered = (self._next_id - self._first_id) % ID_MAX > len(self._by_id)
-        return self._link is Link.OPEN and (answered or self._has_part)
+        return self._link is Link.OPEN and (answered or self._parts.have_come)
 
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
         self._first_id = self._next_id
         self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
-        self._has_part = False
+        self._parts.have_come = False
         self._out = [self.hello._replace(session=self._id).encode()]
         self._link = Link.GREETING
         self._misplaced = None
@@ -145,6 +136,25 @@ class RequestSession:
             self._receive(frame)
         if self._misplaced is not None:
             raise self._misplaced
+
+    def place(self) -> Place | None:
+        """Returns a place for the next bytes, if they are of a part; None: ``receive_data`` gets them."""
+        id, left_bytes = self._decoder.begun_piece
+        part = self._part(id) if left_bytes else None
+        buffer = None if part is None else part.next_place()
+        return None if buffer is None else Place(buffer[:left_bytes], self._receive_placed, self.receive_data)
+
+    def _receive_placed(self, piece: memoryview) -> None:
+        frame = self._decoder.receive_piece(piece)
+        part = self._part(frame.id)
+        if part is not None:  # it was not given up meanwhile
+            part.take_place()
+        self._receive(frame)
+
+    def _part(self, id: int) -> PartRequest | None:
+        """Returns the request of this id for a part; None if it was given up, or is another one."""
+        part = self._by_id.get(id)
+        return part if isinstance(part, PartRequest) and part in self._requests else None
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
@@ -208,18 +218,20 @@ class RequestSession:
         return request
 
     def fetch(
-        self, fetch: SegmentFetch, receive: Callable[[memoryview], None], done: Answered, deadline: float
+        self,
+        fetch: SegmentFetch,
+        receive: Callable[[memoryview], None],
+        done: Answered,
+        deadline: float,
+        places: Places | None = None,
     ) -> Request:
         """Queues a request for a part of a file and returns it. ``receive`` gets each piece, in order, as it arrives.
 
+        Pieces come in ``places``, as far as there are some.
+
         While bytes of parts arrive, no part is given up. After them, each has the time from now to ``deadline`` again.
         """
-
-        def take(piece: memoryview) -> None:
-            self._has_part, self._part_at = True, self._clock()
-            receive(piece)
-
-        request = PartRequest(fetch, take, done, deadline, deadline - self._clock())
+        request = self._parts.request(fetch, receive, done, deadline, places)
         self._ask(request)
         return request
 
@@ -300,14 +312,14 @@ class RequestSession:
         """Gives up requests whose deadline has passed."""
         now = self._clock()
         for request in [r for r in self._requests if now >= r.deadline]:
-            if isinstance(request, PartRequest) and now < self._part_at + request.patience_s:
+            if isinstance(request, PartRequest) and self._parts.are_waited_for(request, now):
                 continue
             del self._requests[request]
             self._unsent.pop(request, None)
-            request.done(None, self._given_up(request.sent, request.in_doubt))
+            request.done(None, given_up(self.last_error, request.sent, request.in_doubt))
         for lane in list(self._lanes):
             for write in [w for w in lane.requests() if now >= w.deadline]:
-                lane.fail(write, self._given_up(write.state is WriteState.SENT or write.resend))
+                lane.fail(write, given_up(self.last_error, write.state is WriteState.SENT or write.resend))
             self._look_again(lane)
 
     def withdraw_lane(self, lane: Lane) -> None:
@@ -335,27 +347,12 @@ class RequestSession:
 
     def postpone(self, seconds: float) -> None:
         """Moves all deadlines by ``seconds``, during which the program has moved no bytes."""
-        self._part_at += seconds
+        self._parts.postpone(seconds)
         for request in self._requests:
             request.deadline += seconds
         for lane in self._lanes:
             for write in lane.requests():
                 write.deadline += seconds
-
-    def _given_up(self, uncertain: bool, in_doubt: bool = False) -> TailraceError:
-        reason = self.last_error
-        if isinstance(reason, Retryable) and not isinstance(reason, Unreachable) and not uncertain:
-            return reason
-        if reason is not None:
-            text = str(reason)
-        elif uncertain:
-            text = (
-                "the node has the request and has not answered in time; in a set, writes at level quorum and "
-                "changes of feeds wait for a majority of the members, and `tailrace status` shows who is missing"
-            )
-        else:
-            text = "no answer in time"
-        return Unreachable(f"given up: {text}", outcome="unknown" if uncertain or in_doubt else "not sent")
 
     # Frames
 
@@ -409,8 +406,8 @@ class RequestSession:
     def _receive(self, frame: Frame) -> None:
         opcode, flags, id, body = frame
         if flags & FRAME_GOES_ON:
-            part = self._by_id.get(id)
-            if isinstance(part, PartRequest) and part in self._requests:
+            part = self._part(id)
+            if part is not None:
                 part.add(body)
             return
         if opcode is Opcode.NOOP:

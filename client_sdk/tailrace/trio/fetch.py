@@ -97,7 +97,7 @@ async def _take(runner: RequestRunner, worker: Worker, step: FetchStep) -> Any:
     if isinstance(step, OnDisk):
         return await worker.run(step.function)
     if isinstance(step, Exchange):
-        fetch = FetchParts(step.checkpoint_id, step.parts, partial(worker.post, step.store))
+        fetch = FetchParts(step.checkpoint_id, step.parts, partial(worker.post, step.store), step.buffers)
         try:
             return await runner.ask(fetch)
         finally:

