@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.wire.push_messages import (
@@ -47,6 +47,9 @@ log = logging.getLogger("tailrace.server")
 OFFERS_MAX = 4
 # The parts of an offer that are sent before the first of them is acknowledged.
 WINDOW_PARTS = 2
+# An offer without any answer for so many seconds is made again. A part that was lost on the way, or an answer, must not
+# hold up a partition for ever. A follower that takes longer for a merge answers the next offer that it has the segment.
+ANSWER_SECONDS_MAX = 60.0
 # The longest pause in seconds after a decline or an error.
 PAUSE_SECONDS_MAX = 5.0
 
@@ -59,6 +62,7 @@ class _Offering:
         self.target = target
         self.segment: Segment | None = None
         self.sent = 0
+        self.deadline: trio.CancelScope | None = None  # of the next answer
         self.is_closed = False
         self.tries = 0  # pauses since the last acknowledgement
 
@@ -111,6 +115,8 @@ class SegmentOffers:
         if offering is None or answer.number != offering.target.number or not offering.is_under_way:
             return
         assert offering.segment is not None, "a segment was offered"
+        if offering.deadline is not None:
+            offering.deadline.deadline = trio.current_time() + ANSWER_SECONDS_MAX
         if isinstance(answer, SegmentDecline):
             self._declined(offering, answer)
         elif answer.offset > offering.segment.nbytes:
@@ -176,6 +182,12 @@ class SegmentOffers:
         )
         self._send(message.encode(offering.stream.id))
         self._node.connections.turn_ended()
+        with trio.move_on_after(ANSWER_SECONDS_MAX) as deadline:
+            offering.deadline = deadline
+            await trio.sleep_forever()
+        if deadline is offering.deadline:  # else the offer has ended
+            offering.deadline = None
+            self._failed(offering, Unreachable(f"a replica has not answered for {ANSWER_SECONDS_MAX:g} s"))
 
     def _send(self, *frames: bytes) -> None:
         self._frames += frames
@@ -184,6 +196,9 @@ class SegmentOffers:
     def _let_go(self, offering: _Offering) -> None:
         """Ends the offer that is under way, and lets another partition's begin."""
         segment, offering.segment = offering.segment, None
+        deadline, offering.deadline = offering.deadline, None
+        if deadline is not None:
+            deadline.cancel()
         if segment is not None:
             self._node.storage.pins.unpin(segment)
             self._active -= 1

@@ -26,6 +26,7 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.segment import Segment
+from tailrace_server.serving import segment_offers
 from tailrace_server.serving.segment_offers import SegmentOffers
 from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
@@ -146,6 +147,22 @@ async def test_a_repeated_answer_has_no_effect_while_the_next_offer_is_prepared(
     assert set(reasons) == {DeclineReason.EXISTS}
     assert not errors
     assert all(node.rows("orders") == numbered(0, 40) for node in made)
+
+
+async def test_an_offer_without_an_answer_is_made_again(pushed, monkeypatch):
+    made, feed = pushed
+    leader = await made.settled()
+    monkeypatch.setattr(segment_offers, "ANSWER_SECONDS_MAX", 0.2)
+
+    async def lost(original, number, self, *arguments):
+        return None if number == 1 else await original(self, *arguments)
+
+    parts = once(monkeypatch, PushedSegments, "got_part", lost)
+    await put(feed, numbered(0, 20))
+    await flush(leader)
+    await same_segments(made, "orders")
+    assert len(parts) > 2
+    assert all(node.rows("orders") == numbered(0, 20) for node in made)
 
 
 async def test_a_full_disk_of_a_follower_keeps_the_leader_waiting(pushed, monkeypatch):
