@@ -101,8 +101,19 @@ class ReplicaStreams(PartitionStreams):
             partition = self._waiting.pop(id)
             partition.fail(EndReason.CLOSED, "its segments are copied first")
 
+    def withdraw(self, id: int) -> bool:
+        """Closes the stream of a partition, until `release`. Returns False, and does nothing, if it is not open."""
+        partition = self._partitions[id]
+        if partition.state not in _STREAMING:
+            return False
+        self.close(partition)
+        self._runs.pop(id, None)
+        partition.wait("", self.now, self.now)
+        partition.fail(EndReason.CLOSED, "its segments are copied, because it has fallen behind")
+        return True
+
     def release(self, id: int, position: Position) -> None:
-        """Asks for a partition that was held back, from ``position``."""
+        """Asks for a partition that was held back or withdrawn, from ``position``."""
         partition = self._partitions[id]
         partition.reset_to(position)
         self.wait(partition, partition.reason, self.now)

@@ -356,8 +356,12 @@ class ConsumerSession:
         """Asks again, from ``position`` and after a pause, for a partition whose stream has failed."""
         self._replica_streams.resume(partition, position)
 
+    def withdraw(self, partition: int) -> bool:
+        """Closes the stream of a partition until `release`. Returns False if it is not open."""
+        return self._replica_streams.withdraw(partition)
+
     def release(self, partition: int, position: Position) -> None:
-        """Asks, from ``position``, for a partition that was held back."""
+        """Asks, from ``position``, for a partition that was held back or withdrawn."""
         self._replica_streams.release(partition, position)
 
     def confirm(self, number: int) -> None:

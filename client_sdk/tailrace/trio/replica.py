@@ -64,8 +64,21 @@ class ReplicaStream(Stream):
         """Asks for a partition again after a `StreamFailed`, from ``position``, after a pause."""
         self._session.resume(partition, position)
 
+    def withdraw(self, partition: int) -> bool:
+        """Closes the stream of a partition until `release`. Returns False, and does nothing, if it is not open.
+
+        Events of the closed stream may still come. The first event behind them is an Agreed, Rollback or StreamFailed
+        that follows `release`.
+        """
+        is_closed = self._session.withdraw(partition)
+        self._send()
+        return is_closed
+
     def release(self, partition: int, position: Position) -> None:
-        """Asks for a partition that ``hold`` has named, from ``position``. Sent at once; never waits."""
+        """Asks for a partition that ``hold`` has named, or that was withdrawn, from ``position``.
+
+        Sent at once; never waits.
+        """
         self._session.release(partition, position)
         self._send()
 

@@ -43,9 +43,10 @@ class FarPartitions:
         roll_back: Callable[[Partition, int], Awaitable[int]],
         apply: Callable[[Event | ReplicaEvent], Awaitable[None]],
         is_stopped: Callable[[], bool],
-        is_pushed: bool,
+        *,
+        follows: bool,
     ) -> None:
-        """``feed`` is pulled from ``address``, whose role has to be ``state``. If it ``is_pushed``, nothing is copied.
+        """``feed`` is pulled from ``address``, whose role has to be ``state``. ``follows``: not for a promotion.
 
         ``replica`` streams rows ahead of segments; None: no rows come ahead, and those that have are left alone.
         ``apply`` applies an event as if it came by the stream. The others are those of `CatchUp`.
@@ -53,12 +54,16 @@ class FarPartitions:
         self._node = node
         self._feed = feed
         self._address = address
-        self._state = state
+        self.state = state
         self._replica = replica
         self._roll_back = roll_back
         self._apply = apply
         self._is_stopped = is_stopped
-        self._is_pushed = is_pushed
+        # A leader pushes the segments of a feed in mode segment.
+        self.may_copy = feed is not node.feeds.system and not (follows and feed.by_segments)
+        self._nursery: trio.Nursery | None = None
+        self._peer: HelloOk | None = None
+        self._release: Callable[[Partition], None] | None = None
         self._failure: Exception | None = None
         self._partitions: dict[Partition, tuple[CatchUpCase, LeaderPartition]] = {}
         self._held: set[int] = set()  # the partitions that are not streamed yet
@@ -75,8 +80,8 @@ class FarPartitions:
         ahead, bytes_min = self._node.storage.ahead, self._node.config.replication.catch_up_bytes_min
         for partition in partitions:
             leader = LeaderPartition.from_json(told[partition.id])
-            case = choose(partition.high_seq, partition.log, leader, bytes_min, self._state)
-            if self._feed is self._node.feeds.system or self._is_pushed:
+            case = choose(partition.high_seq, partition.log, leader, bytes_min, self.state)
+            if not self.may_copy:
                 case = CatchUpCase.TURNED_OFF
             if case.by_segments or (self._replica is not None and ahead.find(partition) is not None):
                 self._partitions.setdefault(partition, (case, leader))
@@ -93,44 +98,58 @@ class FarPartitions:
         Raises the errors of ``stream``, and NoSpace, NotDurable or OSError if rows that came ahead cannot be written,
         or if the manifest of a partition may be of another chain and cannot be written: no row may come then.
         """
+        self._peer, self._release = peer, release
         # Errors are raised outside of the nursery, which would wrap them in a group.
-        async with trio.open_nursery() as nursery:
-            for partition in self._partitions:
-                nursery.start_soon(self._catch_up, partition, peer, release, nursery.cancel_scope)
+        async with trio.open_nursery() as self._nursery:
+            for partition in list(self._partitions):
+                self.begin(partition)
             try:
                 await stream()
             except Exception as error:
                 self._failure = error
-            nursery.cancel_scope.cancel()
+            self._nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
 
-    async def _catch_up(
-        self, partition: Partition, peer: HelloOk, release: Callable[[Partition], None], all: trio.CancelScope
-    ) -> None:
-        node, (case, leader) = self._node, self._partitions[partition]
-        at = self._address, peer.role, peer.term
+    def begin(self, partition: Partition) -> None:
+        """Copies the segments of a partition that has no stream, beside the stream of the others.
+
+        Rows come ahead of them only if the stream of the partition has not begun yet.
+        """
+        self.start_soon(self._catch_up, partition)
+
+    def start_soon(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Runs a task that raises nothing beside the stream. It is cancelled when the stream ends."""
+        assert self._nursery is not None, "the stream has begun"
+        self._nursery.start_soon(task, *arguments)
+
+    async def _catch_up(self, partition: Partition) -> None:
+        assert self._peer is not None
+        assert self._nursery is not None
+        assert self._release is not None
+        node, (case, leader) = self._node, self._partitions.pop(partition, (CatchUpCase.FAR_BEHIND, None))
+        at = self._address, self._peer.role, self._peer.term
         rows = None
-        if self._replica is not None:
+        if self._replica is not None and leader is not None:
             rows = AheadStream(node, self._feed, partition, *at, self._replica, self._is_stopped)
         try:
-            if rows is not None:
+            if rows is not None and leader is not None:
                 await node.storage.ahead.settle(partition, leader.log, leader.high_seq)
             if case.by_segments:
                 await CatchUp(node, partition, *at, self._roll_back, self._is_stopped, rows).run()
         except (TailraceError, OSError) as error:
             log.warning(
-                "partition %s of feed %s is streamed from %s, without segments first: %s",
+                "partition %s of feed %s is streamed from %s, without its segments: %s",
                 *(partition.id, self._feed.info.name, self._address, error),
             )
         try:
             await node.storage.installer.settle(partition)
-            if rows is not None and not self._is_stopped():
+            if rows is not None and leader is not None and not self._is_stopped():
                 await apply_ahead(node, partition, leader.log, rows.leader_seqs, self._apply, self._is_stopped)
         except (TailraceError, OSError) as error:
             self._failure = error
-            all.cancel()
+            self._nursery.cancel_scope.cancel()
             return
         if not self._is_stopped():
             self._held.discard(partition.id)
-            release(partition)
+            self._release(partition)

@@ -7,6 +7,7 @@
     a pushed segment    parts ──> a file, installed in the chain (pushed_segments.py)    ──> acknowledged
     ROLLBACK        ──> the rows above it are removed; the stream goes on from there
     far behind      ──> the leader's segments are copied first (far_partitions.py), while the others stream
+    falls behind    ──> its stream is given up, and the leader's segments are copied (lagging_partitions.py)
 
 ``stop`` ends it at once. After that it changes and acknowledges nothing, except that ``run`` finishes a segment or a
 rollback that is being installed.
@@ -15,9 +16,9 @@ rollback that is being installed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -56,10 +57,11 @@ from tailrace_server.partition.replica_apply import (
 )
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.far_partitions import FarPartitions
+from tailrace_server.replication.lagging_partitions import LaggingPartitions
 from tailrace_server.replication.peers import host_of
 from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
 from tailrace_server.replication.pushed_segments import PushedSegments
-from tailrace_server.upkeep.rollback import roll_back
+from tailrace_server.upkeep.rollback import roll_back_to_common
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
 if TYPE_CHECKING:
@@ -130,11 +132,13 @@ class ReplicaPuller:
         self._fillings: dict[int, SnapshotSegment] = {}
         segments = PushedSegments(node, leadership, feed)
         self._pushed = PushedPartitions(segments, node.storage.receive_failures, self._answer_push)
-        is_pushed = feed.by_segments and until is None  # the leader pushes its segments then
+        self._roll_back_to = partial(roll_back_to_common, node.storage, on_shortfall=leadership.on_shortfall)
         self._far = FarPartitions(
             *(node, feed, address, state, replica if until is None else None),
-            *(self._roll_back_to, self._apply, lambda: self._stopped, is_pushed),
+            *(self._roll_back_to, self._apply, lambda: self._stopped),
+            follows=until is None,
         )
+        self._lagging = LaggingPartitions(node, feed, address, self._far, is_on=until is None)
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -207,12 +211,8 @@ class ReplicaPuller:
             until=self._until,
             window_bytes=WINDOW_BYTES,
             timeout_s=node.config.replication.step_timeout_s,
-            hold=self._choose_far,
+            hold=lambda told: self._far.choose(self._partitions, told),
         )
-
-    def _choose_far(self, told: Sequence[Any]) -> frozenset[int]:
-        """Returns the partitions whose segments are copied first, by the other node's partition map."""
-        return self._far.choose(self._partitions, told)
 
     def _release(self, partition: Partition) -> None:
         """Asks for the stream of a partition whose segments are here, or could not be copied."""
@@ -236,24 +236,28 @@ class ReplicaPuller:
                 return
             if turn_ends_at is None:  # the wait is over
                 turn_ends_at = monotonic() + TURN_SECONDS
-            match event:
-                case Mutations():
-                    await self._take(event)
-                case LeaderSeqs():
-                    self.feed.partitions[event.partition].set_leader_seqs(event.durable_seq, event.quorum_seq)
-                    if self._node.storage.memory.is_full:
-                        self._node.storage.flusher.wake()
-                case StreamFailed():
-                    await self._stream_failed(stream, event)
-                case SegmentOffered() | SegmentTransit():
-                    await self._take_pushed(event, self.feed.partitions[event.partition])
-                case LeaderCheck():
-                    # A promise of a higher term would have stopped this.
-                    stream.confirm(event.number)
-                case Rollback():
-                    await self._roll_back(stream, event)
-                case _:
-                    await self._apply(event)
+            if not self._lagging.given_up or not self._lagging.is_stale(event):
+                match event:
+                    case Mutations():
+                        await self._take(event)
+                    case LeaderSeqs():
+                        self.feed.partitions[event.partition].set_leader_seqs(event.durable_seq, event.quorum_seq)
+                        self._lagging.told(self.feed.partitions[event.partition], event.durable_seq)
+                        if self._node.storage.memory.is_full:
+                            self._node.storage.flusher.wake()
+                    case StreamFailed():
+                        await self._stream_failed(stream, event)
+                    case SegmentOffered() | SegmentTransit():
+                        await self._take_pushed(event, self.feed.partitions[event.partition])
+                    case LeaderCheck():
+                        # A promise of a higher term would have stopped this.
+                        stream.confirm(event.number)
+                    case Rollback():
+                        await self._roll_back(stream, event)
+                    case _:
+                        await self._apply(event)
+            if self._lagging.chosen:
+                self._lagging.give_up(stream, self._forget_gathered)
             if not stream.has_event():
                 turn_ends_at = None
                 await self._caught_up()
@@ -281,8 +285,7 @@ class ReplicaPuller:
 
     def _has_fetched(self) -> bool:
         """Returns whether all is here that can be fetched. The stream itself only ends if no partition has failed."""
-        until = self._until
-        if until is None or not self.failed:
+        if (until := self._until) is None or not self.failed:
             return False
         left = (partition for partition in self._partitions if partition.id not in self.failed)
         return all(partition.id in self._logs and partition.high_seq >= until[partition.id] for partition in left)
@@ -299,6 +302,8 @@ class ReplicaPuller:
         if self._stopped:
             return
         self._logs[event.partition] = event.log
+        self._durable_logs.pop(event.partition, None)  # the last stream may have been over when it was acknowledged
+        self.acknowledged.pop(event.partition, None)
         # Producers that another leader has announced for blocks that have not come do not hold for the blocks that
         # follow now.
         settle_producers(partition, self._node.storage.journal, self._node.clock.monotonic())
@@ -327,7 +332,7 @@ class ReplicaPuller:
             if self._on_acknowledged is not None:
                 self._on_acknowledged()
         if self._until is None:
-            stream.resume(*self._position(partition))
+            self._lagging.failed(partition, event.reason, lambda: stream.resume(*self._position(partition)))
 
     def _forget_gathered(self, partition: Partition) -> None:
         """Drops the blocks gathered for a run: the partition is asked for anew, and they come again."""
@@ -335,6 +340,7 @@ class ReplicaPuller:
         self._published.pop(partition.id, None)
         if filling is not None:
             filling.abandon()
+        self._lagging.forget(partition)
         self._durable_logs.pop(partition.id, None)
         self.acknowledged.pop(partition.id, None)
 
@@ -346,9 +352,7 @@ class ReplicaPuller:
         node, now = self._node, self._node.clock.monotonic()
         if self._pushed.is_receiving(partition):
             await self._take_pushed(event, partition)
-        elif (
-            partition.id in self._fillings or partition.id in self._published
-        ):  # all of it is there at once, or nothing
+        elif partition.id in self._fillings or partition.id in self._published:  # all comes at once, or nothing
             expect_producers(partition, event.value, event.seq, now)
         else:
             apply_producers(partition, event.value, event.seq, node.storage.journal, now)
@@ -378,6 +382,7 @@ class ReplicaPuller:
 
     async def _take(self, event: Mutations) -> None:
         node, partition, block = self._node, self.feed.partitions[event.partition], event.block
+        self._lagging.received(partition, block)
         if block.header.first_seq < event.first_seq:
             block = cut_above(block, event.first_seq - 1)
         filling = self._fillings.get(partition.id)
@@ -507,22 +512,9 @@ class ReplicaPuller:
         self._forget_gathered(partition)
         log.warning(
             "partition %s of feed %s goes back from seq %s to %s: %s has another history above, or keeps less of it",
-            partition.id,
-            self.feed.info.name,
-            partition.high_seq,
-            event.seq,
-            self._address,
+            *(partition.id, self.feed.info.name, partition.high_seq, event.seq, self._address),
         )
         with trio.CancelScope(shield=True):
             point = await self._roll_back_to(partition, event.seq)
         if not self._stopped:
             stream.settle(event, point)
-
-    async def _roll_back_to(self, partition: Partition, seq: int) -> int:
-        """Rolls back to ``seq``, the last one in common with the other node, or below. Returns the seq reached."""
-        # The log keeps the branches that hold rows at or below the seq, else its oldest, which stands for the others.
-        left = [entry for entry in partition.log if entry.base < seq]
-        if seq and not left:
-            left = list(partition.log[-1:])
-        on_shortfall = self._leadership.on_shortfall
-        return await roll_back(self._node.storage, partition, seq, FailoverLog(left), on_shortfall)

@@ -99,6 +99,17 @@ async def roll_back(
         return await _roll_back(storage, partition, seq, log_left, on_shortfall)
 
 
+async def roll_back_to_common(storage: Storage, partition: Partition, seq: int, on_shortfall: OnShortfall) -> int:
+    """Rolls back to ``seq``, the last one in common with another node, or below. Returns and raises as `roll_back`.
+
+    The log keeps the branches that hold rows at or below ``seq``, else its oldest, which stands for the others.
+    """
+    left = [entry for entry in partition.log if entry.base < seq]
+    if seq and not left:
+        left = list(partition.log[-1:])
+    return await roll_back(storage, partition, seq, FailoverLog(left), on_shortfall)
+
+
 async def _roll_back(
     storage: Storage, partition: Partition, seq: int, log_left: FailoverLog, on_shortfall: OnShortfall
 ) -> int:
