@@ -34,7 +34,7 @@ from tailrace.consuming.events import (
     SnapshotStart,
     StreamFailed,
 )
-from tailrace.errors import Forbidden, ProtocolError, StreamEnded, TailraceError
+from tailrace.errors import Forbidden, ProtocolError, StreamEnded
 from tailrace.link.address import Address
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
@@ -52,7 +52,6 @@ from tailrace_server.partition.replica_apply import (
     apply_producers,
     apply_sinks,
     expect_producers,
-    follow_log,
     settle_producers,
 )
 from tailrace_server.replication.eligibility import why_other_cluster
@@ -61,6 +60,7 @@ from tailrace_server.replication.lagging_partitions import LaggingPartitions
 from tailrace_server.replication.peers import host_of
 from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
 from tailrace_server.replication.pushed_segments import PushedSegments
+from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
 from tailrace_server.upkeep.rollback import roll_back_to_common
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
@@ -113,7 +113,6 @@ class ReplicaPuller:
             on_acknowledged: called after each acknowledgement.
         """
         self.feed = feed
-        self.acknowledged: dict[int, int] = {}  # by partition, on the other one's newest branch
         self.failed: dict[int, StreamFailed] = {}  # by partition: the other node's last failure to stream it
         self._node = node
         self._leadership = leadership
@@ -123,12 +122,11 @@ class ReplicaPuller:
         self._until = until
         self._on_snapshot = on_snapshot
         self._on_acknowledged = on_acknowledged
+        self._acknowledgements = ReplicaAcknowledgements(node, on_acknowledged)
         self._stopped = False
         self._scope = trio.CancelScope()
         self.ended = trio.Event()
         self._stream: ReplicaStream | None = None
-        self._logs: dict[int, FailoverLog] = {}
-        self._durable_logs: dict[int, FailoverLog] = {}  # of our own partitions, as far as they are on the disk
         self._fillings: dict[int, SnapshotSegment] = {}
         segments = PushedSegments(node, leadership, feed)
         self._pushed = PushedPartitions(segments, node.storage.receive_failures, self._answer_push)
@@ -142,6 +140,11 @@ class ReplicaPuller:
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
+    def acknowledged(self) -> Mapping[int, int]:
+        """The acknowledged seqs by partition, on the other node's newest branch."""
+        return self._acknowledgements.seqs
+
+    @property
     def _partitions(self) -> list[Partition]:
         """The partitions that are pulled. Those that this node cannot read are left out; status tells of them."""
         if self._until is None:
@@ -153,6 +156,7 @@ class ReplicaPuller:
         """Stops pulling and acknowledging. ``ended`` is set once no step is under way."""
         self._stopped = True
         self._stream = None
+        self._acknowledgements.end()
         self._scope.cancel()
         for partition in self._partitions:
             partition.report_durable(None)
@@ -193,8 +197,9 @@ class ReplicaPuller:
             return
         self._stream = stream
         if self._until is None:
+            self._acknowledgements.begin(stream.acknowledge)
             for partition in self._partitions:
-                partition.report_durable(partial(self._acknowledge, partition))
+                partition.report_durable(partial(self._acknowledgements.acknowledge, partition))
 
     def _open(self) -> ReplicaStream:
         node = self._node
@@ -288,7 +293,9 @@ class ReplicaPuller:
         if (until := self._until) is None or not self.failed:
             return False
         left = (partition for partition in self._partitions if partition.id not in self.failed)
-        return all(partition.id in self._logs and partition.high_seq >= until[partition.id] for partition in left)
+        return all(
+            self._acknowledgements.knows(partition) and partition.high_seq >= until[partition.id] for partition in left
+        )
 
     async def _caught_up(self) -> None:
         """Commits the rows that have arrived, and writes those that were gathered for segments."""
@@ -301,13 +308,10 @@ class ReplicaPuller:
         await self._pushed.end(partition)
         if self._stopped:
             return
-        self._logs[event.partition] = event.log
-        self._durable_logs.pop(event.partition, None)  # the last stream may have been over when it was acknowledged
-        self.acknowledged.pop(event.partition, None)
         # Producers that another leader has announced for blocks that have not come do not hold for the blocks that
         # follow now.
         settle_producers(partition, self._node.storage.journal, self._node.clock.monotonic())
-        self._follow_log(partition)
+        self._acknowledgements.agreed(partition, event.log)
         if self._until is not None:
             # No leader announces these seqs: the rows that are fetched are on the other node's disk.
             partition.set_leader_seqs(self._until[partition.id], 0)
@@ -341,8 +345,7 @@ class ReplicaPuller:
         if filling is not None:
             filling.abandon()
         self._lagging.forget(partition)
-        self._durable_logs.pop(partition.id, None)
-        self.acknowledged.pop(partition.id, None)
+        self._acknowledgements.forget(partition)
 
     async def _told_producers(self, event: Producers, partition: Partition) -> None:
         """Notes the producers of the following blocks, which do not name theirs.
@@ -366,15 +369,15 @@ class ReplicaPuller:
     # Pushed segments
 
     async def _take_pushed(self, event: PushMessage, partition: Partition) -> None:
-        await self._pushed.take(partition, event, self._logs[partition.id])
+        await self._pushed.take(partition, event, self._acknowledgements.log_of(partition))
 
     def _answer_push(self, partition: Partition, answer: SegmentAnswer) -> None:
         if self._stopped or self._stream is None:
             return
         if isinstance(answer, SegmentAck) and not self._pushed.is_transferring(partition):  # all of it is installed
             self.failed.pop(partition.id, None)
-            self._follow_log(partition)
-            self._acknowledge(partition)
+            self._acknowledgements.adopt(partition)
+            self._acknowledgements.acknowledge(partition)
         self._stream.answer_segment(partition.id, answer)
         self._node.connections.turn_ended(self)
 
@@ -416,41 +419,10 @@ class ReplicaPuller:
     def _taken(self, partition: Partition) -> None:
         """Commits journaled rows soon, and flushes them some day."""
         node = self._node
-        self._follow_log(partition)
+        self._acknowledgements.adopt(partition)
         node.storage.wrote(partition)
         if self._until is None:
             node.storage.committer.hurry()
-
-    def _follow_log(self, partition: Partition) -> None:
-        """Adopts the entries of the leader's log that have begun at or below the held rows.
-
-        They are acknowledged once durable.
-        """
-        node, found = self._node, self._logs[partition.id]
-        if partition.log != found:
-            follow_log(partition, found, node.storage.journal, node.clock.monotonic())
-        if self._durable_logs.get(partition.id) != partition.log:
-            node.storage.committer.when_durable(partial(self._log_is_durable, partition, partition.log))
-
-    def _log_is_durable(self, partition: Partition, found: FailoverLog, error: TailraceError | None) -> None:
-        if error is None and not self._stopped:
-            self._durable_logs[partition.id] = found
-            self._acknowledge(partition)
-
-    def _acknowledge(self, partition: Partition) -> None:
-        """Acknowledges the durable seq of the partition, if that is on the other node's newest branch."""
-        wanted = self._logs.get(partition.id)
-        if self._stream is None or self._until is not None or not wanted:
-            return
-        held = self._durable_logs.get(partition.id)
-        seq = partition.durable_seq
-        if held is None or held.branch != wanted.branch or seq < wanted[0].base:
-            return
-        if self.acknowledged.get(partition.id) != seq:
-            self.acknowledged[partition.id] = seq
-            self._stream.acknowledge(partition.id, wanted.branch, seq)
-            if self._on_acknowledged is not None:
-                self._on_acknowledged()
 
     # Snapshots
 
@@ -495,12 +467,12 @@ class ReplicaPuller:
             self._taken(partition)
         with trio.CancelScope(shield=True):
             if filling is not None:
-                await filling.finish(self._logs[partition.id])
+                await filling.finish(self._acknowledgements.log_of(partition))
         if self._stopped:
             return
         if filling is not None:
-            self._follow_log(partition)
-            self._acknowledge(partition)
+            self._acknowledgements.adopt(partition)
+            self._acknowledgements.acknowledge(partition)
         if self._on_snapshot is not None:
             self._on_snapshot()
 

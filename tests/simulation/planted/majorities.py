@@ -18,10 +18,10 @@ _agreed, _take = ReplicaPuller._agreed, ReplicaPuller._take
 _visible_seq = Partition.visible_seq
 
 
-def _acknowledge_at_once(puller, event, partition):
+async def _acknowledge_at_once(puller, event, partition):
     """Acknowledges all durable rows as soon as a leader is found, of any branch."""
     branch, seq = partition.log.branch, partition.durable_seq
-    _agreed(puller, event, partition)
+    await _agreed(puller, event, partition)
     if branch and puller._stream is not None and puller._until is None:
         puller._stream.acknowledge(partition.id, branch, min(seq, event.high_seq))
 
@@ -36,7 +36,8 @@ def _count_any_branch(acknowledgements, voter, branch, seq, log):
 async def _acknowledge_before_fsync(puller, event):
     """Acknowledges rows before they are on the follower's disk."""
     await _take(puller, event)
-    number, partition, wanted = event.partition, puller.feed.partitions[event.partition], puller._logs[event.partition]
+    number, partition = event.partition, puller.feed.partitions[event.partition]
+    wanted = puller._acknowledgements.log_of(partition)
     if puller._stream is None or puller._until is not None or number in puller._fillings:
         return
     if partition.log.branch == wanted.branch and partition.high_seq >= wanted[0].base:

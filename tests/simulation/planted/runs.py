@@ -21,18 +21,19 @@ async def _keep_what_came(puller, event):
     if filling is None or filling._seq == filling.last_seq:
         return
     last_seq, filling.last_seq = filling.last_seq, filling._seq
-    await filling.finish(puller._logs[number])
-    puller._follow_log(partition)
+    await filling.finish(puller._acknowledgements.log_of(partition))
+    puller._acknowledgements.adopt(partition)
     puller._fillings[number] = SnapshotSegment(
         node.storage, partition, partition.high_seq, last_seq, filling._purge_seq
     )
-    puller._acknowledge(partition)
+    puller._acknowledgements.acknowledge(partition)
 
 
 async def _acknowledge_inside(puller, event):
     """Acknowledges each block of a run when it comes."""
     await _take(puller, event)
-    filling, wanted = puller._fillings.get(event.partition), puller._logs[event.partition]
+    filling = puller._fillings.get(event.partition)
+    wanted = puller._acknowledgements.log_of(puller.feed.partitions[event.partition])
     if filling is not None and puller._stream is not None and puller._until is None and filling._seq >= wanted[0].base:
         puller._stream.acknowledge(event.partition, wanted.branch, filling._seq)
 

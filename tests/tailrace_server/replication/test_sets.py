@@ -39,6 +39,7 @@ from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.promotion_forecast import forecast_of
+from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.serving import member_requests
 from tailrace_server.serving.member_requests import TURNS_MAX
@@ -747,16 +748,16 @@ async def test_a_member_whose_disk_was_replaced_has_no_vote_before_it_has_caught
 async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_not_made(members, monkeypatch):
     """The end of the list of feeds is late: by then it holds the row of a feed of which it has nothing."""
     late, told = trio.Event(), trio.Event()
-    snapshot_ended, acknowledge = ReplicaPuller._snapshot_ended, ReplicaPuller._acknowledge
+    snapshot_ended, acknowledge = ReplicaPuller._snapshot_ended, ReplicaAcknowledgements.acknowledge
 
     async def end_late(puller, partition):
         if puller.feed is new.node.feeds.system and partition.high_seq == 2:
             await late.wait()
         await snapshot_ended(puller, partition)
 
-    def note(puller, partition):
-        acknowledge(puller, partition)
-        if puller.feed is new.node.feeds.system and partition.durable_seq == 2:
+    def note(acknowledgements, partition):
+        acknowledge(acknowledgements, partition)
+        if partition in new.node.feeds.system.partitions and partition.durable_seq == 2:
             told.set()
 
     async with members.client() as client:
@@ -770,7 +771,7 @@ async def test_a_replaced_disk_has_no_vote_while_a_feed_that_it_was_told_of_is_n
     await new.stop()
     new.replace_disk()
     monkeypatch.setattr(ReplicaPuller, "_snapshot_ended", end_late)
-    monkeypatch.setattr(ReplicaPuller, "_acknowledge", note)
+    monkeypatch.setattr(ReplicaAcknowledgements, "acknowledge", note)
     await new.start()
     await until(lambda: told.is_set() or new.member.local.votes)
     await until(lambda: new.seqs("elder") == [0] or new.member.local.votes)
