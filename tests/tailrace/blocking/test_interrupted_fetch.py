@@ -4,6 +4,7 @@ import pytest
 
 from tailrace.blocking.fetch import _take
 from tailrace.copies.fetch import Exchange
+from tailrace.copies.part_buffers import PartBuffers
 from tailrace.errors import Unreachable
 
 
@@ -33,13 +34,17 @@ def test_no_piece_takes_the_place_of_one_that_an_interrupt_has_lost():
         stored.append(bytes(piece))
 
     with pytest.raises(KeyboardInterrupt):
-        _take(Runner(), Exchange(b"c" * 16, [(b"s" * 16, 0, 11)], store), None)
+        _take(Runner(), Exchange(b"c" * 16, [(b"s" * 16, 0, 11)], store, PartBuffers(1)), None)
     assert stored == [b"one"]
 
 
 def test_what_came_before_an_error_is_stored():
     stored = []
-    step = Exchange(b"c" * 16, [(b"s" * 16, 0, 11)], lambda number, piece: stored.append(bytes(piece)))
+
+    def store(number, piece):
+        stored.append(bytes(piece))
+
+    step = Exchange(b"c" * 16, [(b"s" * 16, 0, 11)], store, PartBuffers(1))
     with pytest.raises(Unreachable):
         _take(Runner(Unreachable("the node has gone")), step, None)
     assert stored == [b"one", b"two", b"three"]
