@@ -17,6 +17,8 @@ from tailrace.errors import BadSegment, ProtocolError, StreamEnded, TailraceErro
 from ..checks.fetched import CopyChecks
 from .process import PATIENT_S, Process, host_of
 
+# The longest time of a stream behind a copy. Its only node may have come to lead for good, and then it waits for ever.
+STREAM_SECONDS_MAX = 10.0
 # How long a call of the disk takes.
 DISK_SECONDS = (0, 0, 0.001, 0.01)
 
@@ -128,7 +130,8 @@ class FetchingProcess(Process):
             return False
         self._checks.check_fetched(fetched, begun)
         if self.random.random() < 0.3 and not is_last:
-            await self._go_on_by_stream(feed)
+            with trio.move_on_after(STREAM_SECONDS_MAX):
+                await self._go_on_by_stream(feed)
         return not any(partition.is_behind for partition in fetched.partitions.values())
 
     async def _try(self, feed, chosen, begun, *, is_last):
