@@ -275,9 +275,9 @@ def copied(monkeypatch):
     """The partitions whose segments were read."""
     copied, begin = [], PartitionCatchUp.begin
 
-    def noted(copy, told, files):
+    def noted(copy, told, *arguments):
         copied.append(told.partition)
-        begin(copy, told, files)
+        begin(copy, told, *arguments)
 
     monkeypatch.setattr(PartitionCatchUp, "begin", noted)
     return copied
