@@ -269,7 +269,7 @@ def survivor(disk):
 FATES = [None, KEEP, LOSE, *range(6)]
 
 
-@pytest.mark.parametrize("fate", FATES, ids=str)
+@pytest.mark.parametrize("fate", FATES, ids=["dies", "keeps", "loses", *map(str, range(6))])
 def test_a_crash_at_any_call_leaves_the_state_before_a_step_or_after_it(fate):
     """None: the process is killed. Else the power fails: numbers are seeds of what is left."""
     number, crashed = 0, True
