@@ -101,6 +101,10 @@ class Installer:
             self._unsure.add(partition)
             log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
 
+    def is_unsure(self, partition: Partition) -> bool:
+        """Returns whether the manifest on disk is perhaps of a chain that was not installed."""
+        return partition in self._unsure
+
     async def settle(self, partition: Partition) -> None:
         """Writes the manifest if the one on disk is perhaps of a chain that was not installed. OSError, NoSpace.
 

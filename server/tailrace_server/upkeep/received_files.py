@@ -10,7 +10,7 @@ they are segments of a chain that is still coming.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 import xxhash
@@ -195,9 +195,11 @@ class PartitionFiles:
 class ReceivedFiles:
     """The received files of a node, by partition. A node has one."""
 
-    def __init__(self, host: Host, store: ManifestStore) -> None:
+    def __init__(self, host: Host, store: ManifestStore, is_unsure: Callable[[Partition], bool]) -> None:
+        """``is_unsure`` returns whether the manifest on disk may name received files that were not installed."""
         self._host = host
         self._store = store
+        self._is_unsure = is_unsure
         self._files: dict[Partition, PartitionFiles] = {}
         self._limiter: trio.CapacityLimiter | None = None
 
@@ -239,8 +241,12 @@ class ReceivedFiles:
                 self._files.pop(partition, None)
 
     async def expire(self) -> None:
-        """Removes the files to which nothing was added for UNUSED_SECONDS. OSError."""
+        """Removes the files to which nothing was added for UNUSED_SECONDS. OSError.
+
+        Files that the manifest on disk may name stay: after a crash the start would need them.
+        """
         oldest = self._host.clock.monotonic() - UNUSED_SECONDS
         for partition, files in list(self._files.items()):
-            if not files.in_use and files.used_at <= oldest and self._files.get(partition) is files:
+            is_old = not files.in_use and files.used_at <= oldest
+            if is_old and not self._is_unsure(partition) and self._files.get(partition) is files:
                 await self.discard(partition)

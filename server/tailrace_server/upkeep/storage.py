@@ -91,7 +91,7 @@ class Storage:
         self.flusher.count_partitions = catalog.count_partitions
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
         self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
-        self.received = ReceivedFiles(host, store)
+        self.received = ReceivedFiles(host, store, self.installer.is_unsure)
         self.ahead = AheadFiles(host, store, self.received)
         self.receive_failures = ReceiveFailures(host.clock)
         self.compactor = Compactor(

@@ -8,6 +8,8 @@ from tests.tailrace_server.replication.made_set import REPLICATION, make_set, un
 
 from tailrace.block import encode_block
 from tailrace.errors import UnknownCheckpoint
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.manifest import ManifestStore
 from tailrace_server.replication import catching_up
 from tailrace_server.state.last_batches import to_json
 from tailrace_server.upkeep import received_files
@@ -356,4 +358,38 @@ async def test_a_manifest_that_may_name_another_chain_is_written_before_rows_com
         members[2].node.storage.installer._unsure.add(partition)
         await members[2].promote()
         assert partition not in members[2].node.storage.installer._unsure
+        assert check_level(members) == numbered(0, 255)
+
+
+async def test_files_that_the_manifest_on_disk_may_name_stay(members, monkeypatch):
+    """The disk takes a manifest, and then refuses for long. After a crash the start needs the segments in it."""
+    async with members.client() as client:
+        await away(members, client)
+        write, refused = ManifestStore.write, []
+
+        def refuse(store, manifest):
+            if store is not members[2].node.storage.store or manifest.feed_id == SYSTEM_FEED_ID:
+                write(store, manifest)
+                return
+            if manifest.flushed_seq == 250 and not refused:
+                write(store, manifest)  # it has its name, and nobody knows whether that is durable
+                refused.append(manifest)
+            if refused:
+                raise OSError("the disk refuses")
+            write(store, manifest)
+
+        with monkeypatch.context() as full:
+            full.setattr(ManifestStore, "write", refuse)
+            await members[2].start()
+            await until(lambda: refused)
+            storage = members[2].node.storage
+            [partition] = members[2].node.feeds.named("orders").partitions
+            await until(lambda: partition in storage.installer._unsure)
+            await until(lambda: not storage.received.of(partition).in_use)
+            full.setattr(received_files, "UNUSED_SECONDS", 0.0)
+            await storage.received.expire()
+            await members[2].kill()
+        await members[2].start()
+        await members.level("orders")
+        assert members[2].node.feeds.named("orders").partitions[0].damage is None
         assert check_level(members) == numbered(0, 255)
