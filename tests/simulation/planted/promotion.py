@@ -109,7 +109,7 @@ def _step_down_for_leaders_only(term, placement_id, answers, founders):
 
 def _promise_whoever_led(promoting, answers):
     """Requires of no candidate that it knows the last leader."""
-    promoting._last_led = None
+    promoting._last_led = promoting._promises._last_led = None
 
 
 # A member without a vote has a word in who leads, and with what.
