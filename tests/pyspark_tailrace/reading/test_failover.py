@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.pyspark_tailrace.reading.conftest import Query
 from tests.pyspark_tailrace.reading.test_partition_reader import keys
-from tests.tailrace_server.replication.test_sets import numbered, put
+from tests.tailrace_server.replication.made_set import numbered
+from tests.tailrace_server.replication.test_sets import put
 
 from tailrace import StreamEnded
 

@@ -12,6 +12,7 @@ from tailrace.link.address import Address
 from tailrace_server.config import Config
 from tailrace_server.node.start import recover
 from tailrace_server.partition.branching import begin_branch
+from tailrace_server.replication import catching_up
 from tailrace_server.runtime.host import Host
 
 # Nobody listens there: the addresses that two replicas made by hand say that they have.
@@ -75,3 +76,17 @@ async def source_and_replica(tmp_path, nursery):
     await source.start()
     await replica.start()
     return source, replica
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """The partitions whose segments were installed, in order, with the seqs that they stood at before and after."""
+    installed, install = [], catching_up.install_received_chain
+
+    async def noted(storage, partition, received):
+        before = partition.high_seq
+        await install(storage, partition, received)
+        installed.append((partition.id, before, partition.high_seq))
+
+    monkeypatch.setattr(catching_up, "install_received_chain", noted)
+    return installed

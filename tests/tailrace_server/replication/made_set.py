@@ -195,6 +195,18 @@ class MadeSet:
         return tailrace.connect(self.url, **({"retry_for": 60} | options))
 
 
+def numbered(first, count):
+    """Rows with the keys and values of ``count`` numbers."""
+    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
+
+
+async def put(feed, rows, level="quorum"):
+    """Writes ``rows`` in batches, and returns when they have reached ``level``."""
+    async with feed.writer(level=level) as writer:
+        for key, value in rows.items():
+            await writer.put(key, value)
+
+
 def make_set(tmp_path, nursery, count=3, **changes):
     """A set of ``count`` new nodes, none of them started."""
     addresses = tuple(free_addresses(count))

@@ -7,7 +7,7 @@ import types
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, until
 
 from tailrace_server.chain import AppliedRange
 from tailrace_server.replication import ahead_stream
@@ -69,10 +69,6 @@ def released(monkeypatch):
 
     monkeypatch.setattr(ReplicaPuller, "_release", noted)
     return seqs
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
 
 
 async def put(feed, rows, level="disk"):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
 
 from tailrace.block import encode_block
 from tailrace.errors import UnknownCheckpoint
@@ -22,30 +22,6 @@ async def members(tmp_path, nursery):
     await made.start()
     await made.settled()
     return made
-
-
-@pytest.fixture
-def caught_up(monkeypatch):
-    """The partitions whose segments were installed, in order, with the seqs that they stood at before."""
-    installed, install = [], catching_up.install_received_chain
-
-    async def noted(storage, partition, received):
-        before = partition.high_seq
-        await install(storage, partition, received)
-        installed.append((partition.id, before, partition.high_seq))
-
-    monkeypatch.setattr(catching_up, "install_received_chain", noted)
-    return installed
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
-
-
-async def put(feed, rows, level="quorum"):
-    async with feed.writer(level=level) as writer:
-        for key, value in rows.items():
-            await writer.put(key, value)
 
 
 async def flush(node, feed="orders"):
@@ -76,14 +52,14 @@ def check_level(members):
     return rows
 
 
-async def test_an_empty_member_copies_segments_and_gets_its_vote(members, caught_up):
+async def test_an_empty_member_copies_segments_and_gets_its_vote(members, copied):
     async with members.client() as client:
         feed = await away(members, client, partitions=3)
         members[2].replace_disk()
         await members[2].start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
-        assert sorted(id for id, _, _ in caught_up) == [0, 1, 2]
+        assert sorted(id for id, _, _ in copied) == [0, 1, 2]
         for ours, theirs in zip(
             *(m.node.feeds.named("orders").partitions for m in (members[2], members[0])), strict=True
         ):
@@ -95,21 +71,21 @@ async def test_an_empty_member_copies_segments_and_gets_its_vote(members, caught
         assert members[2].rows("orders") == numbered(0, 255) | numbered(300, 10)
 
 
-async def test_a_member_that_was_away_copies_segments(members, caught_up):
+async def test_a_member_that_was_away_copies_segments(members, copied):
     async with members.client() as client:
         await away(members, client)
         await members[2].start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
-        assert [before for _, before, _ in caught_up] == [50]
+        assert [before for _, before, _ in copied] == [50]
         await members[2].kill()
         await members[2].start()
         await members.level("orders")
         check_level(members)
-        assert len(caught_up) == 1, "after a restart nothing is missing"
+        assert len(copied) == 1, "after a restart nothing is missing"
 
 
-async def test_a_dead_tail_is_rolled_back_first(members, caught_up):
+async def test_a_dead_tail_is_rolled_back_first(members, copied):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
         await put(feed, numbered(0, 50))
@@ -130,10 +106,10 @@ async def test_a_dead_tail_is_rolled_back_first(members, caught_up):
         await old.start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 150)
-        assert (0, 50, 150) in caught_up
+        assert (0, 50, 150) in copied
 
 
-async def test_a_member_below_a_trim_does_not_go_back_to_0(members, caught_up):
+async def test_a_member_below_a_trim_does_not_go_back_to_0(members, copied):
     """So it owes nothing: it has all that it acknowledged at each moment."""
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1, retention="history")
@@ -147,14 +123,14 @@ async def test_a_member_below_a_trim_does_not_go_back_to_0(members, caught_up):
         await members[0].node.storage.installer.drop_oldest(partition, 1)
         await members[2].start()
         await members.level("orders")
-        assert caught_up == [(0, 10, 30)]
+        assert copied == [(0, 10, 30)]
         assert members[2].rows("orders") == numbered(200, 10)
         assert not members[2].member.local.file.now.owes
         [copy] = members[2].node.feeds.named("orders").partitions
         assert copy.trim_seq == partition.trim_seq
 
 
-async def test_what_a_resend_is_known_by_comes_with_the_segments(members, caught_up):
+async def test_what_a_resend_is_known_by_comes_with_the_segments(members, copied):
     async with members.client() as client:
         feed = await away(members, client)
         async with feed.stage() as stage:
@@ -164,7 +140,7 @@ async def test_what_a_resend_is_known_by_comes_with_the_segments(members, caught
         await flush(members[0])
         await members[2].start()
         await members.level("orders")
-        assert caught_up
+        assert copied
         [ours], [theirs] = (m.node.feeds.named("orders").partitions for m in (members[2], members[0]))
         results = [
             {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
@@ -174,7 +150,7 @@ async def test_what_a_resend_is_known_by_comes_with_the_segments(members, caught
         assert to_json(ours.sinks.as_of(ours.high_seq)) == to_json(theirs.sinks.as_of(theirs.high_seq))
 
 
-async def test_other_partitions_stream_meanwhile(members, monkeypatch, caught_up):
+async def test_other_partitions_stream_meanwhile(members, monkeypatch, copied):
     """A member that copies one partition for long acknowledges the others all the same."""
     async with members.client() as client:
         await away(members, client)
@@ -193,10 +169,10 @@ async def test_other_partitions_stream_meanwhile(members, monkeypatch, caught_up
         may_go_on.set()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
-        assert caught_up
+        assert copied
 
 
-async def test_a_checkpoint_that_expires_is_asked_for_again_and_files_stay(members, monkeypatch, caught_up):
+async def test_a_checkpoint_that_expires_is_asked_for_again_and_files_stay(members, monkeypatch, copied):
     async with members.client() as client:
         await away(members, client)
         [partition] = members[0].node.feeds.named("orders").partitions
@@ -216,11 +192,11 @@ async def test_a_checkpoint_that_expires_is_asked_for_again_and_files_stay(membe
         await members[2].start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
-        assert caught_up
+        assert copied
         assert received == partition.chain.nbytes > 8_192, "bytes that were here came again"
 
 
-async def test_a_leader_that_keeps_no_checkpoint_is_streamed_from(members, monkeypatch, caught_up):
+async def test_a_leader_that_keeps_no_checkpoint_is_streamed_from(members, monkeypatch, copied):
     async with members.client() as client:
         await away(members, client)
 
@@ -231,10 +207,10 @@ async def test_a_leader_that_keeps_no_checkpoint_is_streamed_from(members, monke
         await members[2].start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
-        assert not caught_up
+        assert not copied
 
 
-async def test_damaged_bytes_are_not_installed(members, monkeypatch, caught_up):
+async def test_damaged_bytes_are_not_installed(members, monkeypatch, copied):
     async with members.client() as client:
         await away(members, client)
         store = PartitionFiles.store_parts
@@ -246,10 +222,10 @@ async def test_damaged_bytes_are_not_installed(members, monkeypatch, caught_up):
         await members[2].start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
-        assert not caught_up
+        assert not copied
 
 
-async def test_a_change_of_leader_in_between_leaves_the_old_state(members, monkeypatch, caught_up):
+async def test_a_change_of_leader_in_between_leaves_the_old_state(members, monkeypatch, copied):
     async with members.client() as client:
         feed = await away(members, client)
         waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
@@ -293,7 +269,7 @@ async def test_files_that_are_not_used_are_removed(members, monkeypatch):
         assert {name for name in storage.host.disk.names(directory) if ".seg" in name} == named
 
 
-async def test_a_resend_after_the_catch_up_is_written_once(members, caught_up):
+async def test_a_resend_after_the_catch_up_is_written_once(members, copied):
     """The member that has caught up leads: it knows the blocks whose rows it has by segments."""
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
@@ -306,7 +282,7 @@ async def test_a_resend_after_the_catch_up_is_written_once(members, caught_up):
         await flush(members[0])
         await members[2].start()
         await members.level("orders")
-        assert caught_up
+        assert copied
         await members[2].promote()
         await members.settled()
         [copy] = members[2].node.feeds.named("orders").partitions

@@ -4,15 +4,11 @@ import dataclasses
 import os
 
 import pytest
-from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.replication.made_set import numbered, until
 
 from tailrace.errors import NotLeader, TailraceError
 from tailrace_server.replication.debts import Debt
 from tailrace_server.replication.standings import PartitionId, Standing
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
 
 
 async def put(feed, rows):

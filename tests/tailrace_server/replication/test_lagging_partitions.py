@@ -10,7 +10,7 @@ from tailrace.consuming.events import Agreed, LeaderCheck, StreamFailed
 from tailrace.model import EndReason
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.replica_messages import LeaderSeqs
-from tailrace_server.replication import catching_up, lagging_partitions, replica_puller
+from tailrace_server.replication import lagging_partitions, replica_puller
 from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.lagging_partitions import LaggingPartitions
 from tailrace_server.replication.replica_puller import ReplicaPuller
@@ -28,20 +28,6 @@ async def members(tmp_path, nursery, monkeypatch):
     await made.start()
     await made.settled()
     return made
-
-
-@pytest.fixture
-def copied(monkeypatch):
-    """The partitions whose segments were installed, in order, with the seqs that they stood at before and after."""
-    installed, install = [], catching_up.install_received_chain
-
-    async def noted(storage, partition, received):
-        before = partition.high_seq
-        await install(storage, partition, received)
-        installed.append((partition.id, before, partition.high_seq))
-
-    monkeypatch.setattr(catching_up, "install_received_chain", noted)
-    return installed
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
 
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotLeader, TailraceError
@@ -25,20 +25,6 @@ async def members(tmp_path, nursery):
 
 
 @pytest.fixture
-def copied(monkeypatch):
-    """The partitions whose segments were installed, in order, with the seqs that they stood at before and after."""
-    installed, install = [], catching_up.install_received_chain
-
-    async def noted(storage, partition, received):
-        before = partition.high_seq
-        await install(storage, partition, received)
-        installed.append((partition.id, before, partition.high_seq))
-
-    monkeypatch.setattr(catching_up, "install_received_chain", noted)
-    return installed
-
-
-@pytest.fixture
 def slow(monkeypatch):
     """Two events: a candidate has received bytes of a segment; it may write them."""
     waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
@@ -50,16 +36,6 @@ def slow(monkeypatch):
 
     monkeypatch.setattr(PartitionFiles, "store_parts", wait)
     return waiting, may_go_on
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
-
-
-async def put(feed, rows, level="quorum"):
-    async with feed.writer(level=level) as writer:
-        for key, value in rows.items():
-            await writer.put(key, value)
 
 
 async def flush(node, feed="orders"):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, until
+from tests.tailrace_server.replication.made_set import REPLICATION, numbered, until
 
 import tailrace
 from tailrace.errors import Forbidden
@@ -17,10 +17,6 @@ from tailrace_server.replication.pushed_segments import PushedSegments
 pytestmark = pytest.mark.slow
 
 STORAGE = StorageConfig(pushed_age_s=0.05)
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
 
 
 async def put(feed, rows, **options):

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import make_set
+from tests.tailrace_server.replication.made_set import make_set, numbered, put
 
 import tailrace
 from tailrace import SegmentReader
@@ -19,16 +19,6 @@ async def members(tmp_path, nursery):
 
 def client_of(member, **options):
     return tailrace.connect(str(member.url), **options)
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
-
-
-async def put(feed, rows, level="quorum"):
-    async with feed.writer(level=level) as writer:
-        for key, value in rows.items():
-            await writer.put(key, value)
 
 
 def copied(path):

@@ -20,6 +20,7 @@ from tests.tailrace_server.replication.made_set import (
     MadeNode,
     free_addresses,
     make_config,
+    numbered,
     until,
 )
 
@@ -47,10 +48,6 @@ from tailrace_server.serving.status import status_of
 from tailrace_server.state.producers import RESULTS_MAX
 
 pytestmark = pytest.mark.slow
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
 
 
 async def put(feed, rows, **options):

@@ -3,14 +3,10 @@
 import os
 
 import pytest
-from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.replication.made_set import numbered, until
 
 import tailrace
 from tailrace.errors import NotLeader, TailraceError
-
-
-def numbered(first, count):
-    return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
 
 
 async def with_damage(members, client, node, nbytes, *, restart):
