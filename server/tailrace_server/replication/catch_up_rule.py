@@ -29,7 +29,7 @@ from tailrace.errors import ProtocolError
 from tailrace.model.failover import FailoverLog, common_seq
 from tailrace.wire.bodies import field, log_field, seq_field
 
-# Measured as 2.5 to 3.6, bench/README.md.
+# Measured as 1.5 to 3.5, the more the larger the partition (bench/README.md).
 ADVANTAGE = 3
 
 
