@@ -63,6 +63,7 @@ class Follower(OfOneProcess):
         self._arrived = trio.Event()
         self._taken = trio.Event()
         self._moved = trio.Event()
+        self._entered = False
         self._ended = False
         self._register()
 
@@ -73,7 +74,10 @@ class Follower(OfOneProcess):
         after 60 s), BadPosition, UnknownFeed, ...
         """
         self.check_process()
+        if self._entered:
+            raise RuntimeError("this follower was entered before: make another one")
         self._core.claim()
+        self._entered = True
         self._thread.start()
         try:
             checkpoint = await self._open_index()

@@ -25,9 +25,18 @@ class Lifetime:
     def __init__(self) -> None:
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
+        self._is_running = False
         self.failure: Exception | None = None
 
+    def require_idle(self) -> None:
+        """Raises RuntimeError inside of the body: of two bodies the nurseries would end in the wrong order."""
+        if self._is_running:
+            raise RuntimeError("this object was entered already: make another one for a second body")
+
     async def __aenter__(self) -> Lifetime:
+        """Begins the body. Raises RuntimeError inside of it."""
+        self.require_idle()
+        self._is_running = True
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         return self
@@ -58,6 +67,7 @@ class Lifetime:
     ) -> bool:
         assert self._manager is not None
         assert self._nursery is not None
+        self._is_running = False
         self._nursery.cancel_scope.cancel()
         try:
             swallowed = await self._manager.__aexit__(kind, error, traceback)

@@ -60,6 +60,18 @@ class Recorder(MemoryIndex):
         super().close()
 
 
+async def test_a_follower_that_is_entered_again_leaves_its_index_free(feed):
+    index = MemoryIndex()
+    follower = feed.follow(index)
+    async with follower:
+        pass
+    with pytest.raises(RuntimeError, match="entered before"):
+        async with follower:
+            raise AssertionError("a second body began")
+    async with feed.follow(index) as another:
+        await another.barrier()
+
+
 async def test_an_index_equals_the_state_at_a_barrier(feed):
     rnd = random.Random(3)
     index = MemoryIndex()

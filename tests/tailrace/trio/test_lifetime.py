@@ -125,6 +125,15 @@ async def test_nothing_is_raised_where_nothing_fails(context):
         await trio.lowlevel.checkpoint()
 
 
+async def test_a_second_body_inside_of_the_first_is_refused(context):
+    """trio's scopes would end in the wrong order, and its state would be lost."""
+    made, _ = context
+    async with made:
+        with pytest.raises(RuntimeError, match="entered"):
+            async with made:
+                raise AssertionError("a second body began")
+
+
 async def test_an_exception_of_the_body_leaves_as_itself(context):
     manager, _ = context
     error = BodyError()
