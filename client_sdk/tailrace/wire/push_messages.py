@@ -4,7 +4,7 @@
     SEGMENT_OFFER                     ──>
                                       <──   SEGMENT_DECLINE, or SEGMENT_ACCEPT from an offset on
     SEGMENT_TRANSIT ...               ──>
-                                      <──   SEGMENT_ACK of each part; that of the last one: it is installed
+                                      <──   SEGMENT_ACK of the parts so far; of all: it is installed
 
 All of them carry the id of the partition's replica stream, and the number of the offer.
 """

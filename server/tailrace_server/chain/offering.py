@@ -106,11 +106,23 @@ class Target(NamedTuple):
     segment_id: bytes = NO_BASE
 
 
-def next_link(chain: LinkedChain, target: Target) -> ChainLink | None:
-    """Returns the segment that ``target`` is offered next; None if it has acknowledged all, or is not idle."""
+def next_link(chain: LinkedChain, target: Target, broken: ChainLink | None = None) -> ChainLink | None:
+    """Returns the segment that ``target`` is offered next; None if it has acknowledged all, or is not idle.
+
+    ``broken`` is the segment whose transfer to the target broke, if its file is still here. It comes first, also if a
+    compaction has replaced it since. Otherwise a target whose connections are shorter than a transfer would begin anew
+    with each of them. It is not offered if the target has its rows in another segment, or if they were trimmed.
+    """
     if target.state is not OfferState.IDLE:
         return None
+    if broken is not None and _is_owed(chain, target.placement, broken):
+        return broken
     return next((link for link in chain.recent if target.placement not in link.placements), None)
+
+
+def _is_owed(chain: LinkedChain, placement: bytes, broken: ChainLink) -> bool:
+    is_covered = any(link.covers(broken) for link in chain.links)
+    return is_covered and placement not in chain.acknowledgements(broken)
 
 
 def offered(target: Target, link: ChainLink) -> Target:

@@ -2,16 +2,17 @@
 
     stream ──> one queue for each partition ──> PushedSegments: offer, tables, parts ──> answer
 
-A partition's messages are handled in their order, one at a time, so that the fsyncs of one partition do not hold up the
-others. An error is the partition's own, too: the leader is told to offer the segment again later, and status names the
-partition (receive_failures.py). Only errors of the leader itself or of the node's journal end the stream.
+A partition's messages are handled in their order, one at a time, or some parts of a file together. The fsyncs of one
+partition do not hold up the others. An error is the partition's own, too: the leader is told to offer the segment again
+later, and status names the partition (receive_failures.py). Only errors of the leader itself or of the node's journal
+end the stream.
 """
 
 from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
@@ -38,8 +39,11 @@ log = logging.getLogger("tailrace.server")
 PushMessage: TypeAlias = SegmentOffered | SegmentTransit | Producers | SinksTold
 Answer: TypeAlias = "Callable[[Partition, SegmentAnswer], None]"
 
-# The messages of a partition that wait at most. A leader sends an offer, two tables and two parts without an answer.
+# The messages of a partition that wait at most. A leader sends an offer, two tables and four parts without an answer.
 WAITING_MAX = 8
+# The parts that are written at a time at least, but for the last ones of a file: each time takes a thread. A leader
+# sends as many, at least, before it waits for an answer.
+PARTS_TOGETHER = 2
 
 
 class PushedPartitions:
@@ -51,6 +55,7 @@ class PushedPartitions:
         self._failures = failures
         self._answer = answer
         self._waiting: dict[Partition, collections.deque[tuple[PushMessage, FailoverLog]]] = {}
+        self._working: set[Partition] = set()  # those of them that have a task
         self._handled = trio.Event()  # set when a partition has handled a message
         self._nursery: trio.Nursery | None = None
         self._failure: Exception | None = None
@@ -85,23 +90,29 @@ class PushedPartitions:
         assert self._nursery is not None, "inside of `beside`"
         while len(self._waiting.get(partition, ())) >= WAITING_MAX:
             await self._next()
-        waiting = self._waiting.get(partition)
-        if waiting is None:
-            self._waiting[partition] = collections.deque([(message, leaders_log)])
+        waiting = self._waiting.setdefault(partition, collections.deque())
+        waiting.append((message, leaders_log))
+        if partition not in self._working and not self._is_early(partition):
+            self._working.add(partition)
             self._nursery.start_soon(self._work, partition)
-        else:
-            waiting.append((message, leaders_log))
+
+    def _is_early(self, partition: Partition) -> bool:
+        """Returns whether the waiting messages are parts, and too few to write them yet."""
+        waiting = self._waiting[partition]
+        return len(waiting) < PARTS_TOGETHER and all(
+            isinstance(message, SegmentTransit) and self._segments.may_wait(partition, message)
+            for message, _ in waiting
+        )
 
     async def end(self, partition: Partition) -> None:
         """Ends the transfer of a partition whose stream has ended, begins anew, or rolls back. The half file stays.
 
         Returns when no step is under way. Later answers are to another stream.
         """
-        waiting = self._waiting.get(partition)
-        while waiting is not None and self._waiting.get(partition) is waiting:
-            while len(waiting) > 1:  # the first one is being handled
-                waiting.pop()
+        while partition in self._working:
+            self._waiting[partition].clear()  # the task has taken the ones that it handles
             await self._next()
+        self._waiting.pop(partition, None)
         self._segments.forget(partition)
         await self._segments.settle(partition)
 
@@ -110,28 +121,30 @@ class PushedPartitions:
         await self._handled.wait()
 
     async def _work(self, partition: Partition) -> None:
-        """Handles the waiting messages of a partition, and ends after the last one."""
+        """Handles the waiting messages of a partition, and ends after the last one that need not wait for others."""
         waiting = self._waiting[partition]
         try:
-            while waiting:
-                await self._handle(partition, *waiting[0])
-                waiting.popleft()
+            while waiting and not self._is_early(partition):
+                await self._handle(partition, *_next_together(waiting))
                 self._tell_handled()
         except Exception as error:
             self._failure = error
             assert self._nursery is not None, "it runs in the nursery"
             self._nursery.cancel_scope.cancel()
         finally:
-            del self._waiting[partition]
+            self._working.discard(partition)
+            if not waiting:
+                del self._waiting[partition]
             self._tell_handled()
 
     def _tell_handled(self) -> None:
         handled, self._handled = self._handled, trio.Event()
         handled.set()
 
-    async def _handle(self, partition: Partition, message: PushMessage, leaders_log: FailoverLog) -> None:
-        """Handles one message. Raises the errors that are not the partition's alone."""
+    async def _handle(self, partition: Partition, messages: Sequence[PushMessage], leaders_log: FailoverLog) -> None:
+        """Handles one message, or some parts together. Raises the errors that are not the partition's alone."""
         answer: SegmentAnswer | None
+        message = messages[0]
         if isinstance(message, Producers):
             self._segments.told_producers(partition, message)
             return
@@ -142,7 +155,8 @@ class PushedPartitions:
             if isinstance(message, SegmentOffered):
                 answer = await self._segments.offered(partition, message, leaders_log)
             else:
-                answer = await self._segments.got_part(partition, message, leaders_log)
+                parts = [part for part in messages if isinstance(part, SegmentTransit)]
+                answer = await self._segments.got_parts(partition, parts, leaders_log)
         except (ProtocolError, NotDurable, UnknownFeed):
             raise
         except (TailraceError, OSError) as error:
@@ -157,3 +171,14 @@ class PushedPartitions:
         """Ends the transfer. Returns the answer to the offer ``number``: it is repeated after a pause."""
         self._segments.forget(partition)
         return SegmentDecline(number, DeclineReason.OVERLOADED, self._failures.failed(partition, error))
+
+
+def _next_together(
+    waiting: collections.deque[tuple[PushMessage, FailoverLog]],
+) -> tuple[list[PushMessage], FailoverLog]:
+    """Takes the next message, and if it is a part the parts behind it, and returns them."""
+    message, leaders_log = waiting.popleft()
+    messages = [message]
+    while waiting and isinstance(message, SegmentTransit) and isinstance(waiting[0][0], SegmentTransit):
+        messages.append(waiting.popleft()[0])
+    return messages, leaders_log

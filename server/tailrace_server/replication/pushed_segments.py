@@ -38,6 +38,8 @@ from tailrace_server.upkeep.received_chain import ReceivedChain, install_receive
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.wire.replica_messages import Producers
     from tailrace.wire.stage_messages import SinksTold
     from tailrace_server.feeds.feed import Feed
@@ -147,38 +149,54 @@ class PushedSegments:
         self._transfers[partition] = _Transfer(offer, incoming)
         return SegmentAccept(offer.number, incoming.offset)
 
-    async def got_part(
-        self, partition: Partition, part: SegmentTransit, leaders_log: FailoverLog
-    ) -> SegmentAnswer | None:
-        """Writes a part, and installs the segment if it was the last one. Returns the answer; None: none is due.
+    def may_wait(self, partition: Partition, part: SegmentTransit) -> bool:
+        """Returns whether ``part`` may wait for the next one, to be written with it: it is on its way."""
+        transfer = self._transfers.get(partition)
+        if transfer is None or transfer.offer.number != part.number:
+            return False
+        return part.offset + len(part.data) < transfer.offer.nbytes
 
-        Raises ProtocolError if the part ends beyond the file; NoSpace, NotDurable, OSError if this node cannot
+    async def got_parts(
+        self, partition: Partition, parts: Sequence[SegmentTransit], leaders_log: FailoverLog
+    ) -> SegmentAnswer | None:
+        """Writes parts, and installs the segment if the last one is among them. Returns the answer; None: none is due.
+
+        Raises ProtocolError if a part ends beyond the file; NoSpace, NotDurable, OSError if this node cannot
         write; UnknownFeed if the feed was dropped.
         """
         transfer = self._transfers.get(partition)
-        if transfer is None or transfer.offer.number != part.number:
-            return None  # the rest of a transfer that has ended here
+        if transfer is None:
+            return None
         incoming, offer = transfer.incoming, transfer.offer
-        if part.offset + len(part.data) > offer.nbytes:
-            raise ProtocolError(
-                f"SEGMENT_TRANSIT: {len(part.data)} bytes from {part.offset} on, of a file of {offer.nbytes} bytes"
-            )
-        if part.offset != incoming.offset:  # the leader could not read the part between them
-            self.forget(partition)
-            message = f"a part begins at {part.offset}, and the file ends at {incoming.offset}"
-            return SegmentDecline(offer.number, DeclineReason.OVERLOADED, message)
+        parts = [part for part in parts if part.number == offer.number]  # others are of a transfer that has ended here
+        end = incoming.offset
+        for part in parts:
+            if part.offset + len(part.data) > offer.nbytes:
+                raise ProtocolError(
+                    f"SEGMENT_TRANSIT: {len(part.data)} bytes from {part.offset} on, of a file of {offer.nbytes} bytes"
+                )
+            if part.offset != end:  # the leader could not read the part between them
+                self.forget(partition)
+                message = f"a part begins at {part.offset}, and the file ends at {end}"
+                return SegmentDecline(offer.number, DeclineReason.OVERLOADED, message)
+            end += len(part.data)
+        if not parts:
+            return None
         if not incoming.offset:
             await prepare_to_receive(self._storage, partition)
-        await self._node.host.workers.in_thread(lambda: incoming.add(part.data))
-        if incoming.offset < offer.nbytes:
+        if end < offer.nbytes:
+            await self._node.host.workers.in_thread(partial(_write, incoming, parts))
             return SegmentAck(offer.number, incoming.offset)
         with trio.CancelScope(shield=True):
-            answer = await self._complete(partition, transfer, leaders_log)
+            answer = await self._complete(partition, transfer, parts, leaders_log)
         return answer  # noqa: RET504 - a scope might swallow a cancellation, to mypy
 
-    async def _complete(self, partition: Partition, transfer: _Transfer, leaders_log: FailoverLog) -> SegmentAnswer:
-        """Installs the whole file. Returns the answer."""
+    async def _complete(
+        self, partition: Partition, transfer: _Transfer, parts: Sequence[SegmentTransit], leaders_log: FailoverLog
+    ) -> SegmentAnswer:
+        """Writes the last parts, and installs the whole file. Returns the answer."""
         offer, incoming, storage = transfer.offer, transfer.incoming, self._storage
+        await self._node.host.workers.in_thread(partial(_write, incoming, parts))
         try:
             await self._node.host.workers.in_thread(incoming.finish)
             case = self._receiver(partition, leaders_log, offer.id).case_of(_judged(offer))
@@ -297,6 +315,11 @@ class PushedSegments:
             self._leadership.role is Role.LEADER,
             self._storage.incoming.active_ids(partition) - {installed_id},
         )
+
+
+def _write(incoming: IncomingSegment, parts: Sequence[SegmentTransit]) -> None:
+    for part in parts:
+        incoming.add(part.data)
 
 
 def _judged(offer: SegmentOffered) -> SegmentOffer:

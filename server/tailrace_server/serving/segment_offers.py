@@ -4,8 +4,9 @@
     SEGMENT_ACCEPT ──> PRODUCERS, SINKS, parts by the segment sender, at most WINDOW_PARTS without an acknowledgement
     SEGMENT_ACK of the last part, or a decline that says that it is there ──> the acknowledgement, and the next link
 
-Changes of the chain while an offer is under way are folded: the next offer is chosen from the newest chain. The state
-of an offer is `chain.offering.Target`.
+Changes of the chain while an offer is under way are folded: the next offer is chosen from the newest chain. A segment
+whose transfer broke is offered again first, on any connection of its replica (broken_transfers.py). The state of an
+offer is `chain.offering.Target`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ log = logging.getLogger("tailrace.server")
 
 # The partitions of a connection whose segments are offered or sent at the same time.
 OFFERS_MAX = 4
-# The parts of an offer that are sent before the first of them is acknowledged.
-WINDOW_PARTS = 2
+# The parts of an offer that are sent before the first of them is acknowledged. A follower writes two at a time.
+WINDOW_PARTS = 4
 # An offer without any answer for so many seconds is made again. A part that was lost on the way, or an answer, must not
 # hold up a partition for ever. A follower that takes longer for a merge answers the next offer that it has the segment.
 ANSWER_SECONDS_MAX = 60.0
@@ -60,7 +61,10 @@ class _Offering:
     def __init__(self, stream: SegmentStream, target: Target) -> None:
         self.stream = stream
         self.target = target
+        self.link: ChainLink | None = None  # that of ``segment``
         self.segment: Segment | None = None
+        self.accepted = 0  # the bytes that the replica had when it accepted
+        self.held = 0  # the bytes that it has acknowledged since, and ``accepted``
         self.sent = 0
         self.deadline: trio.CancelScope | None = None  # of the next answer
         self.is_closed = False
@@ -102,6 +106,7 @@ class SegmentOffers:
         offering.is_closed = True
         self._due.pop(offering, None)
         del self._offerings[offering.stream.id]
+        self._keep_broken(offering)
         self._let_go(offering)
 
     def take_frames(self) -> list[bytes]:
@@ -140,16 +145,30 @@ class SegmentOffers:
         while self._due and self._active < OFFERS_MAX and not self._connection.is_closing:
             offering = next(iter(self._due))
             del self._due[offering]
-            chain = links_of(offering.stream.partition)
-            link = next_link(chain, offering.target)
-            if link is None or offering.segment is not None:
+            if offering.segment is not None:
                 continue
-            segments = offering.stream.partition.chain.segments
-            segment = next(each for each in segments if each.identity.segment_id == link.id)
+            found = self._next(offering)
+            if found is None:
+                continue
+            link, segment = found
             self._node.storage.pins.pin(segment)
-            offering.segment = segment
+            offering.link, offering.segment = found
+            offering.accepted = offering.held = 0
             self._active += 1
             self._connection.nursery.start_soon(self._offer, offering, link, segment)
+
+    def _next(self, offering: _Offering) -> tuple[ChainLink, Segment] | None:
+        """Returns the segment to offer next; None: the replica has all, or its offer is not idle."""
+        partition, target = offering.stream.partition, offering.target
+        broken = self._node.storage.broken_transfers.find(partition, target.placement)
+        link = next_link(links_of(partition), target, None if broken is None else broken.link)
+        if link is None:
+            return None
+        if broken is not None and link is broken.link:
+            return link, broken.segment
+        self._node.storage.broken_transfers.end(partition, target.placement)
+        segments = partition.chain.segments
+        return link, next(each for each in segments if each.identity.segment_id == link.id)
 
     async def _offer(self, offering: _Offering, link: ChainLink, segment: Segment) -> None:
         """Offers a segment, after its checksum was read in a thread."""
@@ -193,9 +212,16 @@ class SegmentOffers:
         self._frames += frames
         self._connection.has_news()
 
+    def _keep_broken(self, offering: _Offering) -> None:
+        """Keeps the segment of a transfer that ends early, if it has brought the replica further."""
+        link, segment = offering.link, offering.segment
+        if link is not None and segment is not None and offering.held > offering.accepted:
+            broken_transfers = self._node.storage.broken_transfers
+            broken_transfers.broke(offering.stream.partition, offering.target.placement, link, segment)
+
     def _let_go(self, offering: _Offering) -> None:
         """Ends the offer that is under way, and lets another partition's begin."""
-        segment, offering.segment = offering.segment, None
+        segment, offering.segment, offering.link = offering.segment, None, None
         deadline, offering.deadline = offering.deadline, None
         if deadline is not None:
             deadline.cancel()
@@ -208,28 +234,41 @@ class SegmentOffers:
 
     def _accepted(self, offering: _Offering, answer: SegmentAccept) -> None:
         if offering.target.state is not OfferState.WAITING:
-            raise ProtocolError(f"SEGMENT_ACCEPT of offer {answer.number}, which was answered before")
-        self._advance(offering, OfferEvent.ACCEPT)
+            return  # repeated: the parts are on their way
         stream, segment = offering.stream, offering.segment
         assert segment is not None, "a segment was offered"
+        if not answer.offset and self._node.storage.pins.is_retired(segment):
+            self._offer_newer(offering)
+            return
+        self._advance(offering, OfferEvent.ACCEPT)
         partition, last_seq = stream.partition, segment.identity.last_seq
         sinks = to_json(partition.sinks.as_of(last_seq))
         self._send(
             *encode_producers(partition, last_seq, self._node.clock.monotonic(), stream.id),
             *([SinksTold(partition.id, last_seq, sinks).encode(stream.id)] if sinks else []),
         )
-        offering.sent = answer.offset
+        offering.sent = offering.accepted = offering.held = answer.offset
         self._send_parts(offering, segment, answer.offset)
+
+    def _offer_newer(self, offering: _Offering) -> None:
+        """Gives up a replaced segment of which the replica has nothing: the one that replaced it has all its rows."""
+        self._node.storage.broken_transfers.end(offering.stream.partition, offering.target.placement)
+        self._advance(offering, OfferEvent.FAILED)
+        self._advance(offering, OfferEvent.RETRY)
+        self._let_go(offering)
+        self._changed(offering)
 
     def _acknowledged(self, offering: _Offering, answer: SegmentAck) -> None:
         segment = offering.segment
         assert segment is not None, "a segment was offered"
         if offering.target.state is not OfferState.SENDING or answer.offset > offering.sent:
             raise ProtocolError(f"SEGMENT_ACK of {answer.offset} bytes, of which {offering.sent} were sent")
+        offering.held = max(offering.held, answer.offset)
         if answer.offset < segment.nbytes:
             self._send_parts(offering, segment, answer.offset)
         else:
             offering.tries = 0
+            self._node.storage.broken_transfers.end(offering.stream.partition, offering.target.placement)
             self._advance(offering, OfferEvent.ACK)
             self._let_go(offering)
             self._changed(offering)
@@ -250,6 +289,10 @@ class SegmentOffers:
 
     def _declined(self, offering: _Offering, answer: SegmentDecline) -> None:
         event = OfferEvent[answer.reason.name]
+        if event in (OfferEvent.OVERLOADED, OfferEvent.INFLIGHT):
+            self._keep_broken(offering)
+        else:
+            self._node.storage.broken_transfers.end(offering.stream.partition, offering.target.placement)
         self._advance(offering, event)
         self._let_go(offering)
         if offering.target.state is OfferState.PAUSED or event is OfferEvent.OUT_OF_ORDER:
@@ -284,11 +327,14 @@ class SegmentOffers:
         """
         if not isinstance(error, SegmentDamaged):
             log.warning("a segment is offered again later: %s", error)
+            self._keep_broken(offering)
             self._advance(offering, OfferEvent.FAILED)
             self._let_go(offering)
             self._pause(offering)
             return
         self._node.storage.found_damage(error)
+        offering.held = offering.accepted  # it is not kept
+        self._node.storage.broken_transfers.end(offering.stream.partition, offering.target.placement)
         self._connection.rounds.close(offering.stream.id, EndReason.ERROR, str(error))
         self._connection.has_news()
         self._node.connections.turn_ended()

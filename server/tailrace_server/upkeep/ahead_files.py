@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import trio
+
 from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace_server.chain import AppliedRange, AppliedRanges
 from tailrace_server.manifest.store import AHEAD_NAME
@@ -107,6 +109,8 @@ class AheadFiles:
     async def discard(self, partition: Partition, why: str) -> None:
         """Removes the file of ``partition``; the log says ``why``, and which rows above the prefix go with it.
 
+        A cancellation waits until the file is gone.
+
         OSError: the next start finds the file.
         """
         file = self._files.pop(partition, None)
@@ -114,7 +118,8 @@ class AheadFiles:
             gone = AppliedRange(max(file.after_seq, partition.high_seq), file.last_seq)
             if gone.after_seq < gone.last_seq:
                 _warn(partition, gone, why)
-            await self._host.workers.in_thread(file.remove)
+            with trio.CancelScope(shield=True):  # nothing would remove a file that is forgotten
+                await self._host.workers.in_thread(file.remove)
 
     def forget(self, partition: Partition) -> None:
         """Forgets the file of a partition whose feed was dropped: it goes with the directory."""

@@ -93,21 +93,29 @@ class Checkpoints:
                 f"partition {partition.id} is flushed up to seq {partition.flushed_seq}, and level "
                 f"{level.name.lower()} has come to {partition.visible_seq(level)}: ask again"
             )
-        kept = self._keep(partition)
+        kept = self._keep(partition.feed_id, partition.chain.segments)
         try:
             return await self._describe(partition, kept, with_state=with_state)
         except BaseException:
             self.release(kept.id)
             raise
 
-    def _keep(self, partition: Partition) -> KeptCheckpoint:
-        """Pins the segments of the chain. Raises Overloaded."""
+    def keep(self, feed_id: bytes, segments: Iterable[Segment]) -> bytes:
+        """Keeps ``segments`` of a feed as those of a checkpoint are kept. Returns the checkpoint's id. Overloaded."""
+        return self._keep(feed_id, segments).id
+
+    def keeps(self, checkpoint_id: bytes) -> bool:
+        """Returns whether the files of a checkpoint are still kept."""
+        return checkpoint_id in self._kept
+
+    def _keep(self, feed_id: bytes, chosen: Iterable[Segment]) -> KeptCheckpoint:
+        """Pins the segments. Raises Overloaded."""
         self._release_old()
         if len(self._kept) >= self._limits.checkpoints_max:
             raise Overloaded(f"this node keeps the files of {len(self._kept)} checkpoints already: ask again later")
-        segments = {segment.identity.segment_id: segment for segment in partition.chain.segments}
+        segments = {segment.identity.segment_id: segment for segment in chosen}
         until = self._host.clock.monotonic() + self._limits.checkpoint_kept_s
-        kept = KeptCheckpoint(self._host.randomness.token(CHECKPOINT_ID_BYTES), partition.feed_id, segments, until)
+        kept = KeptCheckpoint(self._host.randomness.token(CHECKPOINT_ID_BYTES), feed_id, segments, until)
         for segment in segments.values():
             self._pins.pin(segment)
         self._kept[kept.id] = kept

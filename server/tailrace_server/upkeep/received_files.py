@@ -22,6 +22,7 @@ from tailrace.errors import BadSegment
 from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader
 from tailrace_server.host.disk import TEMPORARY, Disk, File, raise_if_no_space
 from tailrace_server.manifest import ManifestStore
+from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment, SegmentDamaged
@@ -103,11 +104,12 @@ class ReceivedSegment:
 class PartitionFiles:
     """The received files of one partition."""
 
-    def __init__(self, host: Host, store: ManifestStore, partition: Partition) -> None:
+    def __init__(self, host: Host, store: ManifestStore, pins: Pins, partition: Partition) -> None:
         self.used_at = 0.0  # monotonic
         self.in_use = False
         self._host = host
         self._store = store
+        self._pins = pins
         self._partition = partition
         self._segments: dict[bytes, ReceivedSegment] = {}
         self._lock = trio.Lock()  # files that come wait until those of the same names are gone
@@ -178,9 +180,11 @@ class PartitionFiles:
             self._segments.pop(id, None)
 
     async def remove(self) -> None:
-        """Removes all files but those that the chain has. OSError."""
-        held = {segment.identity.segment_id for segment in self._partition.chain.segments}
-        gone = [segment for id, segment in self._segments.items() if id not in held]
+        """Removes all files but those that the chain has or had: `Pins` knows when a retired one may go. OSError.
+
+        A cancellation waits until they are gone.
+        """
+        gone = [segment for segment in self._segments.values() if not (segment.is_whole and self._is_owned(segment))]
         self._segments.clear()
 
         def remove() -> None:
@@ -188,17 +192,25 @@ class PartitionFiles:
                 segment.remove()
 
         if gone:
-            async with self._lock:
-                await self._host.workers.in_thread(remove)
+            with trio.CancelScope(shield=True):  # nothing would remove files that are forgotten
+                async with self._lock:
+                    await self._host.workers.in_thread(remove)
+
+    def _is_owned(self, received: ReceivedSegment) -> bool:
+        """Returns whether the chain has the segment, or had it, and its file is still there: it came another way."""
+        partition, pins = self._partition, self._pins
+        segments = (*partition.chain.segments, *pins.retired_of(partition.feed_id, partition.id))
+        return any(segment.path == received.path for segment in segments) or pins.is_leaving(received.segment.id)
 
 
 class ReceivedFiles:
     """The received files of a node, by partition. A node has one."""
 
-    def __init__(self, host: Host, store: ManifestStore, is_unsure: Callable[[Partition], bool]) -> None:
+    def __init__(self, host: Host, store: ManifestStore, pins: Pins, is_unsure: Callable[[Partition], bool]) -> None:
         """``is_unsure`` returns whether the manifest on disk may name received files that were not installed."""
         self._host = host
         self._store = store
+        self._pins = pins
         self._is_unsure = is_unsure
         self._files: dict[Partition, PartitionFiles] = {}
         self._limiter: trio.CapacityLimiter | None = None
@@ -213,7 +225,7 @@ class ReceivedFiles:
     def of(self, partition: Partition) -> PartitionFiles:
         """Returns the files of ``partition``, to receive more of them."""
         if partition not in self._files:
-            self._files[partition] = PartitionFiles(self._host, self._store, partition)
+            self._files[partition] = PartitionFiles(self._host, self._store, self._pins, partition)
         found = self._files[partition]
         found.used_at = self._host.clock.monotonic()
         return found

@@ -27,6 +27,7 @@ from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.ahead_files import AheadFiles
+from tailrace_server.upkeep.broken_transfers import BrokenTransfers
 from tailrace_server.upkeep.checkpoints import Checkpoints
 from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
@@ -90,8 +91,9 @@ class Storage:
         self.flusher.commit = self.all_durable
         self.flusher.count_partitions = catalog.count_partitions
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
+        self.broken_transfers = BrokenTransfers(self.checkpoints)
         self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
-        self.received = ReceivedFiles(host, store, self.installer.is_unsure)
+        self.received = ReceivedFiles(host, store, self.pins, self.installer.is_unsure)
         self.ahead = AheadFiles(host, store, self.received)
         self.receive_failures = ReceiveFailures(host.clock)
         self.compactor = Compactor(

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from tests.tailrace_server.chain.made import FOLLOWER, OTHER, id_of, made_chain, made_link, names
 
-from tailrace_server.chain import LinkedChain, OfferEvent, OfferState, Target, advance, next_link, reconnected
+from tailrace_server.chain import (
+    LinkedChain,
+    OfferEvent,
+    OfferState,
+    Target,
+    advance,
+    compacted_link,
+    next_link,
+    reconnected,
+)
 from tailrace_server.chain.offering import _TABLE, _Effect, offered, transition
 
 TARGET = Target(FOLLOWER)
@@ -34,6 +43,25 @@ def test_offers_begin_with_the_most_recent_major_segment():
     chain = LinkedChain((a, b, c))
     assert next_link(chain, TARGET) == b
     assert names(chain.recent) == "bc"
+
+
+def test_a_segment_whose_transfer_broke_is_offered_first_although_it_was_replaced():
+    a, b, c = made_chain(10, 20, 30).links
+    compacted = LinkedChain((compacted_link(id_of("M"), (a, b, c)),))
+    assert next_link(compacted, TARGET, b) == b
+    assert next_link(compacted, TARGET._replace(state=OfferState.PAUSED), b) is None
+    newer = compacted.flushed(id_of("d"), c.branch, 40)
+    assert next_link(newer, TARGET, b) == b
+
+
+def test_a_broken_transfer_is_given_up_if_the_target_has_its_rows_or_they_are_trimmed():
+    a, b, c = made_chain(10, 20, 30).links
+    compacted = LinkedChain((compacted_link(id_of("M"), (a, b)), c))
+    has_it = compacted.acknowledged(id_of("M"), FOLLOWER)
+    assert next_link(has_it, TARGET, b) == c
+    assert next_link(has_it, Target(OTHER), b) == b
+    trimmed = LinkedChain((c._replace(is_major=True),))
+    assert next_link(trimmed, TARGET, b) == trimmed.root
 
 
 def test_a_target_that_has_all_is_offered_nothing():

@@ -13,7 +13,9 @@ from tailrace_server.config import Config
 from tailrace_server.node.start import recover
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication import catching_up
+from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.runtime.host import Host
+from tailrace_server.upkeep.received_files import PartitionFiles
 
 # Nobody listens there: the addresses that two replicas made by hand say that they have.
 OTHERS = (Address("127.0.0.1", 1), Address("127.0.0.1", 2))
@@ -76,6 +78,64 @@ async def source_and_replica(tmp_path, nursery):
     await source.start()
     await replica.start()
     return source, replica
+
+
+class Held:
+    """Something that waits: ``reached`` is set when it does, and ``release`` lets it go on."""
+
+    def __init__(self):
+        self.reached = trio.Event()
+        self._released = trio.Event()
+
+    def release(self):
+        self._released.set()
+
+    async def wait(self):
+        self.reached.set()
+        await self._released.wait()
+
+
+@pytest.fixture
+def held_parts(monkeypatch):
+    """The parts of segments that come: none is written before they are released."""
+    held, store = Held(), PartitionFiles.store_parts
+
+    async def wait(files, received):
+        await held.wait()
+        await store(files, received)
+
+    monkeypatch.setattr(PartitionFiles, "store_parts", wait)
+    return held
+
+
+@pytest.fixture
+def damaged_parts(monkeypatch):
+    """Each part of a segment comes with wrong bytes."""
+    store = PartitionFiles.store_parts
+
+    async def damage(files, parts):
+        await store(files, [(part, memoryview(bytes(len(data)))) for part, data in parts])
+
+    monkeypatch.setattr(PartitionFiles, "store_parts", damage)
+
+
+@pytest.fixture
+def hold_rows(monkeypatch):
+    """A function: from then on a member applies no row of the feed before they are released."""
+    take = ReplicaPuller._take
+
+    def hold(member, feed="orders"):
+        held = Held()
+
+        async def wait(puller, event):
+            if puller._node is member.node.services and puller.feed.info.name == feed:
+                await held.wait()
+            await take(puller, event)
+
+        monkeypatch.setattr(ReplicaPuller, "_take", wait)
+        return held
+
+    return hold
 
 
 @pytest.fixture

@@ -6,21 +6,26 @@ import contextlib
 import dataclasses
 import os
 import shutil
+from typing import NamedTuple
 
 import trio
 from tests.processes.ports import free_ports
 
 import tailrace
+from tailrace.block import encode_block
 from tailrace.link.address import Address
 from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config, Replication
 from tailrace_server.node.start import open_node
 from tailrace_server.replication.role import Role
+from tailrace_server.state.last_batches import to_json
 
 # Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing.
 REPLICATION = Replication(poll_s=0.05, ask_timeout_s=20.0, step_timeout_s=40.0)
 POLL_SECONDS = 0.01
+# A member copies segments however few bytes it lacks.
+COPY_ALWAYS = dataclasses.replace(REPLICATION, catch_up_bytes_min=0)
 
 
 def free_addresses(count):
@@ -114,6 +119,13 @@ class MadeNode:
     async def hand_over(self, to):
         return await self.ask(Opcode.HANDOVER, to=str(to.address))
 
+    async def flush(self, feed="orders"):
+        """Writes all rows of a feed into segments; gives its partitions."""
+        partitions = self.node.feeds.named(feed).partitions
+        for partition in partitions:
+            await self.node.storage.flusher.flush_all(partition)
+        return partitions
+
     def seqs(self, feed):
         """High seqs of a feed's partitions; None where the node does not have the feed."""
         if feed not in [found.info.name for found in self.node.feeds]:
@@ -200,11 +212,46 @@ def numbered(first, count):
     return {b"%d" % number: b"v%d" % number for number in range(first, first + count)}
 
 
-async def put(feed, rows, level="quorum"):
-    """Writes ``rows`` in batches, and returns when they have reached ``level``."""
-    async with feed.writer(level=level) as writer:
+async def put(feed, rows, level="quorum", **options):
+    """Writes ``rows`` in batches, deletions for values of None, and returns when they have reached ``level``."""
+    async with feed.writer(level=level, **options) as writer:
         for key, value in rows.items():
-            await writer.put(key, value)
+            await (writer.delete(key) if value is None else writer.put(key, value))
+
+
+async def publish_one(feed):
+    """Publishes a batch of one row."""
+    async with feed.stage() as stage:
+        await stage.put(b"batch", b"1")
+        sealed = await stage.seal()
+    await feed.publish("job", 1, [sealed])
+
+
+def resend_state(partition):
+    """By what a partition knows resends: the results of producers, by id, and the last batches of sinks."""
+    results = {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
+    return results, to_json(partition.sinks.as_of(partition.high_seq))
+
+
+class Written(NamedTuple):
+    """The last block that a partition's only producer wrote."""
+
+    producer_id: int
+    number: int
+    result: object
+
+    def is_known_to(self, partition):
+        """Returns whether the partition answers the block, if it comes again, with its result."""
+        block = encode_block(
+            [b"0"], [b"again"], partition=0, producer_id=self.producer_id, producer_seq=self.number, compress=False
+        )
+        decision = partition.producers.decide(block.header.producer_id, self.number, resend=True, now=0.0)
+        return decision.result == self.result
+
+
+def last_written(partition):
+    [entry] = [entry for entry in partition.producers.snapshot(0.0)[0] if entry.results]
+    return Written(entry.producer_id, *entry.results[-1])
 
 
 def make_set(tmp_path, nursery, count=3, **changes):

@@ -1,13 +1,15 @@
 """A member that copies segments streams the rows behind them meanwhile: durable, unseen, and applied in their order."""
 
 import dataclasses
+import functools
 import logging
 import os
 import types
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, until
+from tests.tailrace_server.replication import made_set
+from tests.tailrace_server.replication.made_set import COPY_ALWAYS, numbered, publish_one, resend_state, until
 
 from tailrace_server.chain import AppliedRange
 from tailrace_server.replication import ahead_stream
@@ -15,15 +17,10 @@ from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep.ahead_file import AheadDamaged, AheadFile
 from tailrace_server.upkeep.received_files import PartitionFiles
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery, replication=dataclasses.replace(REPLICATION, catch_up_bytes_min=0))
-    await made.start()
-    await made.settled()
-    return made
+def set_options():
+    return {"replication": COPY_ALWAYS}
 
 
 class Gate:
@@ -71,10 +68,7 @@ def released(monkeypatch):
     return seqs
 
 
-async def put(feed, rows, level="disk"):
-    async with feed.writer(level=level) as writer:
-        for key, value in rows.items():
-            await (writer.delete(key) if value is None else writer.put(key, value))
+put = functools.partial(made_set.put, level="disk")
 
 
 def partition_of(member):
@@ -82,20 +76,16 @@ def partition_of(member):
     return partition
 
 
-async def flush(member):
-    await member.node.storage.flusher.flush_all(partition_of(member))
-
-
 async def away(members, client, **options):
     """A feed of which the third member has seqs 1 to 50; the leader has two segments more, up to 250."""
     feed = await client.create_feed("orders", partitions=1, **options)
-    await put(feed, numbered(0, 50), "quorum")
+    await put(feed, numbered(0, 50), level="quorum")
     await members.level("orders")
     await members[2].stop()
     await put(feed, numbered(50, 100))
-    await flush(members[0])
+    await members[0].flush()
     await put(feed, numbered(150, 100))
-    await flush(members[0])
+    await members[0].flush()
     return feed
 
 
@@ -162,7 +152,7 @@ async def test_rows_behind_the_segments_are_durable_and_unseen_until_these_are_h
         del expected[b"160"], expected[b"20"]
         await check_level(members, expected)
         await asked_from(released, 255)
-        await put(feed, numbered(400, 5), "quorum")
+        await put(feed, numbered(400, 5), level="quorum")
         await members.level("orders")
         await check_level(members, expected | numbered(400, 5))
 
@@ -331,7 +321,7 @@ async def test_a_promotion_does_not_lead_by_them_and_says_so(members, gate):
 async def test_a_promotion_fills_the_holes_from_a_member(members, gate):
     async with members.client() as client:
         feed = await away(members, client)
-        await put(feed, numbered(300, 5), "quorum")
+        await put(feed, numbered(300, 5), level="quorum")
         await members.level("orders")
         await members[2].start()
         await gate.reached.wait()
@@ -386,10 +376,7 @@ async def test_batches_and_flushed_rows_come_ahead_too(members, gate, released):
         await members[2].start()
         await gate.reached.wait()
         await put(feed, numbered(300, 5))
-        async with feed.stage() as stage:
-            await stage.put(b"batch", b"1")
-            sealed = await stage.seal()
-        await feed.publish("job", 1, [sealed])
+        await publish_one(feed)
         await put(feed, numbered(310, 5))
         last_seq = partition_of(members[0]).high_seq
         await ahead_through(members[2], last_seq)
@@ -397,13 +384,7 @@ async def test_batches_and_flushed_rows_come_ahead_too(members, gate, released):
         await members.level("orders")
         await check_level(members, numbered(0, 250) | numbered(300, 5) | {b"batch": b"1"} | numbered(310, 5))
         await asked_from(released, last_seq)
-        ours, theirs = partition_of(members[2]), partition_of(members[0])
-        assert ours.sinks.as_of(last_seq) == theirs.sinks.as_of(last_seq)
-        results = [
-            {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
-            for partition in (ours, theirs)
-        ]
-        assert results[0] == results[1]
+        assert resend_state(partition_of(members[2])) == resend_state(partition_of(members[0]))
 
 
 async def test_a_feed_that_is_dropped_meanwhile(members, gate):
@@ -419,6 +400,26 @@ async def test_a_feed_that_is_dropped_meanwhile(members, gate):
         gate.open()
         await until(lambda: not os.path.exists(directory))
         members[2].node.check()
+
+
+async def test_a_following_that_ends_while_the_files_are_removed_leaves_none(members, gate):
+    gate.passes = 1
+    async with members.client() as client:
+        feed = await away(members, client)
+        await members[2].start()
+        await gate.reached.wait()
+        await put(feed, numbered(300, 5))
+        await ahead_through(members[2], 255)
+        await members[0].stop()
+        await until(lambda: members[2].member.following is None)
+        partition, storage = partition_of(members[2]), members[2].node.storage
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await storage.ahead.discard(partition, "")
+            await storage.received.discard(partition)
+        directory = os.path.dirname(ahead_path(members[2]))
+        chain = {os.path.basename(segment.path) for segment in partition.chain.segments}
+        assert set(os.listdir(directory)) <= {"MANIFEST", *chain}
 
 
 async def test_a_later_checkpoint_covers_rows_that_came_ahead(members, gate, released):
@@ -450,7 +451,7 @@ async def test_a_checkpoint_beyond_them_replaces_them(members, gate, released):
         await ahead_through(members[2], 255)
         await members[2].kill()
         await put(feed, numbered(310, 5))
-        await flush(members[0])
+        await members[0].flush()
         gate.close()
         await members[2].start()
         await gate.reached.wait()
@@ -468,7 +469,7 @@ async def test_a_checkpoint_that_ends_below_them_leaves_a_hole(members, gate, ca
     async with members.client() as client:
         feed = await away(members, client)
         await members.level("orders")
-        await put(feed, numbered(300, 5), "quorum")
+        await put(feed, numbered(300, 5), level="quorum")
         await members[2].start()
         await gate.reached.wait()
         await ahead_through(members[2], 255)
@@ -511,7 +512,7 @@ async def test_another_leader_while_a_member_with_rows_ahead_is_down(
         await members.level("orders")
         await members[2].start()
         await gate.reached.wait()
-        await put(feed, numbered(300, 5), "quorum")
+        await put(feed, numbered(300, 5), level="quorum")
         await members[1].stop()
         await put(feed, numbered(310, 5))
         await ahead_through(members[2], 260)
@@ -524,7 +525,7 @@ async def test_another_leader_while_a_member_with_rows_ahead_is_down(
         await members[2].start()
         assert ranges(members[2]) == (AppliedRange(250, 260),)
         await members[1].promote()
-        await flush(members[1])
+        await members[1].flush()
         await put(feed, numbered(400, 3))
         await members.level("orders")
         await members[0].start()
@@ -560,8 +561,8 @@ async def test_compactions_of_the_leader_meanwhile(members, gate, released):
         partition = partition_of(members[0])
         oldest = partition.chain.segments[0].identity.segment_id
         for first in range(0, 80, 10):
-            await put(feed, numbered(first, 10), "quorum")
-            await flush(members[0])
+            await put(feed, numbered(first, 10), level="quorum")
+            await members[0].flush()
         await until(lambda: partition.chain.segments[0].identity.segment_id != oldest)
         await put(feed, {b"1": None})
         await ahead_through(members[2], 331)

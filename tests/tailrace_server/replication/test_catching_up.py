@@ -1,34 +1,28 @@
 """A member that is far behind copies its leader's segments, and goes on by stream."""
 
-import dataclasses
-
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
+from tests.tailrace_server.replication.made_set import (
+    COPY_ALWAYS,
+    last_written,
+    numbered,
+    publish_one,
+    put,
+    resend_state,
+    until,
+)
 
-from tailrace.block import encode_block
 from tailrace.errors import UnknownCheckpoint
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.replication import catching_up
-from tailrace_server.state.last_batches import to_json
 from tailrace_server.upkeep import received_files
 from tailrace_server.upkeep.received_files import PartitionFiles
 
 
 @pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery, replication=dataclasses.replace(REPLICATION, catch_up_bytes_min=0))
-    await made.start()
-    await made.settled()
-    return made
-
-
-async def flush(node, feed="orders"):
-    partitions = node.node.feeds.named(feed).partitions
-    for partition in partitions:
-        await node.node.storage.flusher.flush_all(partition)
-    return partitions
+def set_options():
+    return {"replication": COPY_ALWAYS}
 
 
 async def away(members, client, partitions=1, **options):
@@ -38,7 +32,7 @@ async def away(members, client, partitions=1, **options):
     await members.level("orders")
     await members[2].stop()
     await put(feed, numbered(50, 200))
-    await flush(members[0])
+    await members[0].flush()
     await put(feed, numbered(250, 5))
     return feed
 
@@ -102,7 +96,7 @@ async def test_a_dead_tail_is_rolled_back_first(members, copied):
         await others[0].promote()
         leader = await members.settled()
         await put(feed, numbered(50, 100))
-        await flush(leader)
+        await leader.flush()
         await old.start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 150)
@@ -117,9 +111,9 @@ async def test_a_member_below_a_trim_does_not_go_back_to_0(members, copied):
         await members.level("orders")
         await members[2].stop()
         await put(feed, numbered(100, 10))
-        [partition] = await flush(members[0])
+        [partition] = await members[0].flush()
         await put(feed, numbered(200, 10))
-        await flush(members[0])
+        await members[0].flush()
         await members[0].node.storage.installer.drop_oldest(partition, 1)
         await members[2].start()
         await members.level("orders")
@@ -133,40 +127,25 @@ async def test_a_member_below_a_trim_does_not_go_back_to_0(members, copied):
 async def test_what_a_resend_is_known_by_comes_with_the_segments(members, copied):
     async with members.client() as client:
         feed = await away(members, client)
-        async with feed.stage() as stage:
-            await stage.put(b"batch", b"1")
-            sealed = await stage.seal()
-        await feed.publish("job", 1, [sealed])
-        await flush(members[0])
+        await publish_one(feed)
+        await members[0].flush()
         await members[2].start()
         await members.level("orders")
         assert copied
         [ours], [theirs] = (m.node.feeds.named("orders").partitions for m in (members[2], members[0]))
-        results = [
-            {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
-            for partition in (ours, theirs)
-        ]
-        assert results[0] == results[1]
-        assert to_json(ours.sinks.as_of(ours.high_seq)) == to_json(theirs.sinks.as_of(theirs.high_seq))
+        assert resend_state(ours) == resend_state(theirs)
 
 
-async def test_other_partitions_stream_meanwhile(members, monkeypatch, copied):
+async def test_other_partitions_stream_meanwhile(members, held_parts, copied):
     """A member that copies one partition for long acknowledges the others all the same."""
     async with members.client() as client:
         await away(members, client)
         near = await client.create_feed("near", partitions=1)
-        may_go_on, store = trio.Event(), PartitionFiles.store_parts
-
-        async def wait(files, received):
-            await may_go_on.wait()
-            await store(files, received)
-
-        monkeypatch.setattr(PartitionFiles, "store_parts", wait)
         await members[2].start()
         await until(lambda: members[2].member.following is not None)
         await members[1].stop()
         await put(near, numbered(0, 5))  # at level quorum: the third member is needed
-        may_go_on.set()
+        held_parts.release()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
         assert copied
@@ -210,38 +189,25 @@ async def test_a_leader_that_keeps_no_checkpoint_is_streamed_from(members, monke
         assert not copied
 
 
-async def test_damaged_bytes_are_not_installed(members, monkeypatch, copied):
+@pytest.mark.usefixtures("damaged_parts")
+async def test_damaged_bytes_are_not_installed(members, copied):
     async with members.client() as client:
         await away(members, client)
-        store = PartitionFiles.store_parts
-
-        async def damage(files, parts):
-            await store(files, [(part, memoryview(bytes(len(data)))) for part, data in parts])
-
-        monkeypatch.setattr(PartitionFiles, "store_parts", damage)
         await members[2].start()
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
         assert not copied
 
 
-async def test_a_change_of_leader_in_between_leaves_the_old_state(members, monkeypatch, copied):
+async def test_a_change_of_leader_in_between_leaves_the_old_state(members, held_parts):
     async with members.client() as client:
         feed = await away(members, client)
-        waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
-
-        async def wait(files, received):
-            waiting.set()
-            await may_go_on.wait()
-            await store(files, received)
-
-        monkeypatch.setattr(PartitionFiles, "store_parts", wait)
         await members[2].start()
-        await waiting.wait()
+        await held_parts.reached.wait()
         [partition] = members[2].node.feeds.named("orders").partitions
         await members[1].promote()
         assert partition.high_seq == 50
-        may_go_on.set()
+        held_parts.release()
         await put(feed, numbered(300, 10))
         await members.level("orders")
         assert check_level(members) == numbered(0, 255) | numbered(300, 10)
@@ -277,20 +243,15 @@ async def test_a_resend_after_the_catch_up_is_written_once(members, copied):
         await members[2].stop()
         await put(feed, numbered(0, 20))
         [partition] = members[0].node.feeds.named("orders").partitions
-        [entry] = [e for e in partition.producers.snapshot(0.0)[0] if e.results]
-        number, result = entry.results[-1]
-        await flush(members[0])
+        written = last_written(partition)
+        await members[0].flush()
         await members[2].start()
         await members.level("orders")
         assert copied
         await members[2].promote()
         await members.settled()
         [copy] = members[2].node.feeds.named("orders").partitions
-        block = encode_block(
-            [b"0"], [b"again"], partition=0, producer_id=entry.producer_id, producer_seq=number, compress=False
-        )
-        decision = copy.producers.decide(block.header.producer_id, number, resend=True, now=0.0)
-        assert decision.result == result
+        assert written.is_known_to(copy)
 
 
 async def test_files_that_were_installed_stay_if_the_following_ends_right_after(members, monkeypatch):

@@ -1,10 +1,11 @@
 """A follower that falls far behind on its open stream gives it up, copies segments, and streams again."""
 
 import dataclasses
+import functools
 
 import pytest
-import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+from tests.tailrace_server.replication import made_set
+from tests.tailrace_server.replication.made_set import REPLICATION, until
 
 from tailrace.consuming.events import Agreed, LeaderCheck, StreamFailed
 from tailrace.model import EndReason
@@ -21,51 +22,32 @@ WINDOW_BYTES = 16_384
 
 
 @pytest.fixture
-async def members(tmp_path, nursery, monkeypatch):
+def set_options(monkeypatch):
     monkeypatch.setattr(lagging_partitions, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(replica_puller, "WINDOW_BYTES", WINDOW_BYTES)
-    made = make_set(tmp_path, nursery, replication=dataclasses.replace(REPLICATION, catch_up_bytes_min=BYTES_MIN))
-    await made.start()
-    await made.settled()
-    return made
+    return {"replication": dataclasses.replace(REPLICATION, catch_up_bytes_min=BYTES_MIN)}
 
 
 @pytest.fixture
-def slow_disk(members, monkeypatch):
-    """The third member takes no row of orders until the event is set."""
-    may_go_on, take = trio.Event(), ReplicaPuller._take
-
-    async def take_slowly(puller, event):
-        if puller._node is members[2].node.services and puller.feed.info.name == "orders":
-            await may_go_on.wait()
-        await take(puller, event)
-
-    monkeypatch.setattr(ReplicaPuller, "_take", take_slowly)
-    return may_go_on
+def slow_disk(members, hold_rows):
+    """The rows of orders that the third member takes."""
+    return hold_rows(members[2])
 
 
 def numbered(first, count, nbytes=100):
     return {b"%d" % number: b"%d" % number * (nbytes // 4) for number in range(first, first + count)}
 
 
-async def put(feed, rows):
-    async with feed.writer(level="quorum", batch_rows=20) as writer:
-        for key, value in rows.items():
-            await writer.put(key, value)
-
-
-async def flush(node, feed="orders"):
-    for partition in node.node.feeds.named(feed).partitions:
-        await node.node.storage.flusher.flush_all(partition)
+put = functools.partial(made_set.put, batch_rows=20)
 
 
 async def behind(members, feed, rows):
     """The other two have ``rows``, most of them in segments, when the third member goes on."""
     half = len(rows) // 2
     await put(feed, dict(list(rows.items())[:half]))
-    await flush(members[0])
+    await members[0].flush()
     await put(feed, dict(list(rows.items())[half:-20]))
-    await flush(members[0])
+    await members[0].flush()
     await put(feed, dict(list(rows.items())[-20:]))
 
 
@@ -84,7 +66,7 @@ async def test_a_member_with_a_slow_disk_switches_to_segments_and_back(members, 
         rows = numbered(0, 4_000)
         await behind(members, feed, rows)
         assert members[2].seqs("orders") == [0]
-        slow_disk.set()
+        slow_disk.release()
         await check_level(members, rows)
         assert members[2].member.following is following, "the other partitions' streams went on"
         [(number, before, after)] = copied
@@ -103,77 +85,54 @@ async def test_a_member_that_is_a_little_behind_stays_on_its_stream(members, slo
         await members.level("orders")
         rows = numbered(0, 300)  # fewer bytes than it takes
         await behind(members, feed, rows)
-        slow_disk.set()
+        slow_disk.release()
         await check_level(members, rows)
         assert not copied
 
 
-async def test_a_burst_that_is_a_small_share_of_the_partition_is_streamed(members, monkeypatch, copied):
+async def test_a_burst_that_is_a_small_share_of_the_partition_is_streamed(members, hold_rows, copied):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
         rows = numbered(0, 6_000)
         await put(feed, rows)
         await members.level("orders")
-        await flush(members[0])
-        burst, may_go_on, take = numbered(10_000, 600, 200), trio.Event(), ReplicaPuller._take
-
-        async def take_slowly(puller, event):
-            if puller._node is members[2].node.services:
-                await may_go_on.wait()
-            await take(puller, event)
-
-        monkeypatch.setattr(ReplicaPuller, "_take", take_slowly)
+        await members[0].flush()
+        burst, held = numbered(10_000, 600, 200), hold_rows(members[2])
         await behind(members, feed, burst)
-        may_go_on.set()
+        held.release()
         await check_level(members, rows | burst)
         assert not copied
 
 
-async def test_other_partitions_are_acknowledged_while_one_is_copied(members, slow_disk, monkeypatch, copied):
-    waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
-
-    async def wait(files, received):
-        waiting.set()
-        await may_go_on.wait()
-        await store(files, received)
-
-    monkeypatch.setattr(PartitionFiles, "store_parts", wait)
+async def test_other_partitions_are_acknowledged_while_one_is_copied(members, slow_disk, held_parts, copied):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=2)
         await members.level("orders")
         rows = {key: value for key, value in numbered(0, 8_000).items() if partition_of_hash(key_hash(key), 2) == 0}
         await behind(members, feed, rows)
-        slow_disk.set()
-        await waiting.wait()
+        slow_disk.release()
+        await held_parts.reached.wait()
         await members[1].stop()
         others = {key: value for key, value in numbered(9_000, 50).items() if partition_of_hash(key_hash(key), 2) == 1}
         await put(feed, others)
         assert not copied
-        may_go_on.set()
+        held_parts.release()
         await members[1].start()
         await check_level(members, rows | others)
         assert [number for number, _, _ in copied] == [0]
 
 
-async def test_a_change_of_leader_ends_the_copy(members, slow_disk, monkeypatch, copied):
-    waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
-
-    async def wait(files, received):
-        waiting.set()
-        await may_go_on.wait()
-        await store(files, received)
-
-    monkeypatch.setattr(PartitionFiles, "store_parts", wait)
+async def test_a_change_of_leader_ends_the_copy(members, slow_disk, held_parts, copied):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
         await members.level("orders")
         rows = numbered(0, 4_000)
         await behind(members, feed, rows)
-        slow_disk.set()
-        await waiting.wait()
+        slow_disk.release()
+        await held_parts.reached.wait()
         await members[1].promote()
         assert not copied
-        may_go_on.set()
+        held_parts.release()
         await check_level(members, rows)
 
 
@@ -190,43 +149,37 @@ async def test_a_copy_that_fails_goes_on_by_stream(members, slow_disk, monkeypat
 
         monkeypatch.setattr(PartitionFiles, "store_parts", refuse)
         await behind(members, feed, rows)
-        slow_disk.set()
+        slow_disk.release()
         await check_level(members, rows)
         assert members[2].member.following is following
         assert not copied
         assert 1 <= len(tries) <= 6, "each try takes twice as many bytes of the stream as the one before"
 
 
-async def test_a_stream_that_ends_below_a_trim_is_followed_by_a_copy(members, monkeypatch, copied):
+async def test_a_stream_that_ends_below_a_trim_is_followed_by_a_copy(members, monkeypatch, hold_rows, copied):
     """It does not begin at 0, and owes nothing."""
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1, retention="history")
         await put(feed, numbered(0, 1_000))
         await members.level("orders")
-        may_go_on, failed = trio.Event(), []
-        take, stream_failed = ReplicaPuller._take, ReplicaPuller._stream_failed
-
-        async def take_slowly(puller, event):
-            if puller._node is members[2].node.services:
-                await may_go_on.wait()
-            await take(puller, event)
+        failed, stream_failed = [], ReplicaPuller._stream_failed
 
         async def note(puller, stream, event):
             failed.append(event.reason)
             await stream_failed(puller, stream, event)
 
-        monkeypatch.setattr(ReplicaPuller, "_take", take_slowly)
         monkeypatch.setattr(ReplicaPuller, "_stream_failed", note)
+        held = hold_rows(members[2])
         [partition] = members[0].node.feeds.named("orders").partitions
         rows = numbered(2_000, 2_000)
         await put(feed, rows)
-        await flush(members[0])
+        await members[0].flush()
         later = numbered(5_000, 500)
         await put(feed, later)
-        await flush(members[0])
+        await members[0].flush()
         count = len(partition.chain.segments) - 1
         await members[0].node.storage.installer.drop_oldest(partition, count)
-        may_go_on.set()
+        held.release()
         await until(lambda: members[2].seqs("orders") == members[0].seqs("orders"))
         assert failed == [EndReason.TRIMMED]
         assert copied

@@ -1,48 +1,33 @@
 """A candidate that is far behind copies segments of the member that it fetches from, and leads with the same data."""
 
-import dataclasses
 import os
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
+from tests.tailrace_server.replication.made_set import (
+    COPY_ALWAYS,
+    last_written,
+    numbered,
+    publish_one,
+    put,
+    resend_state,
+    until,
+)
 
-from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotLeader, TailraceError
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace_server.replication import catching_up
 from tailrace_server.replication.segment_source import SegmentSource
-from tailrace_server.state.last_batches import to_json
-from tailrace_server.upkeep.received_files import PartitionFiles
 
 
 @pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery, replication=dataclasses.replace(REPLICATION, catch_up_bytes_min=0))
-    await made.start()
-    await made.settled()
-    return made
+def set_options():
+    return {"replication": COPY_ALWAYS}
 
 
-@pytest.fixture
-def slow(monkeypatch):
-    """Two events: a candidate has received bytes of a segment; it may write them."""
-    waiting, may_go_on, store = trio.Event(), trio.Event(), PartitionFiles.store_parts
-
-    async def wait(files, received):
-        waiting.set()
-        await may_go_on.wait()
-        await store(files, received)
-
-    monkeypatch.setattr(PartitionFiles, "store_parts", wait)
-    return waiting, may_go_on
-
-
-async def flush(node, feed="orders"):
-    partitions = node.node.feeds.named(feed).partitions
-    for partition in partitions:
-        await node.node.storage.flusher.flush_all(partition)
-    await node.node.storage.flusher.write_feeds()
+async def flush(member):
+    partitions = await member.flush()
+    await member.node.storage.flusher.write_feeds()
     return partitions
 
 
@@ -67,12 +52,6 @@ async def behind(members, client, *, tail=5, **options):
 
 def histories(member):
     return [(p.high_seq, p.log[1:] if member.leads else p.log) for p in member.node.feeds.named("orders").partitions]
-
-
-def state_of(partition):
-    """The results of producers, by id, and the last batches of sinks."""
-    results = {entry.producer_id: entry.results for entry in partition.producers.snapshot(0.0)[0]}
-    return results, to_json(partition.sinks.as_of(partition.high_seq))
 
 
 async def test_a_candidate_that_is_far_behind_copies_segments(members, copied):
@@ -112,27 +91,19 @@ async def test_producers_and_last_batches_come_with_the_segments(members, copied
         await put(feed, numbered(0, 20))
         [theirs] = members[1].node.feeds.named("orders").partitions
         await members.level("orders")
-        [entry] = [entry for entry in theirs.producers.snapshot(0.0)[0] if entry.results]
-        number, result = entry.results[-1]
-        async with feed.stage() as stage:
-            await stage.put(b"batch", b"1")
-            sealed = await stage.seal()
-        await feed.publish("job", 1, [sealed])
+        written = last_written(theirs)
+        await publish_one(feed)
         await members.level("orders")
         await flush(members[1])
-        before = state_of(theirs)
+        before = resend_state(theirs)
         assert before[1]
         await members[0].kill()
         await members[2].start()
         await members[2].promote()
         [ours] = members[2].node.feeds.named("orders").partitions
         assert copied
-        assert state_of(ours) == before
-        block = encode_block(
-            [b"0"], [b"again"], partition=0, producer_id=entry.producer_id, producer_seq=number, compress=False
-        )
-        decision = ours.producers.decide(block.header.producer_id, number, resend=True, now=0.0)
-        assert decision.result == result, "the candidate knows the blocks whose rows it has by segments"
+        assert resend_state(ours) == before
+        assert written.is_known_to(ours), "the candidate knows the blocks whose rows it has by segments"
 
 
 async def test_an_empty_member_that_is_promoted(members, copied):
@@ -200,8 +171,7 @@ async def test_a_feed_in_mode_segment(members, copied):
         assert members[1].rows("orders") == numbered(0, 260)
 
 
-async def test_the_peer_dies_while_it_is_copied_from(members, slow, copied):
-    waiting, may_go_on = slow
+async def test_the_peer_dies_while_it_is_copied_from(members, held_parts, copied):
     async with members.client() as client:
         await behind(members, client)
         async with trio.open_nursery() as nursery:
@@ -211,20 +181,19 @@ async def test_the_peer_dies_while_it_is_copied_from(members, slow, copied):
                 with pytest.raises(TailraceError):
                     await members[2].promote()
 
-            await waiting.wait()
+            await held_parts.reached.wait()
             await members[1].kill()
         assert not members[2].leads
         assert not copied
         assert members[2].rows("orders") == numbered(0, 50)
-        may_go_on.set()
+        held_parts.release()
         await members[1].start()
         await members[2].promote()
         assert members[2].rows("orders") == numbered(0, 250)
         assert copied
 
 
-async def test_a_promise_to_another_member_ends_the_copy(members, slow, copied):
-    waiting, may_go_on = slow
+async def test_a_promise_to_another_member_ends_the_copy(members, held_parts, copied):
     async with members.client() as client:
         await behind(members, client)
         async with trio.open_nursery() as nursery:
@@ -234,25 +203,20 @@ async def test_a_promise_to_another_member_ends_the_copy(members, slow, copied):
                 with pytest.raises(NotLeader, match="promised to another"):
                     await members[2].promote()
 
-            await waiting.wait()
+            await held_parts.reached.wait()
             await members[1].promote()
             assert members[2].seqs("orders") == [50]
-            may_go_on.set()
+            held_parts.release()
         assert not members[2].leads
         await until(lambda: members[2].member.following is not None)
         assert await members.level("orders") is members[1]
         assert members[2].rows("orders") == numbered(0, 250)
 
 
-async def test_damaged_bytes_are_streamed_instead(members, monkeypatch, copied):
+@pytest.mark.usefixtures("damaged_parts")
+async def test_damaged_bytes_are_streamed_instead(members, copied):
     async with members.client() as client:
         await behind(members, client)
-        store = PartitionFiles.store_parts
-
-        async def damage(files, parts):
-            await store(files, [(part, memoryview(bytes(len(data)))) for part, data in parts])
-
-        monkeypatch.setattr(PartitionFiles, "store_parts", damage)
         await members[2].promote()
         assert members[2].rows("orders") == numbered(0, 250)
         assert not copied

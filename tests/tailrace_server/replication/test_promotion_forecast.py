@@ -201,7 +201,7 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
         replicas = first.node.leaderships.system.replicas.voters()
         await until(lambda: not any(peer.streams for peer in replicas))
         for number in range(5):
-            await feed.put(b"%d" % number, b"v")
+            await feed.put(b"%d" % number, b"v", level="disk")
     told = replication(first)
     assert "gone: no node that could lead is connected; " in told["promotion"]
     assert f"{third.address} is not connected, and had all that is at quorum" in told["promotion"]

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 STORAGE = StorageConfig(pushed_age_s=0.05)
 
 
-async def put(feed, rows, **options):
+async def put(feed, rows, level="disk"):
     for key, value in rows.items():
-        await feed.put(key, value, **options)
+        await feed.put(key, value, level=level)
 
 
 def segment_ids(node, feed):

@@ -1,20 +1,10 @@
 """Any node of a set serves its segments, to copies and to consumers: a follower, too, even one that is behind."""
 
-import pytest
 import trio
-from tests.tailrace_server.replication.made_set import make_set, numbered, put
+from tests.tailrace_server.replication.made_set import numbered, put
 
 import tailrace
 from tailrace import SegmentReader
-from tailrace_server.replication.replica_puller import ReplicaPuller
-
-
-@pytest.fixture
-async def members(tmp_path, nursery):
-    made = make_set(tmp_path, nursery)
-    await made.start()
-    await made.settled()
-    return made
 
 
 def client_of(member, **options):
@@ -54,26 +44,20 @@ async def test_each_member_serves_copies_and_consumers_while_rows_come(members, 
             assert copied(tmp_path / f"copy{number}").items() >= numbered(0, 300).items()
 
 
-async def test_a_follower_that_is_behind_changes_no_copy_until_it_is_level(members, tmp_path, monkeypatch):
+async def test_a_follower_that_is_behind_changes_no_copy_until_it_is_level(members, tmp_path, hold_rows):
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=1)
         await put(feed, numbered(0, 100))
         await members.level("orders")
-        late, goes_on, take = members[2], trio.Event(), ReplicaPuller._take
-
-        async def take_late(puller, event):
-            if puller._node is late.node.services and puller.feed.info.name == "orders":
-                await goes_on.wait()
-            await take(puller, event)
-
-        monkeypatch.setattr(ReplicaPuller, "_take", take_late)
+        late = members[2]
+        held = hold_rows(late)
         await put(feed, numbered(100, 100))
         await feed.fetch(tmp_path / "copy")
         async with client_of(late, state="follower") as other:
             [behind] = (await other.feed("orders").fetch(tmp_path / "copy")).partitions.values()
             assert (behind.is_behind, behind.seq) == (True, 200)
             assert copied(tmp_path / "copy") == numbered(0, 200)
-        goes_on.set()
+        held.release()
         await put(feed, numbered(200, 10))
         await members.level("orders")
         async with client_of(late, state="follower") as other:

@@ -8,7 +8,10 @@ import trio
 from tailrace.copies.compare import Part
 from tailrace.copies.layout import SegmentCopy
 from tailrace.errors import BadSegment, NoSpace
+from tailrace_server.partition.chain import Chain
+from tailrace_server.segment import Segment
 from tailrace_server.upkeep.incoming_segments import PushedFile
+from tailrace_server.upkeep.installer import ReceivedEnd
 from tailrace_server.upkeep.received_chain import prepare_to_receive
 
 
@@ -133,6 +136,52 @@ async def test_unused_files_go_after_a_while(sent):
     await received.expire()
     directory = replica.node.storage.store.partition_directory(partition.feed_id, partition.id)
     assert replica.disk.names(directory) == ["MANIFEST"]
+
+
+async def installed_another_way(replica, partition, told):
+    """Installs a received file as a push of the same segment does: the received files do not hear of it."""
+    storage = replica.node.storage
+    segment = Segment.open(storage.store.segment_files, storage.store.segment_path(partition.feed_id, 0, told.id))
+    async with storage.installer.holding(partition):
+        end = ReceivedEnd(2, partition.log, partition.rollbacks + 1, 0, 0)
+        await storage.installer.install_chain_held(partition, Chain([segment]), end)
+    return segment
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_file_that_has_left_the_chain_stays_until_its_last_reader_has_ended(sent, is_read):
+    """The reader opens it again by its name if too many files are open. Then the trimmer removes it."""
+    told, data, replica, partition = sent
+    storage = replica.node.storage
+    files = storage.received.of(partition)
+    await files.store_parts([part(told, data, 0, len(data))])
+    segment = await installed_another_way(replica, partition, told)
+    storage.pins.pin(segment)
+    await storage.installer.drop_oldest(partition, 1)
+    if not is_read:
+        storage.pins.unpin(segment)
+    await files.remove()
+    assert replica.segments(partition) == [told.file_name]
+    assert bytes(segment.read_part(0, told.nbytes)) == data
+    if is_read:
+        await replica.flusher.trim()
+        assert replica.segments(partition) == [told.file_name]
+        storage.pins.unpin(segment)
+    await replica.flusher.trim()
+    assert replica.segments(partition) == []
+
+
+async def test_the_beginning_of_a_file_goes_although_the_chain_has_the_segment(sent):
+    told, data, replica, partition = sent
+    storage = replica.node.storage
+    files = storage.received.of(partition)
+    await files.store_parts([part(told, data, 0, len(data))])
+    await installed_another_way(replica, partition, told)
+    files.installed([told.id])
+    await files.store_parts([part(told, data, 0, 100)])
+    await files.remove()
+    directory = storage.store.partition_directory(partition.feed_id, partition.id)
+    assert sorted(replica.disk.names(directory)) == sorted(["MANIFEST", told.file_name])
 
 
 async def test_files_that_come_again_while_unused_ones_go(sent, nursery):

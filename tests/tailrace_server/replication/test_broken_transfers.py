@@ -1,0 +1,218 @@
+"""Transfers of pushed segments that break, again and again, beside a leader that compacts what is being sent."""
+
+import os
+
+import pytest
+import trio
+from tests.processes.proxy import HOST, open_proxy
+from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
+
+import tailrace
+from tailrace.link.address import Address
+from tailrace.wire.push_messages import SegmentAccept
+from tailrace_server.config import StorageConfig
+from tailrace_server.replication.pushed_segments import PushedSegments
+from tailrace_server.upkeep.incoming_segments import IncomingSegment
+
+pytestmark = pytest.mark.slow
+
+MIB = 1024 * 1024
+# A follower that is connected again is offered a segment at once; a pause of the leader would be up to five seconds.
+STORAGE = StorageConfig(pushed_age_s=3_600.0)
+
+
+class Pair:
+    """A leader, and a replica behind a link that can be cut; a compact feed of one partition in mode segment."""
+
+    def __init__(self, leader, replica, proxy, feed):
+        self.leader, self.replica, self.proxy, self.feed = leader, replica, proxy, feed
+        self.rows = {}
+
+    @property
+    def source(self):
+        return self.leader.node.feeds.named("orders").partitions[0]
+
+    @property
+    def storage(self):
+        return self.leader.node.storage
+
+    async def write(self, count):
+        """Writes ``count`` keys anew, a MiB each, and flushes them."""
+        rows = {b"%d" % number: os.urandom(MIB) for number in range(count)}
+        for key, value in rows.items():
+            await self.feed.put(key, value)
+        self.rows |= rows
+        await self.storage.flusher.flush_all(self.source)
+
+    async def compact(self):
+        """Replaces the segments that are there by one that has more."""
+        await self.write(3)
+        await until(lambda: len(self.source.chain.segments) == 1)
+
+    def exists(self, segment):
+        """Whether the segment's file is there."""
+        return self.storage.host.disk.exists(segment.path)
+
+    async def level(self):
+        await until(lambda: self.replica.seqs("orders") == self.leader.seqs("orders"))
+        assert self.replica.rows("orders") == self.leader.rows("orders") == self.rows
+
+
+@pytest.fixture
+async def pair(tmp_path, nursery):
+    first, second = free_addresses(2)
+    leader = MadeNode(make_config(tmp_path / "leader", first, storage=STORAGE), nursery)
+    await leader.start()
+    async with open_proxy(tuple(first)) as proxy, tailrace.connect(leader.url) as client:
+        behind = make_config(tmp_path / "replica", second, replica_of=Address(HOST, proxy.port), storage=STORAGE)
+        replica = MadeNode(behind, nursery)
+        await replica.start()
+        feed = await client.create_feed("orders", partitions=1, replication="segment")
+        await until(lambda: replica.seqs("orders") == [0])
+        yield Pair(leader, replica, proxy, feed)
+        await replica.stop()
+
+
+class Cutting:
+    """Cuts the link each time that the replica has got ``parts`` parts on one connection."""
+
+    def __init__(self, monkeypatch, pair, parts):
+        self.pair = pair
+        self.is_on = True
+        self.is_cut = trio.Event()
+        self.parts, self.left = parts, parts
+        self.token = trio.lowlevel.current_trio_token()
+        original = IncomingSegment.add
+
+        def counted(incoming, data):
+            original(incoming, data)
+            self.left -= 1
+            if self.is_on and not self.left:
+                trio.from_thread.run_sync(self.cut, trio_token=self.token)
+
+        monkeypatch.setattr(IncomingSegment, "add", counted)
+
+    def cut(self):
+        self.pair.proxy.cut()
+        self.is_cut.set()
+
+    async def came(self):
+        """Waits for a cut, and until both sides know of it."""
+        await self.is_cut.wait()
+        pair, name = self.pair, "orders"
+        await until(lambda: not pair.leader.node.feeds.named(name).partitions[0].pushes._watchers)
+
+    def heal(self):
+        self.is_cut, self.left = trio.Event(), self.parts
+        self.pair.proxy.heal()
+
+
+def accepted(monkeypatch):
+    """The offers that are accepted from now on, with the offsets, as a list that grows."""
+    found, offered = [], PushedSegments.offered
+
+    async def noted(self, partition, offer, leaders_log):
+        answer = await offered(self, partition, offer, leaders_log)
+        if isinstance(answer, SegmentAccept):
+            found.append((offer.id, answer.offset))
+        return answer
+
+    monkeypatch.setattr(PushedSegments, "offered", noted)
+    return found
+
+
+@pytest.mark.long
+async def test_connections_shorter_than_a_transfer_beside_compactions_make_progress(pair, monkeypatch):
+    offers = accepted(monkeypatch)
+    cutting = Cutting(monkeypatch, pair, 3)
+    await pair.write(5)
+    for _ in range(4):
+        await cutting.came()
+        await pair.compact()
+        cutting.heal()
+    assert pair.replica.seqs("orders") != [0], "no segment has come although 12 MiB were sent, and one has 5"
+    cutting.is_on = False
+    await pair.level()
+    continued = [(id, offset) for id, offset in offers if offset]
+    assert len(continued) >= 2
+    pair.leader.node.check()
+
+
+async def test_a_replaced_segment_goes_when_its_transfer_is_complete(pair, monkeypatch):
+    cutting = Cutting(monkeypatch, pair, 3)
+    await pair.write(5)
+    [first] = pair.source.chain.segments
+    await cutting.came()
+    await pair.compact()
+    await pair.storage.flusher.trim()
+    assert pair.exists(first)
+    cutting.is_on = False
+    cutting.heal()
+    await pair.level()
+    await pair.storage.flusher.trim()
+    assert not pair.exists(first)
+    assert not len(pair.storage.checkpoints)
+    assert not pair.storage.pins.retired_bytes
+
+
+async def test_a_replaced_segment_is_kept_for_its_time_only(pair, monkeypatch):
+    cutting = Cutting(monkeypatch, pair, 3)
+    await pair.write(5)
+    [first] = pair.source.chain.segments
+    await cutting.came()
+    await pair.compact()
+    clock, checkpoints = pair.storage.host.clock, pair.storage.checkpoints
+    monkeypatch.setattr(checkpoints, "_host", Later(clock, 61.0))
+    checkpoints.expire()
+    await pair.storage.flusher.trim()
+    assert not pair.exists(first)
+    cutting.is_on = False
+    cutting.heal()
+    await pair.level()
+
+
+class Later:
+    """A host whose clock is ahead."""
+
+    def __init__(self, clock, seconds):
+        self.clock = self
+        self._clock, self._seconds = clock, seconds
+
+    def monotonic(self):
+        return self._clock.monotonic() + self._seconds
+
+
+async def test_a_follower_that_has_lost_its_half_gets_the_segment_that_replaced_it(pair, monkeypatch):
+    cutting = Cutting(monkeypatch, pair, 3)
+    await pair.write(5)
+    [first] = pair.source.chain.segments
+    await cutting.came()
+    await pair.compact()
+    cutting.is_on = False
+    await pair.replica.stop()  # the half file goes
+    offers = accepted(monkeypatch)
+    cutting.heal()
+    await pair.replica.start()
+    await pair.level()
+    assert [(id == first.identity.segment_id, offset) for id, offset in offers] == [(True, 0), (False, 0)]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+async def test_a_segment_is_not_kept_for_a_feed_that_is_dropped(pair, monkeypatch, drop):
+    cutting = Cutting(monkeypatch, pair, 3)
+    await pair.write(5)
+    partition, storage = pair.source, pair.storage
+    await cutting.came()
+    [key] = storage.broken_transfers._broken
+    assert len(storage.checkpoints) == 1
+    if drop:
+        async with tailrace.connect(pair.leader.url) as client:
+            await client.drop_feed("orders")
+        assert not len(storage.checkpoints)
+        assert storage.broken_transfers.find(partition, key[2]) is None
+        assert not storage.broken_transfers._broken
+    else:
+        cutting.is_on = False
+        cutting.heal()
+        await pair.level()
+        assert not len(storage.checkpoints)
