@@ -47,6 +47,8 @@ _BLOCKS_PER_SECOND = 2_000
 _TICK_SECONDS = 0.005
 _MARK_SECONDS = 0.025
 _REST_SECONDS = 1.5
+# Each poll takes half a millisecond of the replica's processor time, and 200 a second would be counted as replication.
+_POLL_SECONDS = 0.25
 _RELAY, _TAKER = (str(Path(__file__).with_name("_replicas") / name) for name in ("relay.py", "taker.py"))
 
 # Writes to the feed; returns the rows, and the seconds until all were acknowledged.
@@ -89,7 +91,7 @@ class _Pair:
         self.leader, *_, self.replica = servers
         self.servers = servers
         self.relay = relay
-        self.caught_up = Nodes(servers).caught_up
+        self.caught_up = partial(Nodes(servers).caught_up, _POLL_SECONDS)
 
 
 @contextlib.contextmanager

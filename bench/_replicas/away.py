@@ -51,7 +51,7 @@ async def _once(folder: Path, log: Path, rows: int) -> tuple[float, float]:
                 positions = str(stream.latest_positions)
             await caught_up(replica, leader)
             replica.stop()
-            async with feed.writer(batch_rows=BATCH_ROWS) as writer:
+            async with feed.writer(batch_rows=BATCH_ROWS, level="disk") as writer:
                 for key in range(rows):
                     await writer.put(b"key-%012d" % key, os.urandom(VALUE_BYTES))
         options = ("--replica-of", f"127.0.0.1:{leader.port}")

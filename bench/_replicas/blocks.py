@@ -47,7 +47,7 @@ class Blocks:
 async def write_rows(feed: tailrace.Feed, blocks: Blocks, rows: int) -> float:
     """Writes so many rows as fast as the node takes them, and returns the seconds until the last is acknowledged."""
     began = time.perf_counter()
-    async with feed.writer(batch_rows=BLOCK_ROWS, in_flight_bytes=16 * 2**20) as writer:
+    async with feed.writer(batch_rows=BLOCK_ROWS, in_flight_bytes=16 * 2**20, level="disk") as writer:
         for block in itertools.islice(blocks, rows // BLOCK_ROWS):
             await writer.write(block)
     return time.perf_counter() - began
@@ -55,7 +55,7 @@ async def write_rows(feed: tailrace.Feed, blocks: Blocks, rows: int) -> float:
 
 async def write_paced(feed: tailrace.Feed, blocks: Blocks, rate: float) -> None:
     """Writes blocks at ``rate`` rows a second until it is cancelled; less if the node does not take them."""
-    async with feed.writer(batch_rows=BLOCK_ROWS) as writer:
+    async with feed.writer(batch_rows=BLOCK_ROWS, level="disk") as writer:
         began = time.perf_counter()
         for number, block in enumerate(blocks):
             await trio.sleep(max(0.0, began + number * BLOCK_ROWS / rate - time.perf_counter()))

@@ -49,22 +49,22 @@ class Nodes:
         leader = await self.leader()
         return [server for server in self.servers if server is not leader]
 
-    async def caught_up(self) -> None:
-        """Returns once every follower has all that the leader has."""
+    async def caught_up(self, poll_s: float = POLL_SECONDS) -> None:
+        """Returns once every follower has all that the leader has. Each poll is a connection, and costs the node."""
         leader = await self.leader()
         for server in self.servers:
             if server is not leader:
-                await caught_up(server, leader)
+                await caught_up(server, leader, poll_s)
 
 
-async def caught_up(server: Server, leader: Server) -> None:
+async def caught_up(server: Server, leader: Server, poll_s: float = POLL_SECONDS) -> None:
     """Returns once ``server`` has all that ``leader`` had when this was called."""
     wanted = (await ask(leader, Opcode.MEMBER, {"seqs": True}))["seqs"]
     while True:
         found = (await ask(server, Opcode.MEMBER, {"seqs": True}))["seqs"]
         if all(found.get(feed_id, []) >= seqs for feed_id, seqs in wanted.items()):
             return
-        await trio.sleep(POLL_SECONDS)
+        await trio.sleep(poll_s)
 
 
 async def flush(server: Server, feed: str) -> None:
