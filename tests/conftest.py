@@ -175,9 +175,15 @@ def new_set(tmp_path, nursery):
 
 
 @pytest.fixture
-async def members(new_set):
+def set_options():
+    """Changes to the configuration of the nodes of ``members``. A file of tests may have its own."""
+    return {}
+
+
+@pytest.fixture
+async def members(new_set, set_options):
     """A set of three, with a leader."""
-    made = new_set()
+    made = new_set(**set_options)
     await made.start()
     await made.settled()
     return made

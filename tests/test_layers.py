@@ -18,7 +18,7 @@ PACKAGES = {
 LAYERS = (
     ("host", "config"),
     ("blocks", "chain", "tree", "state"),
-    ("directory",),
+    ("directory", "coordination"),
     ("segment", "journal", "manifest"),
     ("compaction",),
     ("runtime",),

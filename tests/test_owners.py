@@ -112,6 +112,21 @@ OWNERS = (
 )
 
 
+class Source(NamedTuple):
+    """A module: the fields of each class, by its name, and its changes of attributes. It keeps no tree."""
+
+    classes: dict[str, set[str]]
+    changes: list[Change]
+
+
+def read(text):
+    """The `Source` of a module's text."""
+    nodes = list(ast.walk(ast.parse(text)))
+    return Source(
+        {node.name: assigned_fields(node) for node in nodes if isinstance(node, ast.ClassDef)}, list(changes(nodes))
+    )
+
+
 def assigned_fields(class_node):
     """The attributes that a class assigns to ``self``, annotates, or names in ``__slots__``, and its setters."""
     found = set()
@@ -125,19 +140,18 @@ def assigned_fields(class_node):
         ):
             found.add(node.name)
     for node in ast.walk(class_node):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
             found.add(node.attr)
     return found
 
 
-def fields_by_class(trees):
-    """{(file, class): fields} of all classes in ``trees``, which are {file: tree}."""
-    return {
-        (file, node.name): assigned_fields(node)
-        for file, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
+def is_self(receiver):
+    return isinstance(receiver, ast.Name) and receiver.id == "self"
+
+
+def fields_by_class(sources):
+    """{(file, class): fields} of all classes in ``sources``, which are {file: source}."""
+    return {(file, name): fields for file, source in sources.items() for name, fields in source.classes.items()}
 
 
 def name_of(receiver):
@@ -159,9 +173,9 @@ class Change(NamedTuple):
     method: str | None = None
 
 
-def changes(tree):
+def changes(nodes):
     """Yields each assignment to an attribute or its items, and each call ``receiver.attribute.method()``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(value=receiver, attr=attribute, ctx=ast.Store() | ast.Del()):
                 yield Change(node.lineno, receiver, attribute)
@@ -173,23 +187,24 @@ def changes(tree):
                 yield Change(node.lineno, receiver, attribute, method)
 
 
-def violations(trees, owners):
-    """Lines "file:line: ..." of each change of an owner's field in another file; ``trees`` are {file: tree}."""
-    classes = fields_by_class(trees)
+def violations(sources, owners):
+    """Lines "file:line: ..." of each change of an owner's field in another file; ``sources`` are {file: source}."""
+    classes = fields_by_class(sources)
     unique_of = {one: unique_fields(one, classes) for one in owners}
     found = []
-    for file, tree in trees.items():
+    for file, source in sources.items():
         others = [one for one in owners if one.file != file and file.startswith(one.package)]
-        made = list(changes(tree)) if others else []
         for one in others:
-            fields, unique = classes[one.file, one.class_name], unique_of[one]
-            for line, receiver, attribute, method in made:
+            fields, unique, parts = classes[one.file, one.class_name], unique_of[one], dict(one.parts)
+            for line, receiver, attribute, method in source.changes:
+                if attribute not in (fields if method is None else parts):
+                    continue
                 text = f"{file}:{line}: {ast.unparse(receiver)}.{attribute}"
                 is_named = name_of(receiver) in one.names
                 if method is not None:
-                    if is_named and method in dict(one.parts).get(attribute, ()):
+                    if is_named and method in parts[attribute]:
                         found.append(f"{text}.{method}() changes a part of {one.class_name}")
-                elif attribute in fields and ast.unparse(receiver) != "self" and (is_named or attribute in unique):
+                elif not is_self(receiver) and (is_named or attribute in unique):
                     found.append(f"{text} is a field of {one.class_name}, which alone assigns it")
     return sorted(found)
 
@@ -206,9 +221,9 @@ def unique_fields(one, classes):
 
 @functools.cache
 def product():
-    """{file: tree} of all sources of the three packages."""
+    """{file: source} of all modules of the three packages."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+    return {str(path.relative_to(ROOT)): read(path.read_text()) for path in paths}
 
 
 def test_state_has_one_owner():
@@ -252,7 +267,7 @@ SMALL_OWNERS = (owner("Thing", "some/package/thing.py", "thing", log="append"),)
 
 def reported(source, file="some/package/user.py"):
     sources = {"some/package/thing.py": THING, "some/package/other.py": OTHER, file: source}
-    return violations({name: ast.parse(text) for name, text in sources.items()}, SMALL_OWNERS)
+    return violations({name: read(text) for name, text in sources.items()}, SMALL_OWNERS)
 
 
 def test_fields_are_read_from_the_class():

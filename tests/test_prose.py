@@ -79,17 +79,17 @@ class Marked(NamedTuple):
         return f"{self.path.relative_to(ROOT)}:{self.line}: [{self.marker}] {self.text}"
 
 
-def documented(tree):
+def documented(nodes):
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and ast.get_docstring(node, clean=False)
     ]
 
 
-def docstrings(path, tree):
-    for node in documented(tree):
+def docstrings(path, nodes):
+    for node in documented(nodes):
         public = not getattr(node, "name", "").startswith("_")
         yield Passage(path, node.body[0].lineno, ast.get_docstring(node, clean=False), public)
 
@@ -112,10 +112,10 @@ def comments(path, source):
         yield begun
 
 
-def texts(path, tree):
+def texts(path, nodes):
     """The strings of several words that are no docstrings."""
-    passed_over = {id(node.body[0].value) for node in documented(tree)}
-    for node in ast.walk(tree):  # a node comes before its parts
+    passed_over = {id(node.body[0].value) for node in documented(nodes)}
+    for node in nodes:  # a node comes before its parts
         if id(node) in passed_over:
             continue
         if isinstance(node, ast.JoinedStr):
@@ -150,8 +150,8 @@ class Sources(NamedTuple):
 
 
 def read(source, path=ROOT / "made.py"):
-    tree = ast.parse(source)
-    return Sources(list(docstrings(path, tree)), list(comments(path, source)), list(texts(path, tree)))
+    nodes = list(ast.walk(ast.parse(source)))
+    return Sources(list(docstrings(path, nodes)), list(comments(path, source)), list(texts(path, nodes)))
 
 
 @functools.cache

@@ -28,10 +28,12 @@ SLOW_FIXTURES = frozenset(
         "node_process",
         "open_member",
         "run_node",
+        "shared_etcd",
         "served_url",
         "shared_node",
         "source_and_replica",
         "spark",
+        "start_etcd",
         "start_node",
     }
 )

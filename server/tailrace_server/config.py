@@ -138,6 +138,8 @@ class Config:
     replica_of: Address | None = None
     #: The addresses of the set, two or more, ``listen`` among them. All members name the same ones in the same order.
     members: tuple[Address, ...] = ()
+    #: The name of this node among ``members``, if that is not ``listen``: it has moved since the set was founded.
+    member_name: Address | None = None
     #: The name of the cluster, which URLs of clients may contain. An empty name is none.
     cluster: str = ""
     #: The times of replication.
@@ -156,8 +158,13 @@ class Config:
                 raise ValueError("a set of members names one of them twice")
             if len(self.members) < 2:
                 raise ValueError("a set has two members or more; a node alone needs none to be named")
-            if self.listen not in self.members:
+            if self.named not in self.members:
                 raise ValueError(f"the members have to include this node's own address, {Address(*self.listen)}")
+
+    @property
+    def named(self) -> Address:
+        """The address by which a member is named in ``members``."""
+        return Address(*self.listen) if self.member_name is None else self.member_name
 
     @property
     def is_alone(self) -> bool:

@@ -110,6 +110,8 @@ def _summary(details: dict[str, Any]) -> Text:
         lines.append(Text(printable(_role(replication))))
     if replication.get("doing"):
         lines.append(Text(f"doing: {printable(replication['doing'])}"))
+    if details.get("cluster_store"):
+        lines += _cluster_store(details["cluster_store"])
     if replication.get("promotion"):
         lines.append(Text(f"promote: {printable(replication['promotion'])}"))
     if details["failure"] is not None:
@@ -139,11 +141,28 @@ def _usual_sync(seconds: float) -> str:
 
 def _role(replication: dict[str, Any]) -> str:
     """Returns a sentence on the role of the node in its set."""
+    if replication["members"] and replication.get("default_level"):
+        return f"{_leading(replication)}; writes are at level {replication['default_level']} by default"
+    return _leading(replication)
+
+
+def _leading(replication: dict[str, Any]) -> str:
     among = f" in a set of {len(replication['members'])}" if replication["members"] else ""
     if replication["role"] == "leader":
         return f"leads{among} in term {replication['term']}"
     follows = f"follows {replication['leader']}" if replication["leader"] else "knows no leader to follow"
     return f"{follows}{among}, term {replication['term']}"
+
+
+def _cluster_store(store: dict[str, Any]) -> list[Text]:
+    """Returns lines on the coordinator: its state, and in a bad one what goes on and what waits."""
+    state = f"cluster store {store['store']}: {store['state']} for {show_seconds(store['since_s'])}"
+    lines = [f"{state}{': ' if store['why'] else ''}{store['why']}"]
+    if store["state"] != "connected":
+        lines.append(f"goes on: {store['goes_on']}; waits: {store['waits']}")
+    if store["case"] != "voter":
+        lines.append(f"members: {store['step']}")
+    return [Text(printable(line)) for line in lines]
 
 
 def _replicas(replicas: list[dict[str, Any]]) -> RenderableType:

@@ -25,6 +25,7 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Config, Limits, StorageConfig
+from tailrace_server.coordination.store_url import StoreUrl, parse_store_url
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
 from tailrace_server.journal import JournalDamaged
@@ -32,6 +33,10 @@ from tailrace_server.node.node import Node
 from tailrace_server.node.start import open_node
 from tailrace_server.serving.listeners import parse_listen_address, show_listen_address
 
+# The number of nodes that found a set, unless --voters says another one.
+VOTERS = 3
+# Hosts that name no machine.
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 # A descriptor for each of Limits.connections_max, as many again for the other listeners, and a quarter for segments.
@@ -126,6 +131,26 @@ _Cluster = Annotated[
         help="The name of the cluster. A client whose URL has another name does not use this node.",
     ),
 ]
+_ClusterStore = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-store",
+        metavar="URL",
+        help="The node is one of the set whose members etcd has, below /tailrace/NAME of --cluster: "
+        "etcd://HOST:PORT,... or etcds:// for TLS, with ?ca=FILE&cert=FILE&key=FILE, and "
+        "USER@HOST:PORT?password_file=FILE.",
+    ),
+]
+_Voters = Annotated[
+    int | None,
+    typer.Option(
+        "--voters",
+        metavar="N",
+        min=2,
+        max=101,
+        help="With --cluster-store: how many nodes found the set, by default 3. A founded set stays as it is.",
+    ),
+]
 _LogLevel = Annotated[LogLevel, typer.Option("--log-level", help="The least level that is logged to stderr.")]
 
 
@@ -139,6 +164,8 @@ def serve(
     restored: _Restored = False,
     members: _Members = None,
     replica_of: _ReplicaOf = None,
+    cluster_store: _ClusterStore = None,
+    voters: _Voters = None,
     cluster: _Cluster = "",
     log_level: _LogLevel = LogLevel.INFO,
 ) -> None:
@@ -150,6 +177,9 @@ def serve(
     addresses = _frames(listen), _address_or_off("--http", http, 4780), _address_or_off("--ws", ws, 4790)
     descriptors = _raise_descriptor_limit()
     try:
+        store = None if cluster_store is None else _cluster_store(cluster_store, members, replica_of, addresses[0])
+        if voters is not None and store is None:
+            raise WrongUsage("--voters is for sets of --cluster-store")
         config = Config(
             data,
             *addresses,
@@ -166,7 +196,8 @@ def serve(
     keep_freed_memory()
     try:
         with _sigterm_as_sigint():
-            trio.run(_serve, config, frozenset(ws_origin or ()), _hosts(config, allow_host or ()))
+            opened = open_node(config) if store is None else _open_clustered(config, store, voters or VOTERS)
+            trio.run(_serve, config, opened, frozenset(ws_origin or ()), _hosts(config, allow_host or ()))
     except* KeyboardInterrupt:
         print("tailrace: stopped before it was ready", file=sys.stderr)
     except* JournalDamaged as group:
@@ -217,10 +248,37 @@ def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
     return reason
 
 
-async def _serve(config: Config, origins: frozenset[str], hosts: frozenset[str]) -> None:
+def _cluster_store(text: str, members: str | None, replica_of: str | None, listen: tuple[str, int]) -> StoreUrl:
+    if members is not None or replica_of is not None:
+        raise WrongUsage("--cluster-store has the members: leave out --members and --replica-of")
+    host, port = listen
+    if port == 0 or host in WILDCARDS:
+        raise WrongUsage(
+            f"--listen {Address(*listen)}: with --cluster-store other nodes connect to it, so name one address"
+        )
+    return parse_store_url(text)
+
+
+def _open_clustered(config: Config, url: StoreUrl, voters: int) -> contextlib.AbstractAsyncContextManager[Node]:
+    # Not imported without the option: the client of HTTP would be a good part of the start, and need not be installed.
+    try:
+        from tailrace_server.node.clustered import ClusterStore, open_clustered
+    except ModuleNotFoundError as error:
+        if error.name != "httpx2":
+            raise
+        raise CommandFailed("--cluster-store needs httpx2: pip install 'tailrace[etcd]'") from None
+    return open_clustered(config, ClusterStore(url, voters))
+
+
+async def _serve(
+    config: Config,
+    opened: contextlib.AbstractAsyncContextManager[Node],
+    origins: frozenset[str],
+    hosts: frozenset[str],
+) -> None:
     # The receiver outlives the node, so that no signal interrupts a stop that has begun.
     with contextlib.ExitStack() as until_stopped:
-        async with open_node(config) as node:
+        async with opened as node:
             signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
             async with contextlib.AsyncExitStack() as listeners:
                 http = ws = None

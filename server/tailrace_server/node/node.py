@@ -219,6 +219,12 @@ class Node:
         message = f"the feed's replication mode is {feed.info.replication} now"
         self.connections.end_streams(ends, EndReason.ERROR, message)
 
+    def coordinated(self, status: Callable[[], dict[str, Any]], address_of: Callable[[str], str]) -> None:
+        """Connects the coordinator: its part of the status, and the present address of a member by its name."""
+        self.services.cluster_status = status
+        for leadership in self.leaderships:
+            leadership.located_by(address_of)
+
     # Status
 
     def health(self) -> dict[str, Any]:

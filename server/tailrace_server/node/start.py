@@ -111,6 +111,37 @@ def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
     return Searches().bounded() if host.owns_process else contextlib.nullcontext()
 
 
+def prepare(config: Config, host: Host) -> Identity:
+    """Returns the ids of a data directory, which are made, durably, if it is new.
+
+    For a node that tells its ids before it starts. A new directory is left as by a crash at its first start. Raises
+    DirectoryInUse, and as ``recover``.
+    """
+    disk, data = host.disk, config.data
+    disk.make_directory(data)
+    lock = lock_directory(disk, data)
+    try:
+        marks.check_usable(disk, data)
+        if config.restored or marks.is_restored(disk, data):
+            raise BadDirectory(_RESTORED_IN_SET.format(data))
+        if disk.exists(os.path.join(data, NODE_NAME)):
+            return load(disk, data)
+        wholeness.check_is_new(disk, data)
+        journal, _ = open_journal(
+            disk,
+            os.path.join(data, "journal"),
+            file_bytes_max=config.storage.journal_file_bytes_max,
+            token=host.randomness.token,
+            clock=host.clock.monotonic,
+        )
+        journal.close()
+        identity = new_identity(host.randomness)
+        store_identity(disk, data, identity)
+        return identity
+    finally:
+        lock.close()
+
+
 def recover(config: Config, host: Host, grouping: Grouping | None = None) -> Node:
     """Opens a data directory, and makes it if it is missing: identity, journal, feeds. The directory is locked already.
 

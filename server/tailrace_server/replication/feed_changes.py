@@ -174,7 +174,9 @@ class FeedChanges:
             return
         accepted = await leadership.leaders_seqs([SYSTEM_FEED_ID])
         if leadership.role is not Role.FOLLOWER or not self._feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):
-            raise NotLeader("this node has not heard of all feeds yet: ask again", leader=leadership.leader or None)
+            raise NotLeader(
+                "this node has not heard of all feeds yet: ask again", leader=leadership.leader_address or None
+            )
 
     def seqs(self) -> list[tuple[Partition, int]]:
         """Returns how far ``_feeds`` has come: its partition and high seq."""

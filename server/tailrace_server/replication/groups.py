@@ -58,7 +58,7 @@ class Grouping(NamedTuple):
 def one_group(config: Config) -> Grouping:
     """Returns the grouping of a node with one group: its members are those of ``config``."""
     members = tuple(Address(*member) for member in config.members)
-    settings = GroupSettings(ONLY_GROUP, members, Address(*config.listen), config.replica_of, FILE_NAME)
+    settings = GroupSettings(ONLY_GROUP, members, config.named, config.replica_of, FILE_NAME)
     return Grouping((settings,), only_group)
 
 

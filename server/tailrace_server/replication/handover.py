@@ -68,7 +68,9 @@ async def hand_over(member: Member, to: Address) -> int:
     node, leadership, config = member.node, member.leadership, member.node.config.replication
     async with member.procedure:
         if leadership.role is not Role.LEADER:
-            raise NotLeader("this node does not lead, and has nothing to give away", leader=leadership.leader or None)
+            raise NotLeader(
+                "this node does not lead, and has nothing to give away", leader=leadership.leader_address or None
+            )
         if to not in member.local.others or not member.local.is_in_set:
             raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.local.others))} are")
         seen = await look_at(node, to, config.ask_timeout_s)

@@ -62,7 +62,8 @@ class Leadership:
         self._streams = streams
         self.role = Role.LEADER if is_alone else Role.FOLLOWER
         self.term = 0
-        self.leader = ""  # the address of the leader that is followed; "" if none is, or if this node leads
+        self.leader = ""  # the name of the leader that is followed; "" if none is, or if this node leads
+        self._address_of: Callable[[str], str] = _as_named
         self.refuses_writes = not is_alone
         # the number of times that this node became the leader, ceased to be it, or led in another term
         self.changes = 0
@@ -100,6 +101,15 @@ class Leadership:
         """
         self.on_higher_term, self.accepted_seqs, self.on_shortfall = on_higher_term, accepted_seqs, on_shortfall
         self.owes, self.resign = owes, resign
+
+    def located_by(self, address_of: Callable[[str], str]) -> None:
+        """Connects the function that tells the present address of a member by its name."""
+        self._address_of = address_of
+
+    @property
+    def leader_address(self) -> str:
+        """The present address of the leader that is followed, for clients; "" if none is, or if this node leads."""
+        return self._address_of(self.leader) if self.leader else ""
 
     @property
     def in_set(self) -> bool:
@@ -171,8 +181,9 @@ class Leadership:
 
     def not_leader(self) -> NotLeader:
         """Returns the error for a request that needs the leader."""
-        where = f"the leader is at {self.leader}" if self.leader else "it knows no leader at present"
-        return NotLeader(f"this node does not lead; {where}", leader=self.leader or None)
+        leader = self.leader_address
+        where = f"the leader is at {leader}" if leader else "it knows no leader at present"
+        return NotLeader(f"this node does not lead; {where}", leader=leader or None)
 
     def require_leader(self) -> None:
         """Raises NotLeader if this node does not lead."""
@@ -270,7 +281,7 @@ class Leadership:
             return
         message = "what this node holds of the partition is another history now"
         self._streams.end_streams(lambda stream: stream.partition is partition, EndReason.HISTORY_CHANGED, message)
-        self._waiting.fail(NotLeader(message, leader=self.leader or None), partition)
+        self._waiting.fail(NotLeader(message, leader=self.leader_address or None), partition)
         self._streams.flush()
 
     def _ask_replicas(self, number: int) -> None:
@@ -289,6 +300,11 @@ def _seq_of(seqs: Mapping[bytes, Sequence[int]], feed_id: bytes, partition: int)
     """Returns the seq of a partition in ``seqs``. A dropped feed, whose streams will end, has no bound."""
     found = seqs.get(feed_id, ())
     return found[partition] if partition < len(found) else SEQ_MAX - 1
+
+
+def _as_named(name: str) -> str:
+    """Returns ``name``: members have not moved."""
+    return name
 
 
 def _nothing(term: int) -> None:

@@ -73,7 +73,7 @@ async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough:
 
 def name_of(node: LocalNode) -> str:
     """Returns the address by which others call the node: that in the list of members, else that of its listener."""
-    named = node.config.listen if node.config.members else node.listening or node.config.listen
+    named = node.config.named if node.config.members else node.listening or node.config.listen
     return str(Address(*named))
 
 

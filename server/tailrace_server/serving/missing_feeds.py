@@ -55,7 +55,7 @@ class MissingFeeds:
             except TailraceError as error:
                 failure = error
             except OSError as error:
-                failure = NotLeader(f"the leader cannot be asked: {error}", leader=leadership.leader or None)
+                failure = NotLeader(f"the leader cannot be asked: {error}", leader=leadership.leader_address or None)
             for additions, answer in asked:
                 connection.waiting.end()
                 if failure is None and additions != node.feeds.additions:

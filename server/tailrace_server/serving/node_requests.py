@@ -43,8 +43,9 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             connection.rounds.window_bytes,
             leadership.role.value,
             leadership.term,
-            leadership.leader,
+            leadership.leader_address,
             node.config.cluster,
+            leadership.safest_level.name.lower(),
         ).encode()
     )
 

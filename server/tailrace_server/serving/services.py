@@ -52,7 +52,8 @@ class OpenConnections(OpenStreams, Protocol):
 class Services(LocalNode):
     """The parts of a node that connections use. The composition root makes one for all connections.
 
-    Only it sets fields later, while the node starts: ``members``, ``unclean_start`` and ``listening``.
+    Only it sets fields later, while the node starts: ``members``, ``unclean_start``, ``listening`` and
+    ``cluster_status``.
     """
 
     connections: OpenConnections
@@ -65,3 +66,5 @@ class Services(LocalNode):
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone
     started_at: float
     unclean_start: str | None
+    # The coordinator and this node's place in its set; None without one.
+    cluster_status: Callable[[], dict[str, Any]] | None = None

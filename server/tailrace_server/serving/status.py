@@ -68,6 +68,7 @@ def status_of(node: Services) -> dict[str, Any]:
             **node.storage.flusher.statistics()._asdict(),
             **node.storage.compactor.statistics()._asdict(),
         },
+        "cluster_store": None if node.cluster_status is None else node.cluster_status(),
         "replication": _replication_status(node, node.leaderships.unnamed, now),
         "feeds": _feeds_status(node, now),
         "connections": list(node.connections.status(now)),
@@ -82,7 +83,7 @@ def partition_map(node: Services, feed: Feed) -> dict[str, Any]:
 
 def _partition_of_map(node: Services, partition: Partition) -> dict[str, Any]:
     leadership = node.leaderships.of_partition(partition)
-    leader = leadership.leader
+    leader = leadership.leader_address
     if leadership.role is Role.LEADER and node.listening is not None:
         leader = str(Address(*node.listening))
     return {
@@ -113,6 +114,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         # A node that is alone has promised no term: it is in that of its newest branch.
         "term": leadership.term or max(partition.log.term for partition in partitions),
         "leader": leadership.leader,
+        "default_level": leadership.safest_level.name.lower(),
         "members": [str(address) for address in leadership.members],
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(member),
@@ -176,17 +178,18 @@ def _feeds_status(node: Services, now: float) -> list[dict[str, Any]]:
     for feed in node.feeds:
         told = feed.partitions[:room]
         room -= len(told)
-        feeds.append(_feed_status(feed) | {"states": [_partition_status(node, p, now) for p in told]})
+        feeds.append(_feed_status(node, feed) | {"states": [_partition_status(node, p, now) for p in told]})
     return feeds
 
 
-def _feed_status(feed: Feed) -> dict[str, Any]:
+def _feed_status(node: Services, feed: Feed) -> dict[str, Any]:
     partitions = feed.partitions
     return {
         "name": feed.info.name,
         "feed_id": feed.info.feed_id.hex(),
         "retention": feed.info.retention,
         "replication": feed.info.replication,
+        "default_level": _default_level(node, feed),
         "partitions": len(partitions),
         "mutations": sum(p.high_seq for p in partitions),
         "durable": sum(p.durable_seq for p in partitions),
@@ -198,3 +201,9 @@ def _feed_status(feed: Feed) -> dict[str, Any]:
         "high_seqs": [p.high_seq for p in partitions],
         "terms": [p.log.term for p in partitions],
     }
+
+
+def _default_level(node: Services, feed: Feed) -> str:
+    """The level of writes to a feed that name none. All groups of a node are in sets, or none is."""
+    leadership = next(iter(node.leaderships.of_feed(feed.info.feed_id)))
+    return feed.default_level(leadership.safest_level).name.lower()

@@ -156,7 +156,7 @@ def _check_replica(connection: Connection, request: StreamRequest) -> None:
         leadership.on_higher_term(replica.term)
     raise NotLeader(
         f"this node is of term {leadership.term}, the replica at {replica.address!r} has promised term {replica.term}",
-        leader=leadership.leader or None,
+        leader=leadership.leader_address or None,
     )
 
 

@@ -97,6 +97,7 @@ def test_replicas_are_shown(call, made_feed):
         "role": "leader",
         "term": 7,
         "leader": "",
+        "default_level": "quorum",
         "members": ["a:1", "b:1", "c:1"],
         "replica_of": None,
         "doing": "waits for b:1",
@@ -118,7 +119,7 @@ def test_replicas_are_shown(call, made_feed):
     del details["feeds"][1:]
     details["feeds"][0]["states"] = [state | {"id": id, "followers": followers} for id in range(100)]
     text = rendered(details)
-    assert "leads in a set of 3 in term 7" in text
+    assert "leads in a set of 3 in term 7; writes are at level quorum by default" in text
     assert "doing: waits for b:1" in text
     assert "promote: leads already" in text
     [replica] = [line.split() for line in text.splitlines() if line.strip().startswith("01010101")]
@@ -137,6 +138,26 @@ def test_a_follower_says_whom_it_follows(call):
     assert "knows no leader to follow, term 2" in rendered(details)
     del details["replication"]
     assert "follows" not in rendered(details), "a node from before there were replicas"
+
+
+def test_a_cluster_store_says_what_goes_on_and_what_waits(call):
+    details = json.loads(call("status", "--json").out)
+    assert details["cluster_store"] is None
+    store = {"store": "etcd://a:2379", "state": "connected", "since_s": 3.0, "why": "", "case": "voter", "step": ""}
+    details["cluster_store"] = store | {"goes_on": "everything", "waits": "nothing"}
+    assert "cluster store etcd://a:2379: connected for 3 s\n" in rendered(details)
+    assert "goes on" not in rendered(details)
+    bad = {
+        "state": "unreachable",
+        "why": "refused",
+        "goes_on": "writes",
+        "waits": "moves",
+        "case": "spare",
+        "step": "no",
+    }
+    details["cluster_store"] = store | bad
+    for line in (": unreachable for 3 s: refused\n", "goes on: writes; waits: moves\n", "members: no\n"):
+        assert line in rendered(details)
 
 
 def test_a_fast_fsync_and_one_that_was_not_measured_are_not_told_as_zero(call):

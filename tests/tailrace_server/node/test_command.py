@@ -18,10 +18,19 @@ from pathlib import Path
 
 import pytest
 import trio
+from tests.processes.ports import free_port
 
 import tailrace
 from tailrace.cli.commands import run
+from tailrace.link.address import Address
+from tailrace_server.config import Config
+from tailrace_server.coordination.cluster_keys import Voter, Voters, format_to_bytes, voters_to_bytes
+from tailrace_server.coordination.coordinator import Put
+from tailrace_server.coordination.static_store import StaticStore
+from tailrace_server.host.disk import RealDisk
 from tailrace_server.node import command
+from tailrace_server.node.start import prepare
+from tailrace_server.runtime.host import Host
 
 pytestmark = pytest.mark.slow
 
@@ -263,6 +272,10 @@ def test_a_directory_that_cannot_be_made(tmp_path):
         (["--data", "x", "--ws", ":99999"], "--ws: "),
         (["--data", "x", "--log-level", "loud"], "--log-level"),
         (["--data", "x", "surplus"], "surplus"),
+        (["--data", "x", "--cluster-store", "zk://a"], "'zk://a' is no coordinator"),
+        (["--data", "x", "--cluster-store", "etcd://a", "--members", "b:1,c:1"], "leave out --members"),
+        (["--data", "x", "--cluster-store", "etcd://a", "--listen", "0.0.0.0:1"], "name one address"),
+        (["--data", "x", "--voters", "3"], "--voters is for sets of --cluster-store"),
     ],
 )
 def test_wrong_usage(arguments, says, tmp_path, monkeypatch):
@@ -271,6 +284,34 @@ def test_wrong_usage(arguments, says, tmp_path, monkeypatch):
     assert code == 2
     assert says in line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_member_of_a_founded_set_starts_without_its_cluster_store(data):
+    identity = prepare(Config(str(data)), Host())
+    port = free_port()
+    own = Voter(identity.placement_id, identity.node_id, Address("127.0.0.1", port))
+    others = [Voter(bytes([n]) * 16, bytes([n]) * 16, Address("127.0.0.1", free_port())) for n in (1, 2)]
+    known = [("format", format_to_bytes(identity.cluster_id)), ("voters", voters_to_bytes(Voters(1, (*others, own))))]
+    StaticStore(RealDisk(), f"{data}/CLUSTER").write([], [Put(name, value) for name, value in known])
+    options = ["--listen", f"127.0.0.1:{port}", "--cluster-store", f"etcd://127.0.0.1:{free_port()}"]
+    with serving(data, *options) as server:
+        status = json.loads(server.get("/api/status"))
+        assert status["cluster_store"]["state"] in ("connecting", "unreachable")
+        assert status["replication"]["members"] == [str(voter.name) for voter in (*others, own)]
+        assert server.end(signal.SIGTERM)[0] == 0
+    (data / "MEMBERSHIP").write_text("{}")
+    code, lines = failing("--data", data, *options)
+    assert code == 1
+    assert f"{data}/MEMBERSHIP is damaged" in lines[-1]
+    (data / "CLUSTER").write_text("{}")
+    code, [line] = failing("--data", data, *options)
+    assert code == 1
+    assert f"{data}/CLUSTER is damaged" in line
+
+
+def test_the_client_of_a_cluster_store_is_loaded_only_for_one():
+    loads = "import sys, tailrace_server.node.command; sys.exit('httpx2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loads], timeout=SECONDS_MAX).returncode == 0
 
 
 def test_a_signal_before_it_is_ready_gives_up_the_start(data):

@@ -1,0 +1,348 @@
+"""A node's tasks at its coordinator: it registers, founds the set with others, and learns where each voter is.
+
+    register   puts nodes/<node id> on a lease, and the leader's key while this node leads; again if the lease ends
+    follow     watches all keys of the cluster, decides by founding.py, and keeps the file CLUSTER as they are
+
+The file CLUSTER is written before anything relies on it, so that a node starts again without the coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import trio
+
+from tailrace.errors import TailraceError
+from tailrace.link.address import Address, parse_address
+from tailrace_server.coordination.cluster_keys import (
+    NOTHING_KNOWN,
+    ClusterKeys,
+    Known,
+    LeaderValue,
+    Voters,
+    cluster_of,
+    format_to_bytes,
+    known_of,
+    leader_of,
+    leader_to_bytes,
+    node_of,
+    node_to_bytes,
+    voters_of,
+    voters_to_bytes,
+)
+from tailrace_server.coordination.coordinator import (
+    Coordinator,
+    Lease,
+    Put,
+    StoreDamaged,
+    StoreError,
+    StoreOutcomeUnknown,
+    Unchanged,
+    View,
+)
+from tailrace_server.coordination.founding import GROUP, Copy, Move, OwnNode, Step, decide
+from tailrace_server.coordination.static_store import StaticStore
+from tailrace_server.coordination.store_state import StoreEvent, StoreHealth
+
+log = logging.getLogger("tailrace.server")
+
+# The seconds after which a node that does not renew its lease is gone: several tries of one second each.
+LEASE_S = 4
+# The seconds between two looks at whether this node leads, which bound how late the leader's key is.
+_LOOK_S = 0.2
+_PAUSE_S = 1.0
+_STOP_S = 1.0
+# The keys of the file CLUSTER.
+_FORMAT, _VOTERS, _ADDRESSES = "format", "voters", "addresses"
+
+
+class Leading(NamedTuple):
+    """This node leads, in ``term``."""
+
+    term: int
+
+
+class ClusterLink:
+    """A node's part in a cluster's coordinator. Only its own methods change its fields."""
+
+    def __init__(
+        self, store: Coordinator, health: StoreHealth, keys: ClusterKeys, own: OwnNode, file: StaticStore, name: str
+    ) -> None:
+        """Reads the voters and addresses of ``file``. Raises StoreDamaged.
+
+        Args:
+            store: the coordinator.
+            health: its state, which status tells.
+            keys: the names of the keys of the cluster.
+            own: this node; its ``copy`` is that of ``file``.
+            file: the file CLUSTER.
+            name: the coordinator for people, without secrets.
+        """
+        self._store = store
+        self.health = health
+        self._keys = keys
+        self._own = own
+        self._file = file
+        self._name = name
+        self.step = Step(Move.WAIT, "begins", "this node has not registered yet")
+        self.known = NOTHING_KNOWN
+        self._addresses = _addresses_in(file)
+        self._founded = trio.Event()
+        if own.copy is not None:
+            self._founded.set()
+        self.leads: Callable[[], Leading | None] = _does_not_lead
+        self._published: Leading | None = None
+        self._registered = b""  # the value of this node's key
+        self._registered_at: Address | None = None  # the address at which another process is registered as this node
+
+    @property
+    def voters(self) -> Voters:
+        """The voters of the set, in their order. Call it after `founded`."""
+        assert self._own.copy is not None, "the set is founded"
+        return self._own.copy.voters
+
+    @property
+    def own_name(self) -> Address:
+        """The name of this node in the set. Call it after `founded`."""
+        [own] = [each for each in self.voters.voters if each.placement_id == self._own.value.placement_id]
+        return own.name
+
+    def led_by(self, leads: Callable[[], Leading | None]) -> None:
+        """Connects the function that tells whether this node leads."""
+        self.leads = leads
+
+    def address_of(self, name: Address) -> Address:
+        """Returns the present address of the voter ``name``, as far as it is known; of another name, ``name``."""
+        return self._addresses.get(name, name)
+
+    async def founded(self) -> None:
+        """Returns once the set is founded with this node as a voter, or was at an earlier start."""
+        await self._founded.wait()
+
+    async def run(self) -> None:
+        """Runs until cancelled. A failure of these tasks never ends the node."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._again, self._register)
+            nursery.start_soon(self._again, self._follow)
+
+    async def _again(self, task: Callable[[], Any]) -> None:
+        while True:
+            try:
+                await task()
+            except (TailraceError, OSError) as error:
+                log.debug("the cluster store: %s", error)
+            except Exception:  # a bug: the node goes on serving its rows
+                log.exception("a task of the cluster store ended by an internal error")
+            await trio.sleep(_PAUSE_S)
+
+    # Registering
+
+    async def _register(self) -> None:
+        """Registers on one lease, until that has ended."""
+        lease = await self._store.lease(LEASE_S)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep, lease, nursery.cancel_scope)
+                await self._hold(lease)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.move_on_after(_STOP_S, shield=True):
+                try:
+                    await lease.revoke()
+                except StoreError as error:
+                    log.debug("the lease ends by itself: %s", error)
+
+    async def _hold(self, lease: Lease) -> None:
+        """Keeps this node's keys as they have to be, while the lease lasts and no other process is registered."""
+        try:
+            while await self._put_node(lease):
+                self.health.note(StoreEvent.REGISTERED, "")
+                self._published = None
+                await self._publish(lease)
+        except StoreError as error:
+            log.debug("this node is not registered: %s", error)
+
+    async def _keep(self, lease: Lease, scope: trio.CancelScope) -> None:
+        log.warning("this node is registered no more: %s", await lease.keep())
+        scope.cancel()
+
+    async def _put_node(self, lease: Lease) -> bool:
+        """Registers this node. Returns False if another process is registered as this node."""
+        key, value = self._keys.node(self._own.node_id), self._own_value()
+        before = await self._store.get(key)
+        address = _address_in(before.value)
+        if address not in (None, self._own.value.address):
+            # If this node has moved, the entry ends with its lease.
+            if address != self._registered_at:
+                log.warning(
+                    "this node is registered at %s still: if that lasts longer than %s s, a process on a copy of its "
+                    "directory runs there",
+                    *(address, LEASE_S),
+                )
+            self._registered_at = address
+            return False
+        self._registered_at, self._registered = None, value
+        return await self._store.txn([Unchanged(key, before.revision)], [Put(key, value, lease.id)])
+
+    def _own_value(self) -> bytes:
+        is_new = self._own.value.is_new and self._own.copy is None
+        return node_to_bytes(self._own.value._replace(is_new=is_new))
+
+    async def _publish(self, lease: Lease) -> None:
+        """Writes the leader's key when this node begins to lead, and removes it when it ceases to.
+
+        Registers again when the node belongs to a set, so that no other set is founded beside it.
+        """
+        while self._own_value() == self._registered:
+            leads = self.leads()
+            if leads != self._published:
+                try:
+                    if await self._put_leader(leads, lease):
+                        self._published = leads
+                except StoreError as error:
+                    log.debug("the leader's key is not written: %s", error)
+            await trio.sleep(_LOOK_S)
+
+    async def _put_leader(self, leads: Leading | None, lease: Lease) -> bool:
+        key = self._keys.leader(GROUP)
+        before = await self._store.get(key)
+        told = _leader_in(before.value)
+        if leads is None:
+            if told is None or told.node_id != self._own.node_id:
+                return True
+            return await self._store.txn([Unchanged(key, before.revision)], [Put(key, None)])
+        if told is not None and told.term > leads.term:
+            return False  # of a later leader, or of an etcd that was restored: it goes with its lease
+        value = LeaderValue(
+            self._own.node_id, self._own.value.placement_id, self._own.value.address, leads.term, self.voters.epoch
+        )
+        return await self._store.txn([Unchanged(key, before.revision)], [Put(key, leader_to_bytes(value), lease.id)])
+
+    # Following
+
+    async def _follow(self) -> None:
+        async with self._store.watch(self._keys.prefix) as watch:
+            while True:
+                await self._take(await watch.next())
+
+    async def _take(self, view: View) -> None:
+        """Takes the present keys of the cluster."""
+        try:
+            known = known_of(self._keys, view.entries)
+        except StoreDamaged as error:
+            self._is_at(Step(Move.WAIT, "damaged", f"{error}: this node keeps what it knows"))
+            return
+        self._tell_leader(known)
+        self.known = known
+        step = decide(self._keys, self._own, known)
+        self._is_at(step)
+        if step.move is Move.SERVE:
+            self._learn(known)
+        elif step.move in (Move.FOUND, Move.PUT_BACK):
+            try:
+                done = await self._store.txn(step.comparisons, step.puts)
+            except StoreOutcomeUnknown:
+                return  # the watch tells it
+            if done:
+                log.warning("the voters of the set are written to %s: %s", self._keys.prefix, step.case)
+
+    def _is_at(self, step: Step) -> None:
+        if step[:3] != self.step[:3]:
+            log.log(logging.INFO if step.move is Move.SERVE else logging.WARNING, "%s: %s", step.case, step.why or "ok")
+        self.step = step
+
+    def _tell_leader(self, known: Known) -> None:
+        before, now = self.known.leader, known.leader
+        if before != now:
+            told = "no leader is registered" if now is None else f"{now.address} leads in term {now.term}"
+            log.info("the cluster store: %s", told)
+
+    def _learn(self, known: Known) -> None:
+        """Stores voters and addresses, then uses them. OSError: nothing has changed."""
+        assert known.voters is not None, "the step is SERVE"
+        assert known.cluster_id is not None, "the step is SERVE"
+        addresses = dict(self._addresses)
+        for voter in known.voters.voters:
+            node = known.nodes.get(voter.node_id)
+            if node is not None and node.placement_id == voter.placement_id:
+                addresses[voter.name] = node.address
+        copy = Copy(known.cluster_id, known.voters)
+        if copy != self._own.copy or addresses != self._addresses:
+            self._file.write([], [*_copy_puts(copy), Put(_ADDRESSES, _addresses_to_bytes(addresses))])
+        for name, address in addresses.items():
+            if address != self.address_of(name):
+                log.warning("the member %s is at %s now", name, address)
+        self._addresses = addresses
+        self._own = self._own._replace(copy=copy)
+        self._founded.set()
+
+    # Status
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the part of the status about the coordinator."""
+        leader = self.known.leader
+        return {
+            "store": self._name,
+            "prefix": self._keys.prefix,
+            **self.health.to_json(),
+            "case": self.step.case,
+            "step": self.step.why,
+            "epoch": 0 if self._own.copy is None else self._own.copy.voters.epoch,
+            "voters": [] if self._own.copy is None else [self._voter_to_json(each) for each in self.voters.voters],
+            "leader": None if leader is None else {"address": str(leader.address), "term": leader.term},
+        }
+
+    def _voter_to_json(self, voter: Any) -> dict[str, Any]:
+        return {
+            "name": str(voter.name),
+            "address": str(self.address_of(voter.name)),
+            "placement_id": voter.placement_id.hex(),
+            "node_id": voter.node_id.hex(),
+            "registered": voter.node_id in self.known.nodes,
+        }
+
+
+def copy_in(file: StaticStore) -> Copy | None:
+    """Returns the voters in a file CLUSTER; None if there are none. Raises StoreDamaged."""
+    format, voters = file.read(_FORMAT).value, file.read(_VOTERS).value
+    return None if format is None or voters is None else Copy(cluster_of(format), voters_of(voters))
+
+
+def _copy_puts(copy: Copy) -> list[Put]:
+    return [Put(_FORMAT, format_to_bytes(copy.cluster_id)), Put(_VOTERS, voters_to_bytes(copy.voters))]
+
+
+def _addresses_to_bytes(addresses: Mapping[Address, Address]) -> bytes:
+    return json.dumps({str(name): str(address) for name, address in addresses.items()}).encode()
+
+
+def _addresses_in(file: StaticStore) -> dict[Address, Address]:
+    data = file.read(_ADDRESSES).value
+    if data is None:
+        return {}
+    try:
+        return {parse_address(name): parse_address(address) for name, address in json.loads(data).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise StoreDamaged(f"the addresses in CLUSTER cannot be read: {error}") from None
+
+
+def _leader_in(data: bytes | None) -> LeaderValue | None:
+    try:
+        return None if data is None else leader_of(data)
+    except StoreDamaged:
+        return None
+
+
+def _address_in(data: bytes | None) -> Address | None:
+    try:
+        return None if data is None else node_of(data).address
+    except StoreDamaged:
+        return None
+
+
+def _does_not_lead() -> Leading | None:
+    """Returns None: the node is not started yet."""
+    return None

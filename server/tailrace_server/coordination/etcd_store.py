@@ -1,0 +1,196 @@
+"""The coordinator in etcd (v3), over its HTTP gateway."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import trio
+
+from tailrace_server.coordination.coordinator import (
+    NO_ENTRY,
+    Entry,
+    LeaseGone,
+    Put,
+    StoreDamaged,
+    StoreError,
+    StoreUnreachable,
+    Unchanged,
+    View,
+)
+from tailrace_server.coordination.etcd_codec import (
+    encode,
+    entries_of,
+    header_of,
+    number,
+    prefix_range,
+    txn_body,
+    watched_of,
+)
+from tailrace_server.coordination.etcd_gateway import EtcdGateway, Lines
+from tailrace_server.coordination.store_state import StoreEvent, StoreHealth
+from tailrace_server.coordination.store_url import StoreUrl
+
+# The keys that one watch may have.
+KEYS_MAX = 10_000
+# The seconds of silence after which a watch reads all keys again: a middleman may have dropped the connection.
+SILENCE_S = 30.0
+# The first and the longest pause between two tries.
+_PAUSE_S = 0.1
+_PAUSE_S_MAX = 2.0
+
+
+class EtcdStore:
+    """A coordinator in etcd. Each node has one, and shares it among its tasks."""
+
+    def __init__(self, url: StoreUrl, health: StoreHealth) -> None:
+        """Raises StoreRefused if a certificate cannot be read. ``aclose`` ends its connections."""
+        self.gateway = EtcdGateway(url, health)
+        self.health = health
+
+    async def aclose(self) -> None:
+        """Ends all connections."""
+        await self.gateway.aclose()
+
+    async def get(self, key: str) -> Entry:
+        """Returns the value of ``key``, confirmed by a majority of etcd."""
+        return entries_of(await self.gateway.ask("kv/range", {"key": encode(key)})).get(key, NO_ENTRY)
+
+    async def txn(self, comparisons: Sequence[Unchanged], puts: Sequence[Put]) -> bool:
+        """Makes all changes if all comparisons hold."""
+        answer = await self.gateway.ask("kv/txn", txn_body(comparisons, puts), changes=True)
+        self.health.note(StoreEvent.WROTE, "")
+        return answer.get("succeeded") is True
+
+    async def lease(self, ttl_s: int) -> EtcdLease:
+        """Returns a new lease. One whose answer is lost ends by itself."""
+        asked = trio.current_time()
+        answer = await self.gateway.ask("lease/grant", {"TTL": str(ttl_s)})
+        id, granted = number(answer, "ID"), number(answer, "TTL")
+        if id <= 0 or granted <= 0:
+            raise StoreDamaged(f"etcd granted lease {id} for {granted} s")
+        return EtcdLease(self, id, granted, asked)
+
+    @contextlib.asynccontextmanager
+    async def watch(self, prefix: str) -> AsyncIterator[EtcdWatch]:
+        """Watches the keys that begin with ``prefix``."""
+        watch = EtcdWatch(self.gateway, prefix)
+        try:
+            yield watch
+        finally:
+            await watch.aclose()
+
+
+class EtcdLease:
+    """A lease of etcd."""
+
+    def __init__(self, store: EtcdStore, id: int, ttl_s: int, asked: float) -> None:
+        """``asked``: the time of the request for it, from which it counts here."""
+        self._gateway = store.gateway
+        self._restores = store.gateway.restores
+        self.id = id
+        self.ttl_s = ttl_s
+        self.ends = asked + ttl_s  # not later than at etcd, as far as the clocks run alike
+
+    async def keep(self) -> str:
+        """Renews the lease three times in its time to live, until it has ended or may have. Returns the reason."""
+        pause = self.ttl_s / 3
+        while True:
+            await trio.sleep(max(0.0, min(pause, self.ends - trio.current_time())))
+            asked = trio.current_time()
+            if asked >= self.ends:
+                return f"it was not renewed for {self.ttl_s} s"
+            if self._gateway.restores != self._restores:
+                return "etcd was restored"
+            try:
+                with trio.move_on_at(self.ends) as scope:
+                    left = await self._renew()
+                if scope.cancelled_caught:
+                    continue
+            except LeaseGone:
+                left = 0
+            except StoreError:
+                pause = _PAUSE_S
+                continue
+            if left <= 0:
+                self._gateway.health.note(StoreEvent.LEASE_ENDED, "etcd ended this node's lease early")
+                return "etcd ended it early"
+            self.ends, pause = asked + left, self.ttl_s / 3
+
+    async def _renew(self) -> int:
+        answer = await self._gateway.ask("lease/keepalive", {"ID": str(self.id)})
+        result = answer.get("result")
+        return number(result, "TTL") if isinstance(result, dict) else 0
+
+    async def revoke(self) -> None:
+        """Ends the lease, and removes its keys. Raises StoreError."""
+        with contextlib.suppress(LeaseGone):
+            await self._gateway.ask("lease/revoke", {"ID": str(self.id)})
+
+
+class EtcdWatch:
+    """A watch of etcd. It belongs to one task.
+
+    After each break all keys are read again, so that no event of a restored or compacted etcd is missed.
+    """
+
+    def __init__(self, gateway: EtcdGateway, prefix: str) -> None:
+        self._gateway = gateway
+        self._range = prefix_range(prefix)
+        self._view: View | None = None  # as it was returned last
+        self._stream = contextlib.AsyncExitStack()
+        self._lines: Lines | None = None
+        self._entries: dict[str, Entry] = {}
+        self._revision = 0
+
+    async def aclose(self) -> None:
+        """Ends the stream."""
+        self._lines = None
+        await self._stream.aclose()
+
+    async def next(self) -> View:
+        """Returns the keys once they differ from those of the last call."""
+        pause = _PAUSE_S
+        while True:
+            try:
+                if self._lines is None:
+                    await self._begin()
+                else:
+                    await self._receive(self._lines)
+                pause = _PAUSE_S
+            except (StoreError, trio.TooSlowError) as error:
+                await self.aclose()
+                if isinstance(error, StoreUnreachable):
+                    self._gateway.prefer_another()
+                if not isinstance(error, trio.TooSlowError):
+                    await trio.sleep(pause)
+                    pause = min(2 * pause, _PAUSE_S_MAX)
+                continue
+            if self._view is None or self._view.entries != self._entries:
+                self._view = View(dict(self._entries), self._revision)
+                return self._view
+
+    async def _begin(self) -> None:
+        """Reads all keys, and opens a stream of the changes after them."""
+        answer = await self._gateway.ask("kv/range", {**self._range, "limit": str(KEYS_MAX)})
+        if answer.get("more"):
+            raise StoreDamaged(f"more than {KEYS_MAX} keys are below the cluster's prefix")
+        self._entries, self._revision = entries_of(answer), header_of(answer).revision
+        create = {**self._range, "start_revision": str(self._revision + 1)}
+        self._lines = await self._stream.enter_async_context(self._gateway.stream("watch", {"create_request": create}))
+        self._gateway.health.note(StoreEvent.READ, "")
+
+    async def _receive(self, lines: Lines) -> None:
+        """Waits for a message, and applies it. Raises StoreError, and TooSlowError after a silence."""
+        with trio.fail_after(SILENCE_S):
+            message = watched_of(await lines.next())
+        if message.compacted:
+            self._gateway.health.note(StoreEvent.COMPACTED, "etcd compacted changes before this node had read them")
+        if message.ended:
+            raise StoreUnreachable(f"the watch ended: {message.ended}")
+        for key, entry in message.changes:
+            if entry.revision > self._revision:
+                self._entries.pop(key, None)
+                if entry.value is not None:
+                    self._entries[key] = entry
+        self._revision = max(self._revision, message.header.revision)

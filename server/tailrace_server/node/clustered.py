@@ -1,0 +1,114 @@
+"""A node with ``--cluster-store``: it gets the list of members from the coordinator, and then starts as any member.
+
+The order at a start: the directory's ids are durable; the node registers; the set is founded, or known from the file
+CLUSTER of an earlier start; the node starts. So a node of a founded set starts without the coordinator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from tailrace import _version
+from tailrace.link.address import Address, parse_address
+from tailrace_server.config import Config
+from tailrace_server.coordination.cluster_keys import ClusterKeys, NodeValue
+from tailrace_server.coordination.cluster_link import ClusterLink, Leading, copy_in
+from tailrace_server.coordination.etcd_store import EtcdStore
+from tailrace_server.coordination.founding import OwnNode
+from tailrace_server.coordination.moved_network import MovedNetwork
+from tailrace_server.coordination.static_store import FILE_NAME, StaticStore
+from tailrace_server.coordination.store_state import StoreHealth
+from tailrace_server.coordination.store_url import StoreUrl
+from tailrace_server.directory.identity import Identity
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.manifest.store import FEEDS_NAME
+from tailrace_server.node.node import Node
+from tailrace_server.node.start import open_node, prepare
+from tailrace_server.replication.membership import MembershipFile
+from tailrace_server.replication.role import Role
+from tailrace_server.runtime.host import Host
+
+log = logging.getLogger("tailrace.server")
+
+# An answer that takes longer is slow: a lease of 4 s is renewed every 1.3 s.
+_SLOW_AFTER_S = 1.0
+
+
+class ClusterStore(NamedTuple):
+    """The options of a node with a coordinator. ``voters``: the number of nodes that found the set."""
+
+    url: StoreUrl
+    voters: int
+
+
+@contextlib.asynccontextmanager
+async def open_clustered(config: Config, store: ClusterStore, host: Host | None = None) -> AsyncIterator[Node]:
+    """Waits until the set is founded, and then serves as `open_node` while the body runs.
+
+    ``config`` names no members. Raises as `open_node`, StoreRefused and StoreDamaged.
+    """
+    host = Host() if host is None else host
+    identity = prepare(config, host)
+    health = StoreHealth(host.clock.monotonic, log.warning, _SLOW_AFTER_S)
+    etcd = EtcdStore(store.url, health)
+    try:
+        link = _link(config, store, host, identity, etcd)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await link.founded()
+            log.info("the members are %s", ", ".join(str(voter.name) for voter in link.voters.voters))
+            members = tuple(voter.name for voter in link.voters.voters)
+            config = dataclasses.replace(config, members=members, member_name=link.own_name)
+            host = dataclasses.replace(host, network=MovedNetwork(host.network, link.address_of))
+            async with open_node(config, host) as node:
+                link.led_by(partial(_leading, node))
+                node.coordinated(link.to_json, partial(_address_of, link))
+                yield node
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await etcd.aclose()
+
+
+def _link(config: Config, store: ClusterStore, host: Host, identity: Identity, etcd: EtcdStore) -> ClusterLink:
+    file = StaticStore(host.disk, f"{config.data}/{FILE_NAME}")
+    value = NodeValue(
+        Address(*config.listen),
+        identity.placement_id,
+        identity.cluster_id,
+        store.voters,
+        _is_new(config, host, identity),
+        _version.__version__,
+    )
+    copy = copy_in(file)
+    if copy is not None and all(voter.placement_id != identity.placement_id for voter in copy.voters.voters):
+        copy = None  # the file is of the directory that this one was copied from
+    own = OwnNode(identity.node_id, value, copy)
+    return ClusterLink(etcd, etcd.health, ClusterKeys.of(config.cluster), own, file, str(store.url))
+
+
+def _is_new(config: Config, host: Host, identity: Identity) -> bool:
+    """Returns whether the directory has never belonged to a set, and has no feeds."""
+    membership = MembershipFile(host.disk, config.data, identity.placement_id).now
+    feeds = f"{config.data}/{FEEDS_NAME}"
+    names = set(host.disk.names(feeds)) if host.disk.exists(feeds) else set()
+    return not membership.founded and not names - {SYSTEM_FEED_ID.hex()}
+
+
+def _leading(node: Node) -> Leading | None:
+    leadership = node.leaderships.unnamed
+    return Leading(leadership.term) if leadership.role is Role.LEADER else None
+
+
+def _address_of(link: ClusterLink, name: str) -> str:
+    try:
+        return str(link.address_of(parse_address(name)))
+    except ValueError:  # a name that a peer has told
+        return name

@@ -1,0 +1,188 @@
+"""Sets whose members are in a real etcd: founded, without etcd, with an etcd that lost everything, and moved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import trio
+from tests.processes.node import NodeProcess
+from tests.processes.ports import free_port
+from tests.tailrace_server.coordination.made_etcd import Etcd, require_etcd
+
+import tailrace
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.coordination.etcd_codec import entries_of, prefix_range
+
+pytestmark = pytest.mark.long
+
+
+class ClusteredSet:
+    """An etcd, and nodes that use it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.etcd = Etcd(folder / "etcd").start().wait()
+        self.nodes = []
+
+    def add(self, *options):
+        """Launches a node, and does not wait for it."""
+        name = f"n{len(self.nodes)}"
+        options = ["--cluster-store", f"etcd://{self.etcd.endpoint}", "--cluster", "demo", *options]
+        node = NodeProcess(self.folder / name, options=options, log_path=self.folder / f"{name}.log", log_level="info")
+        self.nodes.append(node)
+        node.launch()
+        return node
+
+    def found(self, count=3):
+        for _ in range(count):
+            self.add()
+        for node in self.nodes:
+            node.require_ready()
+
+    @property
+    def url(self):
+        return "tailrace://" + ",".join(node.address for node in self.nodes)
+
+    def values(self):
+        """The values in etcd, by the end of their key."""
+        status, answer = self.etcd.ask("kv/range", prefix_range("/tailrace/demo/"))
+        assert status == 200
+        return {
+            key.removeprefix("/tailrace/demo/"): json.loads(entry.value) for key, entry in entries_of(answer).items()
+        }
+
+    async def status(self, node):
+        return (await node.ask(Opcode.STATUS))["cluster_store"]
+
+    async def until(self, node, condition):
+        """Waits until the status of the node's coordinator fulfils ``condition``; returns it."""
+        while True:
+            found = await self.status(node)
+            if condition(found):
+                return found
+            await trio.sleep(0.05)
+
+    def stop(self):
+        for node in self.nodes:
+            node.end_at_once()
+        self.etcd.stop()
+
+
+@pytest.fixture
+def clustered(tmp_path):
+    require_etcd()
+    found = ClusteredSet(tmp_path)
+    yield found
+    found.stop()
+    for node in found.nodes:
+        node.check_log()
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - another process fulfils it
+        await trio.sleep(0.05)
+
+
+async def until_logged(node, text):
+    await until(lambda: text in node.log_path.read_text())
+
+
+async def put(clustered, value):
+    with trio.fail_after(60):
+        async with tailrace.connect(clustered.url) as client:
+            orders = await client.create_feed("orders", partitions=2)
+            await orders.put(b"k", value, level="quorum")
+            assert (await orders.get(b"k", level="quorum")).value == value
+
+
+async def test_a_set_without_etcd_and_with_one_that_has_lost_everything(clustered):
+    clustered.found()
+    await put(clustered, b"1")
+    leader = (await clustered.until(clustered.nodes[1], lambda found: found["leader"]))["leader"]
+    keys = clustered.values()
+    assert keys["groups/0/leader"]["address"] == leader["address"]
+    assert {each["name"] for each in keys["groups/0/voters"]["voters"]} == {n.address for n in clustered.nodes}
+    assert sum(key.startswith("nodes/") for key in keys) == 3
+
+    clustered.etcd.stop()
+    followers = [node for node in clustered.nodes if node.address != leader["address"]]
+    found = await clustered.until(followers[0], lambda found: found["state"] == "unreachable")
+    assert "writes" in found["goes_on"]
+    assert "founding" in found["waits"]
+    followers[0].kill()
+    await put(clustered, b"2")
+    followers[0].start()
+    followers[1].kill()
+    await put(clustered, b"3")  # with the node that started without etcd
+    followers[1].start()
+
+    shutil.rmtree(clustered.etcd.directory)
+    clustered.etcd.start().wait()
+    await until(lambda: len(clustered.values()) == 6)
+    again = clustered.values()
+    for key in ("format", "groups/0/voters"):
+        assert again[key] == keys[key]
+    assert again["groups/0/leader"] == keys["groups/0/leader"]
+    found = await clustered.until(
+        clustered.nodes[0], lambda found: (found["state"], found["case"]) == ("connected", "voter")
+    )
+    assert found["epoch"] == 1
+    await put(clustered, b"4")
+
+
+async def test_a_member_that_moves_is_found_by_the_others_and_by_clients(clustered):
+    clustered.found()
+    await put(clustered, b"1")
+    leader = (await clustered.until(clustered.nodes[1], lambda found: found["leader"]))["leader"]
+    [moved] = [node for node in clustered.nodes if node.address == leader["address"]]
+    others = [node for node in clustered.nodes if node is not moved]
+    name = moved.address
+    moved.stop()
+    moved.port = free_port()
+    moved.start()
+    for node in others:
+        [told] = [
+            each
+            for each in (
+                await clustered.until(node, lambda found: any(e["address"] == moved.address for e in found["voters"]))
+            )["voters"]
+            if each["name"] == name
+        ]
+        assert told["registered"]
+    await put(clustered, b"2")  # it leads again, since it was the last leader
+    status = await others[0].ask(Opcode.STATUS)
+    assert name in status["replication"]["members"]
+    async with tailrace.connect(others[0].url) as client:  # by the others' word
+        assert (await client.feed("orders").get(b"k", level="quorum")).value == b"2"
+    others[0].kill()
+    await put(clustered, b"3")
+
+
+async def test_a_node_that_is_no_founder_waits_and_says_so(clustered):
+    clustered.add("--voters", "2")
+    clustered.add("--voters", "3")
+    await until_logged(clustered.nodes[0], "nodes were started with different --voters: 2, 3")
+    clustered.nodes[1].signal(15)
+    assert clustered.nodes[1].wait() == 0
+    clustered.nodes[1].options[-1] = "2"
+    clustered.nodes[1].launch()
+    for node in clustered.nodes:
+        node.require_ready()
+    spare = clustered.add("--voters", "2")
+    await until_logged(spare, "this directory is none of its voters")
+    await put(clustered, b"1")
+    spare.signal(15)
+    assert spare.wait() == 0
+
+
+async def test_a_leader_that_is_killed_is_gone_from_etcd_with_its_lease(clustered):
+    clustered.found()
+    leader = (await clustered.until(clustered.nodes[1], lambda found: found["leader"]))["leader"]
+    [node] = [node for node in clustered.nodes if node.address == leader["address"]]
+    [other, _] = [node for node in clustered.nodes if node.address != leader["address"]]
+    told = clustered.values()["groups/0/leader"]
+    node.kill()
+    await clustered.until(other, lambda found: found["leader"] != leader)
+    assert clustered.values().get("groups/0/leader") != told
