@@ -30,7 +30,7 @@ CONNECTIONS_MAX = 16
 class _Connection:
     """A client, its feed, and a writer that is opened on first use."""
 
-    def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str) -> None:
+    def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str | None) -> None:
         self.client = client
         self._level = level
         self.feed = feed

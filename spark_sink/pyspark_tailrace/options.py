@@ -109,7 +109,7 @@ class SinkOptions:
     create_feed: bool
     partitions: int | None
     retry_for_s: float
-    level: str = "disk"
+    level: str | None = None
     delivery: str = EXACTLY_ONCE
     sink_id: str | None = None
     first_batch: int = 0
@@ -141,7 +141,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         create_feed=boolean(options, "create_feed"),
         partitions=count(options, "partitions"),
         retry_for_s=seconds(options, "retry_for", RETRY_FOR_S),
-        level=choice(options, "level", LEVELS),
+        level=choice(options, "level", LEVELS) if "level" in options else None,
         delivery=choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)),
         sink_id=_name(options, "sink_id"),
         first_batch=number(options, "first_batch") or 0,

@@ -40,7 +40,7 @@ class Feed:
         key: bytes,
         value: bytes,
         *,
-        level: str = "disk",
+        level: str | None = None,
         if_version: Version | None = None,
         if_absent: bool = False,
         timeout: float | None = None,
@@ -49,17 +49,19 @@ class Feed:
 
     @documented(FeedCore.delete, timeout=TIMEOUT)
     def delete(
-        self, key: bytes, *, level: str = "disk", if_version: Version | None = None, timeout: float | None = None
+        self, key: bytes, *, level: str | None = None, if_version: Version | None = None, timeout: float | None = None
     ) -> Version:
         return self._runner.run(self._core.delete(key, level, if_version), timeout)
 
     @documented(FeedCore.delete_if_present, timeout=TIMEOUT)
-    def delete_if_present(self, key: bytes, *, level: str = "disk", timeout: float | None = None) -> Version | None:
+    def delete_if_present(
+        self, key: bytes, *, level: str | None = None, timeout: float | None = None
+    ) -> Version | None:
         return self._runner.run(self._core.delete_if_present(key, level), timeout)
 
     @documented(FeedCore.write, timeout=TIMEOUT)
     def write(
-        self, changes: Sequence[Put | Delete], *, level: str = "disk", timeout: float | None = None
+        self, changes: Sequence[Put | Delete], *, level: str | None = None, timeout: float | None = None
     ) -> dict[int, VersionRange]:
         return self._runner.run(self._core.write(changes, level), timeout)
 
@@ -71,7 +73,7 @@ class Feed:
     def writer(
         self,
         *,
-        level: str = "disk",
+        level: str | None = None,
         batch_bytes: int = 1024 * 1024,
         batch_rows: int = 10_000,
         in_flight_bytes: int = 16 * 1024 * 1024,

@@ -32,7 +32,7 @@ class Writer(Sender):
         runner: BlockingRunner,
         feed: FeedCore,
         resolved: Resolved,
-        level: Level,
+        level: Level | None,
         batching: Batching,
         timeout: float | None,
     ) -> None:

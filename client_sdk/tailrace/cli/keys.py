@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import typer
@@ -14,6 +15,23 @@ from tailrace.model import Item, Version
 from tailrace.model.json_rows import item_to_row
 from tailrace.trio.client import Client
 
+
+class LevelOption(enum.StrEnum):
+    """The choices of --level."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    QUORUM = "quorum"
+
+
+WriteLevel = Annotated[
+    LevelOption | None,
+    typer.Option(
+        "--level",
+        help="The level at which the write is answered. By default quorum in a set, and disk elsewhere.",
+        show_default=False,
+    ),
+]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.", show_default=False)]
 
 
@@ -23,6 +41,7 @@ def put(
     value: Annotated[
         str, typer.Argument(metavar="VALUE", help="The value; - reads it from standard input.", show_default=False)
     ],
+    level: WriteLevel = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -30,8 +49,8 @@ def put(
 ) -> None:
     """Set a key to a value.
 
-    Prints the version of the write, its partition and seq, once the write is on disk. Put -- before a key or value that
-    begins with a dash.
+    Prints the version of the write, its partition and seq, once the write has its level: in a set it is on the disks of
+    a majority. Put -- before a key or value that begins with a dash.
 
     \b
     Examples:
@@ -43,7 +62,7 @@ def put(
     value_bytes = read_value() if value == "-" else from_argument(value)
 
     async def work(client: Client) -> Version:
-        return await client.feed(feed).put(key_bytes, value_bytes)
+        return await client.feed(feed).put(key_bytes, value_bytes, level=level)
 
     _print_version(target("put", url, node, token).call(work), json)
 
@@ -81,17 +100,23 @@ def get(
 
 
 def delete(
-    feed: FeedName, key: Key, json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None
+    feed: FeedName,
+    key: Key,
+    level: WriteLevel = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
 ) -> None:
     """Delete a key.
 
-    Prints the version of the deletion, its partition and seq, once it is on disk. It is written even if the feed does
-    not have the key.
+    Prints the version of the deletion, its partition and seq, once it has its level. It is written even if the feed
+    does not have the key.
     """
     key_bytes = _key_bytes(key)
 
     async def work(client: Client) -> Version:
-        return await client.feed(feed).delete(key_bytes)
+        return await client.feed(feed).delete(key_bytes, level=level)
 
     _print_version(target("delete", url, node, token).call(work), json)
 

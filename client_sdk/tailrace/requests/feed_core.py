@@ -72,13 +72,17 @@ class FeedCore:
 
     # Writing
 
-    def put(self, key: bytes, value: bytes, level: str, if_version: Version | None, if_absent: bool) -> Plan[Version]:
+    def put(
+        self, key: bytes, value: bytes, level: str | None, if_version: Version | None, if_absent: bool
+    ) -> Plan[Version]:
         """Sets the value of a key, and returns when the write has reached its level.
 
         Args:
             key: 1 to 4,096 bytes.
             value: At most 16 MiB.
-            level: "memory", "disk" or "quorum": the level that the write has reached when this returns.
+            level: "memory", "disk" or "quorum": the level that the write has reached when this returns. Default: the
+                node's, which is "quorum" in a set and "disk" elsewhere, and "disk" for a feed in replication mode
+                segment.
             if_version: Write only if this is still the current version of the key.
             if_absent: Write only if the key does not exist.
 
@@ -99,7 +103,7 @@ class FeedCore:
         # NamedTuple's own constructor takes twice as long.
         return tuple.__new__(Version, (versions.partition, versions.branch, versions.last_seq))
 
-    def delete(self, key: bytes, level: str, if_version: Version | None) -> Plan[Version]:
+    def delete(self, key: bytes, level: str | None, if_version: Version | None) -> Plan[Version]:
         """Deletes a key, whether or not it exists, and returns when the deletion has reached its level.
 
         Args:
@@ -117,7 +121,7 @@ class FeedCore:
         versions = yield from self._write_one(key, None, level, delete_flags(if_version), if_version)
         return Version(versions.partition, versions.branch, versions.last_seq)
 
-    def delete_if_present(self, key: bytes, level: str) -> Plan[Version | None]:
+    def delete_if_present(self, key: bytes, level: str | None) -> Plan[Version | None]:
         """Deletes a key if it exists. Writes nothing otherwise.
 
         Args:
@@ -136,10 +140,10 @@ class FeedCore:
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     def _write_one(
-        self, key: bytes, value: bytes | None, level: str, flags: int, if_version: Version | None
+        self, key: bytes, value: bytes | None, level: str | None, flags: int, if_version: Version | None
     ) -> Plan[VersionRange]:
         check_key(key)
-        wanted = self._client.session.level(level)
+        wanted = self._client.session.write_level(level)
         feed = self.resolved or (yield from self.resolve())
         lane, block = row_block(key, value, feed, if_version, self._client.lanes)
         try:
@@ -149,7 +153,7 @@ class FeedCore:
             raise
         return versions
 
-    def write(self, changes: Sequence[Put | Delete], level: str) -> Plan[dict[int, VersionRange]]:
+    def write(self, changes: Sequence[Put | Delete], level: str | None) -> Plan[dict[int, VersionRange]]:
         """Writes a batch. The changes of one partition are atomic; the batch as a whole is not.
 
         If a partition fails, the notes of the error name the partitions that have their share.
@@ -165,7 +169,7 @@ class FeedCore:
             TooLarge: The changes of one partition do not fit into one block. Nothing was written.
             TailraceError: As in `put`.
         """
-        wanted = self.level(level)
+        wanted = self._client.session.write_level(level)
         feed = yield from self.resolve()
         try:
             written: dict[int, VersionRange] = yield WriteBlocks(
@@ -177,8 +181,8 @@ class FeedCore:
         return written
 
     def writer(
-        self, level: str, batch_bytes: int, batch_rows: int, in_flight_bytes: int, *, linger_s: float = 0.0
-    ) -> tuple[Level, Batching]:
+        self, level: str | None, batch_bytes: int, batch_rows: int, in_flight_bytes: int, *, linger_s: float = 0.0
+    ) -> tuple[Level | None, Batching]:
         """Makes a writer that sends rows in batches without waiting for each answer. Use it as a context manager.
 
         The rows of a partition are sent when they reach ``batch_bytes`` or ``batch_rows``. They are also sent when the
@@ -186,7 +190,7 @@ class FeedCore:
         larger bound for full batches.
 
         Args:
-            level: "memory", "disk" or "quorum": the level at which rows count as written.
+            level: "memory", "disk" or "quorum": the level at which rows count as written. Default: as in `put`.
             batch_bytes: The bytes of keys and values at which a batch is sent.
             batch_rows: The rows at which a batch is sent.
             in_flight_bytes: The bytes without an answer at which ``put`` waits. Rows count from when they are added,
@@ -202,7 +206,7 @@ class FeedCore:
             Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
-        return self.level(level), Batching(batch_bytes, batch_rows, in_flight_bytes)
+        return self._client.session.write_level(level), Batching(batch_bytes, batch_rows, in_flight_bytes)
 
     def stage(self, batch_bytes: int, batch_rows: int, in_flight_bytes: int) -> Batching:
         """Makes a stage: rows that no consumer sees until `publish` is called. Use it as a context manager.

@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 from tailrace.block import Block
 from tailrace.errors import NotDurable, OutcomeUnknown, Retryable, TailraceError
-from tailrace.model import Version, VersionRange
+from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
 
 UNANSWERED_MAX = 16
@@ -72,7 +72,7 @@ class WriteRequest:
         self,
         lane: Lane,
         block: Block,
-        level: int,
+        level: Level | None,
         done: Done,
         deadline: float,
         flags: int,

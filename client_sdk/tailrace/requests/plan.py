@@ -60,7 +60,7 @@ class WriteBlock(NamedTuple):
 
     lane: Lane
     block: Block
-    level: Level
+    level: Level | None
     flags: int = 0
     if_version: Version | None = None
 
@@ -76,7 +76,7 @@ class WriteBlocks(NamedTuple):
     """
 
     blocks: list[tuple[Lane, Block]]
-    level: Level
+    level: Level | None
 
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
         if not self.blocks:

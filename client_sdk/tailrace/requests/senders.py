@@ -61,7 +61,7 @@ class WriterCore:
         queue: Queue,
         feed: FeedCore,
         resolved: Resolved,
-        level: Level,
+        level: Level | None,
         batching: Batching,
         on_change: Callable[[], None] = no_change,
     ) -> None:

@@ -35,7 +35,18 @@ from tailrace.requests.request import Answered, Encode, Request, Sequence, given
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
-from tailrace.wire.messages import PROTOCOL_VERSION, Get, Got, Hello, HelloOk, Write, WriteFlag, Written, decode_error
+from tailrace.wire.messages import (
+    NODES_LEVEL,
+    PROTOCOL_VERSION,
+    Get,
+    Got,
+    Hello,
+    HelloOk,
+    Write,
+    WriteFlag,
+    Written,
+    decode_error,
+)
 from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -82,6 +93,7 @@ class RequestSession:
         self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
         self._by_id: dict[int, Request | WriteRequest] = {}
         self._levels: dict[str, Level] = {}  # that the node offers
+        self._no_level: int = Level.DISK  # on the wire, of a write that names none
         self.peer: HelloOk | None = None
         self.last_error: TailraceError | None = None
         self._closed: TailraceError | None = None
@@ -178,6 +190,10 @@ class RequestSession:
             offered = ", ".join(self.peer.levels)
             raise NotDurable(f"level {text!r} cannot be given by this node, which offers {offered}")
         return level
+
+    def write_level(self, text: str | None) -> Level | None:
+        """Returns the level of a write by name, as `level` does. None leaves it to the node."""
+        return None if text is None else self.level(text)
 
     def offers(self, level: Level) -> bool:
         """Tells whether the node that has answered last gives this level; False before the first answer."""
@@ -279,13 +295,13 @@ class RequestSession:
         self,
         lane: Lane,
         block: Block,
-        level: Level,
+        level: Level | None,
         done: Done,
         deadline: float,
         flags: int = 0,
         if_version: Version | None = None,
     ) -> WriteRequest:
-        """Queues a block in its lane and returns the request."""
+        """Queues a block in its lane and returns the request. ``level`` None leaves the level to the node."""
         request = WriteRequest(lane, block, level, done, deadline, flags, if_version)
         if self._closed is not None:
             request.state = WriteState.DONE
@@ -388,7 +404,8 @@ class RequestSession:
     def _send_write(self, write: WriteRequest) -> None:
         flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
         head, body = write.block.head, write.block.body
-        start = Write.encode_fixed(write.lane.feed_id, write.level, flags, write.if_version) + head
+        level = self._no_level if write.level is None else write.level
+        start = Write.encode_fixed(write.lane.feed_id, level, flags, write.if_version) + head
         start = frame_header(Opcode.WRITE, len(start) + len(body), self._id_for(write)) + start
         if len(body) <= _COPIED_BYTES_MAX:
             self._out.append(start + body)
@@ -446,6 +463,8 @@ class RequestSession:
         self._check(peer)
         self.peer = peer
         self._levels = {level.name.lower(): level for level in Level if level.name.lower() in peer.levels}
+        # A node that names no default is older than writes without a level, and the default was disk then.
+        self._no_level = NODES_LEVEL if peer.default_level else Level.DISK
         self._link = Link.OPEN
         self.last_error = None
 

@@ -58,22 +58,22 @@ class Feed:
         key: bytes,
         value: bytes,
         *,
-        level: str = "disk",
+        level: str | None = None,
         if_version: Version | None = None,
         if_absent: bool = False,
     ) -> Version:
         return await self._runner.run(self._core.put(key, value, level, if_version, if_absent))
 
     @documented(FeedCore.delete)
-    async def delete(self, key: bytes, *, level: str = "disk", if_version: Version | None = None) -> Version:
+    async def delete(self, key: bytes, *, level: str | None = None, if_version: Version | None = None) -> Version:
         return await self._runner.run(self._core.delete(key, level, if_version))
 
     @documented(FeedCore.delete_if_present)
-    async def delete_if_present(self, key: bytes, *, level: str = "disk") -> Version | None:
+    async def delete_if_present(self, key: bytes, *, level: str | None = None) -> Version | None:
         return await self._runner.run(self._core.delete_if_present(key, level))
 
     @documented(FeedCore.write)
-    async def write(self, changes: Sequence[Put | Delete], *, level: str = "disk") -> dict[int, VersionRange]:
+    async def write(self, changes: Sequence[Put | Delete], *, level: str | None = None) -> dict[int, VersionRange]:
         return await self._runner.run(self._core.write(changes, level))
 
     @documented(
@@ -84,7 +84,7 @@ class Feed:
     def writer(
         self,
         *,
-        level: str = "disk",
+        level: str | None = None,
         batch_bytes: int = 1024 * 1024,
         batch_rows: int = 10_000,
         in_flight_bytes: int = 16 * 1024 * 1024,

@@ -28,7 +28,7 @@ class Writer(Sender):
     """
 
     def __init__(
-        self, runner: RequestRunner, feed: FeedCore, level: Level, batching: Batching, *, linger_s: float
+        self, runner: RequestRunner, feed: FeedCore, level: Level | None, batching: Batching, *, linger_s: float
     ) -> None:
         super().__init__()
         self._runner = runner
@@ -40,6 +40,7 @@ class Writer(Sender):
 
     async def __aenter__(self) -> Writer:
         """Raises UnknownFeed."""
+        self._lifetime.require_idle()  # before the rows of the body are replaced
         resolved = await self._runner.run(self._feed.resolve())
         self._core = WriterCore(
             self._runner, self._feed, resolved, self._level, self._batching, on_change=self._room.changed

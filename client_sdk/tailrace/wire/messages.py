@@ -87,7 +87,8 @@ class HelloOk(NamedTuple):
     ``window_bytes`` is the number of bytes that it has under way at most. ``role`` is "leader" or "follower". ``term``
     is the node's term, which grows with each change of leadership. ``leader`` is the address ("HOST:PORT") of the
     leader that the node knows; "" if it knows none or leads itself. ``cluster`` is the name of the cluster, "" if it
-    has none.
+    has none. ``default_level`` is the level of a write that names none, in feeds of replication mode stream; "" if the
+    node is too old to know writes without a level.
     """
 
     version: int
@@ -102,6 +103,7 @@ class HelloOk(NamedTuple):
     term: int = 0
     leader: str = ""
     cluster: str = ""
+    default_level: str = ""
 
     def encode(self) -> bytes:
         return encode_json(Opcode.HELLO_OK, {**self._asdict(), "levels": list(self.levels)})
@@ -123,6 +125,7 @@ class HelloOk(NamedTuple):
             seq_field(value, "term", what, 0),
             field(value, "leader", str, what, ""),
             field(value, "cluster", str, what, ""),
+            field(value, "default_level", str, what, ""),
         )
 
 
@@ -136,14 +139,19 @@ class WriteFlag:
 
 
 _WRITE = struct.Struct("<16sBB6x16sQ")
-_LEVELS = tuple(Level)
+# The level of a WRITE that leaves the choice to the node. Only a node whose HELLO_OK names its default level knows it.
+NODES_LEVEL = 3
+_LEVELS = (*Level, None)
 
 
 class Write(NamedTuple):
-    """A block for a partition of a feed, behind the fixed part. A frame has one block, and gets one answer."""
+    """A block for a partition of a feed, behind the fixed part. A frame has one block, and gets one answer.
+
+    ``level`` is None if the node is to choose it (`NODES_LEVEL`).
+    """
 
     feed_id: bytes
-    level: Level
+    level: Level | None
     flags: int
     branch: bytes  # of if_version, else zeros
     seq: int  # of if_version, else 0
@@ -158,7 +166,7 @@ class Write(NamedTuple):
     @classmethod
     def decode(cls, body: memoryview) -> Write:
         feed_id, level, flags, branch, seq = unpack(_WRITE, body, "WRITE")
-        if level > Level.QUORUM:
+        if level > NODES_LEVEL:
             raise BadBlock(f"WRITE: unknown level {level}")
         if flags > 15:
             raise BadBlock(f"WRITE: unknown flags 0x{flags:x}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import Forbidden, ProtocolError, TailraceError
-from tailrace.model import FeedInfo
+from tailrace.model import FeedInfo, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
 from tailrace.wire.bodies import field
@@ -58,6 +58,10 @@ class Feed:
         self.info = self.info._replace(replication=mode)
         for partition in self.partitions:
             partition.pushes.replicate(by_segments=self.by_segments)
+
+    def default_level(self, safest: Level) -> Level:
+        """Returns the level of a write that names none; ``safest`` is the highest level that the node gives."""
+        return Level.DISK if self.by_segments else safest
 
     def require_quorum(self) -> None:
         """Raises Forbidden if the feed is replicated by segments: a majority would have a row only after its flush."""

@@ -28,11 +28,14 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     if leadership.refuses_writes or connection.changes[leadership.group.number] != leadership.changes:
         connection.require_writable(leadership)  # a node that refuses need not know of the feed
     partition = node.feeds.partition(write.feed_id, block.header.partition)
-    if write.level == Level.QUORUM:
+    level = write.level
+    if level is None:
+        level = node.feeds.of_id(write.feed_id).default_level(leadership.safest_level)
+    elif level == Level.QUORUM:
         leadership.require_set()
         node.feeds.of_id(write.feed_id).require_quorum()
     if not write.flags & CONDITIONS:
-        _take(connection, frame.id, write, partition, block)
+        _take(connection, frame.id, write, level, partition, block)
         return
     if block.header.rows != 1:
         raise ProtocolError("WRITE: a condition is for a block of one row")
@@ -41,21 +44,29 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         connection,
         frame.id,
         partition.index_keys,
-        lambda: _take_now(connection, frame.id, write, partition, block, reads.read),
+        lambda: _take_now(connection, frame.id, write, level, partition, block, reads.read),
         nbytes=len(frame.body),
     )
 
 
-def _take_now(connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read) -> None:
+def _take_now(
+    connection: Connection, id: int, write: Write, level: Level, partition: Partition, block: Block, read: Read
+) -> None:
     """Does the work of ``_take`` after a wait: the node may have stopped leading, or the connection ended."""
     if connection.is_closing:  # its client may have written more on another one
         raise Unreachable("the connection has ended")
     connection.require_writable(connection.node.leaderships.of_partition(partition))
-    _take(connection, id, write, partition, block, read)
+    _take(connection, id, write, level, partition, block, read)
 
 
 def _take(
-    connection: Connection, id: int, write: Write, partition: Partition, block: Block, read: Read = SegmentFile.read
+    connection: Connection,
+    id: int,
+    write: Write,
+    level: Level,
+    partition: Partition,
+    block: Block,
+    read: Read = SegmentFile.read,
 ) -> None:
     node, flags = connection.node, write.flags
     storage = node.storage
@@ -79,27 +90,27 @@ def _take(
         if isinstance(error, SegmentDamaged):
             node.storage.found_damage(error)
         # A refusal tells of other writes, which must be durable before it is sent.
-        _answer_unwritten(connection, id, write, partition, encode_error(error, id))
+        _answer_unwritten(connection, id, level, partition, encode_error(error, id))
         return
     if fresh:
         storage.wrote(partition)
-    if write.level == Level.MEMORY:
+    if level == Level.MEMORY:
         connection.answers.add(written(versions, id))
-    elif write.level == Level.DISK:
+    elif level == Level.DISK:
         connection.answers.add_written(versions, id)
     elif not versions.last_seq:
-        _answer_unwritten(connection, id, write, partition, written(versions, id))
+        _answer_unwritten(connection, id, level, partition, written(versions, id))
     else:
         connection.answers.add_at(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
 
 
-def _answer_unwritten(connection: Connection, id: int, write: Write, partition: Partition, answer: bytes) -> None:
+def _answer_unwritten(connection: Connection, id: int, level: Level, partition: Partition, answer: bytes) -> None:
     """Answers a condition that does not hold: that tells of all that is there, and at level quorum of who leads.
 
     A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
     """
     needs = ((partition, partition.high_seq),)
-    if write.level == Level.QUORUM:
+    if level == Level.QUORUM:
         leadership = connection.node.leaderships.of_partition(partition)
         connection.answers.add_confirmed((leadership,), needs, answer, id)
     else:

@@ -675,3 +675,15 @@ def test_a_part_whose_caller_is_gone_is_dropped(made):
     assert sum(map(len, parts.came)) == 100_000 - 16
     assert made.session.idle
     assert not made.answers
+
+
+@pytest.mark.parametrize(("default", "level"), [("", Level.DISK), ("quorum", None), ("disk", None)])
+def test_a_write_without_a_level_is_of_level_disk_to_a_node_that_tells_no_default(default, level):
+    made = Conversation()
+    made.session.connection_made()
+    made.sent()
+    made.hear(HELLO_OK._replace(default_level=default).encode())
+    block = encode_block([b"k"], [b"v"], partition=0)
+    made.session.write(made.lanes[0], block, None, made.note("w"), made.now + 10.0)
+    [frame] = made.sent()
+    assert Write.decode(frame.body).level is level

@@ -16,7 +16,7 @@ from tailrace.wire import messages, stream_messages
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX, decode_json, encode_json
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder
-from tailrace.wire.messages import GET_KEYS_MAX, Get, Got, Hello, HelloOk, Write, WriteFlag, Written
+from tailrace.wire.messages import GET_KEYS_MAX, NODES_LEVEL, Get, Got, Hello, HelloOk, Write, WriteFlag, Written
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import (
@@ -209,10 +209,16 @@ def test_the_flags_of_a_write_are_bits_of_their_own():
     assert sorted(flags) == [1, 2, 4, 8]
 
 
+def test_a_write_may_leave_its_level_to_the_node():
+    fixed = Write.encode_fixed(FEED_ID, NODES_LEVEL)
+    assert Write.decode(memoryview(fixed)).level is None
+    assert NODES_LEVEL not in list(Level)
+
+
 def test_a_write_of_a_newer_client_is_refused():
     fixed = bytearray(Write.encode_fixed(FEED_ID, Level.DISK))
-    fixed[16] = 3
-    with pytest.raises(BadBlock, match="unknown level 3"):
+    fixed[16] = 4
+    with pytest.raises(BadBlock, match="unknown level 4"):
         Write.decode(memoryview(bytes(fixed)))
     with pytest.raises(BadBlock, match="unknown flags 0x10"):
         Write.decode(memoryview(Write.encode_fixed(FEED_ID, Level.DISK, 16)))

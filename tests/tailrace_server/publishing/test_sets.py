@@ -52,7 +52,7 @@ async def test_a_new_leader_skips_what_the_old_one_has_published(members):
         # Several blocks of each partition, so that there is something to be cut.
         for batch in range(3):
             await publish(feed, batch, numbered(100 * batch, 100), batch_rows=10)
-            await feed.put(b"between-%d" % batch, b"v")
+            await feed.put(b"between-%d" % batch, b"v", level="disk")
         await members.level("orders")
         for node in members:
             assert [last.batch for last in last_batches(node)] == [2, 2, 2]
@@ -283,7 +283,7 @@ async def test_a_node_with_a_plain_replica_publishes_nothing(tmp_path, nursery):
                 await feed.publish("job", 1, [sealed])
             with pytest.raises(tailrace.Forbidden, match="plain replica"):
                 await staged(feed, numbered(20, 10))
-        await feed.put(b"at least once", b"v")
+        await feed.put(b"at least once", b"v", level="disk")
         await source.stop()
         await source.start()  # what is away for good nobody promotes
         assert not (await feed.publish("job", 1, [sealed])).skipped

@@ -50,9 +50,9 @@ from tailrace_server.state.producers import RESULTS_MAX
 pytestmark = pytest.mark.slow
 
 
-async def put(feed, rows, **options):
+async def put(feed, rows, level="disk"):
     for key, value in rows.items():
-        await feed.put(key, value, **options)
+        await feed.put(key, value, level=level)
 
 
 async def read_on(feed, positions):
@@ -101,7 +101,7 @@ async def test_a_copy_waits_until_a_majority_has_what_the_leader_has(new_set, tm
             await fetch("disk")
             assert fetched == [("disk", 3)], "without a majority the node gives what it has"
             leadership.acknowledged = hear
-            await feed.put(b"l", b"v")
+            await feed.put(b"l", b"v", level="disk")
             await until(lambda: len(fetched) == 2)
     assert fetched[1][1] >= 4
 
@@ -701,7 +701,7 @@ async def test_a_leadership_is_handed_over_under_writes_without_losing_any(membe
         async def write():
             number = 0
             while not done.is_set():
-                await feed.put(b"%d" % number, b"x")
+                await feed.put(b"%d" % number, b"x", level="disk")
                 written[b"%d" % number] = b"x"
                 number += 1
 
@@ -1332,7 +1332,7 @@ async def test_a_follower_whose_memory_is_full_goes_on(new_set):
     await made.settled()
     async with made.client() as client:
         feed = await client.create_feed("orders", partitions=2)
-        async with feed.writer() as writer:
+        async with feed.writer(level="disk") as writer:
             for number in range(300):
                 await writer.put(b"%d" % number, bytes(10_000))
         await made.level("orders")
@@ -1445,7 +1445,7 @@ async def test_a_leader_that_has_promised_writes_nothing_more(members):
         [feed_id] = [f.info.feed_id.hex() for f in members[0].node.feeds]
         assert answer["partitions"][feed_id] == [[1, 1]]
         with pytest.raises(TailraceError):
-            await impatient.feed("orders").put(b"k", b"lost")
+            await impatient.feed("orders").put(b"k", b"lost", level="disk")
     assert members[0].rows("orders") == {b"k": b"v"}
     assert not members[0].leads
 
@@ -1622,7 +1622,7 @@ async def test_who_starts_anew_since_the_logs_share_nothing_owes_what_it_acknowl
             await leader.start()
             await until(lambda: leader.leads)
             async with tailrace.connect(leader.url) as client:
-                await client.feed("orders").put(b"restarts", b"%d" % number)
+                await client.feed("orders").put(b"restarts", b"%d" % number, level="disk")
         await away.start()
         await until(lambda: away.seqs("orders") == [0])
         await leader.kill()
