@@ -33,7 +33,7 @@ def test_defaults():
         create_feed=False,
         partitions=None,
         retry_for_s=RETRY_FOR_S,
-        level="disk",
+        level=None,
     )
 
 

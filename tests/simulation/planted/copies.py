@@ -45,7 +45,7 @@ async def _log_of_before(checkpoints, partition, level, *, flush=False, with_sta
 
 async def _keep_first(checkpoints, partition, level, *, flush=False, with_state=False):
     """Keeps the segments first, and then flushes: the seq is that of a later moment."""
-    kept = checkpoints._keep(partition)
+    kept = checkpoints._keep(partition.feed_id, partition.chain.segments)
     if flush:
         await checkpoints._flush(partition)
     return await checkpoints._describe(partition, kept, with_state=with_state)
