@@ -1,0 +1,76 @@
+"""Notes the signs of life between a leader and its followers. Pure: times in, decisions out.
+
+A leader asks its replicas again and again whether they follow it (LEADER_CHECK). The question is a follower's sign of
+life of the leader, and the answers of a majority are the leader's proof that it still leads. A stopped process, a
+machine that is cut off and a loop that hangs all end the questions.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class LeaderWatch:
+    """A follower's knowledge of one leader at a time. Only its own methods change its fields."""
+
+    def __init__(self) -> None:
+        """Has heard no leader."""
+        self._heard_at = -math.inf
+        self._is_asked = False  # whether this leader asks at all: one that fails over by hand does not
+
+    def begin(self, now: float) -> None:
+        """Begins to listen to another leader, which has just answered."""
+        self._heard_at, self._is_asked = now, False
+
+    def heard(self, now: float) -> None:
+        """Notes a question of the leader."""
+        self._heard_at, self._is_asked = now, True
+
+    def excuse(self, now: float) -> None:
+        """Begins the time-out anew: this node itself was held up, and may have missed what came."""
+        self._heard_at = max(self._heard_at, now)
+
+    def end(self) -> None:
+        """Forgets the leader: its connection has broken."""
+        self._heard_at, self._is_asked = -math.inf, False
+
+    def hears(self, now: float, timeout_s: float) -> bool:
+        """Returns whether the leader was heard less than ``timeout_s`` ago."""
+        return now - self._heard_at < timeout_s
+
+    def silent_s(self, now: float) -> float:
+        """Returns how long the leader has been silent; 0 if it has never asked."""
+        return now - self._heard_at if self._is_asked else 0.0
+
+
+class MajorityWatch:
+    """A leader's knowledge of its majority. Only its own methods change its fields."""
+
+    def __init__(self) -> None:
+        """Does not lead."""
+        self._leads_since = -1  # `Leadership.changes` at the begin of the leadership that is watched
+        self._confirmed_at = 0.0
+        self.is_asking = False
+
+    def lead(self, changes: int, now: float) -> None:
+        """Begins anew if this is another leadership than before: a majority has just promised it."""
+        if changes != self._leads_since:
+            self._leads_since, self._confirmed_at, self.is_asking = changes, now, False
+
+    def asked(self) -> None:
+        """Notes that a question is under way. There is one at a time."""
+        self.is_asking = True
+
+    def confirmed(self, changes: int, asked_at: float) -> None:
+        """Notes that a majority has answered a question of ``asked_at``."""
+        if changes == self._leads_since:
+            self._confirmed_at, self.is_asking = max(self._confirmed_at, asked_at), False
+
+    def failed(self, changes: int) -> None:
+        """Notes that a question has ended without an answer."""
+        if changes == self._leads_since:
+            self.is_asking = False
+
+    def unconfirmed_s(self, now: float) -> float:
+        """Returns how long ago the last question was asked that a majority has answered."""
+        return now - self._confirmed_at

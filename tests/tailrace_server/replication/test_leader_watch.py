@@ -1,0 +1,83 @@
+"""Signs of life between a leader and its followers."""
+
+import pytest
+
+from tailrace_server.replication.leader_watch import LeaderWatch, MajorityWatch
+
+
+@pytest.fixture
+def watch():
+    watch = LeaderWatch()
+    watch.begin(10.0)
+    return watch
+
+
+def test_a_leader_that_was_never_heard():
+    assert not LeaderWatch().hears(0.0, 1.5)
+    assert LeaderWatch().silent_s(100.0) == 0
+
+
+def test_a_leader_that_has_just_been_found_counts_as_heard(watch):
+    assert watch.hears(11.4, 1.5)
+    assert not watch.hears(11.5, 1.5)
+
+
+def test_a_leader_that_never_asks_is_not_silent(watch):
+    assert watch.silent_s(100.0) == 0
+
+
+def test_silence_counts_from_the_last_question(watch):
+    watch.heard(11.0)
+    assert watch.silent_s(12.0) == 1.0
+    watch.heard(12.0)
+    assert watch.silent_s(12.0) == 0
+
+
+def test_a_node_that_was_held_up_itself_waits_once_more(watch):
+    watch.heard(11.0)
+    watch.excuse(50.0)
+    assert watch.silent_s(50.5) == 0.5
+
+
+def test_a_connection_that_broke_ends_the_hearing(watch):
+    watch.heard(11.0)
+    watch.end()
+    assert not watch.hears(11.0, 1.5)
+    assert watch.silent_s(12.0) == 0
+
+
+def test_another_leader_is_silent_only_after_it_has_asked(watch):
+    watch.heard(11.0)
+    watch.begin(12.0)
+    assert watch.silent_s(20.0) == 0
+
+
+def test_a_leadership_begins_confirmed():
+    majority = MajorityWatch()
+    majority.lead(1, 5.0)
+    assert majority.unconfirmed_s(6.0) == 1.0
+
+
+def test_an_answer_counts_from_its_question():
+    majority = MajorityWatch()
+    majority.lead(1, 5.0)
+    majority.asked()
+    assert majority.is_asking
+    majority.confirmed(1, 6.0)
+    assert not majority.is_asking
+    assert majority.unconfirmed_s(9.0) == 3.0
+
+
+def test_an_answer_to_an_earlier_leadership_counts_for_nothing():
+    majority = MajorityWatch()
+    majority.lead(1, 5.0)
+    majority.asked()
+    majority.lead(2, 6.0)
+    assert not majority.is_asking
+    majority.asked()
+    majority.confirmed(1, 5.5)
+    majority.failed(1)
+    assert majority.is_asking
+    assert majority.unconfirmed_s(7.0) == 1.0
+    majority.failed(2)
+    assert not majority.is_asking
