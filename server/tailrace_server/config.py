@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from tailrace.link.address import Address, check_cluster_name
@@ -98,9 +99,29 @@ class StorageConfig:
     compaction_rate: int = 20 * 1024 * 1024
 
 
+class Failover(enum.StrEnum):
+    """Who makes another member the leader if the leader is gone."""
+
+    AUTO = "auto"
+    """The members themselves."""
+    MANUAL = "manual"
+    """An operator, by ``tailrace promote``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replication:
     """How the nodes of a set wait for each other, in seconds of the monotonic clock."""
+
+    #: Who makes another member the leader.
+    failover: Failover = Failover.MANUAL
+    #: The interval at which a leader that fails over by itself asks its replicas whether they follow it.
+    heartbeat_s: float = 0.3
+    #: The silence after which a leader counts as gone. Longer than garbage collections and slow fsyncs of a busy disk.
+    leader_timeout_s: float = 1.5
+    #: The time without a majority after which a leader takes no writes.
+    majority_timeout_s: float = 3.0
+    #: The time after which an fsync that has not ended makes a leader step down.
+    disk_timeout_s: float = 5.0
 
     #: The interval at which the other members are asked for their state.
     poll_s: float = 0.3

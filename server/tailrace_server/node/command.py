@@ -24,7 +24,7 @@ import typer
 
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace.link.address import Address, parse_address
-from tailrace_server.config import Config, Limits, StorageConfig
+from tailrace_server.config import Config, Failover, Limits, Replication, StorageConfig
 from tailrace_server.coordination.store_url import StoreUrl, parse_store_url
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
@@ -151,6 +151,14 @@ _Voters = Annotated[
         help="With --cluster-store: how many nodes found the set, by default 3. A founded set stays as it is.",
     ),
 ]
+_Failover = Annotated[
+    Failover | None,
+    typer.Option(
+        "--failover",
+        help="In a set: whether the members choose another leader by themselves if the leader is gone (auto), or an "
+        "operator has to promote one (manual). By default manual.",
+    ),
+]
 _LogLevel = Annotated[LogLevel, typer.Option("--log-level", help="The least level that is logged to stderr.")]
 
 
@@ -166,6 +174,7 @@ def serve(
     replica_of: _ReplicaOf = None,
     cluster_store: _ClusterStore = None,
     voters: _Voters = None,
+    failover: _Failover = None,
     cluster: _Cluster = "",
     log_level: _LogLevel = LogLevel.INFO,
 ) -> None:
@@ -180,6 +189,8 @@ def serve(
         store = None if cluster_store is None else _cluster_store(cluster_store, members, replica_of, addresses[0])
         if voters is not None and store is None:
             raise WrongUsage("--voters is for sets of --cluster-store")
+        if failover is not None and store is None and not members:
+            raise WrongUsage("--failover is for sets: give --members or --cluster-store")
         config = Config(
             data,
             *addresses,
@@ -189,6 +200,7 @@ def serve(
             members=tuple(_address("--members", part) for part in members.split(",")) if members else (),
             replica_of=None if replica_of is None else _address("--replica-of", replica_of),
             cluster=cluster,
+            replication=Replication() if failover is None else Replication(failover=failover),
         )
     except ValueError as error:
         raise WrongUsage(str(error)) from None

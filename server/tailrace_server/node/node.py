@@ -28,7 +28,8 @@ from tailrace_server.replication.groups import Group, Grouping, GroupSettings
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import Leaderships
 from tailrace_server.replication.member import Member
-from tailrace_server.replication.promotion import lead_again
+from tailrace_server.replication.promotion import lead_again, stand
+from tailrace_server.replication.succession import Succession
 from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.runtime.host import Host
 from tailrace_server.serving.answer_memory import AnswerMemory
@@ -137,7 +138,8 @@ class Node:
         self.services.listening = listener.address
         if not self.config.is_alone:
             for settings in self._grouping.groups:
-                member = Member(self.services, self.leaderships.of_group(settings.number), lead_again, settings)
+                leadership, successor = self.leaderships.of_group(settings.number), partial(Succession, stand=stand)
+                member = Member(self.services, leadership, lead_again, settings, successor)
                 self.services.members[settings.number] = member
                 member.begin()
 

@@ -193,6 +193,16 @@ def why_not_again(leader_term: int, answers: Mapping[str, MemberState]) -> str:
     return ""
 
 
+def why_no_vacancy(term: int, answers: Mapping[str, MemberState]) -> str:
+    """Returns why a member that has promised ``term`` must not stand by itself, by these answers; "" if it may."""
+    for address, answer in sorted(answers.items()):
+        if answer.leads and answer.term >= term:
+            return f"{address} leads in term {answer.term}"
+        if answer.promoting:
+            return f"{address} is being promoted"
+    return ""
+
+
 class StepDown(NamedTuple):
     """The reason to step down, and the term that the leader has to promise so that it can follow the later leader."""
 

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 class GatheredPromises:
     """The promises of one term to one candidate. ``gather`` may be called once."""
 
-    def __init__(self, member: Member, leader: str, last_led: int | None) -> None:
+    def __init__(self, member: Member, leader: str, last_led: int | None, *, by_itself: bool = False) -> None:
         """``leader``: hands over, and has to promise before all others; "" without a handover.
 
-        ``last_led``: the term in which this node led, if it leads again by itself.
+        ``last_led``: the term in which this node led, if it leads again by itself. ``by_itself``: the leader is gone,
+        and a member that hears it promises nothing.
         """
         self.term = 0
         self.promised: dict[str, Promised] = {}
@@ -40,6 +41,7 @@ class GatheredPromises:
         self.leader = leader
         self._member = member
         self._last_led = last_led
+        self._by_itself = by_itself
 
     async def gather(self, term: int) -> None:
         """Asks all others for ``term``. Raises NotLeader if the leader of a handover does not promise.
@@ -95,6 +97,7 @@ class GatheredPromises:
             "cluster_id": node.identity.cluster_id.hex(),
             "handover": bool(self.leader),
             "last_led": self._last_led,
+            "by_itself": self._by_itself,
             "members": self._member.local.members,
             "line": line_to_json(self._member.local.line),
         }
@@ -111,7 +114,8 @@ class GatheredPromises:
             if not field(answer, "promised", bool, what):
                 if self._last_led is not None and "later" in answer:
                     self.later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"
-                self.silent[name] = f"it has promised term {seq_field(answer, 'term', what)}"
+                refused = field(answer, "refused", str, what, "")
+                self.silent[name] = refused or f"it has promised term {seq_field(answer, 'term', what)}"
                 return
             self.silent.pop(name, None)
             promised = Promised.from_json(answer, what)

@@ -18,6 +18,7 @@ from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.host.answers import Answer, Cancel, answered
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.groups import Group
+from tailrace_server.replication.leader_watch import LeaderWatch
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
@@ -33,7 +34,8 @@ AcceptedSeqs: TypeAlias = Callable[[list[bytes]], Awaitable[Mapping[bytes, Seque
 class Leadership:
     """The role of this node in one group of partitions, and the members of that group.
 
-    Only ``become_leader``, ``become_follower``, ``step_down``, ``pause_writes`` and ``resume_writes`` change the role.
+    Only ``become_leader``, ``become_follower``, ``step_down``, and the methods that pause and withhold writes, change
+    the role.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class Leadership:
         # the number of times that this node became the leader, ceased to be it, or led in another term
         self.changes = 0
         self._is_paused = False
+        self.withheld = ""  # why this leader takes no writes; "" if it does
+        self.watch = LeaderWatch()  # the signs of life of the leader that is followed
         others = {str(Address(*member)) for member in members} - {str(own)}
         self.replicas = Replicas(frozenset(others), self.majority, group.feeds.system.partitions[0])
         self._waiting = waiting
@@ -141,7 +145,7 @@ class Leadership:
         before, self.role = self.role, role
         is_other_right = role is not before or (role is Role.LEADER and term != self.term)
         self.term, self.leader = term, leader
-        self._is_paused, self.refuses_writes = False, role is not Role.LEADER
+        self._is_paused, self.withheld, self.refuses_writes = False, "", role is not Role.LEADER
         if role is not before:
             for partition in self.group:
                 self.adopt(partition)
@@ -177,7 +181,21 @@ class Leadership:
 
     def resume_writes(self) -> None:
         """Ends ``pause_writes``."""
-        self._is_paused, self.refuses_writes = False, self.role is not Role.LEADER
+        self._is_paused = False
+        self.refuses_writes = self.role is not Role.LEADER or bool(self.withheld)
+
+    def withhold_writes(self, why: str) -> None:
+        """Takes no writes until ``restore_writes`` or another role, and fails the answers that wait for a majority.
+
+        Another node may lead by now, and clients look for it. ``why`` is the sentence that they get.
+        """
+        self.withheld, self.refuses_writes = why, True
+        self._waiting.fail_where(self.group.has, NotLeader(why))
+        self._streams.flush()
+
+    def restore_writes(self) -> None:
+        """Ends ``withhold_writes``."""
+        self.withheld, self.refuses_writes = "", self.role is not Role.LEADER or self._is_paused
 
     def not_leader(self) -> NotLeader:
         """Returns the error for a request that needs the leader."""
@@ -204,6 +222,8 @@ class Leadership:
     def require_writable(self) -> None:
         """Raises NotLeader, or Overloaded during a handover. ``refuses_writes`` says whether it raises."""
         self.require_leader()
+        if self.withheld:
+            raise NotLeader(self.withheld)
         if self._is_paused:
             raise Overloaded("a handover is under way")
 

@@ -41,6 +41,7 @@ from tailrace_server.replication.peers import (
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.replica_rollback import roll_back_newer
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.successor import Successor
 from tailrace_server.replication.term_branches import TermBranches
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ _LOOKS_BEFORE_LEADING_AGAIN = 3
 _LOOKS_AFTER_FAILURE = 10
 # The number of intervals between two looks while this node follows. They decide nothing, and are for status only.
 _LOOKS_WHILE_FOLLOWING = 10
+# After a following that was shorter, a member that fails over by itself pauses too, before it looks for a leader.
+_SHORT_FOLLOWING_SECONDS = 1.0
 
 
 class Member:
@@ -67,11 +70,13 @@ class Member:
         leadership: Leadership,
         lead_again: Callable[[Member], Awaitable[object]],
         settings: GroupSettings,
+        successor: Callable[[Member], Successor],
     ) -> None:
         """Reads the promises of the directory. Raises BadDirectory, OSError.
 
         ``leadership`` and ``settings``: of the group whose leader this decides on. ``lead_again``:
-        `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held.
+        `tailrace_server.replication.promotion.lead_again`, called with ``procedure`` held. ``successor`` makes the part
+        that fails over by itself.
         """
         self._lead_as_before = lead_again
         self.node = node
@@ -88,6 +93,7 @@ class Member:
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._last_case = self._last_warning = self._gave_up = ""
+        self.successor = successor(self)
 
     @property
     def progress(self) -> str:
@@ -133,6 +139,7 @@ class Member:
     async def run(self) -> None:
         """Runs until cancelled."""
         async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self.successor.run)
             while True:
                 async with self.procedure:
                     pass  # a promotion or handover decides first
@@ -164,10 +171,16 @@ class Member:
 
     async def _pause(self, looks: float = 1.0) -> None:
         """Waits for about ``looks`` intervals, a random length each time; less if something changes."""
+        await self.woken_within(
+            self.node.config.replication.poll_s * looks * (0.5 + fraction(self.node.host.randomness))
+        )
+
+    async def woken_within(self, seconds: float) -> bool:
+        """Waits for so long, less if something changes. Returns whether something has."""
         self._changed = trio.Event()
-        seconds = self.node.config.replication.poll_s * looks * (0.5 + fraction(self.node.host.randomness))
         with trio.move_on_after(seconds):
             await self._changed.wait()
+        return self._changed.is_set()
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
         """Asks the others while a leader is followed. It decides nothing, and is for status."""
@@ -197,7 +210,12 @@ class Member:
     async def _look_as_follower(self) -> None:
         # The first row of the table in election.py: with a leader, the other answers change nothing. Writes at quorum
         # wait for this node.
-        await self.peers.look(self._is_led)
+        unfit = self.successor.why_unfit()
+        if unfit:
+            self.report(f"stands back: {unfit}")
+            await self._pause()
+            return
+        await self.peers.look(self._knows_enough)
         if self.procedure.locked() or self.leadership.role is Role.LEADER:
             return
         step = self._decide(self.peers.states)
@@ -206,21 +224,24 @@ class Member:
             log.info("%s: %s", step.case, step.why or step.kind.value)
         match step.kind:
             case StepKind.FOLLOW:
+                began_at = self.node.clock.monotonic()
                 await self._follow(step.address)
-                await self._pause()
+                if not self.successor.is_on or self.node.clock.monotonic() - began_at < _SHORT_FOLLOWING_SECONDS:
+                    await self._pause()
             case StepKind.FOUND:
                 async with self.procedure:
                     await self._found()
             case StepKind.LEAD_AGAIN:
                 await self._lead_again()
             case StepKind.WAIT:
-                self.report(f"waits: {step.why}")
-                await self._pause()
+                if not await self.successor.succeed(step):
+                    self.report(f"waits: {step.why}")
+                    await self._pause()
 
-    def _is_led(self, found: Mapping[str, MemberState | None]) -> bool:
-        """Returns whether there is a leader that this node may follow."""
+    def _knows_enough(self, found: Mapping[str, MemberState | None]) -> bool:
+        """Returns whether there is a leader that this node may follow, or none whose answer could be waited for."""
         step = self._decide(found)
-        return step.kind is StepKind.FOLLOW
+        return step.kind is StepKind.FOLLOW or self.successor.knows_all(found)
 
     def _decide(self, seen: Mapping[str, MemberState | None]) -> NextStep:
         own = self.local.own_state()
@@ -274,6 +295,7 @@ class Member:
             node, self.leadership, self.local.file, parse_address(name), replica
         )
         self.leadership.become_follower(seen.term, name)
+        self.successor.found(name)
         self.report(f"follows {name}{self._gave_up}")
         beside = trio.CancelScope()
         self.start(partial(self._look_beside, beside))
@@ -293,6 +315,7 @@ class Member:
             self.report(f"does not follow {name}: an internal error, which the log has")
         finally:
             beside.cancel()
+            self.successor.lost()
             if self.following is following:
                 self.following = None
                 self.leadership.step_down(self.local.file.now.term)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
 
 _ID_BYTES = 16
-# The seconds that a handover waits for answers that it can do without: writers wait meanwhile.
+# The seconds that a handover or a failover waits for answers that it can do without: writers wait meanwhile.
 _MORE_SECONDS = 0.25
 
 
@@ -53,14 +53,16 @@ def never_enough() -> bool:
     return False
 
 
-async def ask_all(questions: Iterable[Callable[[], Awaitable[None]]], is_enough: Callable[[], bool]) -> None:
-    """Runs all questions at once. 0.25 s after ``is_enough()`` has become true the others are cancelled."""
+async def ask_all(
+    questions: Iterable[Callable[[], Awaitable[None]]], is_enough: Callable[[], bool], more_s: float = _MORE_SECONDS
+) -> None:
+    """Runs all questions at once. ``more_s`` after ``is_enough()`` has become true the others are cancelled."""
     async with trio.open_nursery() as nursery:
         scope = nursery.cancel_scope
 
         def look() -> None:
             if is_enough():
-                scope.deadline = min(scope.deadline, trio.current_time() + _MORE_SECONDS)
+                scope.deadline = min(scope.deadline, trio.current_time() + more_s)
 
         async def run(question: Callable[[], Awaitable[None]]) -> None:
             await question()

@@ -5,8 +5,7 @@ A candidate asks before it raises the term. A member refuses if the first of the
 | row | because |
 |---|---|
 | unfit | its disk fails or hangs, so its promise would not come |
-| leads | it leads itself |
-| hears | it has heard the leader lately (stickiness): the candidate alone has lost it |
+| sticks | it leads itself, or has heard the leader lately: the candidate alone has lost it |
 | promoting | it is about to lead itself |
 | ahead | it has more than the candidate, and stands itself: less would have to be fetched |
 
@@ -37,16 +36,14 @@ class Voter(NamedTuple):
     """The state of a member that is asked for a pre-vote.
 
     - ``unfit``: the sentence why its disk cannot be counted on; "" if it can.
-    - ``leads``: whether it leads.
-    - ``hears``: the leader that it has heard lately; "" for none.
+    - ``sticks``: the sentence that it leads, or has heard the leader lately; "" if neither.
     - ``promoting``: whether it is about to lead.
     - ``stands``: whether it would stand itself: it votes, fails over by itself, and reads all its partitions.
     - ``has``: its completeness.
     """
 
     unfit: str
-    leads: bool
-    hears: str
+    sticks: str
     promoting: bool
     stands: bool
     has: Completeness
@@ -56,10 +53,8 @@ def why_refused(candidate: Completeness, voter: Voter) -> str:
     """Returns why ``voter`` would not let the candidate lead now; "" if it would."""
     if voter.unfit:
         return voter.unfit
-    if voter.leads:
-        return "it leads"
-    if voter.hears:
-        return f"it hears the leader at {voter.hears}"
+    if voter.sticks:
+        return voter.sticks
     if voter.promoting:
         return "it is about to lead"
     if voter.stands and voter.has > candidate:

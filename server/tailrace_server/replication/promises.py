@@ -34,7 +34,8 @@ TERMS_AHEAD_MAX = 1 << 20
 class Promise(NamedTuple):
     """A request to promise ``term`` to the node at ``address``; in a ``handover`` the leader itself is behind it.
 
-    ``last_led``: the term in which the node led, if it leads again by itself; None if an operator wants it to lead.
+    ``last_led``: the term in which the node led, if it leads again by itself; else None. ``by_itself``: the node stands
+    because the leader is gone.
     ``cluster_id``, ``placement_id``, ``line``: of that node, the last two None if they are not told. ``members``: the
     list that it was started with, empty if it is not told.
     """
@@ -47,6 +48,7 @@ class Promise(NamedTuple):
     members: tuple[str, ...] = ()
     placement_id: bytes | None = None
     line: Lineage | None = None
+    by_itself: bool = False
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -61,6 +63,7 @@ class Promise(NamedTuple):
             members_field(value, what),
             hex_field(value, "placement_id", 16, what) if "placement_id" in value else None,
             line_from_json(value, what),
+            field(value, "by_itself", bool, what, False),
         )
 
 
@@ -87,6 +90,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     """Promises the term, unless a term as high was promised before. Returns the body of the answer.
 
     A node that leads again by itself gets no promise if it has missed a later leader, which may be this node. A node
+    that stands because the leader is gone gets none while this member hears the leader, or leads. A node
     that wants to lead has joined its cluster; a new member that is asked has not yet.
 
     Raises:
@@ -105,6 +109,9 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     now = member.local.file.now
     if promise.last_led is not None and is_later(now, promise.last_led):
         return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
+    sticks = member.successor.why_sticky() if promise.by_itself else ""
+    if sticks:
+        return _answer(member, promised=False, standings={}) | {"refused": sticks}
     if promise.term <= now.term:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)

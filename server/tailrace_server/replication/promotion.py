@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import NotLeader
 from tailrace_server.replication.ahead_stream import drop_ahead
-from tailrace_server.replication.election import MemberState, majority_of, why_not_again
+from tailrace_server.replication.election import MemberState, majority_of, why_no_vacancy, why_not_again
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.missing_rows import MissingRows
 from tailrace_server.replication.promises import keep_promise
@@ -47,10 +47,19 @@ class PromotionResult(NamedTuple):
 class Promotion:
     """One try to lead. ``run`` may be called once, with the member's ``procedure`` lock held."""
 
-    def __init__(self, member: Member, *, force: bool = False, leader: str = "", again: bool = False) -> None:
+    def __init__(
+        self,
+        member: Member,
+        *,
+        force: bool = False,
+        leader: str = "",
+        again: bool = False,
+        by_itself: bool = False,
+    ) -> None:
         """``force``: leads without a majority too. ``leader``: hands over, and has to promise before all others.
 
-        ``again``: no operator has asked for it; the last leader of a set leads again.
+        ``again``: no operator has asked for it; the last leader of a set leads again. ``by_itself``: no operator
+        either; the leader is gone, and a member that hears it promises nothing.
         """
         self._member = member
         self._node = member.node
@@ -59,9 +68,10 @@ class Promotion:
         self._leader = leader
         self._leader_term = member.local.file.now.leader_term
         self._last_led = self._leader_term if again else None
+        self._by_itself = by_itself
         self._steps: list[str] = []
         self._term = 0
-        self._promises = GatheredPromises(member, leader, self._last_led)
+        self._promises = GatheredPromises(member, leader, self._last_led, by_itself=by_itself)
         self._rows = MissingRows(member, self._promises, self._say, force=force)
         self._unreadable = ""  # the partitions that this node cannot read
         self._checked: Collection[PartitionId] = ()  # the partitions that have the highest standing
@@ -89,12 +99,13 @@ class Promotion:
     async def _look(self) -> int:
         """Returns the term to ask for. Raises NotLeader if there is no majority, and the operator does not force it."""
         member = self._member
-        await member.peers.look(self._has_found_enough if self._leader else None)
+        await member.peers.look(self._has_found_enough if self._leader or self._by_itself else None)
         answers = {address: seen for address, seen in member.peers.states.items() if seen is not None}
         self._promises.silent = {
             name: member.peers.misfits.get(name, "no answer") for name in member.peers.states.keys() - answers.keys()
         }
         self._require_last(answers)
+        self._require_vacancy(answers)
         self._require_readable()
         voters = [seen for seen in answers.values() if member.local.counts_seen(seen)]
         self._require_voters(map(member.local.counts_seen, answers.values()))
@@ -104,18 +115,24 @@ class Promotion:
         return max(terms + [p.log.term for p in self._leadership.group]) + 1
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
-        """In a handover: returns whether the leader has answered, and the voters that answered are a majority."""
+        """Returns whether the voters that answered are a majority, and in a handover the leader has answered."""
         member = self._member
         votes = sum(member.local.counts_seen(seen) for seen in found.values() if seen is not None)
-        return found.get(self._leader) is not None and votes + member.local.votes >= majority_of(
-            len(member.local.others) + 1
-        )
+        if self._leader and found.get(self._leader) is None:
+            return False
+        return votes + member.local.votes >= majority_of(len(member.local.others) + 1)
 
     def _require_last(self, answers: Mapping[str, MemberState]) -> None:
         """Raises NotLeader if this node leads again by itself, and another one came to lead after it."""
         why = "" if self._last_led is None else why_not_again(self._last_led, answers)
         if why:
             raise NotLeader(f"it does not lead again by itself: {why}")
+
+    def _require_vacancy(self, answers: Mapping[str, MemberState]) -> None:
+        """Raises NotLeader if this node stands by itself, and another one leads or is about to."""
+        why = why_no_vacancy(self._member.local.file.now.term, answers) if self._by_itself else ""
+        if why:
+            raise NotLeader(f"it does not stand for the leadership: {why}")
 
     def _require_known(self, voters: Sequence[MemberState]) -> None:
         """Raises NotLeader if this node has no vote, and a history that none of the voters, a majority, knows of."""
@@ -250,6 +267,11 @@ async def promote(member: Member, *, force: bool) -> PromotionResult:
             return await Promotion(member, force=force).run()
         finally:
             member.wake()
+
+
+async def stand(member: Member) -> PromotionResult:
+    """Makes this node lead because the leader is gone, with ``procedure`` held. Raises TailraceError, OSError."""
+    return await Promotion(member, by_itself=True).run()
 
 
 async def lead_again(member: Member) -> PromotionResult:

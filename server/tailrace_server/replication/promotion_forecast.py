@@ -230,7 +230,10 @@ def set_problem(member: Member) -> str | None:
         return None
     own = member.local.state()
     if own.leads:
-        return lost_majority(own, _followers(member.node, leadership, member), len(leadership.members))
+        lost = lost_majority(own, _followers(member.node, leadership, member), len(leadership.members))
+        return "; ".join(filter(None, [leadership.withheld, lost])) or None
+    if not leadership.leader and member.successor.is_on:
+        return "no leader: the members choose one when a majority of them is there"
     if not leadership.leader:
         return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
     return None

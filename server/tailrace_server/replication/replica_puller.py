@@ -257,6 +257,7 @@ class ReplicaPuller:
                     case LeaderCheck():
                         # A promise of a higher term would have stopped this.
                         stream.confirm(event.number)
+                        self._leadership.watch.heard(monotonic())
                     case Rollback():
                         await self._roll_back(stream, event)
                     case _:

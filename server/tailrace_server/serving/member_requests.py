@@ -18,6 +18,7 @@ from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import require_cluster
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
 from tailrace_server.replication.peers import held_of, name_of, seen_to_json
+from tailrace_server.replication.pre_votes import Completeness
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.promotion import promote as promote_member
 from tailrace_server.replication.unreadable import unreadable_of
@@ -46,7 +47,7 @@ def _member(connection: Connection) -> Member:
 
 
 def _on_member(connection: Connection, frame: Frame) -> None:
-    """What this node is among others; with ``seqs`` how far it has each partition."""
+    """What this node is among others; with ``seqs`` how far it has each partition, with ``candidate`` its pre-vote."""
     what, node = "MEMBER", connection.node
     value = decode_json(frame.body, what)
     identity, member, leadership = node.identity, _member_or_none(connection), connection.unnamed
@@ -67,7 +68,14 @@ def _on_member(connection: Connection, frame: Frame) -> None:
     if field(value, "seqs", bool, what, False):
         seqs = _seqs(node) if member is None else high_seqs_of(member)
         answer["seqs"] = {feed_id.hex(): found for feed_id, found in seqs.items()}
+    if value.get("candidate") is not None and member is not None:
+        answer["pre_vote"] = member.successor.why_refused(_candidate(value, what))
     connection.answers.add(encode_json(Opcode.RESULT, answer, frame.id))
+
+
+def _candidate(value: dict[str, Any], what: str) -> Completeness:
+    told = field(value, "candidate", dict, what)
+    return Completeness(seq_field(told, "held_term", what), seq_field(told, "held", what))
 
 
 def _seqs(node: Services) -> dict[bytes, list[int]]:

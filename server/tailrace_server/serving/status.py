@@ -119,6 +119,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(member),
         "doing": "" if member is None else member.progress,
+        "failover": {"mode": "manual", "state": "", "why": ""} if member is None else member.successor.to_json(),
         "failing": _failing(node, leadership)[:STATES_MAX],
         "unreadable": [found.to_json() for found in unreadable_of(node, leadership.group)[:STATES_MAX]],
         "promotion": forecast.text,

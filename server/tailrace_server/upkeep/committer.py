@@ -67,6 +67,7 @@ class Committer:
         self._wanted = trio.Event()
         self._urgent = False
         self._syncing = False
+        self._began_at = 0.0  # of the fsync under way
         self._last_asker: object = None
         self._asked_at = 0.0
         self._durations: collections.deque[float] = collections.deque(maxlen=_DURATIONS)
@@ -122,6 +123,10 @@ class Committer:
         else:
             self._wanted.set()
 
+    def busy_s(self, now: float) -> float:
+        """Returns how long the fsync under way has taken so far; 0 if there is none."""
+        return now - self._began_at if self._syncing else 0.0
+
     async def run(self) -> None:
         """Commits until an fsync fails. After that, nothing more is acknowledged at `disk`."""
         while self.failure is None:
@@ -140,6 +145,7 @@ class Committer:
             self._commit_here(self._clock.monotonic())
             return
         self._urgent, self._syncing = False, True
+        self._began_at = self._clock.monotonic()
         small = self._journal.written - self._journal.synced <= INLINE_BYTES_MAX
         try:
             # A cancellation waits for it: the file must not be closed while a thread syncs it.

@@ -5,7 +5,7 @@ import pytest
 from tailrace_server.replication.pre_votes import Completeness, Voter, pause_seconds, rank_of, why_refused
 
 EQUAL = Completeness(3, 100)
-WILLING = Voter("", False, "", False, True, EQUAL)
+WILLING = Voter("", "", False, True, EQUAL)
 
 
 def test_a_member_without_a_leader_lets_an_equal_one_lead():
@@ -16,8 +16,7 @@ def test_a_member_without_a_leader_lets_an_equal_one_lead():
     ("voter", "why"),
     [
         (WILLING._replace(unfit="its disk fails"), "its disk fails"),
-        (WILLING._replace(leads=True), "it leads"),
-        (WILLING._replace(hears="10.0.0.1:4700"), "it hears the leader at 10.0.0.1:4700"),
+        (WILLING._replace(sticks="it leads"), "it leads"),
         (WILLING._replace(promoting=True), "it is about to lead"),
     ],
 )

@@ -1,0 +1,125 @@
+"""Failover without an operator, in this process."""
+
+import dataclasses
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
+
+import tailrace
+from tailrace.errors import Unreachable
+from tailrace_server.config import Failover
+
+# Failover takes a fraction of a second; questions still have their long time-outs, so that a busy machine breaks none.
+AUTO = dataclasses.replace(
+    REPLICATION, failover=Failover.AUTO, heartbeat_s=0.05, leader_timeout_s=0.6, majority_timeout_s=0.6
+)
+ROWS = {b"a": b"1", b"b": b"2"}
+
+
+@pytest.fixture
+async def nodes(tmp_path, nursery):
+    """A set of three that fails over by itself."""
+    nodes = make_set(tmp_path, nursery, replication=AUTO)
+    await nodes.start()
+    await nodes.settled()
+    return nodes
+
+
+def failover(node):
+    return node.node.status()["replication"]["failover"]
+
+
+async def test_another_member_leads_after_the_leader_was_killed(nodes):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        await first.kill()
+        await feed.put(b"c", b"3", level="quorum")
+        second = await nodes.settled()
+        assert second is not first
+        assert second.rows("orders") == {**ROWS, b"c": b"3"}
+        await first.start()
+        assert await nodes.level("orders") is second
+
+
+async def test_every_leader_in_turn_may_be_killed(nodes):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        for number in range(4):
+            leader = await nodes.settled()
+            await leader.kill()
+            await feed.put(b"%d" % number, b"v", level="quorum")
+            await leader.start()
+            await nodes.level("orders")
+        assert [len(node.rows("orders")) for node in nodes] == [6] * 3
+
+
+async def test_one_of_three_does_not_lead_and_says_why(nodes):
+    first = nodes.leader
+    second, third = [node for node in nodes if node is not first]
+    await first.kill()
+    await second.kill()
+    await until(lambda: failover(third)["state"] == "waits" and str(second.address) in failover(third)["why"])
+    term = third.member.local.file.now.term
+    await trio.sleep(1.0)
+    assert not third.leads
+    assert third.member.local.file.now.term == term
+    await second.start()
+    await until(lambda: second.leads or third.leads)
+
+
+async def test_the_parts_are_told_by_status(nodes):
+    for node in nodes:
+        state = "leads" if node.leads else "follows"
+        await until(lambda node=node, state=state: failover(node) == {"mode": "auto", "state": state, "why": ""})
+
+
+async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_one_is_back(nodes):
+    leader = nodes.leader
+    async with tailrace.connect(leader.url, retry_for=0.5) as client:
+        feed = await nodes.filled(client, ROWS)
+        others = [node for node in nodes if node is not leader]
+        for node in others:
+            await node.stop()
+        await until(lambda: failover(leader)["state"] == "withholds")
+        for level in ("memory", "disk", "quorum"):
+            with pytest.raises(
+                NotLeader, match=r"no majority of the set has confirmed for 0\.6 s that this node leads"
+            ):
+                await feed.put(b"c", b"3", level=level)
+        assert "it takes no writes" in leader.node.health()["failure"]
+        await others[0].start()
+        await until(lambda: failover(leader)["state"] == "leads")
+    async with nodes.client() as client:
+        await client.feed("orders").put(b"c", b"3", level="quorum")
+    assert leader.node.leaderships.system.term == 1
+
+
+async def test_a_member_that_hears_the_leader_refuses_pre_votes_and_promises(nodes):
+    leader = nodes.leader
+    follower = next(node for node in nodes if node is not leader)
+    answer = await follower.ask(0x45, candidate={"held_term": 9, "held": 9})
+    assert answer["pre_vote"] == f"it hears the leader at {leader.address}"
+    assert (await leader.ask(0x45, candidate={"held_term": 9, "held": 9}))["pre_vote"] == "it leads"
+
+
+async def test_an_operator_may_promote_while_all_is_well(nodes):
+    first = nodes.leader
+    second = next(node for node in nodes if node is not first)
+    await second.promote()
+    assert await nodes.settled() is second
+    await second.hand_over(first)
+    assert await nodes.settled() is first
+
+
+async def test_a_leader_with_a_failed_disk_steps_down(nodes, monkeypatch):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        monkeypatch.setattr(first.member.successor, "why_unfit", lambda: "the disk fails: error 5")
+        await feed.put(b"c", b"3", level="quorum")
+        await until(lambda: sum(node.leads for node in nodes) == 1 and not first.leads)
+        assert failover(first) == {"mode": "auto", "state": "unfit", "why": "the disk fails: error 5"}
+        monkeypatch.undo()
+        await nodes.level("orders")
