@@ -27,6 +27,7 @@ from tailrace_server.replication.feed_changes import FeedChanges
 from tailrace_server.replication.groups import Group, Grouping, GroupSettings
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import Leaderships
+from tailrace_server.replication.leaving import leave
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import lead_again, stand
 from tailrace_server.replication.succession import Succession
@@ -175,7 +176,8 @@ class Node:
                 await self.storage.received.expire()
 
     async def drain(self) -> None:
-        """Ends every stream with DRAINING, if there is time at the end of its snapshot."""
+        """Gives leaderships away, and ends every stream with DRAINING, if there is time at the end of its snapshot."""
+        await leave(self.members.values())
         await self.connections.drain()
 
     def stop(self) -> None:

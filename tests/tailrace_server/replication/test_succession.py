@@ -7,7 +7,7 @@ import trio
 from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
 
 import tailrace
-from tailrace.errors import Unreachable
+from tailrace.errors import Retryable
 from tailrace_server.config import Failover
 
 # Failover takes a fraction of a second; questions still have their long time-outs, so that a busy machine breaks none.
@@ -85,7 +85,7 @@ async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_on
         await until(lambda: failover(leader)["state"] == "withholds")
         for level in ("memory", "disk", "quorum"):
             with pytest.raises(
-                NotLeader, match=r"no majority of the set has confirmed for 0\.6 s that this node leads"
+                Retryable, match=r"no majority of the set has confirmed for 0\.6 s that this node leads"
             ):
                 await feed.put(b"c", b"3", level=level)
         assert "it takes no writes" in leader.node.health()["failure"]
@@ -123,3 +123,23 @@ async def test_a_leader_with_a_failed_disk_steps_down(nodes, monkeypatch):
         assert failover(first) == {"mode": "auto", "state": "unfit", "why": "the disk fails: error 5"}
         monkeypatch.undo()
         await nodes.level("orders")
+
+
+async def test_a_leader_that_stops_hands_over_first(nodes):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        versions = [await feed.put(b"c", b"3", level="disk")]
+        begun_at = trio.current_time()
+        await first.stop()
+        assert any(node.leads for node in nodes)
+        versions.append(await feed.put(b"c", b"4", level="quorum"))
+        assert trio.current_time() - begun_at < 20  # no time-out of the set has passed: those are longer
+        assert versions[0].branch == versions[1].branch  # nothing was lost, at any level
+
+
+async def test_members_that_stop_together_stop(nodes):
+    async with trio.open_nursery() as stopping:
+        for node in nodes:
+            stopping.start_soon(node.stop)
+    assert not any(node.is_up for node in nodes)

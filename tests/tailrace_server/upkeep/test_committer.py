@@ -127,8 +127,11 @@ async def test_writes_that_arrive_during_an_fsync_share_the_next_one(run):
         run.write(number % 3, answer=number)
         run.committer.turn_ended(number)
     assert run.answers() == []
+    begun_at = run.committer._began_at
+    assert run.committer.busy_s(begun_at + 7.0) == 7.0
     run.journal.gate.set()
     await settled(run)
+    assert run.committer.busy_s(begun_at + 7.0) == 0.0
     assert [entry[0] for entry in run.answers()] == ["first", 0, 1, 2, 3, 4]
     assert run.journal.syncs == 2
     assert [p.durable_seq for p in run.partitions] == [3, 2, 1]

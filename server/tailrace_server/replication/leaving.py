@@ -1,0 +1,49 @@
+"""Gives a leadership away before a clean stop, so that writers need not wait until the leader counts as gone."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.errors import TailraceError
+from tailrace.link.address import parse_address
+from tailrace_server.replication.handover import hand_over
+from tailrace_server.replication.role import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace_server.replication.member import Member
+
+log = logging.getLogger("tailrace.server")
+
+# A stop waits no longer than this for each handover; the others choose a leader without it, too.
+_SECONDS_MAX = 2.0
+
+
+async def leave(members: Iterable[Member]) -> None:
+    """Hands over each leadership of this node to the voter that lacks least. Failures are logged."""
+    for member in members:
+        if not member.successor.is_on or member.leadership.role is not Role.LEADER:
+            continue
+        to = _most_complete(member)
+        if to is None:
+            continue
+        try:
+            with trio.move_on_after(_SECONDS_MAX) as scope:
+                await hand_over(member, parse_address(to))
+        except (TailraceError, OSError) as error:
+            log.warning("the leadership was not handed over to %s before the stop: %s", to, error)
+        if scope.cancelled_caught:
+            log.warning("%s has not taken over within %g s: this node stops", to, _SECONDS_MAX)
+
+
+def _most_complete(member: Member) -> str | None:
+    """Returns the address of the connected voter that lacks least; None without one."""
+    leadership = member.leadership
+    partitions, level = list(leadership.group), leadership.safest_level
+    voters = (peer for peer in leadership.replicas.voters() if peer.is_connected)
+    found = min(((peer.missing(partitions, level), peer.address) for peer in voters), default=None)
+    return None if found is None else found[1]
