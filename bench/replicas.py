@@ -1,4 +1,5 @@
-"""What replicas cost, and how soon another one leads: ingest, quorum beside etcd, failover, handover, catching up.
+"""What replicas cost, and how soon another one leads: ingest, quorum beside etcd, failover by hand and by itself,
+handover, catching up.
 
     python bench/replicas.py [--quick] [--only ingest ...] [--repeats 3] [--folder DIR]
 
@@ -24,6 +25,7 @@ from _replicas.failover import failover
 from _replicas.handover import handover
 from _replicas.ingest import ingest
 from _replicas.latency import latency
+from _replicas.takeover import takeover
 from _report import Line, show
 from _server import Stolen
 
@@ -50,6 +52,10 @@ async def _failover(bench: Bench, folder: Path) -> list[Line]:
     return await failover(folder, folder / "log", 200_000 // bench.part, bench.repeats)
 
 
+async def _takeover(bench: Bench, folder: Path) -> list[Line]:
+    return await takeover(folder, folder / "log", 20 if bench.part == 1 else 3)
+
+
 async def _handover(bench: Bench, folder: Path) -> list[Line]:
     return await handover(folder, folder / "log", 200_000 // bench.part, 2 * bench.repeats)
 
@@ -62,6 +68,7 @@ QUESTIONS: dict[str, _Question] = {
     "ingest": _ingest,
     "latency": _latency,
     "failover": _failover,
+    "takeover": _takeover,
     "handover": _handover,
     "away": _away,
 }

@@ -42,7 +42,7 @@ async def failover(folder: Path, log: Path, rows: int, repeats: int) -> list[Lin
 
 
 async def _once(folder: Path, log: Path, rows: int) -> dict[str, float]:
-    with a_set(folder, log) as nodes:
+    with a_set(folder, log, failover="manual") as nodes:
         leader = await nodes.leader()
         async with tailrace.connect(nodes.url) as client:
             feed = await client.create_feed("bench", partitions=4)

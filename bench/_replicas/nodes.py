@@ -113,11 +113,11 @@ def replicated(folder: Path, log: Path, replicas: int) -> Iterator[Nodes]:
 
 
 @contextlib.contextmanager
-def a_set(folder: Path, log: Path, count: int = 3) -> Iterator[Nodes]:
+def a_set(folder: Path, log: Path, count: int = 3, failover: str = "auto") -> Iterator[Nodes]:
     """A set of so many."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = [free_port() for _ in range(count)]
-    options = ("--members", ",".join(f"127.0.0.1:{port}" for port in ports))
+    options = ("--failover", failover, "--members", ",".join(f"127.0.0.1:{port}" for port in ports))
     with contextlib.ExitStack() as stack:
         yield Nodes(
             [

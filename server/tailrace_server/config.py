@@ -112,8 +112,8 @@ class Failover(enum.StrEnum):
 class Replication:
     """How the nodes of a set wait for each other, in seconds of the monotonic clock."""
 
-    #: Who makes another member the leader.
-    failover: Failover = Failover.MANUAL
+    #: Who makes another member of a set the leader.
+    failover: Failover = Failover.AUTO
     #: The interval at which a leader that fails over by itself asks its replicas whether they follow it.
     heartbeat_s: float = 0.3
     #: The silence after which a leader counts as gone. Longer than garbage collections and slow fsyncs of a busy disk.

@@ -45,7 +45,7 @@ class Group:
         self._killed = trio.Event()
         for index, port in enumerate(ports):
             self._proxies |= {(port, other): Proxy((HOST, other)) for other in ports if other != port}
-            options = ["--members", addresses] if count > 1 else []
+            options = ["--members", addresses, "--failover", "manual"] if count > 1 else []
             name, level = f"n{index}", "info" if count > 1 else "warning"
             log_path = folder / f"{name}.log"
             node = NodeProcess(

@@ -48,9 +48,9 @@ STEADY_SECONDS = 2.0
 # The seconds between two looks at the same node: an old leader loses the writes that it takes meanwhile at level disk.
 LOOK_SECONDS = 30.0
 # The same while a request waits for an answer: a leader without a majority gives none at level quorum.
-LOOK_WAITING_SECONDS = 3.0
+LOOK_WAITING_SECONDS = 1.0
 # The seconds between two checks that a look is due, and of one look: a living node says hello in milliseconds.
-LOOK_TICK_SECONDS = 0.5
+LOOK_TICK_SECONDS = 0.25
 LOOK_TIMEOUT_SECONDS = 0.3
 # The clusters whose terms are remembered; the nodes of a URL belong to one.
 _CLUSTERS_MAX = 16

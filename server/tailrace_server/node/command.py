@@ -156,7 +156,7 @@ _Failover = Annotated[
     typer.Option(
         "--failover",
         help="In a set: whether the members choose another leader by themselves if the leader is gone (auto), or an "
-        "operator has to promote one (manual). By default manual.",
+        "operator has to promote one (manual). By default auto.",
     ),
 ]
 _LogLevel = Annotated[LogLevel, typer.Option("--log-level", help="The least level that is logged to stderr.")]

@@ -40,8 +40,8 @@ def demo(
 ) -> None:
     """Feed a repository's history through Spark into a set of servers, follow it with an index, and compare with git.
 
-    The leader of the set is killed in the middle, for good, and another server is promoted. The exit code is 1 if the
-    index differs from git's tree.
+    The leader of the set is killed in the middle, for good, and the others choose another one. The exit code is 1 if
+    the index differs from git's tree.
     """
     with _explained(), _stopped_by_sigterm():
         history, total = choose_history(repo)

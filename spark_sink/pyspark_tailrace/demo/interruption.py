@@ -4,8 +4,8 @@ Micro-batches have whole files and are written one after the other, and every mu
 feed has exactly the changes up to the end of some file, no write need be in flight. With any other number, a
 micro-batch has some of its writes answered and others not; ``interrupt`` waits for such a moment.
 
-Then the set has no leader for a second, and another server is promoted, as by an operator. Spark's own report of this
-micro-batch must show that it ended later.
+Then the other servers choose a leader by themselves. It begins a branch in each partition, and the bases of these tell
+how many mutations it has begun with: that number must lie within a micro-batch, too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 # A micro-batch of a short history is written in some tens of milliseconds.
 POLL_S = 0.002
 BATCH_POLL_S = 0.2
-# The set is without a leader for at least this time: longer than Spark needs to end a micro-batch after its last
-# answer.
-DOWN_S = 1.0
 # A micro-batch may end between the check of the feed and the kill; then another kill is needed.
 KILLS_MAX = 5
 
@@ -39,27 +36,27 @@ KILLS_MAX = 5
 class Interruption(NamedTuple):
     """A kill of the leader in the middle of a micro-batch.
 
-    ``written`` is the number of mutations that the leader had on its disk, and ``down_s`` the seconds without a leader.
+    ``written`` is the number of mutations that the next leader began with, and ``down_s`` the seconds until it led.
     ``kills`` counts this kill and the earlier ones, at which no batch was in flight.
     """
 
     written: int
     batch: MicroBatch
     killed: Server
-    promoted: Server
+    successor: Server
     down_s: float
     kills: int
 
     @property
     def written_of_batch(self) -> int:
-        """The number of the micro-batch's changes that were on the leader's disk."""
+        """The number of the micro-batch's changes that the next leader began with."""
         return self.written - self.batch.first_order + 1
 
 
 async def interrupt(
     servers: Servers, client: Client, feed: Feed, job: Job, producer: Producer, total: int
 ) -> Interruption:
-    """Kills the leader when a third of ``total`` is written and writes are in flight, and promotes another server.
+    """Kills the leader when a third of ``total`` is written and writes are in flight, and waits for the next one.
 
     Raises DemoFailed if all changes were written before such a moment.
     """
@@ -67,18 +64,18 @@ async def interrupt(
         # After a kill without writes in flight, the killed server is needed again: two of three have to run.
         await servers.revive()
         leader = await servers.leader(client)
-        written = await _moment(feed, producer, total)
-        if written is None:
+        if not await _moment(feed, producer, total):
             break
         await servers.kill(leader)
         killed = time.monotonic()
-        await trio.sleep(DOWN_S)
-        until = time.time()
-        promoted = await servers.promote()
+        successor = await servers.successor(client)
         down_s = time.monotonic() - killed
+        written = await changes_at_begin(client, feed)
+        if written == total:
+            break
         batch = await _batch_written(job, written)
-        if was_in_flight(batch, written, until):
-            return Interruption(written, batch, leader, promoted, down_s, kills)
+        if was_in_flight(batch, written):
+            return Interruption(written, batch, leader, successor, down_s, kills)
     raise DemoFailed(
         f"all {total:,} changes were written before the leader could be killed with some of a micro-batch's writes "
         "answered and others not. Run the demo again, or use a longer history"
@@ -90,14 +87,24 @@ async def written_changes(feed: Feed) -> int:
     return sum(partition.durable_seq for partition in await feed.partitions())
 
 
-async def _moment(feed: Feed, producer: Producer, total: int) -> int | None:
-    """Waits for a good moment. Returns the number of written changes then, or None if all are written."""
+async def changes_at_begin(client: Client, feed: Feed) -> int:
+    """Returns how many mutations of the feed its leader has begun with: the bases of its branches."""
+    while True:
+        details = (await client.status()).details
+        if details["replication"]["role"] == "leader":
+            [found] = [each for each in details["feeds"] if each["name"] == feed.name]
+            return sum(state["branches"][0][2] for state in found["states"])
+        await trio.sleep(POLL_S)
+
+
+async def _moment(feed: Feed, producer: Producer, total: int) -> bool:
+    """Waits for a good moment. Returns False if all changes were written before one."""
     while True:
         written = await written_changes(feed)
         if is_good_moment(written, total, producer.ends):
-            return written
+            return True
         if written >= total:
-            return None
+            return False
         await trio.sleep(POLL_S)
 
 
@@ -120,9 +127,6 @@ def batch_of(batches: Sequence[MicroBatch], order: int) -> MicroBatch | None:
     return next((batch for batch in batches if batch.first_order <= order <= batch.last_order), None)
 
 
-def was_in_flight(batch: MicroBatch, written: int, until: float) -> bool:
-    """Returns whether only some of the batch's changes were written, and it ended after ``until``.
-
-    ``until`` is a time at which the set had no leader.
-    """
-    return batch.first_order <= written < batch.last_order and batch.ended > until
+def was_in_flight(batch: MicroBatch, written: int) -> bool:
+    """Returns whether only some of the batch's changes were among the first ``written``."""
+    return batch.first_order <= written < batch.last_order

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pyspark_tailrace.demo.comparison import printable, printable_path
 from pyspark_tailrace.demo.memory import GIT, HERE, OTHERS, SERVER, SPARK, WORKERS
 from pyspark_tailrace.demo.plan import FEED
-from pyspark_tailrace.demo.servers import promotion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,15 +65,15 @@ def killed(kill: Interruption, total: int) -> Iterator[str]:
     batch, done = kill.batch, kill.written_of_batch
     yield (
         f"The leader of three servers, {kill.killed.address}, was killed for good (SIGKILL) with {kill.written:,} of "
-        f"{total:,} mutations on its disk ({kill.written / total:.0%}),"
+        f"{total:,} mutations on the other disks ({kill.written / total:.0%}),"
     )
     yield (
         f"while Spark was writing micro-batch {batch.id}: {done:,} of its {batch.changes:,} mutations were there, "
         f"{batch.changes - done:,} were not."
     )
     yield (
-        f"{kill.promoted.address} was promoted (`{shell('tailrace', *promotion(kill.promoted))}`), after "
-        f"{kill.down_s:.1f} s without a leader."
+        f"{kill.successor.address} leads since then: the servers have chosen it by themselves, {kill.down_s:.1f} s "
+        "after the kill."
     )
     if kill.kills > 1:
         yield f"It was kill number {kill.kills}: no write was in flight at the earlier ones."

@@ -37,18 +37,18 @@ def test_good_moment_is_always_within_a_micro_batch(files_by_batch):
     good = [count for count in range(total + 1) if is_good_moment(count, total, ends)]
     assert all(3 * count >= total for count in good)
     for written in good:
-        assert was_in_flight(batch_of(batches, written + 1), written, until=NOW)
+        assert was_in_flight(batch_of(batches, written + 1), written)
     # Nothing but the ends of files and the first third is passed over.
     assert set(good) == {count for count in range(total) if 3 * count >= total and count not in ends}
 
 
 @pytest.mark.parametrize(
-    ("written", "ended", "expected"),
-    [(10, 5.0, False), (11, 5.0, True), (19, 5.0, True), (20, 5.0, False), (15, 3.0, False)],
+    ("written", "expected"),
+    [(10, False), (11, True), (19, True), (20, False)],
 )
-def test_in_flight_is_a_batch_that_was_begun_and_waited_for_a_leader(written, ended, expected):
-    batch = MicroBatch(id=1, changes=10, first_order=11, last_order=20, started=1.0, ended=ended)
-    assert was_in_flight(batch, written, until=4.0) is expected
+def test_in_flight_is_a_batch_of_which_the_next_leader_had_some(written, expected):
+    batch = MicroBatch(id=1, changes=10, first_order=11, last_order=20, started=1.0, ended=5.0)
+    assert was_in_flight(batch, written) is expected
 
 
 def test_no_batch_has_a_change_that_is_still_to_come():
@@ -70,8 +70,8 @@ class FakeServers:
         self.killed = server
         self.done.append(f"kill {server}")
 
-    async def promote(self):
-        self.done.append("promote")
+    async def successor(self, client):
+        self.done.append("wait")
         return "other"
 
     async def revive(self):
@@ -82,12 +82,30 @@ class FakeServers:
 class FakeFeed:
     """A feed with, at each look, so many durable mutations in two partitions."""
 
+    name = "feed"
+
     def __init__(self, counts):
         self.counts = iter(counts)
 
     async def partitions(self):
         await trio.lowlevel.checkpoint()
         return [SimpleNamespace(durable_seq=next(self.counts) - 1), SimpleNamespace(durable_seq=1)]
+
+
+class FakeClient:
+    """A client of the leaders that come, each with so many mutations of two partitions; the first look is too early."""
+
+    def __init__(self, counts):
+        self.counts = iter(counts)
+        self.roles = itertools.cycle(["follower", "leader"])
+
+    async def status(self):
+        await trio.lowlevel.checkpoint()
+        role = next(self.roles)
+        bases = [next(self.counts) - 1, 1] if role == "leader" else [0, 0]
+        states = [{"branches": [["b", 2, base], ["a", 1, 0]]} for base in bases]
+        feeds = [{"name": "other", "states": []}, {"name": "feed", "states": states}]
+        return SimpleNamespace(details={"replication": {"role": role}, "feeds": feeds})
 
 
 class FakeJob:
@@ -102,30 +120,30 @@ class FakeJob:
 
 @pytest.fixture
 def _no_waiting(monkeypatch):
-    for name in ("POLL_S", "BATCH_POLL_S", "DOWN_S"):
+    for name in ("POLL_S", "BATCH_POLL_S"):
         monkeypatch.setattr(interruption, name, 0)
 
 
 @pytest.mark.usefixtures("_no_waiting")
-async def test_leader_is_killed_within_a_batch_and_another_one_promoted():
+async def test_leader_is_killed_within_a_batch_and_another_one_comes():
     servers = FakeServers()
     batches = make_batches([10, 10, 10], ended=LONG_AFTER)
     producer = SimpleNamespace(ends={10, 15, 20, 30})
     feed = FakeFeed([1, 9, 10, 10, 15, 17])
     job = FakeJob([[], batches[:1], batches[:2]])
-    kill = await interrupt(servers, None, feed, job, producer, 30)
-    assert servers.done == ["kill leader", "promote"]
-    assert (kill.killed, kill.promoted) == ("leader", "other")
-    assert (kill.written, kill.batch.id, kill.written_of_batch, kill.kills) == (17, 1, 7, 1)
+    kill = await interrupt(servers, FakeClient([18]), feed, job, producer, 30)
+    assert servers.done == ["kill leader", "wait"]
+    assert (kill.killed, kill.successor) == ("leader", "other")
+    assert (kill.written, kill.batch.id, kill.written_of_batch, kill.kills) == (18, 1, 8, 1)
 
 
 @pytest.mark.usefixtures("_no_waiting")
 async def test_batch_that_had_ended_before_leads_to_another_kill():
     servers = FakeServers()
-    ended, waited = make_batches([10, 10], ended=NOW), make_batches([10, 10], ended=LONG_AFTER)
-    job = FakeJob([ended, ended[:1] + waited[1:]])
-    kill = await interrupt(servers, None, FakeFeed([7, 18]), job, SimpleNamespace(ends={10, 20}), 20)
-    assert servers.done == ["kill leader", "promote", "revive leader", "kill leader", "promote"]
+    batches = make_batches([10, 10])
+    job = FakeJob([batches, batches])
+    kill = await interrupt(servers, FakeClient([10, 18]), FakeFeed([7, 17]), job, SimpleNamespace(ends={10, 20}), 20)
+    assert servers.done == ["kill leader", "wait", "revive leader", "kill leader", "wait"]
     assert (kill.written, kill.kills) == (18, 2)
 
 

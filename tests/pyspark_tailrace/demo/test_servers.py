@@ -9,6 +9,7 @@ import pytest
 import trio
 
 import tailrace
+from pyspark_tailrace.demo import servers as module
 from pyspark_tailrace.demo.failure import DemoFailed
 from pyspark_tailrace.demo.servers import COUNT, Servers
 
@@ -31,10 +32,10 @@ async def test_another_one_leads_after_the_leader_was_killed_and_has_what_was_ac
         await feed.put(b"k", b"v", level="quorum")
         leader = await servers.leader(client)
         await servers.kill(leader)
-        promoted = await servers.promote()
-        assert promoted is not leader
+        successor = await servers.successor(client)
+        assert successor is not leader
         assert (await feed.get(b"k", level="quorum")).value == b"v"
-        assert await servers.leader(client) is promoted
+        assert await servers.leader(client) is successor
         await servers.revive()
         assert servers.killed is None
         await feed.put(b"k", b"w", level="quorum")
@@ -53,9 +54,18 @@ async def test_server_that_is_killed_by_somebody_else_is_a_failure(servers):
     assert failed.group_contains(DemoFailed, match=r"^the server was ended by SIGKILL")
 
 
-async def test_promotion_that_fails_says_why(servers):
-    with pytest.raises(DemoFailed, match=r"^no other server could be promoted: tailrace: .*Connection refused"):
-        await servers.promote()
+async def test_servers_that_choose_no_leader_are_a_failure(servers, monkeypatch):
+    monkeypatch.setattr(module, "SUCCESSION_TIMEOUT_S", 1.0)
+    await servers.start()
+    async with tailrace.connect(servers.url) as client:
+        await client.create_feed("orders")
+        leader = await servers.leader(client)
+        for server in servers.all:
+            if server is not leader:
+                await server.kill()
+        servers.killed = leader
+        with pytest.raises(DemoFailed, match="have not chosen another leader within 1 s"):
+            await servers.successor(client)
 
 
 async def test_each_member_has_a_port_of_its_own_and_the_same_list(servers):

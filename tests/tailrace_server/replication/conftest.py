@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
-from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config
+from tests.tailrace_server.replication.made_set import REPLICATION, MadeNode, free_addresses, make_config
 
 from tailrace.link.address import Address
 from tailrace_server.config import Config
@@ -41,7 +41,9 @@ def open_member(tmp_path):
         listener = await host.network.listen("127.0.0.1", 0)
         address = Address(*listener.address)
         members = (address, *OTHERS) if in_set else ()
-        config = Config(str(tmp_path / "data"), address, None, None, members=members, replica_of=replica_of)
+        config = Config(
+            str(tmp_path / "data"), address, None, None, members=members, replica_of=replica_of, replication=REPLICATION
+        )
         host.disk.make_directory(config.data)
         node = recover(config, host)
         node.services.join(CLUSTER_ID)

@@ -16,13 +16,14 @@ from tailrace.block import encode_block
 from tailrace.link.address import Address
 from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.config import Config, Replication
+from tailrace_server.config import Config, Failover, Replication
 from tailrace_server.node.start import open_node
 from tailrace_server.replication.role import Role
 from tailrace_server.state.last_batches import to_json
 
-# Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing.
-REPLICATION = Replication(poll_s=0.05, ask_timeout_s=20.0, step_timeout_s=40.0)
+# Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing. Tests
+# say when who leads: failover by itself has tests of its own.
+REPLICATION = Replication(failover=Failover.MANUAL, poll_s=0.05, ask_timeout_s=20.0, step_timeout_s=40.0)
 POLL_SECONDS = 0.01
 # A member copies segments however few bytes it lacks.
 COPY_ALWAYS = dataclasses.replace(REPLICATION, catch_up_bytes_min=0)
