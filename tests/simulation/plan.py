@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.model import failover
+from tailrace.model import failover as failover_logs
+from tailrace_server.config import Failover
 
 if TYPE_CHECKING:
     from .stories.story import Story
@@ -18,7 +19,7 @@ ANY_SET = 0
 WAYS = ("pull", "push", "switch")
 # The way that stands for one of them: the seed chooses.
 ANY_WAY = "any"
-ENTRIES_MAX = failover.ENTRIES_MAX
+ENTRIES_MAX = failover_logs.ENTRIES_MAX
 # How long it may take, in simulated time, until everything is well again after the faults.
 HEALING_SECONDS_MAX = 120.0
 
@@ -41,6 +42,7 @@ class Plan:
         has_copies: Programs fetch copies, in place of most others.
         way: How segments pass between nodes, with the faults of such transfers: one of `WAYS`; "": as it comes.
         incoming_max: How many segments a node receives at the same time from its leader.
+        failover: Whether the members of a set choose another leader by themselves.
     """
 
     seed: int
@@ -58,6 +60,7 @@ class Plan:
     has_copies: bool = False
     way: str = ""
     incoming_max: int = 16
+    failover: Failover = Failover.MANUAL
 
     def random_of(self, name):
         """Returns the generator of one part of the run: what one part draws changes no other part."""
@@ -109,6 +112,7 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
             has_sink=story.has_sink,
             in_parts=story.in_parts,
             entries_max=story.entries_max,
+            failover=story.failover,
         )
 
     def rnd(name):

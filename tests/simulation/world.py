@@ -16,7 +16,7 @@ import tailrace
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace_server.config import Failover, Replication
+from tailrace_server.config import Replication
 from tailrace_server.replication.role import Role
 
 from .checks.equal_segments import equal_segments, why_other_segments
@@ -40,7 +40,7 @@ from .sizes import small_bounds
 
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
-REPLICATION = Replication(failover=Failover.MANUAL, poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
+REPLICATION = Replication(poll_s=0.1, ask_timeout_s=0.3, step_timeout_s=1.5)
 # The bytes from which a follower copies segments, as the seed chooses; stories tell of streams.
 CATCH_UP_BYTES = (0, 4_096, None)
 
@@ -98,7 +98,7 @@ class World:
             catch_up = None if self.plan.story else CATCH_UP_BYTES[self.plan.seed % len(CATCH_UP_BYTES)]
             if self.plan.way == "pull":
                 catch_up = 0
-            replication = dataclasses.replace(REPLICATION, catch_up_bytes_min=catch_up)
+            replication = dataclasses.replace(REPLICATION, catch_up_bytes_min=catch_up, failover=self.plan.failover)
             of_set = {"members": members, "replication": replication}
         machine = Machine(
             name,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import copies, failing_partitions, leadership, majorities, promotion, publishing, runs, streams
+from . import copies, failing_partitions, failovers, leadership, majorities, promotion, publishing, runs, streams
 
 BUGS = {
     **leadership.BUGS,
     **promotion.BUGS,
     **failing_partitions.BUGS,
+    **failovers.BUGS,
     **majorities.BUGS,
     **runs.BUGS,
     **publishing.BUGS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from tailrace_server.config import Failover
+
 from ..plan import ENTRIES_MAX
 
 
@@ -18,6 +20,7 @@ class Story:
         in_parts: These batches come in parts.
         has_elder_feed: A feed is made before the one that all programs use, and is in a segment of the list of feeds.
         entries_max: How many entries a failover log keeps; few, so that a few restarts are more than that.
+        failover: Whether the members choose another leader by themselves.
     """
 
     tell: Callable[..., Awaitable[None]]
@@ -26,6 +29,7 @@ class Story:
     in_parts: bool = False
     has_elder_feed: bool = False
     entries_max: int = ENTRIES_MAX
+    failover: Failover = Failover.MANUAL
 
     @property
     def name(self):

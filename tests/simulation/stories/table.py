@@ -7,7 +7,7 @@ that is known for its rule.
 
 from __future__ import annotations
 
-from . import failing_partitions, lasting_cuts, leaders, majorities, promotion, runs, sinks
+from . import failing_partitions, failovers, lasting_cuts, leaders, majorities, promotion, runs, sinks
 
 STORIES = {
     story.name: story
@@ -15,6 +15,7 @@ STORIES = {
         *leaders.STORIES,
         *promotion.STORIES,
         *lasting_cuts.STORIES,
+        *failovers.STORIES,
         *failing_partitions.STORIES,
         *majorities.STORIES,
         *runs.STORIES,

@@ -1,0 +1,41 @@
+"""Bugs of failover by itself: who may stand, who refuses, and when a leader takes no writes."""
+
+from __future__ import annotations
+
+from tailrace_server.replication import succession
+from tailrace_server.replication.leadership import Leadership
+from tailrace_server.replication.succession import Succession
+
+from .bug import Bug
+
+_why_refused = succession.why_refused
+
+
+async def _ask_nobody(member):
+    """Stands without pre-votes."""
+    return ""
+
+
+def _refuse_unless_ahead(candidate, voter):
+    """Refuses for the other reasons only, whatever the candidate holds."""
+    return _why_refused(candidate, voter._replace(has=candidate))
+
+
+BUGS = {
+    "a candidate that asks for no pre-votes": Bug(
+        [(Succession, "_ask_pre_votes", _ask_nobody)], {"leader_and_follower_cut": 0}
+    ),
+    "a member that hears the leader and lets another one lead": Bug(
+        [(Succession, "why_sticky", lambda member: "")], {"leader_and_follower_cut": 0}
+    ),
+    "a leader without a majority that takes writes": Bug(
+        [(Leadership, "withhold_writes", lambda leadership, why: None)], {"leader_isolated": 0}
+    ),
+    "a pre-vote that does not look at what the candidate holds": Bug(
+        [
+            (succession, "why_refused", _refuse_unless_ahead),
+            (succession, "rank_of", lambda own, name, others: 0),
+        ],
+        {"the_complete_one_leads": 0},
+    ),
+}
