@@ -31,9 +31,10 @@ class Group:
         folder: The folder of their data directories and logs.
         count: How many; a single one is no member of a set.
         orders: How their processes differ from the plain command.
+        failover: Their option ``--failover``.
     """
 
-    def __init__(self, folder: Path, count: int, orders: Orders | None = None) -> None:
+    def __init__(self, folder: Path, count: int, orders: Orders | None = None, *, failover: str = "manual") -> None:
         ports = free_ports(count)
         addresses = ",".join(f"{HOST}:{port}" for port in ports)
         self.url = f"tailrace://{addresses}"
@@ -45,7 +46,7 @@ class Group:
         self._killed = trio.Event()
         for index, port in enumerate(ports):
             self._proxies |= {(port, other): Proxy((HOST, other)) for other in ports if other != port}
-            options = ["--members", addresses, "--failover", "manual"] if count > 1 else []
+            options = ["--members", addresses, "--failover", failover] if count > 1 else []
             name, level = f"n{index}", "info" if count > 1 else "warning"
             log_path = folder / f"{name}.log"
             node = NodeProcess(

@@ -139,6 +139,7 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
         may_force=may_force,
         block_bytes=of_set.choice((None, 250, 1_000)),
         entries_max=rnd("short logs").choice((ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX, 3)),
+        failover=rnd("failover").choice((Failover.AUTO, Failover.MANUAL)),
         **sinks,
     )
 
