@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
 
+# The seconds that a member without an operator waits for promises beyond a majority: a disk that hangs must not hold up
+# a failover, and a slow one may have rows that the majority lacks, at level disk.
+_MORE_SECONDS = 1.0
+
+
 class GatheredPromises:
     """The promises of one term to one candidate. ``gather`` may be called once."""
 
@@ -68,7 +73,10 @@ class GatheredPromises:
             for name, address in silent.items():
                 late.start_soon(self._ask, name, address, config.step_timeout_s)
             questions = [partial(self._ask, name, address, timeout_s) for name, address in others.items()]
-            await ask_all(questions, self.has_majority if self.leader else never_enough)
+            if self._by_itself:
+                await ask_all(questions, self.has_majority, _MORE_SECONDS)
+            else:
+                await ask_all(questions, self.has_majority if self.leader else never_enough)
             if self.has_majority():
                 late.cancel_scope.cancel()
 

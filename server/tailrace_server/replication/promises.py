@@ -90,7 +90,8 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     """Promises the term, unless a term as high was promised before. Returns the body of the answer.
 
     A node that leads again by itself gets no promise if it has missed a later leader, which may be this node. A node
-    that stands because the leader is gone gets none while this member hears the leader, or leads. A node
+    that stands because the leader is gone gets none while this member hears the leader, or leads, or
+    has a disk that hangs. A node
     that wants to lead has joined its cluster; a new member that is asked has not yet.
 
     Raises:
@@ -109,9 +110,9 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     now = member.local.file.now
     if promise.last_led is not None and is_later(now, promise.last_led):
         return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
-    sticks = member.successor.why_sticky() if promise.by_itself else ""
-    if sticks:
-        return _answer(member, promised=False, standings={}) | {"refused": sticks}
+    refused = member.successor.why_no_promise() if promise.by_itself else ""
+    if refused:
+        return _answer(member, promised=False, standings={}) | {"refused": refused}
     if promise.term <= now.term:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)

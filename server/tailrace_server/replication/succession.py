@@ -78,7 +78,7 @@ class Succession:
 
     def _note(self, event: FailoverEvent, why: str = "") -> None:
         after = transition(self.state, event)
-        log.info("failover: %s, %s: it %s%s", self.state.value, event.value, after.value, why and f" ({why})")
+        log.info("failover: %s, %s -> %s%s", self.state.value, event.value, after.value, why and f" ({why})")
         self.state, self._why = after, why
 
     def _is(self, state: FailoverState) -> bool:
@@ -194,8 +194,15 @@ class Succession:
 
     # Answering
 
+    def why_no_promise(self) -> str:
+        """Returns why no node that stands by itself gets a promise now; "" if it may.
+
+        A promise on a disk that hangs would not come, and the candidate would wait for it.
+        """
+        return self.why_unfit() or self.why_sticky()
+
     def why_sticky(self) -> str:
-        """Returns why no node that stands by itself gets a promise now; "" if it may."""
+        """Returns the sentence that this node leads, or has heard the leader lately; "" if neither."""
         now = self._clock.monotonic()
         if self._member.following is not None and self._leadership.watch.hears(now, self._config.leader_timeout_s):
             return f"it hears the leader at {self._leader}"

@@ -37,7 +37,7 @@ class Successor(Protocol):
     def why_refused(self, candidate: Completeness) -> str:
         """Returns why this member would not let the candidate lead now; "" if it would."""
 
-    def why_sticky(self) -> str:
+    def why_no_promise(self) -> str:
         """Returns why no node that stands by itself gets a promise now; "" if it may."""
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from tests.tailrace_server.replication.made_set import REPLICATION, make_set, un
 
 import tailrace
 from tailrace.errors import Retryable
+from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 
 # Failover takes a fraction of a second; questions still have their long time-outs, so that a busy machine breaks none.
@@ -99,9 +100,9 @@ async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_on
 async def test_a_member_that_hears_the_leader_refuses_pre_votes_and_promises(nodes):
     leader = nodes.leader
     follower = next(node for node in nodes if node is not leader)
-    answer = await follower.ask(0x45, candidate={"held_term": 9, "held": 9})
+    answer = await follower.ask(Opcode.MEMBER, candidate={"held_term": 9, "held": 9})
     assert answer["pre_vote"] == f"it hears the leader at {leader.address}"
-    assert (await leader.ask(0x45, candidate={"held_term": 9, "held": 9}))["pre_vote"] == "it leads"
+    assert (await leader.ask(Opcode.MEMBER, candidate={"held_term": 9, "held": 9}))["pre_vote"] == "it leads"
 
 
 async def test_an_operator_may_promote_while_all_is_well(nodes):
@@ -143,3 +144,13 @@ async def test_members_that_stop_together_stop(nodes):
         for node in nodes:
             stopping.start_soon(node.stop)
     assert not any(node.is_up for node in nodes)
+
+
+async def test_a_member_whose_disk_hangs_does_not_hold_up_a_failover(nodes, monkeypatch):
+    first = nodes.leader
+    second, third = [node for node in nodes if node is not first]
+    monkeypatch.setattr(first.member.successor, "why_unfit", lambda: "an fsync has taken 5 s so far")
+    await until(lambda: second.leads or third.leads)
+    assert not first.leads
+    answer = await first.ask(Opcode.PROMISE, term=99, address=str(second.address), by_itself=True)
+    assert (answer["promised"], answer["refused"]) == (False, "an fsync has taken 5 s so far")
