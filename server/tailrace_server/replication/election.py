@@ -46,7 +46,8 @@ class MemberState(NamedTuple):
     on its disk, over all partitions. ``held_term``: the term of the newest branch that any of them is on.
     ``unreadable``: the number of partitions that it is known to be unable to read. These three are for people; they
     decide nothing. ``line``: the starts of its directory, None of an earlier version. ``known``: the last start that it
-    was told of each other directory (lineage.py).
+    was told of each other directory (lineage.py). ``asks``: as a leader it asks its voters all the time whether they
+    follow it, because it fails over by itself.
     """
 
     placement_id: bytes = bytes(16)
@@ -66,6 +67,7 @@ class MemberState(NamedTuple):
     unreadable: int = 0
     line: Lineage | None = None
     known: Mapping[bytes, MemberStart] = MappingProxyType({})
+    asks: bool = False
 
 
 class OwnState(NamedTuple):

@@ -16,31 +16,35 @@ class LeaderWatch:
     def __init__(self) -> None:
         """Has heard no leader."""
         self._heard_at = -math.inf
-        self._is_asked = False  # whether this leader asks at all: one that fails over by hand does not
+        self._silent_from = math.inf  # the time from which on silence counts
 
-    def begin(self, now: float) -> None:
-        """Begins to listen to another leader, which has just answered."""
-        self._heard_at, self._is_asked = now, False
+    def begin(self, now: float, grace_s: float) -> None:
+        """Begins to listen to another leader, which has just answered.
+
+        Its first question may take ``grace_s`` longer than others, since streams have to open before it. ``math.inf``:
+        the leader need not ask at all, as one that fails over by hand.
+        """
+        self._heard_at, self._silent_from = now, now + grace_s
 
     def heard(self, now: float) -> None:
         """Notes a question of the leader."""
-        self._heard_at, self._is_asked = now, True
+        self._heard_at = self._silent_from = now
 
     def excuse(self, now: float) -> None:
         """Begins the time-out anew: this node itself was held up, and may have missed what came."""
-        self._heard_at = max(self._heard_at, now)
+        self._heard_at, self._silent_from = max(self._heard_at, now), max(self._silent_from, now)
 
     def end(self) -> None:
         """Forgets the leader: its connection has broken."""
-        self._heard_at, self._is_asked = -math.inf, False
+        self._heard_at, self._silent_from = -math.inf, math.inf
 
     def hears(self, now: float, timeout_s: float) -> bool:
         """Returns whether the leader was heard less than ``timeout_s`` ago."""
         return now - self._heard_at < timeout_s
 
     def silent_s(self, now: float) -> float:
-        """Returns how long the leader has been silent; 0 if it has never asked."""
-        return now - self._heard_at if self._is_asked else 0.0
+        """Returns how long the leader has been silent."""
+        return max(0.0, now - self._silent_from)
 
 
 class MajorityWatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from tailrace_server.config import Failover
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.election import MemberState, OwnState, counts
 from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, learned, why_older
@@ -147,6 +148,7 @@ class LocalMember:
             len(unreadable_of(node, leadership.group)),
             self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
             self.known_starts(),
+            self.is_in_set and node.config.replication.failover is Failover.AUTO,
         )
 
     def known_starts(self) -> dict[bytes, MemberStart]:

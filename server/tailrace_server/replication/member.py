@@ -295,7 +295,7 @@ class Member:
             node, self.leadership, self.local.file, parse_address(name), replica
         )
         self.leadership.become_follower(seen.term, name)
-        self.successor.found(name)
+        self.successor.found(name, asks=seen.asks and votes)
         self.report(f"follows {name}{self._gave_up}")
         beside = trio.CancelScope()
         self.start(partial(self._look_beside, beside))

@@ -116,6 +116,7 @@ def seen_to_json(seen: MemberState) -> dict[str, Any]:
         "unreadable": seen.unreadable,
         **({} if seen.line is None else {"line": line_to_json(seen.line)}),
         "known": known_to_json(seen.known),
+        "asks": seen.asks,
     }
 
 
@@ -140,6 +141,7 @@ def seen_from_json(value: dict[str, Any]) -> MemberState:
         seq_field(value, "unreadable", what, 0),
         line_from_json(value, what),
         known_from_json(value, what),
+        field(value, "asks", bool, what, False),
     )
 
 

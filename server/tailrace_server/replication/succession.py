@@ -12,6 +12,7 @@ operator's `promote`, and the only thing that makes a leader.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ _LEADERLESS = frozenset({"was_follower", "later_leader", "promised_away"})
 _JITTER = 0.2
 # After its start a member leaves the last leader this many time-outs to lead again, which keeps rows at level disk.
 _START_TIMEOUTS = 2
+# The time-outs by which a leader's first question may be later than others: streams have to open before it.
+_FIRST_TIMEOUTS = 3
 # A watch that wakes up after this many intervals was itself held up.
 _HELD_UP_INTERVALS = 3
 
@@ -165,10 +168,11 @@ class Succession:
             self._note(FailoverEvent.MAJORITY_BACK)
             self._leadership.restore_writes()
 
-    def found(self, name: str) -> None:
-        """Notes that the leader ``name`` is followed from now on."""
+    def found(self, name: str, *, asks: bool) -> None:
+        """Notes that the leader ``name`` is followed from now on; ``asks``: it will ask this member all the time."""
         self._leader = name
-        self._leadership.watch.begin(self._clock.monotonic())
+        grace_s = _FIRST_TIMEOUTS * self._config.leader_timeout_s if asks else math.inf
+        self._leadership.watch.begin(self._clock.monotonic(), grace_s)
 
     def lost(self) -> None:
         """Notes that the following has ended."""

@@ -1,5 +1,7 @@
 """Signs of life between a leader and its followers."""
 
+import math
+
 import pytest
 
 from tailrace_server.replication.leader_watch import LeaderWatch, MajorityWatch
@@ -8,7 +10,7 @@ from tailrace_server.replication.leader_watch import LeaderWatch, MajorityWatch
 @pytest.fixture
 def watch():
     watch = LeaderWatch()
-    watch.begin(10.0)
+    watch.begin(10.0, 4.0)
     return watch
 
 
@@ -22,8 +24,15 @@ def test_a_leader_that_has_just_been_found_counts_as_heard(watch):
     assert not watch.hears(11.5, 1.5)
 
 
-def test_a_leader_that_never_asks_is_not_silent(watch):
-    assert watch.silent_s(100.0) == 0
+def test_a_leader_that_need_not_ask_is_never_silent():
+    watch = LeaderWatch()
+    watch.begin(10.0, math.inf)
+    assert watch.silent_s(1_000.0) == 0
+
+
+def test_the_first_question_may_take_longer(watch):
+    assert watch.silent_s(14.0) == 0
+    assert watch.silent_s(15.0) == 1.0
 
 
 def test_silence_counts_from_the_last_question(watch):
@@ -46,10 +55,11 @@ def test_a_connection_that_broke_ends_the_hearing(watch):
     assert watch.silent_s(12.0) == 0
 
 
-def test_another_leader_is_silent_only_after_it_has_asked(watch):
+def test_another_leader_has_the_time_for_its_first_question_again(watch):
     watch.heard(11.0)
-    watch.begin(12.0)
-    assert watch.silent_s(20.0) == 0
+    watch.begin(12.0, 4.0)
+    assert watch.silent_s(16.0) == 0
+    assert watch.silent_s(17.0) == 1.0
 
 
 def test_a_leadership_begins_confirmed():
