@@ -153,7 +153,7 @@ class SegmentOffers:
             link, segment = found
             self._node.storage.pins.pin(segment)
             offering.link, offering.segment = found
-            offering.accepted = offering.held = 0
+            offering.accepted = offering.held = offering.sent = 0
             self._active += 1
             self._connection.nursery.start_soon(self._offer, offering, link, segment)
 
@@ -213,11 +213,14 @@ class SegmentOffers:
         self._connection.has_news()
 
     def _keep_broken(self, offering: _Offering) -> None:
-        """Keeps the segment of a transfer that ends early, if it has brought the replica further."""
+        """Keeps the segment of a transfer that ends early, if it may have brought the replica further.
+
+        Acknowledgements may be lost with the connection: the next answer tells what has come.
+        """
         link, segment = offering.link, offering.segment
-        if link is not None and segment is not None and offering.held > offering.accepted:
+        if link is not None and segment is not None and offering.sent > offering.accepted:
             broken_transfers = self._node.storage.broken_transfers
-            broken_transfers.broke(offering.stream.partition, offering.target.placement, link, segment)
+            broken_transfers.broke(offering.stream.partition, offering.target.placement, link, segment, offering.held)
 
     def _let_go(self, offering: _Offering) -> None:
         """Ends the offer that is under way, and lets another partition's begin."""

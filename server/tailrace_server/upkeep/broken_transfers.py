@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class BrokenTransfer(NamedTuple):
-    """A transfer that broke: the segment's link as it was offered, its file, and the checkpoint that keeps it."""
+    """A transfer that broke: the segment's link as it was offered, its file, and the checkpoint that keeps it.
+
+    ``held`` is the count of bytes that the follower is known to have.
+    """
 
     link: ChainLink
     segment: Segment
     checkpoint_id: bytes
+    held: int
 
 
 class BrokenTransfers:
@@ -35,11 +39,15 @@ class BrokenTransfers:
         self._checkpoints = checkpoints
         self._broken: dict[tuple[bytes, int, bytes], BrokenTransfer] = {}
 
-    def broke(self, partition: Partition, placement_id: bytes, link: ChainLink, segment: Segment) -> None:
-        """Keeps ``segment``, of which the follower has got more; for longer, if it was kept before.
+    def broke(self, partition: Partition, placement_id: bytes, link: ChainLink, segment: Segment, held: int) -> None:
+        """Keeps ``segment``, of which parts were sent. The next time it is kept for longer only if ``held`` has grown.
 
-        If the node keeps as many checkpoints as it may, it keeps no other.
+        ``held`` is the count of bytes that it is known to have. If the node keeps as many checkpoints as it may, it
+        keeps no other.
         """
+        before = self.find(partition, placement_id)
+        if before is not None and before.segment is segment and held <= before.held:
+            return
         self.end(partition, placement_id)
         for key in [key for key, broken in self._broken.items() if not self._checkpoints.keeps(broken.checkpoint_id)]:
             del self._broken[key]
@@ -49,7 +57,7 @@ class BrokenTransfers:
             checkpoint_id = self._checkpoints.keep(partition.feed_id, (segment,))
         except Overloaded:
             return
-        self._broken[_key(partition, placement_id)] = BrokenTransfer(link, segment, checkpoint_id)
+        self._broken[_key(partition, placement_id)] = BrokenTransfer(link, segment, checkpoint_id, held)
 
     def find(self, partition: Partition, placement_id: bytes) -> BrokenTransfer | None:
         """Returns the broken transfer to a follower; None if its file is not kept, or is of another history by now."""

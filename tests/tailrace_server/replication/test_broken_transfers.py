@@ -12,6 +12,7 @@ from tailrace.link.address import Address
 from tailrace.wire.push_messages import SegmentAccept
 from tailrace_server.config import StorageConfig
 from tailrace_server.replication.pushed_segments import PushedSegments
+from tailrace_server.serving.segment_offers import SegmentOffers
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
 
 pytestmark = pytest.mark.slow
@@ -136,6 +137,37 @@ async def test_connections_shorter_than_a_transfer_beside_compactions_make_progr
     continued = [(id, offset) for id, offset in offers if offset]
     assert len(continued) >= 2
     pair.leader.node.check()
+
+
+async def test_a_transfer_is_continued_though_no_acknowledgement_has_come(pair, monkeypatch):
+    cutting, offers = Cutting(monkeypatch, pair, 3), accepted(monkeypatch)
+    await pair.write(5)
+    [first] = pair.source.chain.segments
+    with monkeypatch.context() as lost:
+        lost.setattr(SegmentOffers, "_acknowledged", lambda *args: None)
+        await cutting.came()
+    await pair.compact()
+    cutting.is_on = False
+    cutting.heal()
+    await pair.level()
+    [(id, offset)] = [(id, offset) for id, offset in offers if offset]
+    assert id == first.identity.segment_id
+    assert offset >= 3 * MIB
+
+
+async def test_a_transfer_without_progress_is_kept_no_longer(pair, monkeypatch):
+    cutting = Cutting(monkeypatch, pair, 3)
+    await pair.write(5)
+    [first] = pair.source.chain.segments
+    await cutting.came()
+    [(key, broken)] = pair.storage.broken_transfers._broken.items()
+    keep = pair.storage.broken_transfers.broke
+    keep(pair.source, key[2], broken.link, first, broken.held)
+    assert pair.storage.broken_transfers._broken == {key: broken}
+    keep(pair.source, key[2], broken.link, first, broken.held + 1)
+    [longer] = pair.storage.broken_transfers._broken.values()
+    assert longer.checkpoint_id != broken.checkpoint_id
+    assert len(pair.storage.checkpoints) == 1
 
 
 async def test_a_replaced_segment_goes_when_its_transfer_is_complete(pair, monkeypatch):
