@@ -16,6 +16,9 @@ from tailrace.link.address import parse_url
 
 # Longer than a restart of a node takes, because the first failed task ends a Spark query.
 RETRY_FOR_S = 120.0
+# The bytes that a task keeps, by default. Spark takes the messages of all tasks of a micro-batch into the driver, and
+# fails a job of more than spark.driver.maxResultSize (1 GiB): 1,000 tasks stay below it.
+RESTAGE_BYTES = 1024 * 1024
 
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
@@ -49,6 +52,7 @@ NAMES = (
     "on_changed_batch",
     "value_format",
     "retry_for",
+    "restage_bytes",
     "level",
 )
 SINK_ID_CHARS_MAX = 200
@@ -94,7 +98,8 @@ class SinkOptions:
 
     ``sink_id`` is the publisher's id; None stands for the query's own id. ``first_batch`` is added to the numbers of a
     query's batches. ``batch_id`` is the number of a batch job's rows, None if it has none, and ``origin`` the program
-    that gives these numbers, None for the sink itself. ``is_compared``: a batch that comes again must have the rows
+    that gives these numbers, None for the sink itself. ``restage_bytes`` is how much a task keeps, so that it may be
+    staged again on another leader. ``is_compared``: a batch that comes again must have the rows
     that were published. ``is_deleted_named``: the job has named the column ``deleted``, so the column must exist.
     """
 
@@ -118,6 +123,7 @@ class SinkOptions:
     is_compared: bool = True
     value_format: str = BINARY
     is_deleted_named: bool = False
+    restage_bytes: int = RESTAGE_BYTES
 
     @property
     def is_json(self) -> bool:
@@ -129,6 +135,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Returns the options of a sink. Raises ValueError with the option's name and its permitted values."""
     check_names(options, NAMES)
     _check_numbering(options)
+    kept = number(options, "restage_bytes")
     return SinkOptions(
         url=url(options),
         feed=required(options, "feed", "the name of a feed"),
@@ -150,6 +157,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         is_compared=choice(options, "on_changed_batch", (FAIL, SKIP)) == FAIL,
         value_format=choice(options, "value_format", (BINARY, JSON)),
         is_deleted_named="deleted" in options,
+        restage_bytes=RESTAGE_BYTES if kept is None else kept,
     )
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from pyspark_tailrace.connections import IN_FLIGHT_BYTES, cached_feed
+from pyspark_tailrace.connections import cached_feed
 from pyspark_tailrace.options import SinkOptions
+from pyspark_tailrace.restaging import RESTAGES_MAX, Keeper, KeptStage, KeptWriter, restage
 from pyspark_tailrace.routing import RoutedBlock
-from tailrace.blocking import Feed, Stage
+from tailrace.blocking import Feed
 from tailrace.errors import BatchBehind, BatchChanged, TooLarge, UnknownStage, Unreachable
 from tailrace.requests.staging import Published, SealedStage
+
+log = logging.getLogger("tailrace.spark")
 
 # A task begins another stage when one partition has this much, because a job publishes whole stages.
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
 # A job publishes up to this much of one partition at a time. A node sorts shares of more than 60 MiB.
 PUBLISH_BYTES = 48 * 1024 * 1024
-# Stages are on one node only, and are lost with it, or when another node leads.
+# Stages are on one node only, and a large micro-batch is not kept elsewhere (`restaging`).
 STAGED_ANEW = (
     "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
     "staged anew, and each partition takes it once"
@@ -54,40 +58,49 @@ assert STAGE_PARTITION_BYTES * 2 < PUBLISH_BYTES
 
 
 class TaskStage(NamedTuple):
-    """A sealed stage of a task, with its bytes of each partition."""
+    """A sealed stage of a task, with its bytes of each partition, and its blocks if they were kept."""
 
     stage: SealedStage
     nbytes: dict[int, int]
+    kept: KeptStage | None = None
 
 
 TaskStages: TypeAlias = tuple[TaskStage, ...]
 
 
-def stage_blocks(feed: Feed, blocks: Iterable[RoutedBlock]) -> TaskStages:
+def stage_blocks(feed: Feed, blocks: Iterable[RoutedBlock], restage_bytes: int = 0) -> TaskStages:
     """Stages blocks under fresh ids. When it returns they are on the node's disk, and not yet visible.
 
-    Raises UnknownStage if the node has lost a stage meanwhile, TooLarge, Unreachable, ...
+    Keeps the blocks, too, if they have at most ``restage_bytes``. Raises UnknownStage if the node has lost a stage
+    meanwhile whose blocks were not kept, TooLarge, Unreachable, ...
     """
+    keeper = Keeper(restage_bytes)
     try:
-        return tuple(_staged(feed, blocks))
+        shares = tuple(_staged(feed, blocks, keeper))
     except UnknownStage as error:
         raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
+    return tuple(share._replace(kept=None) for share in shares) if keeper.is_full else shares
 
 
-def _staged(feed: Feed, blocks: Iterable[RoutedBlock]) -> Iterator[TaskStage]:
-    stage: Stage | None = None
+def _staged(feed: Feed, blocks: Iterable[RoutedBlock], keeper: Keeper) -> Iterator[TaskStage]:
+    stage: KeptWriter | None = None
     nbytes: dict[int, int] = {}
     for routed in blocks:
         if stage is None:
-            stage, nbytes = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES), {}
-        stage.send(routed.block, digest=routed.digest())
+            stage, nbytes = KeptWriter(feed, keeper), {}
+        stage.send(routed.block, routed.digest())
         partition = routed.block.header.partition
         nbytes[partition] = nbytes.get(partition, 0) + routed.block.nbytes
         if nbytes[partition] >= STAGE_PARTITION_BYTES:
-            yield TaskStage(stage.seal(), nbytes)
+            yield _sealed(stage, nbytes)
             stage = None
     if stage is not None:
-        yield TaskStage(stage.seal(), nbytes)
+        yield _sealed(stage, nbytes)
+
+
+def _sealed(stage: KeptWriter, nbytes: dict[int, int]) -> TaskStage:
+    sealed, kept = stage.seal()
+    return TaskStage(sealed, nbytes, kept)
 
 
 def batch_origin(query: str, first_batch: int) -> str:
@@ -103,7 +116,7 @@ def publish_batch(options: SinkOptions, sink: str, batch: int, origin: str, task
 
     ``skipped`` of the result are the partitions that had this batch before this call.
     """
-    stages = [share.stage for shares in tasks for share in shares]
+    stages = [share for shares in tasks for share in shares]
     return _publish(options, sink, batch, origin, stages, ASKED_AGAIN) if stages else Published({}, ())
 
 
@@ -118,7 +131,7 @@ def publish_job(options: SinkOptions, job_id: str, tasks: Sequence[TaskStages]) 
     """Publishes the stages of a job's tasks, in several batches if they are large, each batch once."""
     shares = [share for task in tasks for share in task]
     for batch, part in enumerate(parts(shares, PUBLISH_BYTES)):
-        _publish(options, job_id, batch, job_id, [share.stage for share in part], JOB_MAY_BE_PUBLISHED)
+        _publish(options, job_id, batch, job_id, part, JOB_MAY_BE_PUBLISHED)
 
 
 def parts(shares: Iterable[TaskStage], bytes_max: int) -> Iterator[list[TaskStage]]:
@@ -137,17 +150,15 @@ def parts(shares: Iterable[TaskStage], bytes_max: int) -> Iterator[list[TaskStag
 
 
 def _publish(
-    options: SinkOptions, sink: str, batch: int, origin: str, stages: Sequence[SealedStage], if_unknown: str
+    options: SinkOptions, sink: str, batch: int, origin: str, shares: Sequence[TaskStage], if_unknown: str
 ) -> Published:
     """Publishes within ``retry_for`` seconds, connecting included; ``if_unknown`` is the advice if no answer comes.
 
-    The time starts again when the node answers that it has published a part of a large batch.
+    The time starts again when the node answers that it has published a part of a large batch, and when stages that
+    are lost were made again.
     """
-    deadline = time.monotonic() + options.retry_for_s
     try:
-        with cached_feed(options) as feed:
-            left_s = max(deadline - time.monotonic(), _LAST_TRY_S)
-            return feed.publish(sink, batch, stages, origin=origin, compare=options.is_compared, timeout=left_s)
+        return _published(options, sink, batch, origin, shares)
     except Unreachable as error:
         raise Unreachable(
             f"batch {batch} of {sink} got no answer within {options.retry_for_s:g} s (option 'retry_for'), and may be "
@@ -169,3 +180,27 @@ def _publish(
             f".option('first_batch', {error.first_batch}), which writes the rows of this one, or use another sink_id",
             first_batch=error.first_batch,
         ) from error
+
+
+def _published(options: SinkOptions, sink: str, batch: int, origin: str, shares: Sequence[TaskStage]) -> Published:
+    """Publishes, from kept blocks if the node does not know the stages: another one may lead. Raises UnknownStage."""
+    lost: UnknownStage | None = None
+    stages = [share.stage for share in shares]
+    for _ in range(RESTAGES_MAX):
+        deadline = time.monotonic() + options.retry_for_s
+        try:
+            with cached_feed(options) as feed:
+                if lost is not None:
+                    again = restage(feed, [share.kept for share in shares])
+                    if again is None:
+                        raise lost
+                    log.warning("tailrace: batch %d of %r is staged again: %s", batch, sink, lost)
+                    stages, deadline = again, time.monotonic() + options.retry_for_s
+                left_s = max(deadline - time.monotonic(), _LAST_TRY_S)
+                return feed.publish(sink, batch, stages, origin=origin, compare=options.is_compared, timeout=left_s)
+        except UnknownStage as error:
+            if error is lost:
+                raise
+            lost = error
+    assert lost is not None, "every try has ended in this error"
+    raise lost

@@ -95,9 +95,9 @@ class StreamSink(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes the stages of these tasks, once, even if it is called again for this batch.
 
-        Warns in the log if partitions had the batch already. Raises UnknownStage if a stage is lost, BatchBehind if
-        another checkpoint has used the number or a later batch was published, and BatchChanged if this batch was
-        published with other rows.
+        Warns in the log if partitions had the batch already. Makes lost stages again if their tasks have kept them.
+        Raises UnknownStage if they have not, BatchBehind if another checkpoint has used the number or a later batch
+        was published, and BatchChanged if this batch was published with other rows.
         """
         _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, StagedMessage)]
@@ -291,7 +291,8 @@ def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Ta
     if first is None:
         return ()
     with cached_feed(options) as feed:
-        return stage_blocks(feed, _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest)))
+        blocks = _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest))
+        return stage_blocks(feed, blocks, options.restage_bytes)
 
 
 def _first(

@@ -9,6 +9,7 @@ from pyspark.cloudpickle import dumps
 
 from pyspark_tailrace.options import (
     NAMES,
+    RESTAGE_BYTES,
     RETRY_FOR_S,
     SinkOptions,
     SortColumn,
@@ -57,6 +58,8 @@ def test_everything():
     numbered = sink_options(LEAST | {"sink_id": "s", "first_batch": "7", "batch_id": "9", "origin": "o"})
     assert (numbered.sink_id, numbered.first_batch, numbered.batch_id, numbered.origin) == ("s", 7, 9, "o")
     assert sink_options(LEAST | {"value_format": "json"}).is_json
+    assert [sink_options(LEAST | {"restage_bytes": text}).restage_bytes for text in ("0", "77")] == [0, 77]
+    assert sink_options(LEAST).restage_bytes == RESTAGE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,7 @@ def test_token_is_not_shown():
         ({"partitions": "1.5"}, r"'partitions' is '1\.5', but must be a whole number"),
         ({"partitions": "0"}, r"'partitions' is '0'"),
         ({"partitions": "many"}, r"'partitions' is 'many'"),
+        ({"restage_bytes": "-1"}, r"'restage_bytes' is '-1', but must be a whole number from 0"),
         ({"retry_for": "-1"}, r"'retry_for' is '-1', but must be a positive number"),
         ({"retry_for": "inf"}, r"'retry_for' is 'inf'"),
         ({"retry_for": "a minute"}, r"'retry_for' is 'a minute'"),
@@ -177,6 +181,7 @@ def test_options_of_spark_and_ours_are_no_slips(name):
         "on_changed_batch": "skip",
         "first_batch": "1",
         "batch_id": "1",
+        "restage_bytes": "0",
     }
     sink_options(LEAST | {"sink_id": "s"} | {name: value.get(name, "anything")})
 

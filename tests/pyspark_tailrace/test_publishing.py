@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import secrets
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.processes.program import SMALL_PARTS
 
 import tailrace
-from pyspark_tailrace import connections, publishing, sink
+from pyspark_tailrace import connections, publishing, restaging, sink
 from pyspark_tailrace.options import sink_options
 from pyspark_tailrace.publishing import TaskStage, parts, publish_batch, publish_job
 from pyspark_tailrace.sink import BatchSink, StagedMessage, StreamSink, stage_batches
@@ -220,3 +221,63 @@ def test_without_a_row_the_feed_is_made_nevertheless(options, shared_node, feed_
 def test_outside_of_a_query_nothing_can_be_staged_for_one(options):
     with pytest.raises(RuntimeError, match="at_least_once"):
         StreamSink(options).write(iter([rows(0, 1)]))
+
+
+def without_stages(shares):
+    """The shares of a task whose stages are on no node, as when another node leads."""
+    return tuple(share._replace(stage=share.stage._replace(stage_id=secrets.token_bytes(16))) for share in shares)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_lost_stages_are_made_again_from_what_the_tasks_kept(options, history, monkeypatch, caplog, is_large):
+    """In their order, with several stages of a task as well; and the batch is still the same one."""
+    monkeypatch.setattr(publishing, "STAGE_PARTITION_BYTES", 1 if is_large else 1 << 24)
+    tasks = [stage(options, rows(0, 60, b"1"), rows(0, 60, b"2")), stage(options, rows(60, 90), rows(90, 99))]
+    publish_batch(options, "query", 0, "query", [without_stages(task) for task in tasks])
+    assert "batch 0 of 'query' is staged again" in caplog.text
+    expected = {b"%d" % n: [b"1", b"2"] if n < 60 else [b"v"] for n in range(99)}
+    assert history() == expected
+    told = publish_batch(options, "query", 0, "query", [without_stages(task) for task in tasks])
+    assert (told.written, len(told.skipped)) == ({}, 3)
+    publish_job(options, "job:1", [without_stages(tasks[1])])
+    assert history() == expected | {b"%d" % n: [b"v", b"v"] for n in range(60, 99)}
+
+
+def test_a_lost_stage_of_a_task_that_kept_nothing_ends_the_publish(options, history):
+    """One such task is enough, and no row of the others is written."""
+    small, large = (stage(dataclasses.replace(options, restage_bytes=n), rows(0, 50)) for n in (1 << 20, 100))
+    with pytest.raises(tailrace.UnknownStage, match="Start the query again"):
+        publish_batch(options, "query", 0, "query", [without_stages(small), without_stages(large)])
+    assert history() == {}
+
+
+@pytest.mark.parametrize("restage_bytes", [0, 1_000_000])
+def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(options, history, monkeypatch, restage_bytes):
+    seal, failures = tailrace.blocking.Stage.seal, iter([True, True])
+
+    def lost_seal(stage):
+        if next(failures, False):
+            raise tailrace.UnknownStage("another node leads")
+        return seal(stage)
+
+    monkeypatch.setattr(tailrace.blocking.Stage, "seal", lost_seal)
+    options = dataclasses.replace(options, restage_bytes=restage_bytes)
+    if not restage_bytes:
+        with pytest.raises(tailrace.UnknownStage, match=r"another node leads.*Start the query again"):
+            stage(options, rows(0, 50))
+        return
+    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 50))])
+    assert history() == {b"%d" % n: [b"v"] for n in range(50)}
+
+
+def test_stages_that_are_lost_each_time_end_the_publish(options, monkeypatch):
+    tries = []
+
+    def lost(*arguments, **named):
+        tries.append(arguments)
+        raise tailrace.UnknownStage("the disk fails")
+
+    monkeypatch.setattr(tailrace.blocking.Feed, "publish", lost)
+    with pytest.raises(tailrace.UnknownStage, match="the disk fails"):
+        publish_batch(options, "query", 0, "query", [stage(options, rows(0, 9))])
+    assert len(tries) == restaging.RESTAGES_MAX

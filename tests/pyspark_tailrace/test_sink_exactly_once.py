@@ -241,8 +241,11 @@ def run_upserts(job, rows, **more):
 
 
 @pytest.mark.long
-def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times):
+@pytest.mark.parametrize("kept", [0, 1_000_000])
+def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job, times, kept):
+    """It does not end if the tasks keep their blocks."""
     job.add_rows()
+    job.options["restage_bytes"] = str(kept)
     folder = job.folder
 
     class LosingSink(StreamSink):
@@ -263,9 +266,12 @@ def test_a_stage_that_is_gone_ends_the_query_and_its_next_start_stages_anew(job,
             return LosingSink(super().streamWriter(schema, overwrite)._options)
 
     job.spark.dataSource.register(LosingSource)
-    with pytest.raises(StreamingQueryException, match=r"(?s)UnknownStage.*Start the query again"):
+    if kept:
         job.run(source="losing")
-    job.run(source="losing")
+    else:
+        with pytest.raises(StreamingQueryException, match=r"(?s)UnknownStage.*Start the query again"):
+            job.run(source="losing")
+        job.run(source="losing")
     assert times() == once(1)
 
 

@@ -15,7 +15,7 @@ from tests.pyspark_tailrace.test_sink_exactly_once import PARTITIONS, once
 from pyspark_tailrace.sink import StreamSink
 from pyspark_tailrace.source import TailraceSource
 
-# Where the leader dies, and whether the query ends of it: what was staged there is gone, and the tasks' rows too.
+# Where the leader dies, and whether the query ends of it if its tasks keep nothing: what was staged there is gone.
 DEATHS = [
     ("staged", False),  # nothing of it was acknowledged: the task sends it again
     ("before the seal", True),
@@ -57,9 +57,14 @@ def deadly_source(folder):
 
 
 @pytest.mark.soak
-def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents):
-    """Each death in a micro-batch of its own; another node leads after each of them."""
+@pytest.mark.parametrize("kept", [0, 1_000_000])
+def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents, kept):
+    """Each death in a micro-batch of its own; another node leads after each of them.
+
+    The query does not end of any death if its tasks keep their blocks.
+    """
     job = Job(spark, tmp_path, dying.url, PARTITIONS)
+    job.options["restage_bytes"] = str(kept)
     spark.dataSource.register(deadly_source(tmp_path))
     for tasks, (point, ends) in enumerate(DEATHS, 1):
         job.add_rows()
@@ -69,7 +74,7 @@ def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents
             dying.order(point)
         query = job.start(job.frame().repartition(1 if point == "staged" else 1 + tasks % 3), source="deadly")
         dying.replace_dead()
-        if ends:
+        if ends and not kept:
             with pytest.raises(StreamingQueryException, match=r"(?s)UnknownStage.*Start the query again"):
                 query.awaitTermination(PATIENCE_S)
             job.run(job.frame().repartition(2), source="deadly")
