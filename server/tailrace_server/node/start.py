@@ -43,7 +43,7 @@ from tailrace_server.node.node import Node
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import entries_through, settle_producers
 from tailrace_server.replication.groups import Grouping, one_group
-from tailrace_server.replication.membership import check_no_member
+from tailrace_server.replication.membership import check_no_member, forget_following, has_followed
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.use_times import UseTimes
@@ -146,10 +146,11 @@ def recover(config: Config, host: Host, grouping: Grouping | None = None) -> Nod
     """Opens a data directory, and makes it if it is missing: identity, journal, feeds. The directory is locked already.
 
     After a stop that was not clean every partition of a node that is alone begins a new branch, durable before this
-    returns. A node that is not alone starts as a follower, its logs as they are: the leader is not chosen here. Such a
-    node refuses a directory that was restored or repaired, which may lack acknowledged rows. A node outside of a set
-    refuses the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; then no
-    durable row is lost.
+    returns. It does so once if the node followed another one before, since that one may write to the same branch. A
+    node that is not alone starts as a follower, its logs as they are: the leader is not chosen here. Such a node
+    refuses a directory that was restored or repaired, which may lack acknowledged rows. A node outside of a set refuses
+    the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; then no durable row
+    is lost.
     """
     grouping = one_group(config) if grouping is None else grouping
     membership_names = [settings.membership_name for settings in grouping.groups]
@@ -177,12 +178,14 @@ class _Found(NamedTuple):
     """The contents of a directory's small files. ``taken`` is None for a new directory.
 
     ``held`` is the mark in HELD; None if there is no good one, or if the directory was restored or repaired since.
+    ``followed``: the files of groups in which the node followed another one, and now is alone.
     """
 
     identity: Identity
     taken: TakenMark | None
     held: HeldMark | None
     is_restored: bool
+    followed: tuple[str, ...] = ()
 
 
 def _look(config: Config, host: Host, membership_names: Sequence[str], *, is_restored: bool) -> _Found:
@@ -198,7 +201,9 @@ def _look(config: Config, host: Host, membership_names: Sequence[str], *, is_res
     if not is_restored:
         wholeness.check_journal(disk, data)
     held = None if is_restored else load_held(disk, data)
-    return _Found(identity, find_clean(disk, data), held, is_restored)
+    own = identity.placement_id
+    followed = tuple(name for name in membership_names if config.is_alone and has_followed(disk, data, own, name))
+    return _Found(identity, find_clean(disk, data), held, is_restored, followed)
 
 
 def _free_some(config: Config, host: Host) -> bool:
@@ -218,7 +223,7 @@ def _free_some(config: Config, host: Host) -> bool:
 
 def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> Node:
     """Journal and feeds; may be tried again after NoSpace."""
-    identity, taken, held, is_restored = found
+    identity, taken, held, is_restored, followed = found
     journal, recovered = open_journal(
         host.disk,
         os.path.join(config.data, "journal"),
@@ -270,12 +275,14 @@ def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> N
                 # A manifest may have had an entry before the blocks up to its base were durable.
                 partition.restore_log(entries_through(partition.log, partition.high_seq))
         if config.is_alone:
-            _begin_branches(node, is_restored=is_restored)
+            _begin_branches(node, is_restored=is_restored, has_followed=bool(followed))
         _reconcile(node)
         journal.sync()
         _store_held(node, is_restored=is_restored)
         if is_restored and config.is_alone:
             marks.unmark_restored(host.disk, config.data)
+        for name in followed:
+            forget_following(host.disk, config.data, identity.placement_id, name)
         for partition in catalog.partitions():
             partition.durable_through(partition.high_seq)
     except BaseException:
@@ -285,11 +292,15 @@ def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> N
     return node
 
 
-def _begin_branches(node: Node, *, is_restored: bool) -> None:
-    """Of a node that leads whatever happens: a new branch everywhere, unless the last stop has lost nothing."""
+def _begin_branches(node: Node, *, is_restored: bool, has_followed: bool) -> None:
+    """Of a node that leads whatever happens: a new branch everywhere, unless it led before and has lost nothing."""
     host, journal = node.host, node.storage.journal
-    if node.services.unclean_start is not None:
-        log.warning("the last stop was not clean: %s; every partition begins a new branch", node.services.unclean_start)
+    why = node.services.unclean_start
+    if why is not None:
+        log.warning("the last stop was not clean: %s; every partition begins a new branch", why)
+    elif has_followed:
+        log.warning("this node followed another one, and leads by itself now; every partition begins a new branch")
+    if why is not None or has_followed:
         now_us = host.clock.wall_us()
         for partition in node.feeds.partitions():
             term = marks.restored_term(partition.log.term, now_us) if is_restored else None

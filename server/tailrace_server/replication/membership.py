@@ -6,6 +6,7 @@ vote before it counts. Layout: docs/formats/membership.md.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, NamedTuple
 
@@ -216,6 +217,35 @@ def check_no_member(disk: Disk, directory: str, placement_id: bytes, name: str =
             "go back to this directory's rows. Start it with --members. To look at its rows, start a copy of it with "
             "--restored, which makes another node of it, at an address that is no member's"
         )
+
+
+def has_followed(disk: Disk, directory: str, placement_id: bytes, name: str = FILE_NAME) -> bool:
+    """Returns whether the directory belongs to a node that followed another one, and has not led since. OSError.
+
+    A damaged file counts as that; one with another placement id does not, because the copy has begun branches already.
+    ``name``: of the group's file in the directory.
+    """
+    path = f"{directory}/{name}"
+    if not disk.exists(path):
+        return False
+    data = read_file(disk, path)
+    try:
+        found = _parse(data, path, placement_id)
+    except BadDirectory:
+        return True
+    return found.founded and not found.led and json.loads(data)["placement_id"] == placement_id.hex()
+
+
+def forget_following(disk: Disk, directory: str, placement_id: bytes, name: str = FILE_NAME) -> None:
+    """Removes the file, durably, of a node that followed and leads by itself now. OSError.
+
+    A damaged file stays, because a member must not start without its promises.
+    """
+    path = f"{directory}/{name}"
+    with contextlib.suppress(BadDirectory):
+        _parse(read_file(disk, path), path, placement_id)
+        disk.remove(path)
+        disk.sync_directory(directory)
 
 
 def _to_bytes(membership: Membership, placement_id: bytes) -> bytes:
