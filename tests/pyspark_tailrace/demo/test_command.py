@@ -90,7 +90,7 @@ def test_index_is_equal_after_the_leader_was_killed(history_of_changes, tmp_path
     assert re.search(r"^The history of .*, 60 commits up to", output, re.MULTILINE)
     total = int(re.search(r"It has (\d+) changes of paths", output)[1])
     kill = re.search(
-        r"killed for good \(SIGKILL\) with (\d+) of (\d+) mutations on its disk .*\n"
+        r"killed for good \(SIGKILL\) with (\d+) of (\d+) mutations on the other disks .*\n"
         r"while Spark was writing micro-batch \d+: (\d+) of its (\d+) mutations were there, (\d+) were not",
         output,
     )
