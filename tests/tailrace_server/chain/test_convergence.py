@@ -73,6 +73,10 @@ class Replication(RuleBasedStateMachine):
     def lose(self, place):
         self.world.lose(place)
 
+    @rule(place=PLACE, count=st.integers(0, 3))
+    def break_transfer(self, place, count):
+        self.world.break_transfer(place, count)
+
     @rule(leader=NODE, follower=NODE)
     def retry(self, leader, follower):
         self.world.retry(leader, follower)
@@ -131,3 +135,24 @@ def test_the_lives_meet_each_case():
     """OVERLOADED is left to the labelled offers."""
     seen = {case for seed in MEETING for case in live(seed).seen}
     assert seen == set(OfferCase) - {OfferCase.OVERLOADED}
+
+
+def test_a_broken_transfer_is_continued_after_a_compaction_of_its_segment():
+    world = World()
+    world.promote([0, 1])
+    world.follow(1, 0)
+    for number in range(5):
+        world.write(0, "abcde"[number], number)
+    world.flush(0)
+    for count in (2, 1):
+        world.offer(0, 1)
+        world.deliver(0)
+        world.deliver(0)
+        world.break_transfer(0, count)
+        world.begin_compaction(0, 0, 1)
+        world.finish_compaction(0)
+        world.retry(0, 1)
+    world.settle(0)
+    world.check()
+    assert (world.broken, world.continued) == (2, 2)
+    assert world.nodes[1].last_seq == 5

@@ -25,7 +25,10 @@ class Row(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message between two nodes: the offer number ``number``, its answer ``event``, or the file with ``rows``."""
+    """A message between two nodes: the offer number ``number``, its answer ``event``, or the file with ``rows``.
+
+    ``offset`` counts the rows that the target had of the file when it accepted the offer.
+    """
 
     leader: int
     target: int
@@ -33,6 +36,7 @@ class Message(NamedTuple):
     offer: SegmentOffer
     event: OfferEvent | None = None
     rows: tuple[Row, ...] | None = None
+    offset: int = 0
 
 
 class Node:
@@ -46,6 +50,7 @@ class Node:
         self.votes = True
         self.followed = None  # the placement of its leader
         self.copy = None
+        self.half = {}  # the rows of a half received file, by its id
         self.step_down()
 
     def step_down(self):
@@ -53,6 +58,7 @@ class Node:
         self.targets = {}
         self.acked = {}  # seq by placement, in this term
         self.compaction = None
+        self.broken = {}  # by target: the link and the rows of a transfer that broke
 
     @property
     def chain(self):
@@ -116,6 +122,7 @@ class World:
         self.mutations = {}  # (branch, seq): row
         self.stable = set()  # (branch, seq) that no failover may lose
         self.seen = collections.Counter()  # the cases that occurred
+        self.broken = self.continued = 0  # transfers
 
     # The model.
 
@@ -180,6 +187,7 @@ class World:
         """A node forgets all that its disk does not keep."""
         node = self.nodes[number]
         node.step_down()
+        node.half = {}
         node.receiver = Receiver(node.chain._replace(retired=()), node.receiver.log, node.term)
         node.remove_unnamed_files()
 
@@ -202,7 +210,7 @@ class World:
         node = self.nodes[number]
         if not node.leads and node.copy and self._others_vote(number):
             receiver, node.history, files = node.copy
-            node.files = dict(files)
+            node.files, node.half = dict(files), {}
             node.receiver = Receiver(receiver.chain, receiver.log, node.term)
             node.votes, node.followed = False, None
 
@@ -282,9 +290,12 @@ class World:
         node = self.nodes[leader]
         if not node.leads or target not in node.targets:
             return False
-        link = offering.next_link(node.chain, node.targets[target])
+        broken, _ = node.broken.get(target, (None, ()))
+        link = offering.next_link(node.chain, node.targets[target], broken)
         if link is None:
             return False
+        if link is not broken:
+            node.broken.pop(target, None)
         node.targets[target] = offering.offered(node.targets[target], link)
         offer = SegmentOffer(node.term, node.placement, link)
         self.mail.append(Message(leader, target, node.targets[target].number, offer))
@@ -312,6 +323,29 @@ class World:
                 node.receiver = node.receiver.abandoned(message.offer.link.id)
             self._advance(message.leader, message.target, message.number, OfferEvent.FAILED)
 
+    def break_transfer(self, index, count):
+        """A connection breaks within a file: the target has ``count`` more of its rows, and the leader keeps it."""
+        files = [message for message in self.mail if message.rows is not None]
+        if not files:
+            return
+        message = files[index % len(files)]
+        leader, node, link = self.nodes[message.leader], self.nodes[message.target], message.offer.link
+        rows = self._rows_of(leader, message)
+        self.lose(self.mail.index(message))
+        if node.half.keys() == {link.id}:
+            node.half[link.id] = (*node.half[link.id][: message.offset], *message.rows[:count])
+        if leader.leads and leader.term == message.offer.term and rows is not None:
+            leader.broken[message.target] = link, rows
+            self.broken += 1
+
+    @staticmethod
+    def _rows_of(leader, message):
+        """Returns the rows of the offered file; None: it is not here any more."""
+        link, rows = leader.broken.get(message.target, (None, None))
+        return (
+            rows if link is not None and link.id == message.offer.link.id else leader.files.get(message.offer.link.id)
+        )
+
     def _take(self, message):
         if message.event is not None:
             self._answered(message)
@@ -322,10 +356,19 @@ class World:
             case = node.receiver.case_of(message.offer)
             if case.is_accepted:
                 node.receiver = node.receiver.begun(message.offer)
+                node.half = {message.offer.link.id: node.half.get(message.offer.link.id, ())}
+                message = message._replace(offset=len(node.half[message.offer.link.id]))
+                self.continued += message.offset > 0
             self._answer(message, case, OfferEvent.ACCEPT)
 
     def _received(self, message):
         node = self.nodes[message.target]
+        begun = node.half.get(message.offer.link.id, ())
+        if len(begun) < message.offset:  # the target has lost what it had
+            node.receiver = node.receiver.abandoned(message.offer.link.id)
+            self._answer(message, OfferCase.OVERLOADED, OfferEvent.ACK)
+            return
+        message = message._replace(rows=(*begun[: message.offset], *message.rows))
         own_id = next(self.ids)
         node.receiver, case = node.receiver.received(message.offer, own_id)
         if case is OfferCase.FAST_FORWARD:
@@ -354,13 +397,13 @@ class World:
             node.acked[before.placement] = seq
             self._catch_up(node, self.nodes[message.target])
         if message.event is OfferEvent.ACCEPT:
-            rows = node.files.get(message.offer.link.id)
+            rows = self._rows_of(node, message)
             if rows is None:  # it has retired, and was removed
                 self._advance(message.leader, message.target, message.number, OfferEvent.FAILED)
                 target = self.nodes[message.target]
                 target.receiver = target.receiver.abandoned(message.offer.link.id)
             else:
-                self.mail.append(message._replace(event=None, rows=rows))
+                self.mail.append(message._replace(event=None, rows=rows[message.offset :]))
 
     def _advance(self, leader, target, number, event):
         node = self.nodes[leader]
