@@ -193,7 +193,9 @@ class FeedFetch:
 
     def ask(self, partition: int) -> FetchPlan[PartitionCheckpoint]:
         """Asks for the checkpoint of a partition. Raises ProtocolError if it is of another one."""
-        request = CheckpointRequest(self._feed_id, partition, self._level, flush=True)
+        # A node that has stepped down may lack rows that were acknowledged, or not know that they are stable.
+        leader = self._client.state == "leader"
+        request = CheckpointRequest(self._feed_id, partition, self._level, flush=True, leader=leader)
         told = PartitionCheckpoint.from_json((yield Call(Opcode.SEGMENT_CHECKPOINT, request.to_json())))
         if (told.feed_id, told.partition) != (self._feed_id, partition):
             raise ProtocolError(

@@ -36,7 +36,7 @@ class CheckpointRequest(NamedTuple):
     """Asks for the checkpoint of a partition at ``level``, DISK or QUORUM.
 
     With ``flush`` the node first moves its stable rows to a segment. With ``state`` the answer has the
-    producers and sinks, which a replica needs.
+    producers and sinks, which a replica needs. With ``leader`` only a node answers that leads until it answers.
     """
 
     feed_id: bytes
@@ -44,6 +44,7 @@ class CheckpointRequest(NamedTuple):
     level: Level = Level.DISK
     flush: bool = False
     state: bool = False
+    leader: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns the body of a SEGMENT_CHECKPOINT."""
@@ -63,6 +64,7 @@ class CheckpointRequest(NamedTuple):
             level,
             field(value, "flush", bool, what, False),
             field(value, "state", bool, what, False),
+            field(value, "leader", bool, what, False),
         )
 
 

@@ -24,29 +24,50 @@ MAJORITY_WAIT_SECONDS = 1.0
 
 
 def _on_checkpoint(connection: Connection, frame: Frame) -> None:
-    """Answers with the checkpoint of a partition, after a flush if one was asked for."""
+    """Answers with the checkpoint of a partition, after a flush if one was asked for.
+
+    Raises NotLeader if the leader is asked for, and this node does not lead: it need not have heard of the feed.
+    """
     request = CheckpointRequest.decode(frame.body)
     node = connection.node
+    leadership = node.leaderships.of(request.feed_id, request.partition)
+    if request.leader:
+        leadership.require_leader()
     partition = node.feeds.partition(request.feed_id, request.partition)
-    if request.level == Level.QUORUM and not node.leaderships.of_partition(partition).in_set:
+    if request.level == Level.QUORUM and not leadership.in_set:
         raise NotDurable("a checkpoint of level quorum needs a set of nodes, and this node is in none: use disk")
     connection.waiting.begin()
-    connection.nursery.start_soon(_take, connection, frame.id, request, partition)
+    connection.nursery.start_soon(_take, connection, frame.id, request, partition, leadership.term)
 
 
-async def _take(connection: Connection, id: int, request: CheckpointRequest, partition: Partition) -> None:
-    checkpoints = connection.node.storage.checkpoints
+async def _take(connection: Connection, id: int, request: CheckpointRequest, partition: Partition, term: int) -> None:
+    """Answers a request that came in ``term``. If the leader is asked for, it has to lead in that term to the end."""
+    node, checkpoints = connection.node, connection.node.storage.checkpoints
     try:
         if request.flush:
-            await _wait_for_majority(connection.node, partition, request.level)
+            await _wait_for_majority(node, partition, request.level)
         taken = await checkpoints.take(partition, request.level, flush=request.flush, with_state=request.state)
+        if request.leader:
+            _require_term(node, partition, term, taken.id)
     except TailraceError as error:
         connection.answers.add_error(error, id)
     else:
         connection.answers.add(encode_json(Opcode.RESULT, taken.to_json(), id))
     finally:
         connection.waiting.end()
-    connection.node.connections.turn_ended()
+    node.connections.turn_ended()
+
+
+def _require_term(node: Services, partition: Partition, term: int, checkpoint_id: bytes) -> None:
+    """Releases the checkpoint and raises NotLeader unless this node has led since ``term``.
+
+    A follower knows less of what is stable. So the flush of a node that has stepped down may have left rows out.
+    """
+    try:
+        node.leaderships.of_partition(partition).require_term(term)
+    except NotLeader:
+        node.storage.checkpoints.release(checkpoint_id)
+        raise
 
 
 async def _wait_for_majority(node: Services, partition: Partition, level: Level) -> None:

@@ -98,6 +98,7 @@ class ClientOfOne:
     """The part of `ClientCore` that a fetch uses."""
 
     cluster_id = b"c" * 16
+    state = "leader"
 
     def __init__(self):
         self.now = 0.0

@@ -11,7 +11,7 @@ from tests.conftest import RawClient
 
 import tailrace
 from tailrace import Put
-from tailrace.errors import BadSegment, NotDurable, Overloaded, ProtocolError, UnknownCheckpoint, UnknownFeed
+from tailrace.errors import BadSegment, NotDurable, NotLeader, Overloaded, ProtocolError, UnknownCheckpoint, UnknownFeed
 from tailrace.model import Level
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.messages import decode_error
@@ -221,6 +221,34 @@ async def test_a_feed_that_is_not_there(greeted, feed_id):
 async def test_a_level_that_the_node_cannot_give(greeted, feed_id):
     with pytest.raises(NotDurable, match="needs a set of nodes"):
         await take(greeted, feed_id, level=Level.QUORUM)
+
+
+async def test_a_node_that_does_not_lead_refuses_if_the_leader_is_asked_for(greeted, feed_id, rows, running):
+    leadership = running.node.leaderships.of(feed_id, 0)
+    leadership.become_follower(leadership.term + 1, "127.0.0.1:4799")
+    for place in ((feed_id, 0), (bytes(16), 0)):  # it need not have heard of the feed
+        with pytest.raises(NotLeader) as raised:
+            await take(greeted, *place, leader=True)
+        assert raised.value.leader == "127.0.0.1:4799"
+    assert (await take(greeted, feed_id)).feed_id == feed_id, "any node may be asked"
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+async def test_a_leader_that_steps_down_before_it_answers(greeted, feed_id, rows, running, monkeypatch, leads_again):
+    """It may have flushed less than it had acknowledged: a follower knows less of what is stable."""
+    leadership, checkpoints = running.node.leaderships.of(feed_id, 0), running.node.storage.checkpoints
+    flush = checkpoints._flush
+
+    async def flush_and_step_down(partition):
+        await flush(partition)
+        leadership.step_down(leadership.term + 1)
+        if leads_again:
+            leadership.become_leader(leadership.term)
+
+    monkeypatch.setattr(checkpoints, "_flush", flush_and_step_down)
+    with pytest.raises(NotLeader):
+        await take(greeted, feed_id, leader=True)
+    assert not len(checkpoints), "nothing is kept for the client, which asks another node"
 
 
 async def test_more_parts_than_one_connection_may_ask_for(run_node, node_config, feed_of):
