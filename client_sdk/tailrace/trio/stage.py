@@ -26,9 +26,13 @@ class Stage(Sender):
         self._runner = runner
         self._feed = feed
         self._batching = batching
+        self._entered = False
 
     async def __aenter__(self) -> Stage:
-        """Raises UnknownFeed."""
+        """Raises UnknownFeed, and RuntimeError for a second body: it would drop the rows of the first one."""
+        if self._entered:
+            raise RuntimeError("this stage was entered before: make another one")
+        self._entered = True
         resolved = await self._runner.run(self._feed.resolve())
         self._core = StageCore(self._runner, self._feed, resolved, self._batching, on_change=self._room.changed)
         self._outbox = self._core.outbox

@@ -342,3 +342,11 @@ def test_arguments_of_consume_and_writer(feed_without_a_node):
 @pytest.fixture
 def feed_without_a_node():
     return tailrace.connect("tailrace://127.0.0.1:1").feed("orders")
+
+
+async def test_a_second_body_of_a_stage_is_refused_by_name(feed):
+    async with feed.stage() as stage:
+        await stage.put(b"k", b"v")
+        with pytest.raises(RuntimeError, match="this stage was entered before"):
+            await stage.__aenter__()
+        assert (await stage.seal()).rows == 1
