@@ -39,20 +39,28 @@ class AheadFiles:
         self._received = received
         self._files: dict[Partition, AheadFile] = {}
 
-    def load(self, partitions: Iterable[Partition]) -> None:
-        """Reads the files that an earlier start has left; removes those that cannot be used. For the start. OSError."""
+    def load(self, partitions: Iterable[Partition], *, is_alone: bool = False) -> None:
+        """Reads the files that an earlier start has left; removes those that cannot be used. For the start. OSError.
+
+        ``is_alone``: the node follows nobody who could fill the holes, so all of them are removed.
+        """
         disk = self._host.disk
         for partition in partitions:
             path = self._path(partition)
             if not disk.exists(path):
                 continue
             try:
-                self._files[partition] = AheadFile.load(disk, path, partition.feed_id, partition.id)
+                file = AheadFile.load(disk, path, partition.feed_id, partition.id)
             except AheadDamaged as error:
                 log.warning("rows that came ahead are dropped, and come again: %s", error)
                 disk.remove(path)
                 continue
-            self._received.recall(partition)
+            self._received.recall(partition)  # segments that stay unused are removed in time
+            if is_alone:
+                _warn(partition, file.range, "this node leads by itself now, and the rows between are missing")
+                file.remove()
+            else:
+                self._files[partition] = file
 
     def find(self, partition: Partition) -> AheadFile | None:
         """Returns the file of ``partition``; None if there is none."""

@@ -17,8 +17,14 @@ from tests.tailrace_server.replication.made_set import (
 )
 
 import tailrace
+from tailrace.consuming.events import SnapshotEnd, SnapshotStart
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position
 from tailrace_server.config import StorageConfig
+from tailrace_server.manifest.store import AHEAD_NAME
 from tailrace_server.replication.membership import FILE_NAME
+from tailrace_server.runtime.host import Host
+from tailrace_server.upkeep.ahead_file import AheadFile
 
 MODES = ("stream", "segment", "copies")
 
@@ -182,3 +188,17 @@ async def test_a_restored_copy_that_was_alone_follows_the_leader(pair):
     await pair.again()
     await pair.level()
     assert lost_seqs(replica) == [11]
+
+
+async def test_rows_that_came_ahead_are_dropped_by_a_node_that_leads_alone(pair, caplog):
+    replica = pair.replica
+    [partition] = await replica.flush()
+    path = os.path.join(replica.node.storage.store.partition_directory(partition.feed_id, partition.id), AHEAD_NAME)
+    nowhere = Position.at(FailoverLog(), 0)
+    await replica.stop()
+    file = AheadFile.create(Host().disk, path, partition.feed_id, 0, 20, partition.log, bytes(16))
+    file.append([SnapshotStart(0, 21, 25, nowhere, True, 0, False), SnapshotEnd(0, 21, 25, nowhere)])
+    await pair.alone()
+    assert AHEAD_NAME not in os.listdir(os.path.dirname(path))
+    assert "drops seqs 21 to 25, which came ahead of the rows below them: this node leads by itself" in caplog.text
+    assert replica.rows("orders") == numbered(0, 10)
