@@ -336,7 +336,7 @@ class SegmentOffers:
             self._pause(offering)
             return
         self._node.storage.found_damage(error)
-        offering.held = offering.accepted  # it is not kept
+        offering.sent = offering.accepted  # it is not kept
         self._node.storage.broken_transfers.end(offering.stream.partition, offering.target.placement)
         self._connection.rounds.close(offering.stream.id, EndReason.ERROR, str(error))
         self._connection.has_news()
