@@ -18,6 +18,8 @@ from tailrace_server.upkeep.incoming_segments import IncomingSegment
 pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
+# A segment of so many rows is not whole after a cut in its third part: up to six parts may have been sent by then.
+WHOLE = 8
 # A follower that is connected again is offered a segment at once; a pause of the leader would be up to five seconds.
 STORAGE = StorageConfig(pushed_age_s=3_600.0)
 
@@ -47,7 +49,7 @@ class Pair:
 
     async def compact(self):
         """Replaces the segments that are there by one that has more."""
-        await self.write(3)
+        await self.write(5)
         await until(lambda: len(self.source.chain.segments) == 1)
 
     def exists(self, segment):
@@ -126,12 +128,12 @@ def accepted(monkeypatch):
 async def test_connections_shorter_than_a_transfer_beside_compactions_make_progress(pair, monkeypatch):
     offers = accepted(monkeypatch)
     cutting = Cutting(monkeypatch, pair, 3)
-    await pair.write(5)
+    await pair.write(WHOLE)
     for _ in range(4):
         await cutting.came()
         await pair.compact()
         cutting.heal()
-    assert pair.replica.seqs("orders") != [0], "no segment has come although 12 MiB were sent, and one has 5"
+    assert pair.replica.seqs("orders") != [0], "no segment has come although 12 MiB were sent, and one has 8"
     cutting.is_on = False
     await pair.level()
     continued = [(id, offset) for id, offset in offers if offset]
@@ -141,7 +143,7 @@ async def test_connections_shorter_than_a_transfer_beside_compactions_make_progr
 
 async def test_a_transfer_is_continued_though_no_acknowledgement_has_come(pair, monkeypatch):
     cutting, offers = Cutting(monkeypatch, pair, 3), accepted(monkeypatch)
-    await pair.write(5)
+    await pair.write(WHOLE)
     [first] = pair.source.chain.segments
     with monkeypatch.context() as lost:
         lost.setattr(SegmentOffers, "_acknowledged", lambda *args: None)
@@ -157,7 +159,7 @@ async def test_a_transfer_is_continued_though_no_acknowledgement_has_come(pair, 
 
 async def test_a_transfer_without_progress_is_kept_no_longer(pair, monkeypatch):
     cutting = Cutting(monkeypatch, pair, 3)
-    await pair.write(5)
+    await pair.write(WHOLE)
     [first] = pair.source.chain.segments
     await cutting.came()
     [(key, broken)] = pair.storage.broken_transfers._broken.items()
@@ -172,7 +174,7 @@ async def test_a_transfer_without_progress_is_kept_no_longer(pair, monkeypatch):
 
 async def test_a_replaced_segment_goes_when_its_transfer_is_complete(pair, monkeypatch):
     cutting = Cutting(monkeypatch, pair, 3)
-    await pair.write(5)
+    await pair.write(WHOLE)
     [first] = pair.source.chain.segments
     await cutting.came()
     await pair.compact()
@@ -189,7 +191,7 @@ async def test_a_replaced_segment_goes_when_its_transfer_is_complete(pair, monke
 
 async def test_a_replaced_segment_is_kept_for_its_time_only(pair, monkeypatch):
     cutting = Cutting(monkeypatch, pair, 3)
-    await pair.write(5)
+    await pair.write(WHOLE)
     [first] = pair.source.chain.segments
     await cutting.came()
     await pair.compact()
@@ -216,7 +218,7 @@ class Later:
 
 async def test_a_follower_that_has_lost_its_half_gets_the_segment_that_replaced_it(pair, monkeypatch):
     cutting = Cutting(monkeypatch, pair, 3)
-    await pair.write(5)
+    await pair.write(WHOLE)
     [first] = pair.source.chain.segments
     await cutting.came()
     await pair.compact()
@@ -232,7 +234,7 @@ async def test_a_follower_that_has_lost_its_half_gets_the_segment_that_replaced_
 @pytest.mark.parametrize("drop", [False, True])
 async def test_a_segment_is_not_kept_for_a_feed_that_is_dropped(pair, monkeypatch, drop):
     cutting = Cutting(monkeypatch, pair, 3)
-    await pair.write(5)
+    await pair.write(WHOLE)
     partition, storage = pair.source, pair.storage
     await cutting.came()
     [key] = storage.broken_transfers._broken
