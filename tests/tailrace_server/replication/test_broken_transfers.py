@@ -12,6 +12,7 @@ from tailrace.link.address import Address
 from tailrace.wire.push_messages import SegmentAccept
 from tailrace_server.config import StorageConfig
 from tailrace_server.replication.pushed_segments import PushedSegments
+from tailrace_server.serving import segment_offers
 from tailrace_server.serving.segment_offers import SegmentOffers
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
 
@@ -250,3 +251,20 @@ async def test_a_segment_is_not_kept_for_a_feed_that_is_dropped(pair, monkeypatc
         cutting.heal()
         await pair.level()
         await until(lambda: not len(storage.checkpoints))  # the leader hears of it after the follower has the rows
+
+
+async def test_an_offer_over_a_frozen_link_ends_and_is_made_again(pair, monkeypatch):
+    monkeypatch.setattr(segment_offers, "ANSWER_SECONDS_MAX", 0.3)
+    failed, fail = [], SegmentOffers._failed
+
+    def noted(offers, offering, error):
+        failed.append(str(error))
+        fail(offers, offering, error)
+
+    monkeypatch.setattr(SegmentOffers, "_failed", noted)
+    pair.proxy.freeze()
+    await pair.write(5)
+    await until(lambda: failed)
+    assert failed[0] == "a replica has not answered for 0.3 s"
+    pair.proxy.heal()
+    await pair.level()
