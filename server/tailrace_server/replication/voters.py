@@ -1,0 +1,205 @@
+"""The voters of a group, and how they change one at a time. Pure.
+
+    epoch 1  A B C      founded; the disk of the third member is lost, and its new disk D has caught up
+    epoch 2  A B -      the seat of the lost disk is vacant
+    epoch 3  A B D      C, should it come back, is in no seat: its promises and acknowledgements count for nothing
+
+A record is a list of seats, one for each member in the order of the list. A seat has the placement id of a directory,
+or is vacant. A majority is one of the seats, the vacant ones included, so two records that follow each other have no
+two majorities without a common voter.
+
+Ground rules. Rules 2 to 5 have planted bugs in the tests.
+
+1. Only the leader makes records. The leader of a later term writes its term into the record that it goes on with. The
+   later record is the one of the higher term, then of the higher epoch. A member stores each later record that it is
+   told, and counts by the latest one.
+2. A member promises nothing to a candidate whose record is earlier than its own, and tells its own.
+3. A step changes one seat (`why_no_step`).
+4. The leader makes a step only if a majority has stored its record in its term. Otherwise two steps in a row could be
+   unknown to a majority that elects by the first record.
+5. It also waits until a majority of the present voters has all that was at quorum by the record before
+   (`why_not_yet`). Otherwise rows that only the voter that left has acknowledged would be lost with the second step.
+
+The rules are those of MongoDB's reconfiguration without a log. What is rejected: to exchange a disk in one step. The
+majorities {B, C} and {A, D} have no common voter.
+
+Epoch 0 is a set of an earlier version, which has recorded only the directories that founded it. There a member has a
+vote if it says so. Its leader records epoch 1 (`first_record`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tailrace.errors import ProtocolError
+from tailrace.model.failover import SEQ_MAX
+
+ID_BYTES = 16
+VACANT = bytes(ID_BYTES)
+# More members than a set has.
+SEATS_MAX = 101
+
+
+class Voters(NamedTuple):
+    """A record: the term of the leader that wrote it, the epoch, and a placement id or VACANT for each seat."""
+
+    term: int = 0
+    epoch: int = 0
+    seats: tuple[bytes, ...] = ()
+
+    @property
+    def ids(self) -> frozenset[bytes]:
+        """The placement ids of the voters."""
+        return frozenset(self.seats) - {VACANT}
+
+    @property
+    def majority(self) -> int:
+        """The number of voters that decide."""
+        return len(self.seats) // 2 + 1
+
+    def has(self, placement_id: bytes) -> bool:
+        """Returns whether the directory is a voter."""
+        return placement_id != VACANT and placement_id in self.seats
+
+    def is_later(self, than: Voters) -> bool:
+        """Returns whether this record takes the place of the other one."""
+        return (self.term, self.epoch) > (than.term, than.epoch)
+
+    def led_in(self, term: int) -> Voters:
+        """Returns the record that the leader of ``term`` goes on with. Epoch 0 has no term."""
+        assert term >= self.term, "a leader has promised no lower term than that of its record"
+        return self._replace(term=term) if self.epoch else self
+
+    def with_seat(self, seat: int, placement_id: bytes) -> Voters:
+        """Returns the record of the next epoch, in which ``placement_id``, or VACANT, has this seat."""
+        seats = (*self.seats[:seat], placement_id, *self.seats[seat + 1 :])
+        return self._replace(epoch=self.epoch + 1, seats=seats)
+
+    def __str__(self) -> str:
+        told = ", ".join("-" if each == VACANT else each.hex()[:8] for each in self.seats)
+        return f"epoch {self.epoch} ({told})"
+
+
+def counts(voters: Voters, placement_id: bytes, *, says_so: bool) -> bool:
+    """Returns whether promises and acknowledgements of a directory count by this record.
+
+    Args:
+        voters: The latest record that is known.
+        placement_id: Of the directory.
+        says_so: Whether the directory says of itself that it votes. It decides in epoch 0 only.
+    """
+    return voters.has(placement_id) or (not voters.epoch and says_so)
+
+
+def why_no_step(before: Voters, after: Voters) -> str:
+    """Returns why ``after`` must not follow ``before``; "" if any two majorities of them have a common voter."""
+    if after.epoch != before.epoch + 1 or after.term != before.term:
+        return f"{after} of term {after.term} does not follow {before} of term {before.term}"
+    taken = [each for each in after.seats if each != VACANT]
+    if len(taken) != len(set(taken)):
+        return f"{after}: a directory has two seats"
+    if before.majority + after.majority <= len(before.ids | after.ids):
+        return f"{before} and {after} have majorities without a common voter: change one voter at a time"
+    return ""
+
+
+def next_step(voters: Voters, waiting: Mapping[int, bytes]) -> Voters | None:
+    """Returns the next record that seats one of those that wait; None if no step is needed.
+
+    Args:
+        voters: The present record.
+        waiting: By seat, the directory of that member if it has caught up and has no vote. The directory that had the
+            seat before leaves first.
+    """
+    for seat, placement_id in sorted(waiting.items()):
+        if voters.has(placement_id) or placement_id == VACANT:
+            continue
+        return voters.with_seat(seat, placement_id if voters.seats[seat] == VACANT else VACANT)
+    return None
+
+
+class Stored(NamedTuple):
+    """The term that a voter has promised, and the record that it has stored."""
+
+    term: int
+    voters: Voters
+
+
+def why_not_yet(
+    own_id: bytes, term: int, own: Stored, others: Mapping[bytes, Stored], *, is_settled: bool, is_forced: bool
+) -> str:
+    """Returns why the leader of ``term`` must not make another record yet; "" if it may.
+
+    Args:
+        own_id: The leader's placement id.
+        term: In which it leads.
+        own: What it has stored itself.
+        others: What the other members have answered, by placement id.
+        is_settled: Whether a majority of the present voters has acknowledged, in this term, all that was at quorum
+            when this record was made.
+        is_forced: Whether an operator made it lead without a majority, and has given up the voters that are missing.
+    """
+    if own.term != term or own.voters.term != term:
+        return f"{own.voters} is of term {own.voters.term}, and this node leads in term {term}"
+    stored = {own_id, *(id for id, told in others.items() if told == own)} & own.voters.ids
+    if is_forced:
+        return ""
+    if len(stored) < own.voters.majority:
+        return f"{len(stored)} of {own.voters.majority} voters are known to have stored {own.voters}"
+    return "" if is_settled else f"a majority of {own.voters} has not acknowledged all earlier rows yet"
+
+
+class Claim(NamedTuple):
+    """The answer of a member of a set in epoch 0: its directory, and whether that says that it votes."""
+
+    placement_id: bytes
+    votes: bool
+
+
+def first_record(term: int, founders: Iterable[bytes], members: Sequence[Claim | None]) -> Voters | None:
+    """Returns the first record of a set of an earlier version; None if too few voters answer.
+
+    Args:
+        term: In which this node leads, by a majority of those that said that they vote.
+        founders: The directories that the set began with.
+        members: The answers of all members in the order of the list, None without an answer. A silent one gets its
+            seat when it comes back and has caught up.
+    """
+    known = set(founders)
+    seats = [each.placement_id if each and (each.votes or each.placement_id in known) else VACANT for each in members]
+    found = Voters(term, 1, tuple(seats))
+    return found if len(found.ids) >= found.majority else None
+
+
+def voters_to_json(voters: Voters) -> dict[str, Any]:
+    """Returns a record as it stands in messages and files."""
+    seats = ["" if each == VACANT else each.hex() for each in voters.seats]
+    return {"term": voters.term, "epoch": voters.epoch, "seats": seats}
+
+
+def voters_from_json(value: Any) -> Voters:
+    """Returns the reverse of ``voters_to_json``. Raises ValueError."""
+    try:
+        term, epoch = value["term"], value["epoch"]
+        seats = tuple(bytes.fromhex(text) if text else VACANT for text in value["seats"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{value!r:.100} are no voters: {error!r}") from None
+    if not all(type(number) is int and 0 <= number <= SEQ_MAX for number in (term, epoch)):
+        raise ValueError(f"{term!r:.100}, {epoch!r:.100} are no term and epoch")
+    found = Voters(term, epoch, seats)
+    if any(len(each) != ID_BYTES for each in seats) or len(seats) > SEATS_MAX:
+        raise ValueError(f"the seats {value['seats']!r:.100} cannot be read")
+    if len(found.ids) != len([each for each in seats if each != VACANT]):
+        raise ValueError(f"{found}: a directory has two seats")
+    return found
+
+
+def voters_field(value: Mapping[str, Any], what: str) -> Voters | None:
+    """Returns the member ``voters`` of a message; None if an earlier version has sent it. Raises ProtocolError."""
+    if value.get("voters") is None:
+        return None
+    try:
+        return voters_from_json(value["voters"])
+    except ValueError as error:
+        raise ProtocolError(f"{what}: {error}") from None

@@ -1,0 +1,183 @@
+"""Voters by epoch: the decisions alone, and in a model of a set whose disks are replaced and come back."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tailrace_server.replication.voters_model import ALL_RULES, BUGS, Lost, Model, walk
+
+from tailrace.errors import ProtocolError
+from tailrace_server.replication.voters import (
+    VACANT,
+    Claim,
+    Stored,
+    Voters,
+    counts,
+    first_record,
+    next_step,
+    voters_field,
+    voters_from_json,
+    voters_to_json,
+    why_no_step,
+    why_not_yet,
+)
+
+A, B, C, D = (letter * 16 for letter in (b"a", b"b", b"c", b"d"))
+RECORD = Voters(3, 4, (A, B, C))
+# Seeds of walks that find each planted bug, with the number of seats; chosen of 1,500.
+SEEDS = {
+    "a candidate with an earlier record gets promises": (3, 38),
+    "a disk is exchanged in one step": (3, 2),
+    "the next step does not wait until a majority has stored the last": (3, 72),
+    "every directory counts": (3, 7),
+}
+
+
+@st.composite
+def records(draw):
+    ids = draw(st.lists(st.integers(1, 6), min_size=2, max_size=5, unique=True))
+    vacant = draw(st.sets(st.sampled_from(range(len(ids)))))
+    seats = tuple(VACANT if seat in vacant else bytes([id]) * 16 for seat, id in enumerate(ids))
+    return Voters(draw(st.integers(0, 9)), draw(st.integers(0, 9)), seats)
+
+
+def majorities(voters):
+    return [set(chosen) for chosen in itertools.combinations(sorted(voters.ids), voters.majority)]
+
+
+@given(records(), records())
+def test_majorities_of_records_that_follow_each_other_have_a_common_voter(before, other):
+    after = before._replace(epoch=before.epoch + 1, seats=other.seats)
+    if not why_no_step(before, after):
+        assert all(one & two for one in majorities(before) for two in majorities(after))
+
+
+@given(records(), st.dictionaries(st.integers(0, 1), st.sampled_from([bytes([id]) * 16 for id in range(9)])))
+def test_each_step_may_follow_and_ends_with_those_that_waited(voters, waiting):
+    steps = 0
+    while (after := next_step(voters, waiting)) is not None:
+        assert not why_no_step(voters, after)
+        voters, steps = after, steps + 1
+        assert steps <= 4
+    assert all(id == VACANT or voters.has(id) for id in waiting.values())
+
+
+def test_two_disks_at_once_are_no_step():
+    assert "one voter at a time" in why_no_step(RECORD, RECORD._replace(epoch=5, seats=(A, B, D)))
+    assert "two seats" in why_no_step(RECORD, RECORD._replace(epoch=5, seats=(A, B, B)))
+    assert "does not follow" in why_no_step(RECORD, RECORD._replace(epoch=6))
+
+
+@given(records())
+def test_a_record_survives_files_and_messages(voters):
+    assert voters_from_json(voters_to_json(voters)) == voters
+    assert voters_field({"voters": voters_to_json(voters)}, "X") == voters
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        "voters",
+        {"term": 1, "epoch": 1},
+        {"term": -1, "epoch": 1, "seats": []},
+        {"term": 1, "epoch": True, "seats": []},
+        {"term": 1, "epoch": 1, "seats": ["ab"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex(), A.hex()]},
+        {"term": 1, "epoch": 1, "seats": [1]},
+        {"term": 1, "epoch": 1, "seats": [""] * 102},
+    ],
+)
+def test_other_values_are_refused(value):
+    with pytest.raises(ProtocolError, match="X: "):
+        voters_field({"voters": value}, "X")
+
+
+def test_an_earlier_version_tells_no_voters():
+    assert voters_field({}, "X") is None
+
+
+def test_a_directory_counts_by_its_seat_and_in_epoch_0_by_its_word():
+    assert counts(RECORD, A, says_so=False)
+    assert not counts(RECORD, D, says_so=True)
+    assert not counts(RECORD.with_seat(0, VACANT), VACANT, says_so=True)
+    unrecorded = Voters(0, 0, (A,))
+    assert counts(unrecorded, A, says_so=False)
+    assert counts(unrecorded, D, says_so=True)
+    assert not counts(unrecorded, D, says_so=False)
+
+
+def test_the_later_record_is_of_the_higher_term_then_of_the_higher_epoch():
+    assert RECORD.led_in(5).is_later(RECORD.with_seat(0, D))
+    assert RECORD.with_seat(0, D).is_later(RECORD)
+    assert not RECORD.is_later(RECORD)
+    assert Voters(0, 0, (A,)).led_in(5) == Voters(0, 0, (A,))
+
+
+def test_a_step_waits_until_a_majority_has_stored_the_record_in_this_term():
+    own, other = Stored(3, RECORD), Stored(3, RECORD)
+
+    def why(others, own=own, term=3, **changed):
+        return why_not_yet(A, term, own, others, **{"is_settled": True, "is_forced": False, **changed})
+
+    assert "1 of 2" in why({})
+    assert "1 of 2" in why({D: other})
+    assert "1 of 2" in why({B: other._replace(term=4)})
+    assert "1 of 2" in why({B: other._replace(voters=RECORD.with_seat(2, VACANT))})
+    assert not why({B: other})
+    assert not why({}, is_forced=True)
+    assert "has not acknowledged" in why({B: other}, is_settled=False)
+    assert "leads in term 4" in why({B: other}, term=4)
+    assert "leads in term 3" in why({B: other}, own=Stored(4, RECORD))
+
+
+def test_a_set_of_an_earlier_version_records_those_that_vote_and_answer():
+    members = [Claim(A, True), Claim(B, False), None]
+    assert first_record(7, (), members) is None
+    assert first_record(7, (B,), members) == Voters(7, 1, (A, B, VACANT))
+
+
+@pytest.mark.parametrize("seats", [3, 4, 5])
+def test_no_walk_loses_an_acknowledged_row(seats):
+    done = [walk(seats, seed) for seed in range(60)]
+    assert sum(model.changes for model in done) > 20
+    assert sum(len(model.acknowledged) for model in done) > 100
+
+
+@pytest.mark.parametrize("bug", SEEDS)
+def test_each_planted_bug_loses_one(bug):
+    seats, seed = SEEDS[bug]
+    walk(seats, seed)
+    with pytest.raises(Lost):
+        walk(seats, seed, BUGS[bug])
+
+
+def exchanged(rules):
+    """Elects without two of five members, after the fifth one was exchanged for a disk that lacks a row at quorum."""
+    model = Model(5, 0, rules)
+    leader, second, third, fourth, fifth = model.running
+    model.stand(leader, 2, model.running[1:])
+    new = model._directory()
+    for other in (second, third, fourth, fifth, new):
+        other.promise(2)
+        other.learn(leader.voters)
+        other.rows, leader.acked[other.id] = leader.rows, 1
+    model.write()
+    for other in (second, fifth):
+        other.rows, leader.acked[other.id] = leader.rows, 2
+    model._acknowledge(leader)
+    assert len(model.acknowledged) == 2
+    model.running[4] = new
+    for _ in range(2):
+        model.change()
+        for other in (third, fourth, new):
+            other.learn(leader.voters)
+    model.stand(third, 3, [fourth, new])
+    return model
+
+
+def test_a_second_step_waits_for_the_rows_of_the_voter_that_left():
+    assert exchanged(ALL_RULES).changes == 1
+    with pytest.raises(Lost):
+        exchanged(BUGS["the next step does not wait for the rows of the voter that left"])

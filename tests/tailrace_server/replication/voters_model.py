@@ -1,0 +1,215 @@
+"""A model of a set whose disks are replaced and come back, with the decisions of ``voters.py``.
+
+Directories hold rows, promises and records. Steps come in any order: elections with some of the members, writes,
+acknowledgements, records that are told, disks that are exchanged and put back, changes of a voter. A row is
+acknowledged once a majority of the leader's record holds it. `Lost` is raised if a leader lacks an acknowledged row.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+
+from tailrace_server.replication.voters import Stored, Voters, next_step, why_no_step, why_not_yet
+
+NOTHING = Voters()
+
+
+class Lost(AssertionError):
+    """An acknowledged row is lost."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of voters.py; a planted bug switches one of them off."""
+
+    refuses_earlier_records: bool = True
+    changes_one_seat: bool = True
+    waits_until_stored: bool = True
+    waits_until_settled: bool = True
+    counts_voters_only: bool = True
+
+
+ALL_RULES = Rules()
+BUGS = {
+    "a candidate with an earlier record gets promises": replace(Rules(), refuses_earlier_records=False),
+    "a disk is exchanged in one step": replace(Rules(), changes_one_seat=False),
+    "the next step does not wait until a majority has stored the last": replace(Rules(), waits_until_stored=False),
+    "the next step does not wait for the rows of the voter that left": replace(Rules(), waits_until_settled=False),
+    "every directory counts": replace(Rules(), counts_voters_only=False),
+}
+
+
+@dataclass
+class Directory:
+    """The state of a directory; ``rows`` are (term, number). ``leads``: the term in which it leads, else 0."""
+
+    id: bytes
+    voters: Voters = NOTHING
+    promised: int = 0
+    rows: tuple = ()
+    leads: int = 0
+    acked: dict = field(default_factory=dict)  # the rows that others have acknowledged, in the present term
+    began: int = 0  # the rows with which it began to lead: a directory that has them has caught up
+    settled: int = 0  # the rows that a majority has to have before the next step
+
+    def learn(self, voters):
+        """Stores a later record."""
+        if voters.is_later(self.voters):
+            self.voters = voters
+
+    def promise(self, term):
+        """Promises a term, and leads in no lower one."""
+        if term > self.promised:
+            self.promised, self.leads = term, 0
+
+
+class Model:
+    """A set, and what it has acknowledged."""
+
+    def __init__(self, seats, seed, rules=ALL_RULES):
+        self.random = random.Random(seed)
+        self.rules = rules
+        self.made = 0
+        self.running = [self._directory() for _ in range(seats)]
+        self.away = [[] for _ in range(seats)]
+        founded = Voters(1, 1, tuple(each.id for each in self.running))
+        for each in self.running:
+            each.voters = founded
+        self.acknowledged = ()
+        self.changes = self.elections = 0
+        self.written = 0
+
+    def _directory(self):
+        self.made += 1
+        return Directory(self.made.to_bytes(16, "big"))
+
+    def step(self):
+        """Does one step, whichever is possible."""
+        chosen = self.random.choices(
+            (self.elect, self.write, self.follow, self.tell, self.swap, self.change), (2, 4, 16, 3, 2, 10)
+        )[0]
+        chosen()
+
+    def elect(self):
+        """Lets a directory stand, asking some of the others."""
+        own = self.random.choice(self.running)
+        term = own.promised + 1 if self.random.random() < 0.5 else max(each.promised for each in self.running) + 1
+        self.stand(own, term, [each for each in self.running if each is not own and self.random.random() < 0.6])
+
+    def stand(self, own, term, others):
+        """Lets a directory ask these others to promise ``term``."""
+        if not own.voters.has(own.id):
+            return
+        own.promise(term)
+        promised = [own]
+        for other in others:
+            if other.promised >= term:
+                continue
+            if self.rules.refuses_earlier_records and other.voters.is_later(own.voters):
+                continue
+            other.promise(term)
+            other.learn(own.voters)
+            promised.append(other)
+        voters = [each for each in promised if own.voters.has(each.id) or not self.rules.counts_voters_only]
+        if len(voters) < own.voters.majority:
+            return
+        best = max(voters, key=lambda each: (each.rows[-1][0] if each.rows else 0, len(each.rows)))
+        own.rows, own.leads, own.acked = (*best.rows, (term, 0)), term, {}
+        own.began = own.settled = len(own.rows)
+        own.voters = own.voters.led_in(term)
+        self.elections += 1
+        if best.rows[: len(self.acknowledged)] != self.acknowledged:
+            raise Lost(f"the leader of term {term} has {best.rows}, and {self.acknowledged} was acknowledged")
+
+    def leaders(self):
+        """Returns the directories that lead: several, if some have not heard of a later term."""
+        return [each for each in self.running if each.leads]
+
+    def write(self):
+        """Lets a leader accept a row."""
+        for own in self.leaders()[:1] if self.random.random() < 0.5 else self.leaders():
+            self.written += 1
+            own.rows = (*own.rows, (own.leads, self.written))
+
+    def follow(self):
+        """Lets a directory copy the rows of a leader, or some of them, and acknowledge them."""
+        for own in self.leaders():
+            other = self.random.choice(self.running)
+            if other is own or other.promised > own.leads:
+                continue
+            other.promise(own.leads)
+            if self.random.random() < 0.7:
+                other.learn(own.voters)
+            other.rows = own.rows
+            own.acked[other.id] = len(own.rows)
+            self._acknowledge(own)
+
+    def _holding(self, own):
+        counted = own.voters.ids if self.rules.counts_voters_only else own.acked.keys() | own.voters.ids
+        seqs = sorted((own.acked.get(id, 0) for id in counted - {own.id}), reverse=True)
+        seqs = [len(own.rows), *seqs] if own.id in own.voters.ids else seqs
+        return seqs[own.voters.majority - 1] if len(seqs) >= own.voters.majority else 0
+
+    def _acknowledge(self, own):
+        held = own.rows[: self._holding(own)]
+        if not held or held[-1][0] != own.leads:
+            return
+        short, long = sorted((held, self.acknowledged), key=len)
+        if long[: len(short)] != short:
+            raise Lost(f"{held} and {self.acknowledged} were acknowledged")
+        self.acknowledged = long
+
+    def tell(self):
+        """Lets a member tell its record to another one."""
+        told, other = self.random.sample(self.running, 2)
+        other.learn(told.voters)
+
+    def swap(self):
+        """Gives a member an empty disk, or one that it had before. The set mostly keeps a majority of its voters."""
+        seat = self.random.randrange(len(self.running))
+        latest = max((each.voters for each in self.running), key=lambda voters: (voters.term, voters.epoch))
+        here = latest.ids & {each.id for each in self.running if each is not self.running[seat]}
+        if len(here) < latest.majority and not (self.away[seat] and self.random.random() < 0.5):
+            return
+        if self.random.random() < 0.5 or not self.away[seat]:
+            found = self._directory()
+        else:
+            found = self.away[seat].pop(self.random.randrange(len(self.away[seat])))
+        self.running[seat].leads = 0
+        self.away[seat].append(self.running[seat])
+        self.running[seat] = found
+
+    def change(self):
+        """Lets a leader change a voter, if one waits."""
+        for own in self.leaders():
+            complete = {id for id, seq in own.acked.items() if seq >= own.began}
+            waiting = {seat: each.id for seat, each in enumerate(self.running) if each.id in complete}
+            others = {each.id: Stored(each.promised, each.voters) for each in self.running if each is not own}
+            stored = Stored(own.promised, own.voters)
+            is_settled = self._holding(own) >= own.settled
+            why = why_not_yet(
+                own.id,
+                own.leads,
+                stored,
+                others,
+                is_settled=is_settled or not self.rules.waits_until_settled,
+                is_forced=is_settled and not self.rules.waits_until_stored,
+            )
+            after = None if why else next_step(own.voters, waiting)
+            if after is None:
+                continue
+            if not self.rules.changes_one_seat:
+                seat = next(seat for seat, id in enumerate(after.seats) if id != own.voters.seats[seat])
+                after = own.voters.with_seat(seat, waiting[seat])
+            else:
+                assert not why_no_step(own.voters, after)
+            own.voters, own.settled = after, len(own.rows)
+            self.changes += 1
+            assert len(after.seats) == len(self.running)
+
+
+def walk(seats, seed, rules=ALL_RULES, steps=400):
+    """Returns a model after a walk. Raises Lost."""
+    model = Model(seats, seed, rules)
+    for _ in range(steps):
+        model.step()
+    return model
