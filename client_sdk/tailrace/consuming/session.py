@@ -423,6 +423,8 @@ class ConsumerSession:
         asked: dict[str, Any] = {"name": self._subscription.feed}
         if self._subscription.replica is not None:
             asked["replica"] = True
+        if self.feed_id is None and self._subscription.until == "now" and self._subscription.state == "leader":
+            asked["leader"] = True  # the end is fixed by it: a leader that was deposed does not know all rows
         self._out.append(encode_json(Opcode.PARTITIONS, asked, _MAP_ID))
 
     def _on_result(self, frame: Frame) -> Queued | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tailrace.errors import UnknownFeed, VersionLost
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model.failover import ENTRIES_MAX
 from tailrace.model.hashing import key_hash
 from tailrace.requests.batch import check_key
 from tailrace.requests.batching import Batching
@@ -24,8 +24,7 @@ from tailrace.requests.changes import (
 )
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, WriteBlock, WriteBlocks
-from tailrace.requests.replies import PartitionMap, has_come_to, partition_infos, partition_map, resolved
-from tailrace.requests.session import RequestSession
+from tailrace.requests.replies import PartitionMap, has_come_to, may_come_to, partition_infos, partition_map, resolved
 from tailrace.requests.staging import Published, PublishSteps, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -69,6 +68,11 @@ class FeedCore:
     @property
     def _partitions_call(self) -> Call:
         return Call(Opcode.PARTITIONS, {"name": self.name})
+
+    @property
+    def _leaders_partitions_call(self) -> Call:
+        """The map of the leader, which a majority has confirmed meanwhile: it has all that was acknowledged before."""
+        return Call(Opcode.PARTITIONS, {"name": self.name, "leader": True})
 
     # Writing
 
@@ -278,21 +282,28 @@ class FeedCore:
         Args:
             key: 1 to 4,096 bytes.
             level: "memory", "disk" or "quorum": the level that a version must have reached to be returned.
-            at_least: A version of any key of the same partition. A follower waits until it has this version.
+            at_least: A version of any key of the same partition. A follower waits until it has this version, and a
+                leader that does not know it answers only if a majority confirms that it leads.
 
         Returns:
             The value with its version, or None if the key does not exist.
 
         Raises:
-            VersionLost: The branch of ``at_least`` ended below it. Only the leader's history can tell, so it is asked.
+            VersionLost: The leader's history does not have ``at_least``: a failover has lost it, or its branch is
+                older than the 25 newest ones.
             ValueError: ``at_least`` belongs to another partition, or the level does not exist.
             UnknownFeed: The feed does not exist.
             Retryable: No answer came in time.
         """
-        if at_least is not None:
-            yield from self._wait_for_version(key, at_least)
-        items = yield from self.get_many([key], level)
-        return items[0]
+        session = self._client.session
+        while True:
+            connection = session.connections
+            if at_least is not None:
+                yield from self._wait_for_version(key, at_least)
+            items = yield from self.get_many([key], level)
+            # After a loss of the connection another node may have answered, which need not have come as far.
+            if at_least is None or session.connections == connection:
+                return items[0]
 
     def get_many(self, keys: Iterable[bytes], level: str) -> Plan[list[Item | None]]:
         """Returns the current values of many keys.
@@ -325,26 +336,27 @@ class FeedCore:
         for tries in itertools.count(1):
             value = yield self._partitions_call
             partition_of(key, key_hash(key), resolved(value).partitions, version)
-            try:
-                if has_come_to(value, version) or not self._client.reads_followers:
-                    return
-            except VersionLost:
-                if not self._client.reads_followers:
-                    raise
-                # The leader raises VersionLost as well, unless only the history of this follower is behind.
-                yield AskLeader(lambda leader: self._require_not_lost(key, version, leader))
+            if has_come_to(value, version):
+                return
+            if not self._client.reads_followers:
+                # A leader that was deposed does not know all that its successor has acknowledged, and may not know yet
+                # that it was deposed.
+                yield from self._require_at_leader(version)
+                return
+            if not may_come_to(value, version):
+                # Only the leader knows whether the version is lost, or the history of this follower is behind.
+                yield AskLeader(lambda _: self._require_at_leader(version))
             pause_s = backoff_seconds(tries, self._client.source.random)
             yield Pause(pause_s, f"the node has not come to {version}")
 
-    def _require_not_lost(self, key: bytes, version: Version, leader: RequestSession) -> Plan[None]:
-        """Asks the leader, and a majority if there is a set. Raises VersionLost, Unreachable."""
-        value: dict[str, Any] = yield self._partitions_call
-        try:
-            has_come_to(value, version)
-        except VersionLost:
-            if leader.offers(Level.QUORUM):  # a leader that was deposed may not know it, and waits here
-                yield LookUp(resolved(value).feed_id, Level.QUORUM, [key])
-            raise
+    def _require_at_leader(self, version: Version) -> Plan[None]:
+        """Asks a leader that a majority confirms. Raises VersionLost if it does not have ``version``, Unreachable."""
+        value = yield self._leaders_partitions_call
+        if not has_come_to(value, version):
+            raise VersionLost(
+                f"{version} is not in the history of partition {version.partition}: a failover has lost it, or it is "
+                f"older than the {ENTRIES_MAX} newest branches. Read the key without `at_least`"
+            )
 
     def partitions(self) -> Plan[list[PartitionInfo]]:
         """Lists the partitions of the feed.
@@ -359,5 +371,9 @@ class FeedCore:
         return partition_infos((yield self._partitions_call))
 
     def partition_map(self) -> Plan[PartitionMap]:
-        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
-        return partition_map((yield self._partitions_call))
+        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed.
+
+        A leader that is asked has everything that was acknowledged before the call.
+        """
+        reads_followers = self._client.reads_followers
+        return partition_map((yield self._partitions_call if reads_followers else self._leaders_partitions_call))

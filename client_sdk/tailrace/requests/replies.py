@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from tailrace.errors import ProtocolError, TailraceError, UnknownFeed, VersionLost
+from tailrace.errors import ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
 from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.model.position import PARTITION_MAX
@@ -75,12 +75,15 @@ def failover_log(value: dict[str, Any], partition: int) -> FailoverLog:
 
 
 def has_come_to(value: dict[str, Any], version: Version) -> bool:
-    """Tells whether the node of this partition map has ``version``. Raises VersionLost if no node will ever have it."""
+    """Tells whether the node of this partition map has ``version``."""
     log = failover_log(value, version.partition)
-    if log.has_ended_below(version.branch, version.seq):
-        raise VersionLost(f"{version} is of a branch that has ended below it")
     high_seq: int = seq_field(value["partitions"][version.partition], "high_seq", "the partition map")
     return bool(log) and high_seq >= version.seq and log.branch_at(version.seq) == version.branch
+
+
+def may_come_to(value: dict[str, Any], version: Version) -> bool:
+    """Tells whether the history of this partition map has ``version``, or can still get it."""
+    return failover_log(value, version.partition).may_have(version.branch, version.seq)
 
 
 def partition_info(value: dict[str, Any]) -> PartitionInfo:

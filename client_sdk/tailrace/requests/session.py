@@ -83,6 +83,7 @@ class RequestSession:
         self._misplaced: NotLeader | None = None  # an answer that names another node to ask
         self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
         self._link = Link.DOWN
+        self.connections = 0  # that were made
         self._out: list[bytes | memoryview] = []
         self._next_id = self._first_id = 1  # of the next request, and of the first of this connection
         self._requests: dict[Request, None] = {}  # without an answer, in order
@@ -113,6 +114,7 @@ class RequestSession:
 
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
+        self.connections += 1
         self._first_id = self._next_id
         self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
         self._parts.have_come = False

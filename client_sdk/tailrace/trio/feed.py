@@ -170,8 +170,9 @@ class Feed:
         Args:
             since: The beginning of the stream. "beginning"; "now", which is fixed on entering; stored positions; or an
                 aware datetime. From a time on, only mutations that the node stamped then or later are delivered.
-            until: The end of the stream. None: it has no end. "now": everything that exists on entering. Positions; or
-                an aware datetime, which ends the stream when everything stamped before it was delivered.
+            until: The end of the stream. None: it has no end. "now": everything that exists on entering; in a set a
+                majority confirms the leader first. Positions; or an aware datetime, which ends the stream when
+                everything stamped before it was delivered.
             partitions: Only these partitions. Default: all.
             visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
             key_prefix: Only mutations whose key begins with these bytes.

@@ -99,15 +99,20 @@ class Answers:
         self.until(leadership.confirm, partial(self._waited, data, id))
 
     def add_confirmed(
-        self, leaderships: Sequence[Leadership], needs: Sequence[tuple[Partition, int]], data: bytes, id: int
+        self,
+        leaderships: Sequence[Leadership],
+        needs: Sequence[tuple[Partition, int]],
+        data: bytes,
+        id: int,
+        level: Level = Level.QUORUM,
     ) -> None:
-        """Queues an answer once majorities have said that this node leads, and these seqs are at quorum."""
+        """Queues an answer once majorities have said that this node leads, and these seqs are at ``level``."""
         self.held_bytes += len(data)
 
         def confirmed(error: TailraceError | None) -> None:
             self.held_bytes -= len(data)
             if error is None:
-                self.add_at(Level.QUORUM, needs, data, id)
+                self.add_at(level, needs, data, id)
             else:
                 self.add_error(error, id)
 

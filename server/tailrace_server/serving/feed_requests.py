@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tailrace.errors import FeedExists, ProtocolError, UnknownFeed
-from tailrace.model import FEED_ID_BYTES
-from tailrace.wire.bodies import decode_json, encode_json, hex_field
+from tailrace.model import FEED_ID_BYTES, Level
+from tailrace.wire.bodies import decode_json, encode_json, field, hex_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.feeds.feed import info_to_json, mode_of_request
+from tailrace_server.feeds.feed import Feed, info_to_json, mode_of_request
+from tailrace_server.replication.role import Role
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.status import partition_map
 
@@ -77,7 +79,40 @@ def _on_partitions(connection: Connection, frame: Frame) -> None:
             raise
         connection.answers.add_error(error, frame.id)  # at once: a majority may need the replica to be heard
         return
-    connection.answers.add(encode_json(Opcode.RESULT, partition_map(node, feed), frame.id))
+    if value.get("leader") is True:
+        _answer_as_leader(connection, feed, _level_of_map(value), frame.id)
+    else:
+        connection.answers.add(encode_json(Opcode.RESULT, partition_map(node, feed), frame.id))
+
+
+def _answer_as_leader(connection: Connection, feed: Feed, level: Level, id: int) -> None:
+    """Answers with the present map once majorities say that this node leads, and its newest rows are at ``level``.
+
+    So the map has every row of the partitions that this node leads, if any node acknowledged it before the request.
+    Raises NotLeader if it leads none of them, NotDurable, Forbidden.
+    """
+    node = connection.node
+    all_of_feed = node.leaderships.of_partitions(feed.partitions)
+    leaderships = [leadership for leadership in all_of_feed if leadership.role is Role.LEADER]
+    if not leaderships:
+        raise all_of_feed[0].not_leader()
+    if level == Level.QUORUM:
+        feed.require_quorum()
+        for leadership in leaderships:
+            leadership.require_set()
+    data = encode_json(Opcode.RESULT, partition_map(node, feed), id)
+    led = [partition for partition in feed.partitions if node.leaderships.of_partition(partition) in leaderships]
+    needs = [(partition, partition.high_seq) for partition in led]
+    connection.answers.add_confirmed(leaderships, needs, data, id, level)
+
+
+def _level_of_map(value: dict[str, Any]) -> Level:
+    """Returns the level that the rows of a partition map have to reach. Raises ProtocolError if it does not exist."""
+    text = field(value, "level", str, "PARTITIONS", "memory")
+    level = next((level for level in Level if level.name.lower() == text), None)
+    if level is None:
+        raise ProtocolError(f"PARTITIONS: field 'level' is {text!r:.60}; it is memory, disk or quorum")
+    return level
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

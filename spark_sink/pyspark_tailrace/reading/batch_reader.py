@@ -39,7 +39,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the tasks. Raises UnknownFeed, also for an unknown partition, Unreachable, ..."""
         with contextlib.closing(FeedClient(self._options)) as node:
-            feed = node.feed()
+            feed = node.confirmed_feed()
             starts, ends, trimmed = node.starting(feed), node.ending(feed), node.kept_since(feed)
             ranges = [
                 self._range(id, feed, starts.get(id, NOTHING), ends.get(id, NOTHING), trimmed[id])

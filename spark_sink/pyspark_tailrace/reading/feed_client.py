@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
@@ -69,6 +70,18 @@ class FeedClient:
             self._client.close()
             self._client = None
 
+    def confirmed_feed(self) -> FeedState:
+        """Returns the feed's state with everything that was acknowledged before the call.
+
+        A majority has to confirm the leader of a set: one that was deposed does not know what its successor has
+        acknowledged. Raises UnknownFeed, Unreachable.
+        """
+        client, level = self._connected(), self._options.level.name.lower()
+        asked = {"name": self._options.feed, "leader": True, "level": level}
+        value = client.call(Opcode.PARTITIONS, asked, client.deadline(None))
+        # All mutations up to ``high_seq`` had come to the level before the node answered.
+        return self._state(value, {partition["id"]: partition["high_seq"] for partition in value["partitions"]})
+
     def feed(self, *, fresh: bool = True) -> FeedState:
         """Returns the feed's state; unless ``fresh``, a recent one will do. Raises UnknownFeed, Unreachable."""
         begin = time.monotonic()
@@ -77,22 +90,28 @@ class FeedClient:
         client = self._connected()
         value = client.call(Opcode.PARTITIONS, {"name": self._options.feed}, client.deadline(None))
         feed_id = bytes.fromhex(value["feed"]["feed_id"])
-        partitions = {}
+        shown = {}
         for partition in value["partitions"]:
-            log = failover_log(value, partition["id"])
-            high_seq, durable_seq = partition["high_seq"], partition["durable_seq"]
-            level = self._options.level
-            shown = high_seq if level is Level.MEMORY else durable_seq
+            level, id = self._options.level, partition["id"]
+            shown[id] = partition["high_seq" if level is Level.MEMORY else "durable_seq"]
             if level is Level.QUORUM:
-                shown = self._answer(feed_id, partition["id"]).visible_seq
-            # Older nodes do not tell of their segments.
-            segments = (partition.get(name, 0) for name in ("flushed_seq", "trim_seq", "segment_bytes"))
-            partitions[partition["id"]] = PartitionState(log, high_seq, shown, *segments)
-        is_history = value["feed"]["retention"] == "history"
-        self._feed = FeedState(client.cluster_id, feed_id, is_history, partitions)
+                shown[id] = self._answer(feed_id, id).visible_seq
+        self._feed = self._state(value, shown)
         end = time.monotonic()
         self._good_until = end + (end - begin) / ASKING_PART
         return self._feed
+
+    def _state(self, value: dict[str, Any], shown: Mapping[int, int]) -> FeedState:
+        """Returns the state that a partition map tells, if each partition shows its seq of ``shown``."""
+        partitions = {}
+        for partition in value["partitions"]:
+            id = partition["id"]
+            # Older nodes do not tell of their segments.
+            segments = (partition.get(name, 0) for name in ("flushed_seq", "trim_seq", "segment_bytes"))
+            partitions[id] = PartitionState(failover_log(value, id), partition["high_seq"], shown[id], *segments)
+        is_history = value["feed"]["retention"] == "history"
+        feed_id = bytes.fromhex(value["feed"]["feed_id"])
+        return FeedState(self._connected().cluster_id, feed_id, is_history, partitions)
 
     def kept_since(self, feed: FeedState) -> dict[int, int]:
         """Returns the seq up to which each partition of a history has been trimmed."""

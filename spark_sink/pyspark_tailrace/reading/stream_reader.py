@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Sets the query's end to the present end of the feed; in a compact feed a snapshot may end above it."""
-        self._target = self._node.feed().shown
+        self._target = self._node.confirmed_feed().shown
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, str]:
         """Returns the end of the next micro-batch after ``start``, within ``limit``; ``start`` if nothing is new."""

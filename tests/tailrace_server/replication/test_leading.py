@@ -17,6 +17,7 @@ from tests.tailrace_server.replication.replicas import (
 from tailrace.block import Block
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, UnknownFeed, VersionConflict
 from tailrace.model import EndReason, Level
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
@@ -554,6 +555,48 @@ async def test_a_replica_hears_at_once_that_there_is_no_such_feed(greeted):
     assert StreamEnd.decode(frame.body).reason is EndReason.FEED_DROPPED
     frame = await greeted.ask(Opcode.PARTITIONS, b'{"name": "new", "replica": true}')
     assert type(decode_error(frame.body)) is UnknownFeed
+
+
+def ask_the_leader(level="memory", id=5):
+    return encode_json(Opcode.PARTITIONS, {"name": "orders", "leader": True, "level": level}, id)
+
+
+@pytest.mark.parametrize("level", ["memory", "disk", "quorum"])
+async def test_a_map_of_the_leader_comes_once_a_majority_says_who_leads(greeted, replicas, feed_id, partition, level):
+    """And once its rows have the level. It is the map of the moment of the request."""
+    await replicas[0].follow_feeds()
+    await replicas[0].follow(feed_id)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    before = partition.high_seq
+    await greeted.send(ask_the_leader(level, 6))
+    number = decode_number((await replicas[0].until(Opcode.LEADER_CHECK)).body, "")
+    await nothing_yet(greeted)
+    await replicas[0].confirm(number)
+    if level == "quorum":
+        await replicas[0].handled()
+        await nothing_yet(greeted)
+        await replicas[0].acknowledge(partition)
+    found = json.loads(bytes((await answers(greeted, 6)).body))
+    assert found["partitions"][PARTITION]["high_seq"] == before
+
+
+async def test_a_map_of_the_leader_that_steps_down(greeted, replicas, running, feed_id):
+    await greeted.send(ask_the_leader())
+    await nothing_yet(greeted)
+    running.node.leaderships.system.step_down(2)
+    assert type(await greeted.error(5)) is NotLeader
+    await greeted.send(ask_the_leader())
+    assert type(await greeted.error(5)) is NotLeader
+    assert (await greeted.ask(Opcode.PARTITIONS, b'{"name": "orders"}')).opcode is Opcode.RESULT, (
+        "any node may be asked"
+    )
+
+
+async def test_a_map_at_a_level_that_does_not_exist(greeted, feed_id):
+    await greeted.send(ask_the_leader("tape"))
+    error = await greeted.error()
+    assert type(error) is ProtocolError
+    assert "field 'level' is 'tape'" in str(error)
 
 
 async def test_a_get_at_quorum_waits_for_a_majority_twice(greeted, replicas, feed_id, partition):
