@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import NoReturn, TypeAlias
 
 from tailrace.block import Block
+from tailrace.consuming.damages import Damages
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import ResumeAction, decide
@@ -35,6 +36,7 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
+from tailrace.model.unreadable import unreadable
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
@@ -110,6 +112,8 @@ class PartitionStreams:
         self.node_state = subscription.state  # the state that a request wants of the node
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(subscription, self)
+        self._damages = Damages()
+        self._node_id = ""
         from tailrace.consuming.catch_up import CatchUp  # programs that only write do not need it
 
         self.catch_up = CatchUp(subscription, self, window_bytes)
@@ -151,6 +155,7 @@ class PartitionStreams:
 
     def greeted(self, role: str, node_id: str) -> None:
         """Notes the node's role, "leader" or "follower", and its id."""
+        self._node_id = node_id
         self.catch_up.greeted(node_id)
         if self._subscription.state == "any":
             self.node_state = role
@@ -428,14 +433,23 @@ class PartitionStreams:
             self.fail(DataGone(end.message, first_seq=end.first_seq))
         elif end.reason in FINAL:
             self.fail(FINAL[end.reason](end.message))
+        elif end.reason is EndReason.DAMAGED and self._is_unreadable(partition):
+            self.fail(unreadable(self._subscription.feed, partition.id, end.message))
         else:
             self.try_again(partition, f"{end.reason.value}: {end.message}")
             self._move_on(partition, end)
 
+    def _is_unreadable(self, partition: ConsumedPartition) -> bool:
+        """Notes that the node cannot read the partition's next rows. Returns whether it is not asked again."""
+        seq = 0 if partition.position is None else partition.position.seq
+        return self._damages.is_final(partition.id, seq, self._node_id)
+
     def _move_on(self, partition: ConsumedPartition, end: StreamEnd) -> None:
         """Raises NotLeader, which ends the connection, if another node should be asked."""
         lacking = end.reason in _LACKING and self.has_others and partition.failures >= _LACKING_TRIES
-        if lacking or end.reason is EndReason.WRONG_STATE:
+        # Others may have a good copy. If a leader is wanted, there is no other one.
+        damaged = end.reason is EndReason.DAMAGED and self.has_others and self._subscription.state != "leader"
+        if lacking or damaged or end.reason is EndReason.WRONG_STATE:
             raise NotLeader(f"partition {partition.id}: {end.message}")
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:

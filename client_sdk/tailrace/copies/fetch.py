@@ -33,6 +33,7 @@ from tailrace.copies.receiver import SegmentReceiver
 from tailrace.errors import BadCopy, BadSegment, ProtocolError, TailraceError, UnknownCheckpoint
 from tailrace.model import FeedInfo, Level
 from tailrace.model.arguments import count
+from tailrace.model.unreadable import unreadable
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.plan import Call, Continue
@@ -204,6 +205,11 @@ class FeedFetch:
         return told
 
     @property
+    def name(self) -> str:
+        """The feed's name."""
+        return self._feed.name
+
+    @property
     def clock(self) -> Callable[[], float]:
         """Gives monotonic seconds."""
         return self._client.clock
@@ -222,6 +228,12 @@ class _PartitionFetch:
 
     def plan(self) -> FetchPlan[FetchedPartition]:
         """Fetches the partition until it is as a checkpoint says, and returns the copy."""
+        try:
+            return (yield from self._until_whole())
+        except BadSegment as error:
+            raise unreadable(self._feed.name, self._partition, str(error)) from None
+
+    def _until_whole(self) -> FetchPlan[FetchedPartition]:
         tries, bytes_before = 0, 0
         while True:
             told = yield from self._feed.ask(self._partition)

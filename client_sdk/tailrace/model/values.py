@@ -41,6 +41,7 @@ class EndReason(enum.Enum):
     TOO_SLOW = "too_slow"
     FORBIDDEN = "forbidden"
     FEED_DROPPED = "feed_dropped"
+    DAMAGED = "damaged"
     ERROR = "error"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tailrace.errors import TailraceError
+from tailrace.errors import BadSegment, TailraceError
 from tailrace.model import Level, VersionRange
 from tailrace.wire.messages import encode_error
 from tailrace_server.host.answers import Answer, Cancel
@@ -54,6 +54,13 @@ class Answers:
         if isinstance(error, SegmentDamaged):
             self._node.storage.found_damage(error)
         self.add(encode_error(error, id))
+
+    def add_copy_error(self, error: TailraceError, id: int) -> None:
+        """Queues an ERROR about a copy of segments: who copies learns by its name that a segment is damaged."""
+        if isinstance(error, SegmentDamaged):
+            self._node.storage.found_damage(error)
+            error = BadSegment(str(error))
+        self.add_error(error, id)
 
     def add_when_durable(self, data: bytes, id: int) -> None:
         """Queues an answer once all that is written now is durable, or an ERROR if that fails."""

@@ -50,7 +50,7 @@ async def _take(connection: Connection, id: int, request: CheckpointRequest, par
         if request.leader:
             _require_term(node, partition, term, taken.id)
     except TailraceError as error:
-        connection.answers.add_error(error, id)
+        connection.answers.add_copy_error(error, id)
     else:
         connection.answers.add(encode_json(Opcode.RESULT, taken.to_json(), id))
     finally:

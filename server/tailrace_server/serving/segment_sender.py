@@ -85,7 +85,7 @@ class SegmentSender:
         self.push(WaitingPart(head, segment, fetch.offset, fetch.nbytes, partial(self._answer_error, id)))
 
     def _answer_error(self, id: int, error: TailraceError) -> None:
-        self._connection.answers.add_error(error, id)
+        self._connection.answers.add_copy_error(error, id)
         self._connection.flush()
 
     def push(self, part: WaitingPart) -> None:

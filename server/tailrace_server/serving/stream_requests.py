@@ -118,7 +118,7 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
     except SegmentDamaged as error:
         node.storage.found_damage(error)
         if connection.pending_streams.has(id, request):
-            connection.answers.add(StreamEnd(request.partition, EndReason.ERROR, str(error)).encode(id))
+            connection.answers.add(StreamEnd(request.partition, EndReason.DAMAGED, str(error)).encode(id))
     except TailraceError as error:
         connection.answers.add_error(error, id)
     finally:

@@ -462,7 +462,7 @@ class Rounds:
         """Ends the stream if it has not ended meanwhile: the segment cannot be read."""
         if self._reads.finish(slot):
             self._reads.release(slot)  # nothing was read, and no thread reads any more
-            self._end(slot, EndReason.ERROR, message)
+            self._end(slot, EndReason.DAMAGED, message)
 
     # Memory that a slow consumer holds
 

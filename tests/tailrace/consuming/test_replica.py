@@ -253,7 +253,7 @@ def test_going_back_too_little_is_an_error_of_the_caller():
 # Ends
 
 
-OF_PARTITION = {EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW}
+OF_PARTITION = {EndReason.DAMAGED, EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW}
 
 
 @pytest.mark.parametrize("reason", sorted(OF_PARTITION, key=lambda reason: reason.value))

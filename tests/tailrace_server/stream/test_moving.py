@@ -219,7 +219,7 @@ def test_a_damaged_segment_ends_its_streams_and_no_others(made):
     made.open(1, id=2)
     assert made.read() == [START, ENDED]
     end = made.held(1).end
-    assert end.reason is EndReason.ERROR
+    assert end.reason is EndReason.DAMAGED
     assert damaged.path in end.message
     assert "damaged at offset 64" in end.message
     assert made.held(2).seq == 2
@@ -236,7 +236,7 @@ def test_chunks_that_could_not_be_read_leave_room_for_others(made):
     for id in range(1, LOADS_MAX + 1):
         made.open(id=id)
         made.read()
-        assert made.held(id).end.reason is EndReason.ERROR
+        assert made.held(id).end.reason is EndReason.DAMAGED
     made.open(1, id=LOADS_MAX + 1)
     made.read()
     assert made.held(LOADS_MAX + 1).seq == 2
@@ -252,6 +252,6 @@ def test_a_segment_that_could_not_be_opened_ends_who_has_to_read_it(made):
     made.open(id=1)
     made.open(1, id=2)
     assert made.read() == [START, ENDED]
-    assert made.held(1).end.reason is EndReason.ERROR
+    assert made.held(1).end.reason is EndReason.DAMAGED
     assert f"{segment.path} is damaged at offset 7" in made.held(1).end.message
     assert made.held(2).seq == 2
