@@ -35,7 +35,7 @@ from tailrace.wire.stream_messages import StreamEnd, StreamOk
 
 _STREAMING = (ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT)
 # Ends that concern one partition only.
-_OF_PARTITION = frozenset((EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW))
+_OF_PARTITION = frozenset((EndReason.DAMAGED, EndReason.ERROR, EndReason.TRIMMED, EndReason.PURGED, EndReason.TOO_SLOW))
 
 
 class ReplicaStreams(PartitionStreams):

@@ -219,7 +219,7 @@ class Following:
                 if puller is not None and puller.acknowledged.get(number, -1) >= seq:
                     continue
                 failed = None if puller is None else puller.failed.get(number)
-                if failed is None or failed.reason is not EndReason.ERROR:
+                if failed is None or failed.reason not in (EndReason.DAMAGED, EndReason.ERROR):
                     return None
                 unreadable.append(Debt(PartitionId(feed_id, number), Standing(self._replica.term, seq)))
         return unreadable

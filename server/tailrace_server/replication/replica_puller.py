@@ -322,7 +322,7 @@ class ReplicaPuller:
     async def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
         """Notes that the other node cannot go on with a partition, and asks for it again. The others go on."""
         partition = self.feed.partitions[event.partition]
-        if self._until is not None and event.reason is not EndReason.ERROR:
+        if self._until is not None and event.reason not in (EndReason.DAMAGED, EndReason.ERROR):
             raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
         await self._pushed.end(partition)
         if self._stopped:
