@@ -36,7 +36,6 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.model.unreadable import unreadable
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
@@ -434,6 +433,8 @@ class PartitionStreams:
         elif end.reason in FINAL:
             self.fail(FINAL[end.reason](end.message))
         elif end.reason is EndReason.DAMAGED and self._is_unreadable(partition):
+            from tailrace.model.unreadable import unreadable  # most programs never meet damage
+
             self.fail(unreadable(self._subscription.feed, partition.id, end.message))
         else:
             self.try_again(partition, f"{end.reason.value}: {end.message}")

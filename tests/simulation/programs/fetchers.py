@@ -141,7 +141,8 @@ class FetchingProcess(Process):
         except Retryable as error:
             return type(error).__name__, None
         except (BadSegment, ProtocolError) as error:
-            allowed, error_ = self.world.network.harmed > begun.harmed, error
+            is_damaged = "is damaged at offset" in str(error) and self._checks.may_be_damaged
+            allowed, error_ = is_damaged or self.world.network.harmed > begun.harmed, error
         except UnknownCheckpoint as error:
             allowed, error_ = not is_last, error
         except UnknownFeed as error:  # a node of a set that has not heard of it

@@ -365,7 +365,7 @@ async def test_damage_that_a_stream_meets_is_told(running, feed, raw):
             elif frame.opcode is Opcode.BLOCK and frame.id == 2:
                 seqs = Block.parse(frame.body).header.last_seq
         assert set(ends) == {1}
-        assert ends[1].reason is EndReason.ERROR
+        assert ends[1].reason is EndReason.DAMAGED
         assert f"{path} is damaged at offset 64" in ends[1].message
     assert not node.status()["healthy"]
     assert path in node.status()["failure"]

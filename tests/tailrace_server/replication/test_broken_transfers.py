@@ -255,14 +255,19 @@ async def test_a_segment_is_not_kept_for_a_feed_that_is_dropped(pair, monkeypatc
 
 async def test_an_offer_over_a_frozen_link_ends_and_is_made_again(pair, monkeypatch):
     monkeypatch.setattr(segment_offers, "ANSWER_SECONDS_MAX", 0.3)
-    failed, fail = [], SegmentOffers._failed
+    failed, fail, send = [], SegmentOffers._failed, SegmentOffers._send
 
     def noted(offers, offering, error):
         failed.append(str(error))
         fail(offers, offering, error)
 
+    def freeze_and_send(offers, *frames):
+        if not failed:
+            pair.proxy.freeze()  # not earlier: a silent link is closed, and then nothing is offered
+        send(offers, *frames)
+
     monkeypatch.setattr(SegmentOffers, "_failed", noted)
-    pair.proxy.freeze()
+    monkeypatch.setattr(SegmentOffers, "_send", freeze_and_send)
     await pair.write(5)
     await until(lambda: failed)
     assert failed[0] == "a replica has not answered for 0.3 s"
