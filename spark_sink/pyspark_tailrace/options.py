@@ -284,7 +284,7 @@ def number(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.strip().isdecimal() or len(text) > 18:
+    if not text.isascii() or not text.strip().isdecimal() or len(text) > 18:
         raise ValueError(f"option {name!r} is {text!r}, but must be a whole number from 0")
     return int(text)
 

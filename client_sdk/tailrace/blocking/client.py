@@ -175,7 +175,7 @@ def connect(
 
     Args:
         url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
-        token: The credential that is sent in the greeting. The server ignores it today.
+        token: The credential that is sent in the greeting. Nodes of this version know none, and refuse any (Forbidden).
         name: A name for this program, which the node's status shows.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.

@@ -18,7 +18,7 @@ from tailrace.cli.output import print_json, printable
 from tailrace.copies.fetch import Fetched, FetchedPartition
 from tailrace.trio.client import Client
 
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
 def fetch(

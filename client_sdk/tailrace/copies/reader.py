@@ -293,7 +293,7 @@ def _read(path: str, decode: Callable[[bytes], T], missing: Callable[[str], BadC
     try:
         with open(path, "rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise missing(path) from None
     try:
         if len(data) > FILE_BYTES_MAX:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -209,6 +210,15 @@ def read_file(disk: Disk, path: str) -> bytes:
         return file.read_at(0, file.size())
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Opens a regular file and returns its descriptor. A pipe would wait for its other end, for ever."""
+    fd = os.open(path, flags | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "this is no regular file; move it away, or put the file in its place", path)
+    return fd
+
+
 class RealFile:
     """A ``File`` on a file descriptor."""
 
@@ -324,7 +334,7 @@ class RealLock:
     __slots__ = ("__weakref__", "_fd")
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = _open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._fd, 0)
@@ -383,7 +393,7 @@ class RealDisk:
         return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644))
 
     def open(self, path: str, *, writable: bool = False) -> RealFile:
-        return RealFile(os.open(path, os.O_RDWR if writable else os.O_RDONLY))
+        return RealFile(_open_regular(path, os.O_RDWR if writable else os.O_RDONLY))
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

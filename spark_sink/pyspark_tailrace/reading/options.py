@@ -165,7 +165,7 @@ def _partition_ids(text: str | None) -> frozenset[int] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
         raise ValueError(f"option 'partition_ids' is {text[:60]!r}, but must be numbers of partitions, such as '0, 3'")
     return frozenset(map(int, parts))
 

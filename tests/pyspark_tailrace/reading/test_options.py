@@ -95,6 +95,7 @@ def test_options_travel_to_tasks():
         ({"catchUp": "auto"}, "'catchup' is not known: 'catch_up' is"),
         ({"pushdown": "true"}, "Spark 4 keeps filters .*'partition_ids' and 'key_prefix'"),
         ({"partition_ids": "0-3"}, "'partition_ids' is '0-3', but must be numbers"),
+        ({"partition_ids": "\u0663"}, "'partition_ids' is .*, but must be numbers"),
         ({"partition_ids": ""}, "'partition_ids' is ''"),
         ({"key_prefix": "k" * 4097}, "'key_prefix' has 4097 bytes"),
         ({"value_schema": "a INT"}, r"pyspark_tailrace\.decode\(df, schema\)"),

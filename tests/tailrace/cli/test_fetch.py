@@ -43,7 +43,7 @@ def test_lists_of_partitions(text, partitions):
     assert parse_partitions(text) == partitions
 
 
-@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "1,,2", "1-", "0-99999999"])
+@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "1,,2", "1-", "0-99999999", "\u0663", "\uff11-\uff13"])
 def test_lists_that_are_none(text):
     with pytest.raises(WrongUsage, match="0-3,7"):
         parse_partitions(text)

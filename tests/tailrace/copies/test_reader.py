@@ -235,7 +235,9 @@ def read_all(directory):
 
 class TestBadCopies:
     def test_a_directory_that_is_none(self, tmp_path):
-        for path in (tmp_path, tmp_path / "missing"):
+        file = tmp_path / "a file"
+        file.write_bytes(b"rows")
+        for path in (tmp_path, tmp_path / "missing", file):
             with pytest.raises(BadCopy, match=r"FEED\.json is missing: the directory is no copy of a feed") as caught:
                 SegmentReader(path)
             assert caught.value.path == str(path / "FEED.json")

@@ -362,3 +362,13 @@ def test_a_directory_that_cannot_be_synced_is_told(tmp_path, count):
     paths = [str(tmp_path)] * (count - 1) + [str(tmp_path / "absent")]
     with pytest.raises(FileNotFoundError):
         RealDisk().sync_directories(paths)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_is_not_opened(tmp_path, make, writable):
+    """A pipe without a writer would be waited for, for ever."""
+    path = str(tmp_path / "AHEAD")
+    make(path)
+    with pytest.raises(OSError, match=r"no regular file.*AHEAD|Is a directory.*AHEAD"):
+        RealDisk().open(path, writable=writable)
