@@ -28,3 +28,12 @@ def identity_of():
 def block_of():
     """Makes a block of partition 3 of rows (key, value or None, seq, timestamp)."""
     return segments.block_of
+
+
+def flip(path, place):
+    """Flips a bit of the byte at ``place`` of a file."""
+    with open(path, "r+b") as file:
+        file.seek(place)
+        [byte] = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))

@@ -32,7 +32,7 @@ from tailrace.wire.segment_messages import (
     CheckpointRequest,
     PartitionCheckpoint,
     SegmentFetch,
-    release_to_json,
+    SegmentRelease,
 )
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamOk
 
@@ -196,7 +196,7 @@ class CatchUp:
         for checkpoint_id in self._releases:
             id = self._streams.new_id()
             self._released.add(id)
-            out.append(encode_json(Opcode.SEGMENT_RELEASE, release_to_json(checkpoint_id), id))
+            out.append(encode_json(Opcode.SEGMENT_RELEASE, SegmentRelease(checkpoint_id).to_json(), id))
         self._releases.clear()
         while self._queued and len(self._running) < PARTITIONS_AT_ONCE:
             out += self._begin_copy(self._queued.popitem(last=False)[1], feed_id)

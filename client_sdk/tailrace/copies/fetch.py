@@ -40,7 +40,7 @@ from tailrace.requests.plan import Call, Continue
 from tailrace.requests.replies import feed_info
 from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint
+from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentRelease
 
 _T = TypeVar("_T")
 
@@ -246,14 +246,14 @@ class _PartitionFetch:
                     raise
                 continue
             except (BadCopy, BadSegment):
-                yield from self._release(told)
+                yield from self._release(told, [id for id, times in self._damaged.items() if times > 1])
                 raise
             yield from self._release(told)
             return fetched
 
-    def _release(self, told: PartitionCheckpoint) -> FetchPlan[None]:
+    def _release(self, told: PartitionCheckpoint, damaged: Iterable[bytes] = ()) -> FetchPlan[None]:
         with contextlib.suppress(TailraceError):  # it expires by itself
-            yield Call(Opcode.SEGMENT_RELEASE, {"checkpoint": told.id.hex()})
+            yield Call(Opcode.SEGMENT_RELEASE, SegmentRelease(told.id, tuple(damaged)).to_json())
 
     def _take(self, told: PartitionCheckpoint) -> FetchPlan[FetchedPartition]:
         """Makes the copy what ``told`` says. Raises UnknownCheckpoint; BadCopy if it is of another history."""

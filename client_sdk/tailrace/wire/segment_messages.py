@@ -25,6 +25,8 @@ CHECKSUM_BYTES = 16
 PART_BYTES_MAX = 1024 * 1024
 # The segments of one partition, as in its manifest.
 SEGMENTS_MAX = 10_000
+# The segments that one SEGMENT_RELEASE reports as damaged. A fetch ends at the first one.
+DAMAGED_MAX = 16
 
 _FETCH = struct.Struct("<16s16sQI4x")
 # Rows that a node may still lose are in no segment.
@@ -211,14 +213,34 @@ def data_header(nbytes: int, id: int) -> bytes:
     return frame_header(Opcode.SEGMENT_DATA, nbytes, id)
 
 
-def release_to_json(checkpoint_id: bytes) -> dict[str, Any]:
-    """Returns the body of a SEGMENT_RELEASE."""
-    return {"checkpoint": checkpoint_id.hex()}
+class SegmentRelease(NamedTuple):
+    """Tells that the files of a checkpoint are no longer needed.
 
+    ``damaged`` are the ids of its segments (16 bytes) whose bytes were wrong each time that they came. The node checks
+    these files. At most DAMAGED_MAX are told.
+    """
 
-def decode_release(body: bytes | memoryview) -> bytes:
-    """Returns the id of the checkpoint that a SEGMENT_RELEASE names."""
-    return hex_field(decode_json(body, "SEGMENT_RELEASE"), "checkpoint", CHECKPOINT_ID_BYTES, "SEGMENT_RELEASE")
+    checkpoint_id: bytes
+    damaged: tuple[bytes, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the body of a SEGMENT_RELEASE."""
+        value: dict[str, Any] = {"checkpoint": self.checkpoint_id.hex()}
+        if self.damaged:
+            value["damaged"] = [segment_id.hex() for segment_id in self.damaged[:DAMAGED_MAX]]
+        return value
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> SegmentRelease:
+        what = "SEGMENT_RELEASE"
+        value = decode_json(body, what)
+        damaged = field(value, "damaged", list, what, [])
+        if len(damaged) > DAMAGED_MAX:
+            raise ProtocolError(f"{what}: {len(damaged)} damaged segments; at most {DAMAGED_MAX} are accepted")
+        return cls(
+            hex_field(value, "checkpoint", CHECKPOINT_ID_BYTES, what),
+            tuple(hex_field({"damaged": id}, "damaged", SEGMENT_ID_BYTES, what) for id in damaged),
+        )
 
 
 def _partition_field(value: dict[str, Any], what: str) -> int:

@@ -27,10 +27,10 @@ from tailrace.copies.compare import (
     part_bytes,
 )
 from tailrace.copies.layout import PartitionCopy, SegmentCopy
-from tailrace.errors import TailraceError, UnknownCheckpoint
+from tailrace.errors import BadSegment, TailraceError, UnknownCheckpoint
 from tailrace.link.address import Address
 from tailrace.model import Level
-from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint
+from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentRelease
 from tailrace_server.replication.ahead_stream import AheadStream
 from tailrace_server.replication.segment_source import SegmentSource, segment_source
 from tailrace_server.upkeep.received_chain import ReceivedChain, install_received_chain, prepare_to_receive
@@ -143,7 +143,7 @@ class CatchUp:
         finally:
             for segment in here.values():
                 storage.pins.unpin(segment)
-        source.release(told.id)
+        source.release(SegmentRelease(told.id))
         log.info(
             "partition %s of feed %s has caught up to seq %s by %s segments of %s: %s bytes were fetched",
             *(partition.id, partition.feed_id.hex(), told.seq, len(told.segments), self._address),
@@ -191,4 +191,8 @@ class CatchUp:
             self._received_bytes += sum(part.nbytes for part in parts)
             parts = cutter.next_parts(self._window_bytes, part_bytes(self._window_bytes))
             source.ask(told.id, parts)  # on its way while the bytes are written
-            await files.store_parts(received)
+            try:
+                await files.store_parts(received)
+            except BadSegment:
+                source.release(SegmentRelease(told.id, files.wrong))
+                raise

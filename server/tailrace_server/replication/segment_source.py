@@ -22,7 +22,7 @@ from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentFetch, release_to_json
+from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentFetch, SegmentRelease
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.peers import name_of
 
@@ -107,10 +107,10 @@ class SegmentSource:
             received.append((part, fetch.decode_answer(frame)))
         return received
 
-    def release(self, checkpoint_id: bytes) -> None:
+    def release(self, release: SegmentRelease) -> None:
         """Tells the node that the files are not needed any more. Never waits, also not for the answer."""
         self._id += 1
-        self._transport.send(encode_json(Opcode.SEGMENT_RELEASE, release_to_json(checkpoint_id), self._id))
+        self._transport.send(encode_json(Opcode.SEGMENT_RELEASE, release.to_json(), self._id))
 
     async def _next(self) -> Frame:
         """Returns the next frame. Raises an ERROR as the error that it has."""

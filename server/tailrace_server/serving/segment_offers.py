@@ -291,7 +291,9 @@ class SegmentOffers:
             self._failed(offering, error)
 
     def _declined(self, offering: _Offering, answer: SegmentDecline) -> None:
-        event = OfferEvent[answer.reason.name]
+        event, segment = OfferEvent[answer.reason.name], offering.segment
+        if event is OfferEvent.INVALID and segment is not None and offering.sent == segment.nbytes:
+            self._node.storage.damage_checks.reported([segment])  # all of it came, and was not as it was offered
         if event in (OfferEvent.OVERLOADED, OfferEvent.INFLIGHT):
             self._keep_broken(offering)
         else:

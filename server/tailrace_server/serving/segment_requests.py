@@ -12,7 +12,7 @@ from tailrace.model import Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CheckpointRequest, SegmentFetch, decode_release
+from tailrace.wire.segment_messages import CheckpointRequest, SegmentFetch, SegmentRelease
 from tailrace_server.host.answers import answered
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.role import Role
@@ -104,8 +104,10 @@ def _on_fetch(connection: Connection, frame: Frame) -> None:
 
 
 def _on_release(connection: Connection, frame: Frame) -> None:
-    """Keeps the files of a checkpoint no longer."""
-    connection.node.storage.checkpoints.release(decode_release(frame.body))
+    """Keeps the files of a checkpoint no longer. Those that came damaged to the client are checked."""
+    release, storage = SegmentRelease.decode(frame.body), connection.node.storage
+    storage.damage_checks.reported(storage.checkpoints.named(release.checkpoint_id, release.damaged))
+    storage.checkpoints.release(release.checkpoint_id)
     connection.answers.add(encode_json(Opcode.RESULT, {}, frame.id))
 
 

@@ -185,6 +185,11 @@ class Checkpoints:
             raise BadSegment(f"checkpoint {checkpoint_id.hex()} has no segment {segment_id.hex()}")
         return segment
 
+    def named(self, checkpoint_id: bytes, segment_ids: Iterable[bytes]) -> list[Segment]:
+        """Returns those of ``segment_ids`` that a checkpoint has; none if it is not kept."""
+        kept = self._kept.get(checkpoint_id)
+        return [] if kept is None else [kept.segments[id] for id in segment_ids if id in kept.segments]
+
     def release(self, checkpoint_id: bytes) -> None:
         """Keeps the files of a checkpoint no longer. Does nothing if it is not kept."""
         kept = self._kept.pop(checkpoint_id, None)

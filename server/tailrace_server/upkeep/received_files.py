@@ -107,6 +107,7 @@ class PartitionFiles:
     def __init__(self, host: Host, store: ManifestStore, pins: Pins, partition: Partition) -> None:
         self.used_at = 0.0  # monotonic
         self.in_use = False
+        self.wrong: tuple[bytes, ...] = ()  # the id of the segment that the last `store_parts` has found to be wrong
         self._host = host
         self._store = store
         self._pins = pins
@@ -149,12 +150,17 @@ class PartitionFiles:
     async def store_parts(self, received: Sequence[tuple[Part, memoryview]]) -> None:
         """Writes parts behind the bytes that are there. Raises BadSegment, NoSpace, OSError."""
         self.used_at = self._host.clock.monotonic()
+        self.wrong = ()
         segments = [self._of(part.segment) for part, _ in received]
 
         def store() -> None:
             for segment, (part, data) in zip(segments, received, strict=True):
                 assert segment.offset == part.offset, "parts come in their order"
-                segment.add(data)
+                try:
+                    segment.add(data)
+                except BadSegment:
+                    self.wrong = (part.segment.id,)
+                    raise
 
         async with self._lock:
             await self._host.workers.in_thread(store)

@@ -31,6 +31,7 @@ from tailrace_server.upkeep.broken_transfers import BrokenTransfers
 from tailrace_server.upkeep.checkpoints import Checkpoints
 from tailrace_server.upkeep.committer import Committer
 from tailrace_server.upkeep.compactor import Compactor
+from tailrace_server.upkeep.damage_checks import DamageChecks
 from tailrace_server.upkeep.flusher import Flusher
 from tailrace_server.upkeep.held_writer import HeldWriter
 from tailrace_server.upkeep.incoming_segments import IncomingSegments
@@ -92,6 +93,7 @@ class Storage:
         self.flusher.count_partitions = catalog.count_partitions
         self.checkpoints = Checkpoints(host, self.pins, self.flusher, config.limits)
         self.broken_transfers = BrokenTransfers(self.checkpoints)
+        self.damage_checks = DamageChecks(host, self.pins, self.damages, self.found_damage)
         self.incoming = IncomingSegments(host.disk, store, config.limits.incoming_segments_max)
         self.received = ReceivedFiles(host, store, self.pins, self.installer.is_unsure)
         self.ahead = AheadFiles(host, store, self.received)
@@ -111,6 +113,7 @@ class Storage:
             nursery.start_soon(self._commit)
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.compactor.run)
+            nursery.start_soon(self.damage_checks.run)
 
     async def _commit(self) -> None:
         """Commits until cancelled. Then no fsync comes any more, and `all_durable` fails."""
@@ -169,6 +172,7 @@ class Storage:
         self.flusher.forget(partition)
         self.compactor.forget(partition)
         self.checkpoints.forget(partition)
+        self.damage_checks.forget(partition)
         self.incoming.forget(partition)
         self.ahead.forget(partition)
         self.receive_failures.succeeded(partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -14,7 +15,7 @@ from tailrace.model.failover import FailoverLog
 from tailrace.requests.plan import Call
 from tailrace.segment.ends import SegmentHeader, end_of
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CheckpointFile, PartitionCheckpoint
+from tailrace.wire.segment_messages import CheckpointFile, PartitionCheckpoint, SegmentRelease
 
 FEED = bytes(range(16))
 LOG = FailoverLog([(b"u" * 16, 1, 0)])
@@ -38,6 +39,7 @@ class FileNode:
         self.taken = 0
         self.piece_bytes = 100_000
         self.order = list
+        self.reported = []  # the ids of segments that were reported as damaged
 
     def add(self, body=b"", *, partition=0, rows=10):
         """Flushes another segment."""
@@ -73,7 +75,9 @@ class FileNode:
         if call.opcode is Opcode.SEGMENT_CHECKPOINT:
             return self.checkpoint(call.value["partition"]).to_json()
         assert call.opcode is Opcode.SEGMENT_RELEASE
-        self.kept.pop(bytes.fromhex(call.value["checkpoint"]), None)
+        release = SegmentRelease.decode(json.dumps(call.value).encode())
+        self.kept.pop(release.checkpoint_id, None)
+        self.reported += release.damaged
         return {}
 
     def parts(self, exchange):

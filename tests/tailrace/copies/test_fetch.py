@@ -201,6 +201,7 @@ def test_a_file_that_is_damaged_on_its_way_is_fetched_again(fetcher, file_node):
     fetched = fetcher.fetch()[0]
     fetcher.check_whole()
     assert fetched.fetched_segments == 2
+    assert not file_node.reported, "the node's file is good"
 
 
 @pytest.mark.parametrize(
@@ -217,6 +218,7 @@ def test_a_file_that_is_always_damaged(fetcher, file_node, change, match):
     with pytest.raises(BadSegment, match=match):
         fetcher.fetch()
     assert fetcher.names() == [], "nothing is installed"
+    assert file_node.reported == [file_node.files[0][0][0]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The messages that copy segments: what they carry, and what is refused."""
 
 import contextlib
+import json
 
 import pytest
 from hypothesis import given
@@ -10,16 +11,18 @@ from tailrace.errors import ProtocolError
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import (
+    DAMAGED_MAX,
     PART_BYTES_MAX,
     CheckpointFile,
     CheckpointRequest,
     PartitionCheckpoint,
     SegmentFetch,
+    SegmentRelease,
     data_header,
-    decode_release,
 )
 
 FEED = bytes(range(16))
@@ -130,13 +133,30 @@ def test_a_part_of_a_wrong_size(nbytes):
 
 def test_a_release():
     frame = decoded(encode_json(Opcode.SEGMENT_RELEASE, {"checkpoint": "63" * 16}))
-    assert decode_release(frame.body) == b"c" * 16
+    assert SegmentRelease.decode(frame.body) == SegmentRelease(b"c" * 16)
+    damaged = SegmentRelease(b"c" * 16, (b"s" * 16, b"t" * 16))
+    assert SegmentRelease.decode(json.dumps(damaged.to_json()).encode()) == damaged
     with pytest.raises(ProtocolError, match="'checkpoint'"):
-        decode_release(b"{}")
+        SegmentRelease.decode(b"{}")
+
+
+def test_a_release_reports_a_bounded_number_of_segments():
+    ids = tuple(bytes([number]) * 16 for number in range(DAMAGED_MAX + 1))
+    told = SegmentRelease(b"c" * 16, ids).to_json()
+    assert len(told["damaged"]) == DAMAGED_MAX
+    assert len(json.dumps(told)) < request_bound(Opcode.SEGMENT_RELEASE)
+    with pytest.raises(ProtocolError, match=f"at most {DAMAGED_MAX} are accepted"):
+        SegmentRelease.decode(json.dumps(told | {"damaged": [id.hex() for id in ids]}).encode())
+
+
+@pytest.mark.parametrize("damaged", ["", [1], ["63" * 15], [None], {}, [[]]])
+def test_a_report_of_damage_that_names_no_segments(damaged):
+    with pytest.raises(ProtocolError, match="'damaged'"):
+        SegmentRelease.decode(json.dumps({"checkpoint": "63" * 16, "damaged": damaged}).encode())
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_read_or_refused(data):
-    for decode in (CheckpointRequest.decode, SegmentFetch.decode, decode_release):
+    for decode in (CheckpointRequest.decode, SegmentFetch.decode, SegmentRelease.decode):
         with contextlib.suppress(ProtocolError):
             decode(data)

@@ -5,6 +5,7 @@ import os
 import pytest
 import trio
 from tests.processes.proxy import HOST, open_proxy
+from tests.segment_fixtures import flip
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
@@ -273,3 +274,15 @@ async def test_an_offer_over_a_frozen_link_ends_and_is_made_again(pair, monkeypa
     assert failed[0] == "a replica has not answered for 0.3 s"
     pair.proxy.heal()
     await pair.level()
+
+
+async def test_the_leader_finds_its_damaged_segment_when_a_follower_declines_it(pair):
+    """The key table is damaged, which the leader itself need not read for long."""
+    pair.proxy.cut()
+    await pair.write(2)
+    [segment] = pair.source.chain.segments
+    flip(segment.path, int(segment._places[-1]))
+    pair.proxy.heal()
+    await until(lambda: pair.storage.damages)
+    assert list(pair.storage.damages) == [segment.path]
+    assert not pair.leader.node.status()["healthy"]

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+from tests.segment_fixtures import flip
 from tests.tailrace_server.replication.made_set import (
     COPY_ALWAYS,
     last_written,
@@ -330,3 +331,18 @@ async def test_files_that_the_manifest_on_disk_may_name_stay(members, monkeypatc
         await members.level("orders")
         assert members[2].node.feeds.named("orders").partitions[0].damage is None
         assert check_level(members) == numbered(0, 255)
+
+
+async def test_the_leader_finds_its_damaged_segment_when_a_member_cannot_copy_it(members, copied):
+    """The key table is damaged: the rows come by stream, and the leader would not have noticed."""
+    async with members.client() as client:
+        await away(members, client)
+        [partition] = members[0].node.feeds.named("orders").partitions
+        segment = partition.chain.segments[-1]
+        flip(segment.path, int(segment._places[-1]))
+        await members[2].start()
+        await members.level("orders")
+        assert check_level(members) == numbered(0, 255)
+        assert not copied
+        await until(lambda: members[0].node.storage.damages)
+        assert list(members[0].node.storage.damages) == [segment.path]

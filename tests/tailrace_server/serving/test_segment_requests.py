@@ -1,22 +1,32 @@
 """Segments over real sockets: checkpoints, parts of files, and what is refused."""
 
 import dataclasses
+import json
 import os
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 from tests.conftest import RawClient
+from tests.segment_fixtures import flip
+from tests.tailrace_server.replication.made_set import until
 
 import tailrace
-from tailrace import Put
+from tailrace import Put, blocking
 from tailrace.errors import BadSegment, NotDurable, NotLeader, Overloaded, ProtocolError, UnknownCheckpoint, UnknownFeed
 from tailrace.model import Level
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import PART_BYTES_MAX, CheckpointRequest, PartitionCheckpoint, SegmentFetch
+from tailrace.wire.segment_messages import (
+    PART_BYTES_MAX,
+    CheckpointRequest,
+    PartitionCheckpoint,
+    SegmentFetch,
+    SegmentRelease,
+)
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
 
@@ -297,3 +307,36 @@ async def test_a_checkpoint_that_cannot_be_read_ends_the_connection(greeted, bod
     error = await greeted.ask(Opcode.SEGMENT_CHECKPOINT, body)
     assert isinstance(decode_error(error.body), ProtocolError)
     assert await greeted.is_closed()
+
+
+def fetch_without_async(url, name, path):
+    with blocking.connect(url) as client:
+        client.feed(name).fetch(path)
+
+
+@pytest.mark.parametrize("shell", ["trio", "blocking"])
+async def test_a_fetch_that_gets_wrong_bytes_has_the_node_find_the_damage(feed, rows, running, tmp_path, shell):
+    await feed.fetch(tmp_path / "before")
+    [segment] = running.node.feeds.named(feed.name).partitions[2].chain.segments
+    flip(segment.path, 500)
+    fetch = partial(feed.fetch, tmp_path / "copy")
+    if shell == "blocking":
+        fetch = partial(trio.to_thread.run_sync, fetch_without_async, running.url, feed.name, tmp_path / "copy")
+    with pytest.raises(BadSegment, match=f"partition 2 of feed {feed.name} cannot be read"):
+        await fetch()
+    await until(lambda: running.node.storage.damages)
+    status = running.node.status()
+    assert not status["healthy"]
+    assert f"the segment {segment.path} is damaged" in status["failure"]
+
+
+async def test_a_report_about_a_good_file_changes_nothing(greeted, feed_id, rows, running):
+    checkpoint = await take(greeted, feed_id)
+    ids = [checkpoint.segments[0].id, b"z" * 16]
+    release = SegmentRelease(checkpoint.id, tuple(ids))
+    await greeted.ask(Opcode.SEGMENT_RELEASE, json.dumps(release.to_json()).encode())
+    checks = running.node.storage.damage_checks
+    await until(lambda: not checks._waiting and checks._reading is None)
+    assert running.node.status()["healthy"]
+    assert list(checks._reported) == [running.node.feeds.of_id(feed_id).partitions[0].chain.segments[0].path]
+    assert not len(running.node.storage.checkpoints)
