@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 from tailrace.errors import UnknownFeed, VersionLost
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
-from tailrace.model.failover import ENTRIES_MAX
+from tailrace.model.failover import ENTRIES_MAX, FailoverLog
 from tailrace.model.hashing import key_hash
 from tailrace.requests.batch import check_key
 from tailrace.requests.batching import Batching
@@ -24,7 +23,16 @@ from tailrace.requests.changes import (
 )
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, WriteBlock, WriteBlocks
-from tailrace.requests.replies import PartitionMap, has_come_to, may_come_to, partition_infos, partition_map, resolved
+from tailrace.requests.replies import (
+    PartitionMap,
+    failover_log,
+    has_come_to,
+    may_come_to,
+    partition_infos,
+    partition_map,
+    resolved,
+    shows,
+)
 from tailrace.requests.staging import Published, PublishSteps, SealedStage, publish_request
 from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
@@ -295,15 +303,29 @@ class FeedCore:
             UnknownFeed: The feed does not exist.
             Retryable: No answer came in time.
         """
-        session = self._client.session
+        if at_least is not None:
+            return (yield from self._get_at_least(key, level, at_least))
+        return (yield from self.get_many([key], level))[0]
+
+    def _get_at_least(self, key: bytes, level: str, version: Version) -> Plan[Item | None]:
+        """Returns the value of ``key`` from a node that has ``version`` while it answers. Raises as `get`."""
+        session, tries = self._client.session, 0
         while True:
             connection = session.connections
-            if at_least is not None:
-                yield from self._wait_for_version(key, at_least)
-            items = yield from self.get_many([key], level)
+            log = yield from self._wait_for_version(key, version)
+            (item,) = yield from self.get_many([key], level)
+            has_kept = shows(item, version) or (yield from self._has_kept(version, log))
             # After a loss of the connection another node may have answered, which need not have come as far.
-            if at_least is None or session.connections == connection:
-                return items[0]
+            if has_kept and session.connections == connection:
+                return item
+            tries += 1
+            pause_s = backoff_seconds(tries, self._client.source.random)
+            yield Pause(pause_s, f"the nodes that had come to {version} were lost or rolled back before they answered")
+
+    def _has_kept(self, version: Version, log: FailoverLog) -> Plan[bool]:
+        """Asks whether the node still has ``version``, and the history of ``log``: a rollback changes the log."""
+        value = yield self._partitions_call
+        return has_come_to(value, version) and failover_log(value, version.partition) == log
 
     def get_many(self, keys: Iterable[bytes], level: str) -> Plan[list[Item | None]]:
         """Returns the current values of many keys.
@@ -330,33 +352,38 @@ class FeedCore:
             raise
         return items
 
-    def _wait_for_version(self, key: bytes, version: Version) -> Plan[None]:
-        """Waits until the node has ``version``. Raises VersionLost, Unreachable."""
+    def _wait_for_version(self, key: bytes, version: Version) -> Plan[FailoverLog]:
+        """Waits until the node has ``version``. Returns its partition's log. Raises VersionLost, Unreachable."""
         check_key(key)
-        for tries in itertools.count(1):
+        tries = 0
+        while True:
             value = yield self._partitions_call
             partition_of(key, key_hash(key), resolved(value).partitions, version)
             if has_come_to(value, version):
-                return
+                return failover_log(value, version.partition)
             if not self._client.reads_followers:
                 # A leader that was deposed does not know all that its successor has acknowledged, and may not know yet
                 # that it was deposed.
-                yield from self._require_at_leader(version)
-                return
+                return (yield from self._require_at_leader(version))
             if not may_come_to(value, version):
                 # Only the leader knows whether the version is lost, or the history of this follower is behind.
                 yield AskLeader(lambda _: self._require_at_leader(version))
+            tries += 1
             pause_s = backoff_seconds(tries, self._client.source.random)
             yield Pause(pause_s, f"the node has not come to {version}")
 
-    def _require_at_leader(self, version: Version) -> Plan[None]:
-        """Asks a leader that a majority confirms. Raises VersionLost if it does not have ``version``, Unreachable."""
+    def _require_at_leader(self, version: Version) -> Plan[FailoverLog]:
+        """Asks a leader that a majority confirms. Returns its partition's log.
+
+        Raises VersionLost if it does not have ``version``, Unreachable.
+        """
         value = yield self._leaders_partitions_call
         if not has_come_to(value, version):
             raise VersionLost(
                 f"{version} is not in the history of partition {version.partition}: a failover has lost it, or it is "
                 f"older than the {ENTRIES_MAX} newest branches. Read the key without `at_least`"
             )
+        return failover_log(value, version.partition)
 
     def partitions(self) -> Plan[list[PartitionInfo]]:
         """Lists the partitions of the feed.

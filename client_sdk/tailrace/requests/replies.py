@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from tailrace.errors import ProtocolError, TailraceError, UnknownFeed
-from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, PartitionInfo, Resolved, Version
+from tailrace.model import FEED_ID_BYTES, FeedInfo, Item, NodeStatus, PartitionInfo, Resolved, Version
 from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.model.position import PARTITION_MAX
 from tailrace.wire.bodies import field, seq_field
@@ -84,6 +84,11 @@ def has_come_to(value: dict[str, Any], version: Version) -> bool:
 def may_come_to(value: dict[str, Any], version: Version) -> bool:
     """Tells whether the history of this partition map has ``version``, or can still get it."""
     return failover_log(value, version.partition).may_have(version.branch, version.seq)
+
+
+def shows(item: Item | None, version: Version) -> bool:
+    """Tells whether the answer to a look-up proves that the node had ``version``: it is at or above it in its branch."""
+    return item is not None and item.version.branch == version.branch and item.version.seq >= version.seq
 
 
 def partition_info(value: dict[str, Any]) -> PartitionInfo:

@@ -1,0 +1,105 @@
+"""The plans of a feed, step by step: a get that waits for a version."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tailrace.errors import Unreachable
+from tailrace.model import Item, Resolved, Version
+from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.requests.client_core import ClientCore
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.plan import Call, LookUp, Pause
+
+FEED_ID, OLD, NEW = b"f" * 16, b"o" * 16, b"n" * 16
+PARTITION = partition_of_hash(key_hash(b"k"), 2)
+VERSION = Version(PARTITION, OLD, 7)
+OLD_LOG = [[OLD.hex(), 1, 0]]
+NEW_LOG = [[NEW.hex(), 2, 5], [OLD.hex(), 1, 0]]
+
+
+def partitions(high_seq, log):
+    """A node's partition map, if each partition has come to ``high_seq`` in the history of ``log``."""
+    of_each = [{"id": id, "high_seq": high_seq, "log": log} for id in range(2)]
+    return {"feed": {"feed_id": FEED_ID.hex()}, "partitions": of_each}
+
+
+def item(seq, branch=OLD):
+    return Item(b"k", b"v%d" % seq, Version(PARTITION, branch, seq), 0)
+
+
+class Get:
+    """A ``get(b"k", at_least=VERSION)`` whose steps the test answers."""
+
+    def __init__(self, state):
+        self.client = ClientCore(
+            "tailrace://127.0.0.1",
+            token=None,
+            name=None,
+            connect_timeout=1,
+            retry_for=1,
+            state=state,
+            clock=float,
+            source=random.Random(0),
+            new_session=str,
+        )
+        feed = FeedCore(self.client, "orders")
+        feed.resolved = Resolved(FEED_ID, 2)
+        self.client.session._levels = {"disk": 1}
+        self._plan = feed.get(b"k", "disk", VERSION)
+        self.step = next(self._plan)
+        self.result = None
+
+    def answer(self, value=None):
+        try:
+            self.step = self._plan.send(value)
+        except StopIteration as end:
+            self.step, self.result = None, end.value
+
+    def look_up(self, found):
+        """Answers the map and the look-up, as a node does that had come to the version before the look-up."""
+        assert isinstance(self.step, Call)
+        self.answer(partitions(7, OLD_LOG))
+        assert isinstance(self.step, LookUp)
+        self.answer([found])
+
+
+@pytest.mark.parametrize("state", ["leader", "follower", "any"])
+@pytest.mark.parametrize("seq", [7, 9])
+def test_an_answer_that_proves_the_version_is_taken(state, seq):
+    get = Get(state)
+    get.look_up(item(seq))
+    assert get.result == item(seq)
+
+
+@pytest.mark.parametrize("state", ["leader", "follower", "any"])
+@pytest.mark.parametrize("found", [None, item(3)])
+@pytest.mark.parametrize("later", [partitions(5, OLD_LOG), partitions(9, NEW_LOG)])
+def test_a_node_that_rolls_the_version_back_before_the_look_up_is_asked_again(state, found, later):
+    """The key is another one's, or deleted: only the history tells whether the answer has the version."""
+    get = Get(state)
+    get.look_up(found)
+    get.answer(later)
+    assert isinstance(get.step, Pause)
+    get.answer()
+    get.look_up(found)
+    get.answer(partitions(9, OLD_LOG))
+    assert get.result == found
+
+
+@pytest.mark.parametrize("state", ["leader", "follower", "any"])
+def test_a_connection_that_breaks_before_each_look_up_ends_with_the_time_of_the_call(state):
+    get = Get(state)
+    for _ in range(3):
+        get.client.session.connections += 1
+        assert isinstance(get.step, Call)
+        get.answer(partitions(7, OLD_LOG))
+        get.client.session.connections += 1
+        get.answer([item(7)])
+        assert isinstance(get.step, Pause)
+        get.step.require(get.step.seconds)
+        with pytest.raises(Unreachable, match="lost or rolled back"):
+            get.step.require(get.step.seconds / 2)
+        get.answer()
