@@ -60,10 +60,14 @@ POLL_S = 0.1
 
 @dataclass
 class ActsScenario(Scenario):
-    """``acts``: how many, by chance. ``first``: names of acts before them, each repeated until it has come off."""
+    """``acts``: how many, by chance. ``first``: names of acts before them, each repeated until it has come off.
+
+    ``failover``: the option of the nodes, "auto" or "manual".
+    """
 
     acts: int = 24
     first: tuple[str, ...] = ()
+    failover: str = "auto"
 
 
 class Acts(Run):
@@ -77,7 +81,8 @@ class Acts(Run):
         super().__init__()
         self.scenario = scenario
         self.history, self.beside = History(PARTITIONS), History(1)
-        self.group = Group(scenario.directory, 3, Orders(storage=STORAGE, bug=scenario.bug))
+        orders = Orders(storage=STORAGE, bug=scenario.bug)
+        self.group = Group(scenario.directory, 3, orders, failover=scenario.failover)
         self.done: Tally[str] = Tally()
         self._former: NodeProcess | None = None  # the leader that was cut off last
         self._newcomer_s = NEWCOMER_S
@@ -420,7 +425,7 @@ class Acts(Run):
         raise last
 
     def figures(self) -> str:
-        return f"{dict(self.done)}; {super().figures()}; {self.loyal_looker.looks} looks beside"
+        return f"failover {self.group.failover}; {dict(self.done)}; {super().figures()}; {self.loyal_looker.looks} looks beside"
 
 
 def _note_branches(history: History, copy: Copy) -> None:

@@ -39,6 +39,7 @@ class Group:
         addresses = ",".join(f"{HOST}:{port}" for port in ports)
         self.url = f"tailrace://{addresses}"
         self.nodes: list[NodeProcess] = []
+        self.failover = failover
         self.kills = 0
         self.is_torn = False  # a link is cut or frozen
         self._proxies: dict[tuple[int, int], Proxy] = {}

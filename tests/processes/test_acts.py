@@ -18,8 +18,9 @@ def seed():
 
 
 @pytest.mark.soak
-def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
-    result = run(lambda: Acts(ActsScenario(seed, tmp_path, acts=24)))
+@pytest.mark.parametrize("failover", ["auto", "manual"])
+def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(failover, seed, tmp_path):
+    result = run(lambda: Acts(ActsScenario(seed, tmp_path, acts=24, failover=failover)))
     assert result.history.answers > 100
 
 
@@ -45,4 +46,4 @@ def test_a_set_keeps_its_promises_whatever_happens_to_its_nodes(seed, tmp_path):
 )
 def test_a_bug_of_a_set_is_found(bug, first, finding, seed, tmp_path):
     with pytest.raises(Violation, match=finding):
-        run(lambda: Acts(ActsScenario(seed, tmp_path, bug=bug, acts=0, first=first)))
+        run(lambda: Acts(ActsScenario(seed, tmp_path, bug=bug, acts=0, first=first, failover="manual")))
