@@ -425,7 +425,8 @@ class Acts(Run):
         raise last
 
     def figures(self) -> str:
-        return f"failover {self.group.failover}; {dict(self.done)}; {super().figures()}; {self.loyal_looker.looks} looks beside"
+        acts = f"failover {self.group.failover}; {dict(self.done)}"
+        return f"{acts}; {super().figures()}; {self.loyal_looker.looks} looks beside"
 
 
 def _note_branches(history: History, copy: Copy) -> None:

@@ -1,4 +1,4 @@
-"""Lets a node's process kill or freeze itself at a point of staging or publishing, when a test orders it.
+"""Lets a node's process kill or freeze itself at a point of a write, of staging or publishing, when a test orders it.
 
 The order is a file with the name of the point. The node that comes to the point removes the file and dies before it
 does anything else. So one node dies once, the leader. A frozen node goes on from there when it is thawed.
@@ -13,6 +13,7 @@ from pathlib import Path
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
+from tailrace_server.serving.answers import Answers
 
 
 class Deaths:
@@ -26,6 +27,7 @@ class Deaths:
         self._write, Publisher._write = Publisher._write, self._with_self("write")
         self._settled, Publisher._settled = Publisher._settled, self._with_self("settled")
         self._share, appending.publish = appending.publish, self.share
+        self._waited, Answers._waited = Answers._waited, self._with_self("waited")
 
     def _with_self(self, name):
         function = getattr(self, name)
@@ -75,3 +77,8 @@ class Deaths:
         """Dies when a majority has the whole batch."""
         await self._settled(*arguments)
         self._die_at("before the answer")
+
+    def waited(self, *arguments):
+        """Dies when a majority has a write, or has confirmed the leader, and no client was told."""
+        self._die_at("before a waited answer")
+        return self._waited(*arguments)

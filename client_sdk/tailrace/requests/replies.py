@@ -87,7 +87,7 @@ def may_come_to(value: dict[str, Any], version: Version) -> bool:
 
 
 def shows(item: Item | None, version: Version) -> bool:
-    """Tells whether the answer to a look-up proves that the node had ``version``: it is at or above it in its branch."""
+    """Tells whether the answer to a look-up is of the branch of ``version`` and not below it: the node has it."""
     return item is not None and item.version.branch == version.branch and item.version.seq >= version.seq
 
 
