@@ -40,7 +40,7 @@ from tailrace.requests.plan import Call, Continue
 from tailrace.requests.replies import feed_info
 from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentRelease
+from tailrace.wire.segment_messages import ASKER_BYTES, CheckpointRequest, PartitionCheckpoint, SegmentRelease
 
 _T = TypeVar("_T")
 
@@ -143,6 +143,7 @@ class FeedFetch:
         self._received_bytes = self._wanted_bytes = 0
         self._directory: CopyDirectory | None = None
         self._feed_id = b""  # until ``begin``
+        self._asker = client.source.randbytes(ASKER_BYTES)
         self.buffers = PartBuffers(BUFFERS_MAX)
         self.window_bytes = WINDOW_BYTES_FIRST  # that a partition asks for next: all use one link
 
@@ -196,7 +197,7 @@ class FeedFetch:
         """Asks for the checkpoint of a partition. Raises ProtocolError if it is of another one."""
         # A node that has stepped down may lack rows that were acknowledged, or not know that they are stable.
         leader = self._client.state == "leader"
-        request = CheckpointRequest(self._feed_id, partition, self._level, flush=True, leader=leader)
+        request = CheckpointRequest(self._feed_id, partition, self._level, flush=True, leader=leader, asker=self._asker)
         told = PartitionCheckpoint.from_json((yield Call(Opcode.SEGMENT_CHECKPOINT, request.to_json())))
         if (told.feed_id, told.partition) != (self._feed_id, partition):
             raise ProtocolError(

@@ -19,6 +19,7 @@ from tailrace.wire.frames import Frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
 CHECKPOINT_ID_BYTES = 16
+ASKER_BYTES = 16
 SEGMENT_ID_BYTES = 16
 CHECKSUM_BYTES = 16
 # The most bytes of one SEGMENT_FETCH: other answers of the connection wait for one part at most.
@@ -39,6 +40,8 @@ class CheckpointRequest(NamedTuple):
 
     With ``flush`` the node first moves its stable rows to a segment. With ``state`` the answer has the
     producers and sinks, which a replica needs. With ``leader`` only a node answers that leads until it answers.
+    ``asker`` (16 bytes) names the copy that is made, b"" for none: a copy keeps one checkpoint of a partition, so the
+    answer replaces an earlier one that was lost.
     """
 
     feed_id: bytes
@@ -47,10 +50,13 @@ class CheckpointRequest(NamedTuple):
     flush: bool = False
     state: bool = False
     leader: bool = False
+    asker: bytes = b""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the body of a SEGMENT_CHECKPOINT."""
-        return {**self._asdict(), "feed_id": self.feed_id.hex(), "level": self.level.name.lower()}
+        value = {**self._asdict(), "feed_id": self.feed_id.hex(), "level": self.level.name.lower()}
+        del value["asker"]
+        return value | {"asker": self.asker.hex()} if self.asker else value
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> CheckpointRequest:
@@ -67,6 +73,7 @@ class CheckpointRequest(NamedTuple):
             field(value, "flush", bool, what, False),
             field(value, "state", bool, what, False),
             field(value, "leader", bool, what, False),
+            hex_field(value, "asker", ASKER_BYTES, what) if "asker" in value else b"",
         )
 
 

@@ -117,7 +117,8 @@ class CatchUp:
     async def _copy(self, source: SegmentSource) -> None:
         """Takes a checkpoint, and makes the partition what it says."""
         storage, partition = self._node.storage, self._partition
-        request = CheckpointRequest(partition.feed_id, partition.id, Level.DISK, state=True)
+        asker = self._node.identity.placement_id
+        request = CheckpointRequest(partition.feed_id, partition.id, Level.DISK, state=True, asker=asker)
         told = await source.checkpoint(request)
         received = ReceivedChain.of(told)
         self._check(told)

@@ -46,7 +46,9 @@ async def _take(connection: Connection, id: int, request: CheckpointRequest, par
     try:
         if request.flush:
             await _wait_for_majority(node, partition, request.level)
-        taken = await checkpoints.take(partition, request.level, flush=request.flush, with_state=request.state)
+        taken = await checkpoints.take(
+            partition, request.level, flush=request.flush, with_state=request.state, asker=request.asker
+        )
         if request.leader:
             _require_term(node, partition, term, taken.id)
     except TailraceError as error:

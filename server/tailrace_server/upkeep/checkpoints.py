@@ -33,6 +33,14 @@ from tailrace_server.upkeep.flusher import Flusher
 log = logging.getLogger("tailrace.server")
 
 
+class Asked(NamedTuple):
+    """The copy that asks for checkpoints of a partition: it needs the last one only."""
+
+    asker: bytes
+    feed_id: bytes
+    partition: int
+
+
 class KeptCheckpoint(NamedTuple):
     """A checkpoint whose segments are pinned until ``until`` (monotonic seconds)."""
 
@@ -40,6 +48,7 @@ class KeptCheckpoint(NamedTuple):
     feed_id: bytes
     segments: dict[bytes, Segment]
     until: float
+    asked: Asked | None
 
 
 class Checkpoints:
@@ -51,6 +60,7 @@ class Checkpoints:
         self._flusher = flusher
         self._limits = limits
         self._kept: dict[bytes, KeptCheckpoint] = {}  # by id, the least recently used one first
+        self._asked: dict[Asked, bytes] = {}  # the id of the kept checkpoint of each copy
         # Flushes for checkpoints: one of a partition at a time, and when (monotonic) the last one began.
         self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushed_at: dict[Partition, float] = {}
@@ -67,12 +77,18 @@ class Checkpoints:
         )
 
     async def take(
-        self, partition: Partition, level: Level, *, flush: bool = False, with_state: bool = False
+        self,
+        partition: Partition,
+        level: Level,
+        *,
+        flush: bool = False,
+        with_state: bool = False,
+        asker: bytes = b"",
     ) -> PartitionCheckpoint:
         """Returns the checkpoint of ``partition``, whose files are kept from now on.
 
         With ``flush`` the rows that are stable now are flushed first. If the disk refuses, the checkpoint ends
-        earlier.
+        earlier. An earlier checkpoint of the same partition and ``asker`` is released: its answer was lost.
 
         Raises:
             Overloaded: the node keeps as many checkpoints as it may.
@@ -93,7 +109,8 @@ class Checkpoints:
                 f"partition {partition.id} is flushed up to seq {partition.flushed_seq}, and level "
                 f"{level.name.lower()} has come to {partition.visible_seq(level)}: ask again"
             )
-        kept = self._keep(partition.feed_id, partition.chain.segments)
+        asked = Asked(asker, partition.feed_id, partition.id) if asker else None
+        kept = self._keep(partition.feed_id, partition.chain.segments, asked)
         try:
             return await self._describe(partition, kept, with_state=with_state)
         except BaseException:
@@ -108,17 +125,21 @@ class Checkpoints:
         """Returns whether the files of a checkpoint are still kept."""
         return checkpoint_id in self._kept
 
-    def _keep(self, feed_id: bytes, chosen: Iterable[Segment]) -> KeptCheckpoint:
+    def _keep(self, feed_id: bytes, chosen: Iterable[Segment], asked: Asked | None = None) -> KeptCheckpoint:
         """Pins the segments. Raises Overloaded."""
         self._release_old()
+        if asked is not None and asked in self._asked:
+            self.release(self._asked[asked])
         if len(self._kept) >= self._limits.checkpoints_max:
             raise Overloaded(f"this node keeps the files of {len(self._kept)} checkpoints already: ask again later")
         segments = {segment.identity.segment_id: segment for segment in chosen}
         until = self._host.clock.monotonic() + self._limits.checkpoint_kept_s
-        kept = KeptCheckpoint(self._host.randomness.token(CHECKPOINT_ID_BYTES), feed_id, segments, until)
+        kept = KeptCheckpoint(self._host.randomness.token(CHECKPOINT_ID_BYTES), feed_id, segments, until, asked)
         for segment in segments.values():
             self._pins.pin(segment)
         self._kept[kept.id] = kept
+        if asked is not None:
+            self._asked[asked] = kept.id
         return kept
 
     async def _describe(self, partition: Partition, kept: KeptCheckpoint, *, with_state: bool) -> PartitionCheckpoint:
@@ -194,6 +215,8 @@ class Checkpoints:
         """Keeps the files of a checkpoint no longer. Does nothing if it is not kept."""
         kept = self._kept.pop(checkpoint_id, None)
         if kept is not None:
+            if kept.asked is not None:
+                del self._asked[kept.asked]
             for segment in kept.segments.values():
                 self._pins.unpin(segment)
 

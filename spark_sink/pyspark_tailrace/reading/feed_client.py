@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from tailrace.model import Level
 from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import failover_log
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint
+from tailrace.wire.segment_messages import ASKER_BYTES, CheckpointRequest, PartitionCheckpoint
 from tailrace.wire.stream_messages import ResumeAnswer
 
 # Spark asks for news every 10 ms, and the description of thousands of partitions takes longer. Requests take at most
@@ -123,7 +124,8 @@ class FeedClient:
         The node keeps its segments for the tasks, for a minute after the last one has read.
         """
         client, level = self._connected(), checkpoint_level(self._options.level)
-        request = CheckpointRequest(feed.feed_id, partition, level).to_json()
+        asker = secrets.token_bytes(ASKER_BYTES)  # of this call: one that is sent again replaces its lost answer
+        request = CheckpointRequest(feed.feed_id, partition, level, asker=asker).to_json()
         try:
             told = PartitionCheckpoint.from_json(
                 client.call(Opcode.SEGMENT_CHECKPOINT, request, client.deadline(CHECKPOINT_SECONDS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 
 import pytest
 import xxhash
@@ -39,6 +40,7 @@ class FileNode:
         self.taken = 0
         self.piece_bytes = 100_000
         self.order = list
+        self.askers = []  # of the checkpoints that were asked for
         self.reported = []  # the ids of segments that were reported as damaged
 
     def add(self, body=b"", *, partition=0, rows=10):
@@ -73,6 +75,7 @@ class FileNode:
             settings |= {"tombstone_age_s": 259_200, "replication": "stream", "partitions": self.partitions}
             return {"feed": {"name": "orders", "feed_id": FEED.hex(), **settings}, "partitions": []}
         if call.opcode is Opcode.SEGMENT_CHECKPOINT:
+            self.askers.append(call.value["asker"])
             return self.checkpoint(call.value["partition"]).to_json()
         assert call.opcode is Opcode.SEGMENT_RELEASE
         release = SegmentRelease.decode(json.dumps(call.value).encode())
@@ -104,8 +107,9 @@ class ClientOfOne:
     cluster_id = b"c" * 16
     state = "leader"
 
-    def __init__(self):
+    def __init__(self, source):
         self.now = 0.0
+        self.source = source
 
     def clock(self):
         self.now += 0.01
@@ -127,6 +131,7 @@ class Fetcher:
         self.node = node
         self.path = str(path)
         self.before = lambda step: None
+        self.source = random.Random(7)
 
     def run(self, plan):
         try:
@@ -153,7 +158,7 @@ class Fetcher:
 
     def fetch(self, partitions=None):
         """Fetches all, and returns what became of each partition."""
-        fetch = FeedFetch(ClientOfOne(), Feed(), self.path, partitions, Level.DISK)
+        fetch = FeedFetch(ClientOfOne(self.source), Feed(), self.path, partitions, Level.DISK)
         try:
             chosen = self.run(fetch.begin())
             return {number: self.run(fetch.partition(number)) for number in chosen}

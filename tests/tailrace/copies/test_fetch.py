@@ -115,6 +115,18 @@ def test_a_node_that_restarts_is_asked_for_another_checkpoint(fetcher, file_node
     assert fetched.fetched_bytes < 1.5 * fetched.nbytes
 
 
+def test_a_fetch_asks_as_one_copy_and_another_fetch_as_another(fetcher, file_node):
+    file_node.add(b"a" * 1_000)
+    fetcher.before = lambda step: file_node.kept.clear() if isinstance(step, Exchange) else None
+    for _ in range(2):
+        with pytest.raises(UnknownCheckpoint):
+            fetcher.fetch()
+    first, second = file_node.askers[:3], file_node.askers[3:]
+    assert len(first) == len(second) == 3
+    assert len(set(first)) == len(set(second)) == 1
+    assert set(first) != set(second)
+
+
 def test_a_node_that_keeps_nothing_is_given_up(fetcher, file_node):
     file_node.add()
     fetcher.before = lambda step: isinstance(step, Exchange) and file_node.restart()
@@ -441,7 +453,7 @@ def test_a_partition_begins_with_the_window_that_others_have_found(tmp_path, mad
 
 
 def test_a_window_that_was_slow_ends_growth_and_one_that_was_fast_does_not_shrink_it(fetcher):
-    fetch = FeedFetch(ClientOfOne(), Feed(), fetcher.path, None, Level.DISK)
+    fetch = FeedFetch(ClientOfOne(fetcher.source), Feed(), fetcher.path, None, Level.DISK)
     first = fetch.window_bytes
     for _ in range(3):
         fetch.windowed(fetch.window_bytes, 0.1)
@@ -458,7 +470,9 @@ def test_a_window_that_was_slow_ends_growth_and_one_that_was_fast_does_not_shrin
 def test_progress_comes_to_the_whole(fetcher, file_node):
     file_node.add(os.urandom(3 * PART_BYTES_MAX))
     seen = []
-    fetch = FeedFetch(ClientOfOne(), Feed(), fetcher.path, None, Level.DISK, lambda *told: seen.append(told))
+    fetch = FeedFetch(
+        ClientOfOne(fetcher.source), Feed(), fetcher.path, None, Level.DISK, lambda *told: seen.append(told)
+    )
     fetcher.run(fetch.begin())
     fetcher.run(fetch.partition(0))
     fetch.close()

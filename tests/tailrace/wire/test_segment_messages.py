@@ -46,7 +46,10 @@ def decoded(frame):
 
 @pytest.mark.parametrize(
     "request_",
-    [CheckpointRequest(FEED, 3), CheckpointRequest(FEED, 0, Level.QUORUM, flush=True, state=True, leader=True)],
+    [
+        CheckpointRequest(FEED, 3),
+        CheckpointRequest(FEED, 0, Level.QUORUM, flush=True, state=True, leader=True, asker=b"a" * 16),
+    ],
 )
 def test_a_request_for_a_checkpoint(request_):
     frame = decoded(encode_json(Opcode.SEGMENT_CHECKPOINT, request_.to_json()))

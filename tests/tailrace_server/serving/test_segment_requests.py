@@ -221,6 +221,17 @@ async def test_a_restart_keeps_none(raw, feed_id, rows, running):
             await fetch(await connection.hello(), checkpoint, 0, 1)
 
 
+async def test_an_answer_that_is_lost_keeps_no_files(raw, feed_id, rows, running):
+    """The client connects again, and asks again as the copy that it is."""
+    for _ in range(5):
+        async with raw() as connection:
+            last = await take(await connection.hello(), feed_id, asker=b"a" * 16)
+    async with raw() as connection:
+        await connection.hello()
+        assert await fetch(connection, last, 0, 10)
+    assert len(running.node.storage.checkpoints) == 1
+
+
 async def test_a_feed_that_is_not_there(greeted, feed_id):
     with pytest.raises(UnknownFeed):
         await take(greeted, bytes(16))

@@ -142,6 +142,41 @@ async def test_a_checkpoint_expires_and_a_fetch_renews_it(engine, limited):
         checkpoints.find(unused.id, unused.segments[0].id)
 
 
+async def test_a_copy_that_asks_again_keeps_its_last_checkpoint_only(engine, limited):
+    """Its earlier answers were lost. Other copies, and those of other partitions, are not concerned."""
+    checkpoints = limited(checkpoints_max=4)
+    partition, other = await flushed(engine, (b"a", b"1")), engine.create("other")
+    ours, theirs = b"a" * 16, b"b" * 16
+    kept = [
+        await checkpoints.take(each, Level.DISK, asker=asker) for each, asker in ((partition, theirs), (other, ours))
+    ]
+    kept.append(await checkpoints.take(partition, Level.DISK))
+    for _ in range(20):
+        last = await checkpoints.take(partition, Level.DISK, asker=ours)
+        assert len(checkpoints) == 4
+    assert checkpoints.find(last.id, last.segments[0].id)
+    assert all(checkpoints.keeps(each.id) for each in kept)
+    checkpoints.release(last.id)
+    again = await checkpoints.take(partition, Level.DISK, asker=ours)
+    engine.clock.advance(61.0)
+    checkpoints.expire()
+    assert not len(checkpoints)
+    assert not checkpoints._asked
+    assert (await checkpoints.take(partition, Level.DISK, asker=ours)).id != again.id
+
+
+async def test_a_copy_that_asks_again_gives_its_replaced_segments_free(engine):
+    partition = await flushed(engine, *[(b"a", b"%d" % number) for number in range(4)])
+    checkpoints = engine.node.storage.checkpoints
+    await checkpoints.take(partition, Level.DISK, asker=b"a" * 16)
+    await compact(engine, partition)
+    await engine.flusher.trim()
+    assert len(engine.segments(partition)) == 5
+    await checkpoints.take(partition, Level.DISK, asker=b"a" * 16)
+    await engine.flusher.trim()
+    assert len(engine.segments(partition)) == 1
+
+
 async def test_a_segment_of_another_checkpoint(engine):
     partition = await flushed(engine, (b"a", b"1"))
     taken = await engine.node.storage.checkpoints.take(partition, Level.DISK)
