@@ -71,6 +71,7 @@ from tailrace.trio.writer import Writer
 if TYPE_CHECKING:
     from tailrace import indexes
     from tailrace.consuming.explain import Explanation, Outcome
+    from tailrace.consuming.stream_status import StreamStatus, WaitsFor
     from tailrace.copies.fetch import Fetched, FetchedPartition
     from tailrace.copies.layout import PartitionCopy, SegmentCopy
     from tailrace.copies.reader import SegmentReader
@@ -127,6 +128,7 @@ __all__ = [
     "Stage",
     "Stream",
     "StreamEnded",
+    "StreamStatus",
     "TailraceError",
     "TooLarge",
     "UnknownCheckpoint",
@@ -137,6 +139,7 @@ __all__ = [
     "VersionConflict",
     "VersionLost",
     "VersionRange",
+    "WaitsFor",
     "Writer",
     "WritesLost",
     "WrongProcess",
@@ -156,6 +159,8 @@ _LATER = {
     "PartitionCopy": "tailrace.copies.layout",
     "SegmentCopy": "tailrace.copies.layout",
     "SegmentReader": "tailrace.copies.reader",
+    "StreamStatus": "tailrace.consuming.stream_status",
+    "WaitsFor": "tailrace.consuming.stream_status",
 }
 
 if not TYPE_CHECKING:  # a type checker would take each name for one of this package

@@ -56,7 +56,7 @@ class Consumer:
 
     @property
     def status(self):
-        return self.stream.status()[0]
+        return self.stream.status().partitions[0]
 
     async def ends_with(self, reason):
         """Returns once a stream has ended for ``reason``."""

@@ -99,7 +99,7 @@ class Uses:
         async with self.feed.follow(MemoryIndex()) as follower:
             while True:
                 await follower.barrier()
-                version = tailrace.Version(follower.status()[0].partition, BRANCH, 2)
+                version = tailrace.Version(follower.status().partitions[0].partition, BRANCH, 2)
                 await follower.wait_for(version)
                 await trio.sleep(1)
 

@@ -93,7 +93,7 @@ async def test_a_stream_is_left_while_a_task_waits_for_a_connection(running, fee
 
 
 async def until_it_waits(stream):
-    while any(status.state != "waiting" for status in stream.status()):
+    while any(status.state != "waiting" for status in stream.status().partitions):
         await trio.lowlevel.checkpoint()
 
 

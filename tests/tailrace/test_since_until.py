@@ -200,7 +200,7 @@ async def test_a_segment_that_is_damaged_is_asked_for_again(running, feed, clock
         stream = feed.consume(moment(30), until="now")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_into, found, stream)
-            while not (stream.status() and "it was hit by a test" in stream.status()[0].reason):
+            while not (stream.status().partitions and "it was hit by a test" in stream.status().partitions[0].reason):
                 await trio.lowlevel.checkpoint()
             broken = False
     assert found == [30, 40]

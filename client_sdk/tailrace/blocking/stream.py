@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tailrace.blocking.link import BlockingLink
-from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.session import Event
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import seconds
+from tailrace.model.documented import documented
 from tailrace.model.position import Positions
+
+if TYPE_CHECKING:
+    from tailrace.consuming.stream_status import StreamStatus
 
 # The seconds between two checks that a node still serves the streams, while no event arrives.
 LOOK_SECONDS = 0.5
@@ -140,14 +143,10 @@ class Stream:
         with self._link.guard.lock:
             return self._session.latest_positions
 
-    def status(self) -> list[PartitionStatus]:
-        """Returns the state of each partition's stream.
-
-        Returns:
-            The state with its reason, the next retry, and the lag, for each partition.
-        """
+    @documented(StreamCore.status)
+    def status(self) -> StreamStatus:
         with self._link.guard.lock:
-            return self._session.status()
+            return self._core.status()
 
     def _receive(self, deadline: float | None) -> None:
         """Moves bytes until some have arrived, or ``deadline``. Raises Unreachable after too long without a stream."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tailrace.consuming.barriers import Barriers
 from tailrace.consuming.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
-from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams
@@ -44,6 +43,7 @@ from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_n
 
 if TYPE_CHECKING:
     from tailrace.consuming.replica import ReplicaStreams
+    from tailrace.consuming.stream_status import SessionStatus
     from tailrace.wire.push_messages import SegmentAnswer
 
 __all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
@@ -78,11 +78,17 @@ class ConsumerSession:
             has_others: True if other nodes could be asked.
         """
         self.hello = hello
+        self._clock = clock
         self._check = check
         self._subscription = subscription
         self.feed_id = subscription.feed_id
         self.peer: HelloOk | None = None  # the node of this connection, or of the last one
         self.last_error: TailraceError | None = None  # how the last try has ended; None after a hello
+
+        # The last error of a connection or try, with its time; it stays after a hello.
+        self._failure: tuple[TailraceError, float] | None = None
+        self._since = clock()  # when the connection came to its present stage
+        self._came_at = self._since  # when the first of the present frames has come
 
         # Of this connection. Invariant: ``_linked`` (the partitions are known) implies ``_greeted`` (HELLO_OK came).
         self._greeted = self._linked = False
@@ -132,6 +138,10 @@ class ConsumerSession:
     def connection_lost(self, error: TailraceError) -> None:
         """Ends the connection. Queued events are still delivered; the node sends the unhandled ones again."""
         self.last_error = error
+        now = self._clock()
+        self._failure = error, now
+        if self._greeted:
+            self._since = now
         self._greeted = self._linked = False
         self._out = []
         self._frames.clear()
@@ -142,6 +152,8 @@ class ConsumerSession:
 
     def receive_data(self, data: bytes) -> None:
         """Takes bytes of the node. `next_event` handles the frames. Raises ProtocolError, TooLarge."""
+        if not self._frames:
+            self._came_at = self._clock()
         self._frames.extend(self._decoder.receive_data(data))
 
     def place(self) -> None:
@@ -252,9 +264,20 @@ class ConsumerSession:
             raise StreamEnded("the stream has not begun: it has no positions yet", reason=EndReason.CLOSED)
         return Positions(bytes.fromhex(self.peer.cluster_id), self.feed_id, positions)
 
-    def status(self) -> list[PartitionStatus]:
-        """Returns the state of each partition, by id."""
-        return [partition.status() for partition in self._streams.partitions]
+    def status(self) -> SessionStatus:
+        """Returns the state of the connection and of each partition."""
+        from tailrace.consuming.stream_status import SessionStatus  # most programs never ask
+
+        has_begun = self.feed_id is not None or isinstance(self._subscription.since, Positions)
+        return SessionStatus(
+            is_open=self._greeted,
+            is_linked=self._linked,
+            since=self._since,
+            came_at=self._came_at if self._queue or self._frames else None,
+            failure=self._failure,
+            partitions=tuple(partition.status() for partition in self._streams.partitions),
+            positions=self.positions if has_begun and self.peer is not None else None,
+        )
 
     def failover_log(self, partition: int) -> FailoverLog:
         """Returns the log that the node gave with its last answer for ``partition``; at first the stored one."""
@@ -417,7 +440,7 @@ class ConsumerSession:
             self._streams.fail(BadPosition(message))
         self.peer = peer
         self._streams.greeted(peer.role, peer.node_id)
-        self._greeted, self.last_error = True, None
+        self._greeted, self.last_error, self._since = True, None, self._clock()
         # A quarter of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
         asked: dict[str, Any] = {"name": self._subscription.feed}
@@ -441,7 +464,7 @@ class ConsumerSession:
                 UnknownFeed(f"feed {self._subscription.feed!r} has another id on this node: {feed_id.hex()}")
             )
         self.feed_id = feed_id
-        self._linked = True
+        self._linked, self._since = True, self._clock()
         self._streams.catch_up.heard_of(high_seqs)
         if not self._streams.partitions:
             self._check_stored(feed_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tailrace.consuming.session import ConsumerSession
 from tailrace.consuming.subscription import Subscription
@@ -14,6 +15,9 @@ from tailrace.link.finder import Finder
 from tailrace.model import EndReason
 from tailrace.requests.client_core import ClientCore
 from tailrace.wire.messages import Hello
+
+if TYPE_CHECKING:
+    from tailrace.consuming.stream_status import StreamStatus
 
 
 class StreamCore:
@@ -38,6 +42,8 @@ class StreamCore:
         self.link = LinkCore(self.session, finder, connect_timeout_s)
         self.retry_for_s = retry_for_s
         self.ended: TailraceError | None = None
+        self._clock = clock
+        self._ended_at = 0.0
         self._cookies = itertools.count(1)
         self._barriers: dict[BarrierWait, None] = {}  # that a task waits for
 
@@ -60,7 +66,7 @@ class StreamCore:
     def end(self, error: TailraceError) -> None:
         """Ends the stream, and the waits for its barriers; the first error counts."""
         if self.ended is None:
-            self.ended = error
+            self.ended, self._ended_at = error, self._clock()
         for barrier in self._barriers:
             barrier.wake()
 
@@ -70,7 +76,7 @@ class StreamCore:
 
     def refuse(self, error: TailraceError) -> None:
         """Ends the stream with ``error``, and wakes no task: they are of another process."""
-        self.ended = error
+        self.ended, self._ended_at = error, self._clock()
 
     def has_finished(self) -> bool:
         """Tells whether every partition has reached its end and every event was delivered. This ends the stream, too.
@@ -101,6 +107,19 @@ class StreamCore:
         """Returns the error for a stream that has not begun, or not begun again, in time."""
         why = self.session.last_error or self.session.why_not_answered
         return Unreachable(f"no stream within {self.retry_for_s:g} s: {why}")
+
+    def status(self) -> StreamStatus:
+        """Tells what the stream waits for, which nodes it asks, and how far each partition is.
+
+        Returns:
+            The state at this moment.
+        """
+        from tailrace.consuming.stream_status import stream_status  # most programs never ask
+
+        end = None if self.ended is None else (self.ended, self._ended_at)
+        finder = self.link.finder
+        others = tuple(str(address) for address in finder.addresses if address != finder.address)
+        return stream_status(self.session.status(), str(finder.address), others, end)
 
     # Barriers
 

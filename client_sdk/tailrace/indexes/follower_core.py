@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tailrace.consuming.events import Rollback
-from tailrace.consuming.partition import PartitionStatus
+from tailrace.consuming.stream_status import StreamStatus
 from tailrace.consuming.subscription import Subscription, require_catch_up
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.indexes import Index
@@ -28,7 +28,7 @@ _followed: dict[int, FollowerCore] = {}
 class FollowedStream(Source, Protocol):
     """The stream that a follower reads."""
 
-    def status(self) -> list[PartitionStatus]: ...
+    def status(self) -> StreamStatus: ...
     def failover_log(self, partition: int) -> FailoverLog: ...
     def settle(self, event: Rollback, point: int | None) -> None: ...
 
@@ -91,7 +91,7 @@ class FollowerCore:
         self._stream = stream
         self.jobs = IndexQueue(stream)
         self._positions = stream.positions if checkpoint is None else checkpoint.positions
-        self._partitions = frozenset(status.partition for status in stream.status())
+        self._partitions = frozenset(status.partition for status in stream.status().partitions)
 
     def require_running(self, failure: Exception | None, *, ended: bool) -> None:
         """Raises StreamEnded if the follower's tasks have failed, or have ended."""
@@ -136,7 +136,7 @@ class FollowerCore:
     def lag(self) -> dict[int, int]:
         """The number of seqs, by partition, between the index and the newest seq that the follower knows."""
         seqs = self.positions.seqs()
-        return {s.partition: max(s.seq + s.lag - seqs.get(s.partition, 0), 0) for s in self._stream.status()}
+        return {s.partition: max(s.seq + s.lag - seqs.get(s.partition, 0), 0) for s in self._stream.status().partitions}
 
     def wait_for(self, version: Version) -> Iterator[Awaited]:
         """Waits until the index holds a version, or a later mutation of its key. Cancelling it changes nothing.

@@ -121,6 +121,11 @@ class Finder:
         return other
 
     @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The addresses of the URL."""
+        return self._addresses
+
+    @property
     def has_others(self) -> bool:
         """The URL names more than one node."""
         return len(self._addresses) > 1

@@ -13,9 +13,9 @@ from typing import Protocol
 import trio
 
 from tailrace.consuming.events import Rollback
-from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.session import Subscription
+from tailrace.consuming.stream_status import StreamStatus
 from tailrace.indexes import Index, IndexBusy
 from tailrace.indexes.applier import BUSY_PAUSE_S, IndexBatch, IndexRollback
 from tailrace.indexes.checkpoint import Checkpoint
@@ -161,11 +161,11 @@ class Follower(OfOneProcess):
         """The number of seqs, by partition, between the index and the newest seq that the follower knows."""
         return self._core.lag
 
-    def status(self) -> list[PartitionStatus]:
-        """Returns the state of each partition's stream.
+    def status(self) -> StreamStatus:
+        """Tells what the follower's stream waits for, which nodes it asks, and how far each partition is.
 
         Returns:
-            The state with its reason, the next retry, and the lag, for each partition.
+            The state of the stream at this moment. It may be ahead of the index, whose positions are `positions`.
         """
         return self._stream.status()
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 
 from tailrace.consuming.events import ReplicaEvent, Rollback
-from tailrace.consuming.partition import PartitionStatus
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
+from tailrace.model.documented import documented
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 from tailrace.trio.host import Host
@@ -23,6 +23,9 @@ from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import connect_in_time
 from tailrace.trio.transport import Transport
 from tailrace.trio.watch import keep_looking
+
+if TYPE_CHECKING:
+    from tailrace.consuming.stream_status import StreamStatus
 
 
 class Stream(OfOneProcess):
@@ -157,13 +160,9 @@ class Stream(OfOneProcess):
         """Calls ``changed`` each time that the log of a partition has changed without an event that tells of it."""
         self._session.watch_history(changed)
 
-    def status(self) -> list[PartitionStatus]:
-        """Returns the state of each partition's stream.
-
-        Returns:
-            The state with its reason, the next retry, and the lag, for each partition.
-        """
-        return self._session.status()
+    @documented(StreamCore.status)
+    def status(self) -> StreamStatus:
+        return self._core.status()
 
     async def barrier(self) -> None:
         """Waits until the loop has handled every write that was acknowledged, at any level, before this call.

@@ -66,7 +66,7 @@ def test_live_events_and_nothing_in_between(client, feed):
         feed.put(b"later", b"1")
         events = iter(lambda: stream.next_event(5), None)
         assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
-        assert all(partition.state in ("open", "in snapshot") for partition in stream.status())
+        assert all(partition.state in ("open", "in snapshot") for partition in stream.status().partitions)
 
 
 async def test_broken_connections(running):

@@ -96,7 +96,7 @@ class World(Cluster):
 
     def is_behind(self):
         """The session knows that the node is behind it."""
-        return any(status.reason.startswith("behind") for status in self.session.status())
+        return any(status.reason.startswith("behind") for status in self.session.status().partitions)
 
     def _talk(self, node, events_max):
         """True where everything was said, and applied."""
@@ -112,7 +112,7 @@ class World(Cluster):
                 if events == events_max:
                     return False
         self._apply()
-        return session.status()[0].state == "open"
+        return session.status().partitions[0].state == "open"
 
     def _apply(self):
         jobs, _ = self.jobs.take()

@@ -73,7 +73,7 @@ async def test_a_stream_ends_at_positions_that_were_lost(feed, lose, since, on_r
             elif isinstance(event, tailrace.Mutations):
                 state.update(zip(event.keys(), event.values(), strict=True))
     assert set(state.values()) <= {b"kept"}
-    assert all(status.state == "ended" for status in stream.status())
+    assert all(status.state == "ended" for status in stream.status().partitions)
 
 
 async def test_a_stream_ends_where_its_end_and_the_new_history_part(feed, lose):

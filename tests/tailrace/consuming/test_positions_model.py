@@ -88,7 +88,7 @@ class ApplicationWorld(World):
                     return False
             if self.is_behind():
                 return False
-        return session.status()[0].state == "open"
+        return session.status().partitions[0].state == "open"
 
 
 MODES = st.sampled_from(["follow", "restart"])

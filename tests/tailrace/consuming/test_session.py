@@ -513,7 +513,7 @@ def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
         return
     first_id = made.id()
     assert made.sent() == [], "not at once"
-    (status,) = made.session.status()
+    (status,) = made.session.status().partitions
     assert (status.state, status.reason, status.last_end) == ("waiting", f"{reason.value}: because", reason)
     assert status.next_retry == made.session.next_retry > made.now
     made.now = made.session.next_retry
@@ -634,7 +634,7 @@ def test_a_snapshot_of_another_history_ends_the_stream_by_that_name():
     made = talk()
     made.start(0, 3, branch=V)
     made.events()
-    (status,) = made.session.status()
+    (status,) = made.session.status().partitions
     assert status.last_end is EndReason.HISTORY_CHANGED
     assert made.sent() == ["STREAM_CLOSE"]
 
@@ -644,12 +644,12 @@ def test_a_partition_that_moves_is_asked_for_until_it_is_there_again():
     for _ in range(3):
         made.stream_end(EndReason.NOT_MY_PARTITION, 1)
         made.events()
-        assert [status.state for status in made.session.status()] == ["open", "waiting"]
+        assert [status.state for status in made.session.status().partitions] == ["open", "waiting"]
         made.now = made.session.next_retry
         assert made.sent() == ["STREAM_REQUEST"]
     made.agree(1)
     assert made.events() == []
-    assert [status.last_end for status in made.session.status()] == [None, EndReason.NOT_MY_PARTITION]
+    assert [status.last_end for status in made.session.status().partitions] == [None, EndReason.NOT_MY_PARTITION]
 
 
 def test_tries_are_further_and_further_apart():
@@ -851,7 +851,7 @@ def test_keys_that_cannot_be_read_again_now_are_asked_for_later(error):
     made.hear(encode_error(error, frame.id))
     assert made.events() == []
     assert made.session.failure is None
-    assert made.session.status()[0].reason == str(error)
+    assert made.session.status().partitions[0].reason == str(error)
     made.now += 1.0
     made.sent()
     made.agree(log=LOG_V)
@@ -867,7 +867,7 @@ def test_a_history_that_changes_while_keys_are_read_again():
     [frame] = made.decoder.receive_data(b"".join(made.session.data_to_send()))
     made.hear(StreamOk(0, 8, LOG_U, 20).encode(frame.id))
     assert made.events() == []
-    assert made.session.status()[0].reason == "the partition's history has changed"
+    assert made.session.status().partitions[0].reason == "the partition's history has changed"
 
 
 def test_what_was_read_again_of_another_history_is_refused():
@@ -1250,7 +1250,7 @@ def test_where_nothing_matches_the_position_moves_on(filtered):
     assert filtered.session.positions[0] == position
     advance(filtered, 12)
     assert filtered.events()[0].first_seq == 6
-    assert filtered.session.status()[0].lag == 0
+    assert filtered.session.status().partitions[0].lag == 0
 
 
 def test_a_position_moves_on_to_no_place_below_what_was_promised():

@@ -133,7 +133,9 @@ async def test_a_segment_that_is_mended_is_read_from_the_positions(running, feed
         with pytest.raises(BadSegment):
             await take_all(stream, rows, found)
         positions = stream.positions
-        assert [status.last_end for status in stream.status() if status.partition == 1] == [EndReason.DAMAGED]
+        assert [status.last_end for status in stream.status().partitions if status.partition == 1] == [
+            EndReason.DAMAGED
+        ]
     mend(path, whole)
     await read(feed, rows, found, since=positions)
     assert found == rows

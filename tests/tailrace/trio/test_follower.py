@@ -273,7 +273,7 @@ async def test_lag_and_positions(feed):
         await follower.barrier()
         assert follower.lag == {0: 0, 1: 0, 2: 0, 3: 0}
         assert follower.positions.seqs()[partition_of(b"k")] == 1
-        assert [status.partition for status in follower.status()] == [0, 1, 2, 3]
+        assert [status.partition for status in follower.status().partitions] == [0, 1, 2, 3]
 
 
 async def test_an_index_of_another_feed(client, feed):

@@ -115,7 +115,7 @@ async def test_until_now_ends_by_itself(feed):
         assert len(await read_all(stream)) == 40
         with pytest.raises(StopAsyncIteration):
             await stream.__anext__()
-        assert all(status.state == "ended" for status in stream.status())
+        assert all(status.state == "ended" for status in stream.status().partitions)
     async with feed.consume(until="now", since=stream.positions) as again:
         assert await read_all(again) == []
 
@@ -526,7 +526,7 @@ async def test_status_tells_how_far_it_is(feed):
     await fill(feed)
     async with feed.consume() as stream:
         await read_until(stream, 40)
-        statuses = stream.status()
+        statuses = stream.status().partitions
         assert [status.partition for status in statuses] == [0, 1, 2, 3]
         assert sum(status.seq for status in statuses) == 40
         assert all((status.lag, status.next_retry) == (0, None) for status in statuses)

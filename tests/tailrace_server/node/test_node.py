@@ -88,7 +88,7 @@ async def read_on(stream):
 
 
 def has_ended_for_the_disk(stream):
-    (status,) = stream.status()
+    (status,) = stream.status().partitions
     return status.state in ("waiting", "requested") and "input/output error" in (status.reason or "")
 
 

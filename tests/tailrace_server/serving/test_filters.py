@@ -84,7 +84,7 @@ async def test_live_writes_and_a_barrier(feed, nursery):
         await feed.put(b"user/%d" % number, b"")
     await reader.stream.barrier()
     assert reader.state == state
-    assert [status.lag for status in reader.stream.status()] == [0] * PARTITIONS
+    assert [status.lag for status in reader.stream.status().partitions] == [0] * PARTITIONS
     infos = await feed.partitions()
     assert reader.stream.latest_positions.seqs() == {info.id: info.high_seq for info in infos}
 

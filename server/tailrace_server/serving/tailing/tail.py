@@ -34,7 +34,7 @@ class Tail:
 
     async def run(self) -> None:
         """Sends for ever. Raises what ends the stream, and what ``send`` raises."""
-        await self._send_positions("open", feed=self._request.feed, partitions=len(self._stream.status()))
+        await self._send_positions("open", feed=self._request.feed, partitions=len(self._stream.status().partitions))
         while True:
             event = await self._next_event()
             if event is None:
