@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from io import FileIO
 
 from tailrace.errors import BadCopy, IncompleteCopy
 from tailrace.segment.errors import UnknownSegmentVersion
+
+# What the open of a socket, and of a link to itself, ends with.
+_IRREGULAR = (errno.ENXIO, errno.ELOOP)
+
+
+def open_regular(path: str) -> FileIO:
+    """Opens a file for reading. A pipe in its place would wait for its other end, for ever.
+
+    Raises BadCopy if it is no regular file; OSError.
+    """
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in _IRREGULAR:
+            raise
+    if fd < 0 or not stat.S_ISREG(os.fstat(fd).st_mode):
+        if fd >= 0:
+            os.close(fd)
+        raise BadCopy(f"{path} is no regular file: move it away, or fetch into another directory", path=path)
+    return FileIO(fd)
 
 
 class CopyFile:
@@ -15,11 +39,11 @@ class CopyFile:
     """
 
     def __init__(self, path: str, command: str) -> None:
-        """Opens the file. Raises IncompleteCopy if it is missing, OSError if it cannot be opened."""
+        """Opens the file. Raises IncompleteCopy if it is missing, BadCopy if it is no regular file, OSError."""
         self.path = path
         self._command = command
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - `close` closes it
+            self._file = open_regular(path)
         except FileNotFoundError:
             raise IncompleteCopy(
                 f"{path} is missing: if a fetch has replaced it, open the copy again; otherwise run {command} again",

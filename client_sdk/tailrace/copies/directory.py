@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 from typing import NamedTuple
 
 from tailrace.copies.compare import surplus_files
+from tailrace.copies.copy_file import open_regular
 from tailrace.copies.layout import (
     CHECKPOINT_NAME,
     FEED_NAME,
@@ -143,7 +145,8 @@ class CopyDirectory:
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
+    """Returns the content of a file. ValueError if it is too long, BadCopy if it is no regular file, OSError."""
+    with io.BufferedReader(open_regular(path)) as file:
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")

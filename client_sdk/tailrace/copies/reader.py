@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.block.lazy import pyarrow, require_numpy
 from tailrace.block.to_arrow import batch_schema
+from tailrace.copies.copy_file import open_regular
 from tailrace.copies.layout import (
     CHECKPOINT_NAME,
     FEED_NAME,
@@ -59,6 +61,7 @@ class SegmentReader:
     Raises:
         BadCopy: A file is missing, damaged, or of an unknown version. The message says which, and what to do.
         IncompleteCopy: A fetch was interrupted, or is under way.
+        OSError: This machine refuses to read a file.
         ValueError: The copy has not fetched one of ``partitions``.
         ImportError: numpy is not installed; ``pip install 'tailrace[arrow]'`` installs it.
     """
@@ -67,7 +70,10 @@ class SegmentReader:
         """Reads FEED.json and the CHECKPOINT.json of each partition."""
         require_numpy()
         self.directory = os.fspath(directory)
-        copy = _read(os.path.join(self.directory, FEED_NAME), FeedCopy.decode, _not_a_copy)
+        # Without its FEED.json a directory with files is no copy, so removing the file would not help.
+        copy = _read(
+            os.path.join(self.directory, FEED_NAME), FeedCopy.decode, _not_a_copy, "fetch into another directory"
+        )
         self.cluster_id = copy.cluster_id
         self.feed: FeedInfo = copy.feed
         self._command = f"`tailrace fetch {copy.feed.name} {self.directory}`"
@@ -279,7 +285,8 @@ class SegmentReader:
             )
 
         path = os.path.join(self.directory, str(partition), CHECKPOINT_NAME)
-        return _read(path, lambda data: decode_checkpoint(data, self.feed.feed_id, partition), missing)
+        remedy = f"remove it, and run {self._command} again"
+        return _read(path, lambda data: decode_checkpoint(data, self.feed.feed_id, partition), missing, remedy)
 
 
 def _not_a_copy(path: str) -> BadCopy:
@@ -288,10 +295,10 @@ def _not_a_copy(path: str) -> BadCopy:
     )
 
 
-def _read(path: str, decode: Callable[[bytes], T], missing: Callable[[str], BadCopy]) -> T:
-    """Reads and decodes a file. Raises the error of ``missing``, or BadCopy for other content; OSError."""
+def _read(path: str, decode: Callable[[bytes], T], missing: Callable[[str], BadCopy], remedy: str) -> T:
+    """Reads and decodes a file. Raises the error of ``missing``, BadCopy with ``remedy`` for other content, OSError."""
     try:
-        with open(path, "rb") as file:
+        with io.BufferedReader(open_regular(path)) as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise missing(path) from None
@@ -302,4 +309,4 @@ def _read(path: str, decode: Callable[[bytes], T], missing: Callable[[str], BadC
     except UnknownCopyVersion as error:
         raise BadCopy(f"{path}: {error}; read it with the Tailrace that fetched it", path=path) from None
     except ValueError as error:
-        raise BadCopy(f"{path} is damaged: {error}; remove it, and run the fetch again", path=path) from None
+        raise BadCopy(f"{path} is damaged: {error}; {remedy}", path=path) from None

@@ -1,6 +1,7 @@
 """The directory of a copy: what it refuses, and that it belongs to one fetch at a time."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def test_damaged_files_are_named(directory, path, content):
         file.write(content)
     with pytest.raises(BadCopy, match=r"CHECKPOINT\.json is damaged.*remove it"):
         directory.open_partition(FEED, 0)
+
+
+@pytest.mark.parametrize("name", ["FEED.json", "0/CHECKPOINT.json"])
+def test_a_pipe_in_the_place_of_a_file_is_named(directory, path, name):
+    directory.open_partition(FEED, 0)
+    Path(path, name).unlink(missing_ok=True)
+    os.mkfifo(Path(path, name))
+    read = directory.begin if name == "FEED.json" else partial(directory.open_partition, FEED)
+    with pytest.raises(BadCopy, match=f"{name} is no regular file"):
+        read(feed_copy() if name == "FEED.json" else 0)
 
 
 def test_only_files_of_segments_are_removed(directory, path):

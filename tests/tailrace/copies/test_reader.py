@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pickle
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -256,8 +258,28 @@ class TestBadCopies:
     def test_files_that_are_damaged(self, directory, name, content):
         path = Path(directory, name)
         path.write_bytes(path.read_bytes()[:-9] if content is None else content)
-        with pytest.raises(BadCopy, match=r"is damaged: .*; remove it, and run the fetch again") as caught:
+        remedy = (
+            "fetch into another directory" if name == "FEED.json" else "remove it, and run `tailrace fetch .*` again"
+        )
+        with pytest.raises(BadCopy, match=f"is damaged: .*; {remedy}") as caught:
             SegmentReader(directory)
+        assert caught.value.path == str(path)
+
+    @pytest.mark.parametrize("name", ["FEED.json", "0/CHECKPOINT.json", "0/*0.seg"])
+    @pytest.mark.parametrize("kind", ["pipe", "directory", "socket", "link to itself", "device"])
+    def test_files_that_are_no_files(self, directory, name, kind, monkeypatch):
+        """A pipe must not be waited for."""
+        path = next(Path(directory).glob(name))
+        path.unlink()
+        if kind == "socket":
+            monkeypatch.chdir(path.parent)  # its path may have 108 bytes
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as bound:
+                bound.bind(path.name)
+        else:
+            make = {"pipe": os.mkfifo, "directory": os.mkdir}
+            make.get(kind, lambda path: path.symlink_to("/dev/zero" if kind == "device" else path))(path)
+        with pytest.raises(BadCopy, match="is no regular file: move it away, or fetch into another") as caught:
+            read_all(directory)
         assert caught.value.path == str(path)
 
     def test_a_newer_layout(self, directory, monkeypatch):
