@@ -1,7 +1,7 @@
 """What replicas cost, and how soon another one leads: ingest, quorum beside etcd, failover by hand and by itself,
-handover, catching up.
+handover, catching up, many feeds.
 
-    python bench/replicas.py [--quick] [--only ingest ...] [--repeats 3] [--folder DIR]
+    python bench/replicas.py [--quick] [--only ingest ...] [--repeats 3] [--feeds N ...] [--folder DIR]
 
 Every node is `tailrace serve` in a process of its own, with its default settings; all of them, and their clients, share
 this machine and its disk, which a set would not. Rows are of 16 + 100 bytes. `--quick` takes a tenth of the sizes. Exit
@@ -22,6 +22,7 @@ import trio
 
 from _replicas.away import away
 from _replicas.failover import failover
+from _replicas.feeds import feeds
 from _replicas.handover import handover
 from _replicas.ingest import ingest
 from _replicas.latency import latency
@@ -38,6 +39,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.part = 10 if args.quick else 1
         self.repeats: int = args.repeats
+        self.feeds: list[int] = args.feeds or ([10, 100] if args.quick else [100, 1_000, 10_000])
 
 
 async def _ingest(bench: Bench, folder: Path) -> list[Line]:
@@ -64,6 +66,15 @@ async def _away(bench: Bench, folder: Path) -> list[Line]:
     return await away(folder, folder / "log", 1_000_000 // bench.part, bench.repeats)
 
 
+async def _feeds(bench: Bench, folder: Path) -> list[Line]:
+    lines = []
+    for count in bench.feeds:
+        for partitions in (1, 4):
+            made = folder / f"{count}-{partitions}"
+            lines += await feeds(made, folder / "log", count, partitions)
+    return lines
+
+
 QUESTIONS: dict[str, _Question] = {
     "ingest": _ingest,
     "latency": _latency,
@@ -71,6 +82,7 @@ QUESTIONS: dict[str, _Question] = {
     "takeover": _takeover,
     "handover": _handover,
     "away": _away,
+    "feeds": _feeds,
 }
 
 
@@ -92,6 +104,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
+    parser.add_argument("--feeds", type=int, nargs="+", metavar="N", help="the numbers of feeds of the question feeds")
     parser.add_argument("--folder", help="where the data lies meanwhile; the system's temporary folder by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=args.folder) as name:

@@ -360,7 +360,8 @@ def stopped_inside(monkeypatch):
         inside = []
 
         async def snapshot_ended(puller, partition):
-            if puller._node is made.node.services and puller._state == "leader" and partition.id in puller._fillings:
+            follows = puller._node is made.node.services and puller._pulled.state == "leader"
+            if follows and partition.id in puller._fillings:
                 inside.append(partition)
                 await trio.sleep_forever()
             await ended(puller, partition)

@@ -18,7 +18,10 @@ SHELLS = ("trio", "blocking")
 # Files that only one shell needs.
 OWN_FILES = {
     # The transport and what runs beside the body of a context manager; the only follower and replica are async.
-    "trio": {"transport", "file_part", "lifetime", "room", "host", "worker_thread", "request", "follower", "replica"},
+    "trio": {
+        *("transport", "file_part", "lifetime", "room", "host", "worker_thread", "request", "follower"),
+        *("replica", "replica_link"),
+    },
     "blocking": {"dialer", "guard"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream")

@@ -336,13 +336,5 @@ class StreamFailed(NamedTuple):
     message: str
 
 
-class LeaderCheck(NamedTuple):
-    """For a replica: the leader asks whether the replica still follows it. `ReplicaStream.confirm` answers it."""
-
-    number: int
-
-
 # The events for replicas alone.
-ReplicaEvent: TypeAlias = (
-    "Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | LeaderCheck | SegmentOffered | SegmentTransit"
-)
+ReplicaEvent: TypeAlias = "Agreed | StreamFailed | LeaderSeqs | Producers | SinksTold | SegmentOffered | SegmentTransit"

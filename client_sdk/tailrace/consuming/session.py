@@ -12,10 +12,10 @@ from __future__ import annotations
 import collections
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tailrace.consuming.barriers import Barriers
-from tailrace.consuming.events import Event, LeaderCheck, ReplicaEvent, Rollback, RoundComplete
+from tailrace.consuming.events import Event, ReplicaEvent, Rollback, RoundComplete
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import FINAL, PartitionStreams
@@ -42,9 +42,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
 if TYPE_CHECKING:
-    from tailrace.consuming.replica import ReplicaStreams
     from tailrace.consuming.stream_status import SessionStatus
-    from tailrace.wire.push_messages import SegmentAnswer
 
 __all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
 
@@ -105,12 +103,7 @@ class ConsumerSession:
         self._queue: collections.deque[Queued] = collections.deque()
         self._handing: Queued | None = None
         self._barriers = Barriers(clock, jitter)
-        kind = PartitionStreams
-        if subscription.replica is not None:
-            from tailrace.consuming.replica import ReplicaStreams  # only nodes need it
-
-            kind = ReplicaStreams
-        self._streams = kind(
+        self._streams = PartitionStreams(
             subscription,
             clock,
             self._barriers.stream_stopped,
@@ -361,42 +354,6 @@ class ConsumerSession:
         """Returns, once, how the last refetched event has changed the ring of a partition; None if it did not."""
         return self._streams.rollbacks.take_ring_change(partition)
 
-    # For a replica
-
-    def acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
-        """Queues an acknowledgement, if the partition's stream is open: the replica has fsynced up to ``seq``."""
-        frame = self._replica_streams.acknowledge(partition, branch, seq)
-        if frame:
-            self._out.append(frame)
-
-    def answer_segment(self, partition: int, answer: SegmentAnswer) -> None:
-        """Queues the replica's answer to an offer or a part of a segment, if the partition's stream is open."""
-        frame = self._replica_streams.answer_segment(partition, answer)
-        if frame:
-            self._out.append(frame)
-
-    def resume(self, partition: int, position: Position) -> None:
-        """Asks again, from ``position`` and after a pause, for a partition whose stream has failed."""
-        self._replica_streams.resume(partition, position)
-
-    def withdraw(self, partition: int) -> bool:
-        """Closes the stream of a partition until `release`. Returns False if it is not open."""
-        return self._replica_streams.withdraw(partition)
-
-    def release(self, partition: int, position: Position) -> None:
-        """Asks, from ``position``, for a partition that was held back or withdrawn."""
-        self._replica_streams.release(partition, position)
-
-    def confirm(self, number: int) -> None:
-        """Queues the answer to a LeaderCheck."""
-        if self._linked:
-            self._out.append(encode_number(Opcode.LEADER_CONFIRM, number))
-
-    @property
-    def _replica_streams(self) -> ReplicaStreams:
-        assert self._subscription.replica is not None, "only a replica may call this"
-        return cast("ReplicaStreams", self._streams)
-
     # Barriers
 
     def barrier(self, cookie: bytes, reached: Callable[[], None]) -> None:
@@ -444,8 +401,6 @@ class ConsumerSession:
         # A quarter of the window, which the node may have made smaller.
         self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
         asked: dict[str, Any] = {"name": self._subscription.feed}
-        if self._subscription.replica is not None:
-            asked["replica"] = True
         if self.feed_id is None and self._subscription.until == "now" and self._subscription.state == "leader":
             asked["leader"] = True  # the end is fixed by it: a leader that was deposed does not know all rows
         self._out.append(encode_json(Opcode.PARTITIONS, asked, _MAP_ID))
@@ -453,24 +408,16 @@ class ConsumerSession:
     def _on_result(self, frame: Frame) -> Queued | None:
         if frame.id != _MAP_ID:
             return self._streams.receive(frame)
-        value = decode_json(frame.body, "RESULT")
-        feed_id, high_seqs, logs = partition_map(value)
+        feed_id, high_seqs, logs = partition_map(decode_json(frame.body, "RESULT"))
         if self.feed_id is not None and self.feed_id != feed_id:
             message = f"feed {self._subscription.feed!r} was dropped, and another one was created under its name"
             self._streams.fail(UnknownFeed(message))
-        since = self._subscription.since
-        if self._subscription.replica is not None and isinstance(since, Positions) and since.feed_id != feed_id:
-            self._streams.fail(
-                UnknownFeed(f"feed {self._subscription.feed!r} has another id on this node: {feed_id.hex()}")
-            )
         self.feed_id = feed_id
         self._linked, self._since = True, self._clock()
         self._streams.catch_up.heard_of(high_seqs)
         if not self._streams.partitions:
             self._check_stored(feed_id)
             self._streams.begin(high_seqs, logs)
-            if self._subscription.hold is not None:
-                self._replica_streams.hold(self._subscription.hold(value["partitions"]))
         return None
 
     def _check_stored(self, feed_id: bytes) -> None:
@@ -497,10 +444,8 @@ class ConsumerSession:
         event = tuple.__new__(RoundComplete, (decode_number(frame.body, "ROUND_COMPLETE"),))
         return event, -1, None, 0
 
-    def _on_leader_check(self, frame: Frame) -> Queued:
-        if self._subscription.replica is None:
-            raise ProtocolError("the node sent LEADER_CHECK, which is for a replica")
-        return LeaderCheck(decode_number(frame.body, "LEADER_CHECK")), -1, None, 0
+    def _on_leader_check(self, frame: Frame) -> None:
+        raise ProtocolError("the node sent LEADER_CHECK, which is for a replica")
 
     def _on_barrier_reached(self, frame: Frame) -> Queued | None:
         cookie = self._barriers.came_back(decode_cookie(frame.body, "BARRIER_REACHED"))

@@ -65,6 +65,7 @@ class Catalog:
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
         self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
+        self._partition_count = len(self.system.partitions)  # Invariant: those of ``_by_id``
 
     def when_created(self, created: Callable[[Feed], None]) -> None:
         """Calls ``created`` with each feed that is created from now on, before anything else uses the feed."""
@@ -112,7 +113,7 @@ class Catalog:
 
     def count_partitions(self) -> int:
         """Returns how many partitions all feeds have together."""
-        return sum(len(feed.partitions) for feed in self._by_id.values())
+        return self._partition_count
 
     def partitions(self) -> Iterator[Partition]:
         """Yields every partition of every feed, that of ``_feeds`` first.
@@ -138,12 +139,14 @@ class Catalog:
 
     def add(self, feed: Feed) -> None:
         """Adds a feed that is durable, or journaled."""
+        replaced = self._by_id.get(feed.info.feed_id)
+        self._partition_count += len(feed.partitions) - (0 if replaced is None else len(replaced.partitions))
         self._by_name[feed.info.name] = feed
         self._by_id[feed.info.feed_id] = feed
         self.additions += 1
 
     def _remove(self, feed: Feed) -> None:
-        del self._by_id[feed.info.feed_id]
+        self._partition_count -= len(self._by_id.pop(feed.info.feed_id).partitions)
         del self._by_name[feed.info.name]
         # In a recovery the next feed of this name may exist already, from its file FEED.
         self._by_name.update(

@@ -138,8 +138,11 @@ class Partition:
 
     def standing(self) -> tuple[int, int]:
         """Returns (term of the newest entry whose base is durable, or 0; durable_seq), to compare copies by."""
-        term = next((entry.term for entry in self.log if entry.base <= self.durable_seq), 0)
-        return term, self.durable_seq
+        seq = self.durable_seq
+        for entry in self.log:
+            if entry.base <= seq:
+                return entry.term, seq
+        return 0, seq
 
     def version_of(self, seq: int) -> Version:
         """Returns the version of the row at ``seq``."""

@@ -20,7 +20,6 @@ import trio
 from tailrace.consuming.events import (
     Agreed,
     Event,
-    LeaderCheck,
     Mutations,
     ReplicaEvent,
     Rollback,
@@ -32,7 +31,8 @@ from tailrace.errors import Forbidden, NoSpace, NotDurable, NotLeader, TailraceE
 from tailrace.link.address import Address
 from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace.model.position import Position, Positions
-from tailrace.trio.replica import ReplicaStream, replica_stream
+from tailrace.trio.replica import CopyOptions, ReplicaStream
+from tailrace.trio.replica_link import replica_link
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
@@ -42,6 +42,7 @@ from tailrace_server.replication.peers import host_of
 from tailrace_server.upkeep.ahead_file import AheadFile, nbytes_of
 
 if TYPE_CHECKING:
+    from tailrace.wire.messages import HelloOk
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.local_node import LocalNode
@@ -114,19 +115,17 @@ class AheadStream:
         self._gathered, self._gathered_bytes = [], 0
         at = Position.at(entries_through(file.log, file.last_seq), file.last_seq)
         positions = Positions(node.identity.cluster_id, self._feed.info.feed_id, {id: at})
-        stream = replica_stream(
+        connection = replica_link(
             self._address,
-            self._feed.info.name,
-            positions,
             self._replica,
             host=host_of(node),
             state=self._role,
-            partitions=frozenset(positions),
             window_bytes=WINDOW_BYTES,
             timeout_s=node.config.replication.step_timeout_s,
         )
-        async with stream:
-            self._check_peer(stream)
+        async with connection as link:
+            self._check_peer(link.peer)
+            stream = link.copy(self._feed.info.name, positions, CopyOptions(frozenset(positions)))
             async for event in stream:
                 if self._is_stopped() or not await self._take(stream, file, event):
                     return
@@ -135,8 +134,7 @@ class AheadStream:
                     if file.nbytes >= AHEAD_BYTES_MAX:
                         return
 
-    def _check_peer(self, stream: ReplicaStream) -> None:
-        peer = stream.peer
+    def _check_peer(self, peer: HelloOk) -> None:
         why = why_other_cluster(self._node.identity.cluster_id, str(self._address), bytes.fromhex(peer.cluster_id))
         if why:
             raise Forbidden(f"{why}: nothing is taken")
@@ -165,8 +163,6 @@ class AheadStream:
                 self.leader_seqs = event
             case StreamFailed():
                 return False
-            case LeaderCheck():  # the pull's own stream answers
-                pass
         return True
 
     def _gather(self, event: Event | ReplicaEvent) -> None:

@@ -43,13 +43,15 @@ class FarPartitions:
         roll_back: Callable[[Partition, int], Awaitable[int]],
         apply: Callable[[Event | ReplicaEvent], Awaitable[None]],
         is_stopped: Callable[[], bool],
+        release: Callable[[Partition], None],
         *,
         follows: bool,
     ) -> None:
         """``feed`` is pulled from ``address``, whose role has to be ``state``. ``follows``: not for a promotion.
 
         ``replica`` streams rows ahead of segments; None: no rows come ahead, and those that have are left alone.
-        ``apply`` applies an event as if it came by the stream. The others are those of `CatchUp`.
+        ``apply`` applies an event as if it came by the stream. ``release`` is called with each partition whose segments
+        are here, or could not be copied. The others are those of `CatchUp`.
         """
         self._node = node
         self._feed = feed
@@ -63,7 +65,8 @@ class FarPartitions:
         self.may_copy = feed is not node.feeds.system and not (follows and feed.by_segments)
         self._nursery: trio.Nursery | None = None
         self._peer: HelloOk | None = None
-        self._release: Callable[[Partition], None] | None = None
+        self._release = release
+        self._tasks = 0
         self._failure: Exception | None = None
         self._partitions: dict[Partition, tuple[CatchUpCase, LeaderPartition]] = {}
         self._held: set[int] = set()  # the partitions that are not streamed yet
@@ -88,21 +91,28 @@ class FarPartitions:
         self._held = {partition.id for partition in self._partitions}
         return frozenset(self._held)
 
-    async def catch_up_beside(
-        self, peer: HelloOk, stream: Callable[[], Awaitable[None]], release: Callable[[Partition], None]
-    ) -> None:
-        """Runs ``stream`` while the partitions copy segments; the copies end with it.
+    @property
+    def may_hold(self) -> bool:
+        """Whether the other node's partition map decides what is streamed at once."""
+        ahead = self._node.storage.ahead
+        return (self.may_copy and self._node.config.replication.catch_up_bytes_min is not None) or (
+            self._replica is not None and any(ahead.find(partition) is not None for partition in self._feed.partitions)
+        )
 
-        ``release`` is called with each partition whose segments are here, or could not be copied.
+    @property
+    def is_busy(self) -> bool:
+        """Whether tasks copy segments, or look at the other node's map."""
+        return self._tasks > 0
+
+    async def beside(self, peer: HelloOk, stream: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``stream``, which calls the other methods; the copies end with it.
 
         Raises the errors of ``stream``, and NoSpace, NotDurable or OSError if rows that came ahead cannot be written,
         or if the manifest of a partition may be of another chain and cannot be written: no row may come then.
         """
-        self._peer, self._release = peer, release
+        self._peer = peer
         # Errors are raised outside of the nursery, which would wrap them in a group.
         async with trio.open_nursery() as self._nursery:
-            for partition in list(self._partitions):
-                self.begin(partition)
             try:
                 await stream()
             except Exception as error:
@@ -110,6 +120,11 @@ class FarPartitions:
             self._nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
+
+    def begin_chosen(self) -> None:
+        """Copies the segments of the partitions that `choose` has named."""
+        for partition in list(self._partitions):
+            self.begin(partition)
 
     def begin(self, partition: Partition) -> None:
         """Copies the segments of a partition that has no stream, beside the stream of the others.
@@ -121,12 +136,18 @@ class FarPartitions:
     def start_soon(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Runs a task that raises nothing beside the stream. It is cancelled when the stream ends."""
         assert self._nursery is not None, "the stream has begun"
-        self._nursery.start_soon(task, *arguments)
+        self._tasks += 1
+        self._nursery.start_soon(self._count, task, *arguments)
+
+    async def _count(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        try:
+            await task(*arguments)
+        finally:
+            self._tasks -= 1
 
     async def _catch_up(self, partition: Partition) -> None:
         assert self._peer is not None
         assert self._nursery is not None
-        assert self._release is not None
         node, (case, leader) = self._node, self._partitions.pop(partition, (CatchUpCase.FAR_BEHIND, None))
         at = self._address, self._peer.role, self._peer.term
         rows = None

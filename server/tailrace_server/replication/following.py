@@ -1,12 +1,12 @@
-"""Follows the leader of a group: a stream for each feed of which the group has partitions.
+"""Follows the leader of a group: on one connection, a puller for each feed of which the group has partitions.
 
     the group with _feeds    _feeds ── its first complete snapshot ──> reconcile ──┐
-    any other group          the feeds that this node has ─────────────────────────┴──> a task for each feed
+    any other group          the feeds that this node has ─────────────────────────┴──> a puller for each feed
 
-In either case `FeedChanges` tells of later changes: a feed's task begins when the feed is created, and ends when the
+In either case `FeedChanges` tells of later changes: a feed's puller begins when the feed is created, and ends when the
 feed is dropped. A member of another group may have heard of a feed before its leader, or the other way round.
 
-It ends with the first stream that breaks; then the member looks for a leader again. A member without a vote (its disk
+It ends with the connection; then the member looks for a leader again. A member without a vote (its disk
 was replaced, or is an older copy) gets its vote here. It has to acknowledge all rows that a leader, confirmed by a
 majority, held when it came.
 """
@@ -14,10 +14,12 @@ majority, held when it came.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
+from tailrace.consuming.events import StreamFailed
 from tailrace.errors import Retryable, TailraceError, UnknownFeed
 from tailrace.link.address import Address
 from tailrace.model import EndReason
@@ -28,6 +30,7 @@ from tailrace_server.replication.debts import Debt, with_debt
 from tailrace_server.replication.lineage import TOKEN_BYTES
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
+from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.standings import PartitionId, Standing
 
@@ -57,80 +60,73 @@ class Following:
         self._file = file
         self._replica = replica
         self._group = leadership.group
+        self._pulled = PulledNode(node, leadership, address, replica)
         self._pullers: dict[bytes, ReplicaPuller] = {}
-        self._scope = trio.CancelScope()
-        self._nursery: trio.Nursery | None = None
-        self._stopped = False
         self._knows_feeds = not self._group.lists_feeds  # whether ``_feeds`` has had a complete snapshot
         self._more = trio.Event()  # set when this node holds more, or the feeds have changed
-        self.ended = trio.Event()
+
+    @property
+    def ended(self) -> trio.Event:
+        """Set once no step is under way."""
+        return self._pulled.ended
 
     def stop(self) -> None:
         """Stops taking and acknowledging rows. ``ended`` is set once no step is under way."""
-        self._stopped = True
-        for puller in self._pullers.values():
-            puller.stop()
-        self._scope.cancel()
+        self._pulled.stop()
 
     async def run(self) -> None:
         """Follows until stopped. Raises the error that ends it otherwise (TailraceError, OSError)."""
-        failure: BaseException | None = None
-        try:
-            with self._scope:
-                async with trio.open_nursery() as self._nursery:
-                    if not self._stopped:
-                        await self._begin_all()
-        except* (TailraceError, OSError) as group:
-            failure = _first(group)
-        finally:
-            self._node.feed_changes.unsubscribe(self._feeds_changed)
-            self.stop()
-            self.ended.set()
-        if failure is not None:
-            raise failure
-
-    async def _begin_all(self) -> None:
-        assert self._nursery is not None
-        self._node.feed_changes.subscribe(self._feeds_changed)
         if self._group.lists_feeds:
             self._node.feeds.forget_reconciled()
+        try:
+            await self._pulled.run(self._begin_all)
+        finally:
+            self._node.feed_changes.unsubscribe(self._feeds_changed)
+
+    def failing(self) -> list[tuple[Feed, StreamFailed]]:
+        """Returns the partitions that do not follow at present, each with its feed and the reason."""
+        return [(puller.feed, failed) for puller in self._pullers.values() for failed in puller.failed.values()]
+
+    async def _begin_all(self) -> None:
+        self._node.feed_changes.subscribe(self._feeds_changed)
+        if self._group.lists_feeds:
             self._begin(self._node.feeds.system)
         else:
             self._follow_feeds()
         if not self._replica.votes and self._leadership.in_set:
-            self._nursery.start_soon(self._gain_vote)
-        if not self._group.lists_feeds:
-            await trio.sleep_forever()  # the group may have no partitions yet, and then no task keeps the nursery open
+            self._pulled.start(self._gain_vote)
+        await trio.sleep_forever()
 
     def _begin(self, feed: Feed) -> None:
-        assert self._nursery is not None
-        on_snapshot = self._feeds_told if feed is self._node.feeds.system else None
-        on_acknowledged = None if self._replica.votes else self._has_more
         self._pullers[feed.info.feed_id] = puller = ReplicaPuller(
             self._node,
             self._leadership,
             feed,
-            self.address,
-            self._replica,
-            on_snapshot=on_snapshot,
-            on_acknowledged=on_acknowledged,
+            self._pulled,
+            on_snapshot=self._feeds_told if feed is self._node.feeds.system else None,
+            on_acknowledged=None if self._replica.votes else self._has_more,
+            on_end=lambda error: self._is_unknown(puller, error),
         )
-        self._nursery.start_soon(self._take, feed, puller)
+        self._pulled.begin(puller)
 
-    async def _take(self, feed: Feed, puller: ReplicaPuller) -> None:
-        try:
-            await puller.run()
-            return
-        except UnknownFeed as error:
-            if feed is self._node.feeds.system:
-                raise
-            log.info("feed %s is not followed: %s", feed.info.name, error)
-        # It was dropped, and perhaps made anew: ``_feeds`` is about to say so. Otherwise it is tried again when the
-        # leader is followed anew; in a group without ``_feeds`` soon, since its leader may not know the feed yet.
+    def _is_unknown(self, puller: ReplicaPuller, error: UnknownFeed | None) -> None:
+        """The leader does not know a feed. It was dropped, and perhaps made anew: ``_feeds`` is about to say so.
+
+        Otherwise it is tried again when the leader is followed anew; in a group without ``_feeds`` soon, since its
+        leader may not know the feed yet.
+        """
+        assert error is not None, "a feed is followed without an end"
+        feed = puller.feed
+        if feed is self._node.feeds.system:
+            raise error
+        log.info("feed %s is not followed: %s", feed.info.name, error)
         if not self._group.lists_feeds:
-            await trio.sleep(self._node.config.replication.poll_s)
-            if self._pullers.get(feed.info.feed_id) is puller and not self._stopped:
-                self._begin(feed)
+            self._pulled.start(partial(self._try_again, puller))
+
+    async def _try_again(self, puller: ReplicaPuller) -> None:
+        await trio.sleep(self._node.config.replication.poll_s)
+        if self._pullers.get(puller.feed.info.feed_id) is puller and self._pulled.takes_tasks:
+            self._begin(puller.feed)
 
     def _feeds_told(self) -> None:
         """Follows the feeds of a complete snapshot of ``_feeds``."""
@@ -146,9 +142,8 @@ class Following:
         """Begins to follow the feeds of the group that are not followed yet, and ends with those that were dropped."""
         feeds = self._node.feeds
         for feed_id in [feed_id for feed_id in self._pullers if feed_id not in feeds]:
-            self._pullers.pop(feed_id).stop()
-        assert self._nursery is not None
-        if self._stopped or self._nursery.cancel_scope.cancel_called:  # a task has failed, and no other one may begin
+            self._pulled.end(self._pullers.pop(feed_id))
+        if not self._pulled.takes_tasks:  # a task has failed, and no other one may begin
             return
         self._has_more()
         for feed in feeds:
@@ -172,7 +167,7 @@ class Following:
         while (unreadable := self._lacks(wanted)) is None:
             self._more = trio.Event()
             await self._more.wait()
-        if self._stopped:
+        if not self._pulled.takes_tasks:
             return
         now = self._file.now
         debts = now.owes
@@ -241,10 +236,3 @@ class Following:
         if not self._group.lists_feeds:
             return True  # ``_hear_of_feeds`` has seen to it
         return self._knows_feeds and self._node.feeds.lists_through(max(wanted.get(SYSTEM_FEED_ID, [0])))
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

@@ -3,32 +3,30 @@
     blocks, the leader's seqs ──> lag_rule.py ──> the leader's partition map ──> catch_up_rule.py ──> chosen
 
 The puller takes the chosen ones between two events: it gives up their streams and copies their segments. The map is
-asked for over a connection of its own, once in LOOK_SECONDS at most for all partitions of the feed.
+asked for once in LOOK_SECONDS at most for all partitions of the feed, on the connection of the streams.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tailrace.block import Block
-from tailrace.consuming.events import Agreed, Event, ReplicaEvent, Rollback, StreamFailed
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.link.address import Address
 from tailrace.model import EndReason
 from tailrace.trio.replica import ReplicaStream
-from tailrace.wire.bodies import field
-from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.catch_up_rule import CatchUpCase, LeaderPartition, choose
 from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.lag_rule import Lag, LagAnswer
-from tailrace_server.replication.peers import ask
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
+
+LeadersMap: TypeAlias = "Callable[[], Awaitable[list[Any]]]"
 
 log = logging.getLogger("tailrace.server")
 
@@ -47,15 +45,20 @@ _GONE = (EndReason.PURGED, EndReason.TRIMMED)
 class LaggingPartitions:
     """The lags of the partitions of one pull. Does nothing if nothing is ever copied."""
 
-    def __init__(self, node: LocalNode, feed: Feed, address: Address, far: FarPartitions, *, is_on: bool) -> None:
-        """``feed`` is pulled from ``address``. ``far`` copies the segments of the chosen partitions."""
+    def __init__(
+        self, node: LocalNode, feed: Feed, address: Address, far: FarPartitions, leaders_map: LeadersMap, *, is_on: bool
+    ) -> None:
+        """``feed`` is pulled from ``address``, whose partition map ``leaders_map`` returns.
+
+        ``far`` copies the segments of the chosen partitions.
+        """
         bytes_min = node.config.replication.catch_up_bytes_min
         self.chosen: list[Partition] = []  # the streams of these are to be given up
-        self.given_up: set[int] = set()  # the partitions whose next events may be of a stream that was given up
         self._node = node
         self._feed = feed
         self._address = address
         self._far = far
+        self._leaders_map = leaders_map
         self._is_on = is_on and far.may_copy and bytes_min is not None
         self._bytes_min = bytes_min or 0
         self._lags: dict[Partition, Lag] = {}
@@ -99,15 +102,8 @@ class LaggingPartitions:
         chosen, self.chosen = self.chosen, []
         for partition in chosen:
             if stream.withdraw(partition.id):
-                self.given_up.add(partition.id)
                 forget(partition)
                 self._far.begin(partition)
-
-    def is_stale(self, event: Event | ReplicaEvent) -> bool:
-        """Returns whether ``event`` is of a stream that was given up; the first one of the next stream is not."""
-        if isinstance(event, Agreed | Rollback | StreamFailed):
-            self.given_up.discard(event.partition)
-        return getattr(event, "partition", None) in self.given_up
 
     def failed(self, partition: Partition, reason: EndReason, resume: Callable[[], None]) -> None:
         """Calls ``resume`` for a partition whose stream has failed, or copies its segments if that costs less."""
@@ -147,10 +143,7 @@ class LaggingPartitions:
         return choose(seq, partition.log, leader, self._bytes_min, self._far.state)
 
     async def _map(self) -> list[Any]:
-        timeout_s = self._node.config.replication.step_timeout_s
-        asked = {"name": self._feed.info.name, "replica": True}
-        answer = await ask(self._node, self._address, Opcode.PARTITIONS, asked, timeout_s)
-        told: list[Any] = field(answer, "partitions", list, "the partition map")
+        told = await self._leaders_map()
         if len(told) != len(self._feed.partitions):
             raise ProtocolError(f"the partition map has {len(told)} partitions, not {len(self._feed.partitions)}")
         return told

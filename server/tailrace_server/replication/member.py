@@ -38,7 +38,7 @@ from tailrace_server.replication.peers import (
     ask,
     seqs_from_json,
 )
-from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_rollback import roll_back_newer
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.successor import Successor
@@ -86,7 +86,7 @@ class Member:
         self.procedure = trio.Lock()
         self.following: Following | None = None
         self.turns = 0  # the number of requests under way that are to change the leader
-        self._under_way: Following | ReplicaPuller | None = None  # the last task that pulled from another node
+        self._under_way: Following | PulledNode | None = None  # the last task that pulled from another node
         self._doing = ""
         self._looking = trio.CancelScope()  # of the look of a node that leads
         self._higher_looks = 0
@@ -104,9 +104,9 @@ class Member:
         """Sets the first part of ``progress``; "" for nothing that people need to know of."""
         self._doing = doing
 
-    def pulls(self, puller: ReplicaPuller) -> None:
-        """Notes the puller of a promotion, so that ``step_down`` stops it."""
-        self._under_way = puller
+    def pulls(self, pulled: PulledNode) -> None:
+        """Notes the node that a promotion pulls from, so that ``step_down`` stops that."""
+        self._under_way = pulled
 
     def add_turn(self) -> None:
         """Counts a request that is to change who leads."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tailrace.errors import NotLeader, TailraceError
+import trio
+
+from tailrace.errors import NotLeader, TailraceError, UnknownFeed
 from tailrace.link.address import parse_address
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.replication.debts import FEEDS
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.peers import standings_of
+from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.standings import Best, PartitionId, Standings, choose, readable
 
 if TYPE_CHECKING:
+    from tailrace_server.feeds.feed import Feed
     from tailrace_server.replication.member import Member
 
 
@@ -179,27 +183,41 @@ class MissingRows:
         for partition_id, best in chosen.items():
             if best.address:
                 until.setdefault((best.address, partition_id.feed_id), {})[partition_id.partition] = best.standing.seq
-        for (address, feed_id), seqs in until.items():
-            feed = self._node.feeds.of_id(feed_id)
-            self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
-            puller = ReplicaPuller(
-                self._node,
-                self._leadership,
-                feed,
-                parse_address(address),
-                self._replica(),
-                state="follower",
-                until=seqs,
-            )
-            self._member.pulls(puller)
-            await puller.run()
-            self._promises.require_term()
-            await self._node.storage.all_durable()
-            for number, failed in puller.failed.items():
-                has_all = False
-                self._cannot_read[address, PartitionId(feed_id, number)] = failed.message
-                self._say(f"{address} cannot read partition {number} of feed {feed.info.name}: {failed.message}")
+        for address in dict.fromkeys(address for address, _ in until):
+            wanted = {self._node.feeds.of_id(id): seqs for (other, id), seqs in until.items() if other == address}
+            has_all = await self._fetch_from(address, wanted) and has_all
         return has_all
+
+    async def _fetch_from(self, address: str, wanted: Mapping[Feed, Mapping[int, int]]) -> bool:
+        """Fetches partitions up to their seqs from one member, all feeds on one connection. Returns as `_fetch`."""
+        pulled = PulledNode(self._node, self._leadership, parse_address(address), self._replica(), state="follower")
+        pullers = []
+        left, done = len(wanted), trio.Event()
+
+        def ended(error: UnknownFeed | None) -> None:
+            nonlocal left
+            if error is not None:
+                raise error
+            left -= 1
+            if not left:
+                done.set()
+
+        async def pull() -> None:
+            for feed, seqs in wanted.items():
+                self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
+                pullers.append(ReplicaPuller(self._node, self._leadership, feed, pulled, until=seqs, on_end=ended))
+                pulled.begin(pullers[-1])
+            await done.wait()
+
+        self._member.pulls(pulled)
+        await pulled.run(pull)
+        self._promises.require_term()
+        await self._node.storage.all_durable()
+        failures = [(puller.feed, number, failed) for puller in pullers for number, failed in puller.failed.items()]
+        for feed, number, failed in failures:
+            self._cannot_read[address, PartitionId(feed.info.feed_id, number)] = failed.message
+            self._say(f"{address} cannot read partition {number} of feed {feed.info.name}: {failed.message}")
+        return not failures
 
     def _replica(self) -> Replica:
         identity, local = self._node.identity, self._member.local

@@ -92,8 +92,12 @@ def standings_of(partitions: Iterable[Partition]) -> Standings:
 
 def held_of(partitions: Iterable[Partition]) -> tuple[int, int]:
     """Returns how many mutations of these partitions are on the disk, and the term of their newest branch."""
-    standings = standings_of(partitions).values()
-    return sum(seq for _, seq in standings), max((term for term, _ in standings), default=0)
+    held = newest = 0
+    for partition in partitions:  # of ten thousand feeds, twice a second
+        term, seq = partition.standing()
+        held += seq
+        newest = max(newest, term)
+    return held, newest
 
 
 def seen_to_json(seen: MemberState) -> dict[str, Any]:

@@ -77,6 +77,11 @@ class PushedPartitions:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message waits or is handled, or an accepted segment is on its way."""
+        return bool(self._waiting or self._working) or self._segments.is_busy
+
     def is_receiving(self, partition: Partition) -> bool:
         """Returns whether tables that come now belong to a segment of ``partition``."""
         return partition in self._waiting or self._segments.is_receiving(partition)

@@ -16,9 +16,9 @@ rollback that is being installed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -26,22 +26,21 @@ from tailrace.block import Block
 from tailrace.consuming.events import (
     Agreed,
     Event,
-    LeaderCheck,
     Mutations,
     ReplicaEvent,
     Rollback,
+    RoundComplete,
     SnapshotEnd,
     SnapshotStart,
     StreamFailed,
 )
-from tailrace.errors import Forbidden, ProtocolError, StreamEnded
-from tailrace.link.address import Address
+from tailrace.errors import ProtocolError, Retryable, StreamEnded, TailraceError, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.trio.replica import ReplicaStream, replica_stream
+from tailrace.trio.replica import CopyOptions, ReplicaStream
 from tailrace.wire.push_messages import SegmentAck, SegmentAnswer, SegmentOffered, SegmentTransit
-from tailrace.wire.replica_messages import LeaderSeqs, Producers, Replica
+from tailrace.wire.replica_messages import LeaderSeqs, Producers
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
 from tailrace_server.feeds.feed import Feed
@@ -54,10 +53,8 @@ from tailrace_server.partition.replica_apply import (
     expect_producers,
     settle_producers,
 )
-from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.lagging_partitions import LaggingPartitions
-from tailrace_server.replication.peers import host_of
 from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
@@ -67,11 +64,10 @@ from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
+    from tailrace_server.replication.pulled_node import PulledNode
 
 log = logging.getLogger("tailrace.server")
 
-# The bytes under way to a replica: as much as a fast network carries during an fsync.
-WINDOW_BYTES = 16 * 1024 * 1024
 # The bytes of one publish, with room for rows that merging has added to its blocks.
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
 # The seconds that a block waits for room if memory is full. Not longer: the leader's seqs that allow a flush come
@@ -80,23 +76,24 @@ ROOM_SECONDS_MAX = 1.0
 # The seconds that events are handled before others have the loop. A read of 1 MiB may be about ten thousand partitions,
 # which takes 0.15 s of the processor.
 TURN_SECONDS = 0.002
+# The seconds for which a feed without events keeps its task. To begin one takes longer than to wake it.
+LINGER_SECONDS = 1.0
 
 
 class ReplicaPuller:
-    """Pulls one feed from one node. ``run`` may be called once."""
+    """Pulls one feed from one node, on the connection of a `PulledNode`. ``begin`` may be called once."""
 
     def __init__(
         self,
         node: LocalNode,
         leadership: Leadership,
         feed: Feed,
-        address: Address,
-        replica: Replica,
+        pulled: PulledNode,
         *,
-        state: str = "leader",
         until: Mapping[int, int] | None = None,
         on_snapshot: Callable[[], None] | None = None,
         on_acknowledged: Callable[[], None] | None = None,
+        on_end: Callable[[UnknownFeed | None], None] | None = None,
     ) -> None:
         """Prepares the pull.
 
@@ -104,39 +101,39 @@ class ReplicaPuller:
             node: this node.
             leadership: that of the group whose partitions are pulled.
             feed: the feed, of which the partitions of the group are pulled.
-            address: the other node.
-            replica: what this node says of itself as a replica.
-            state: the role that the other node has to have.
+            pulled: the other node.
             until: only these partitions, up to these seqs. Then nothing is acknowledged, and a partition that the
                 other node cannot read is left out, in ``failed``.
             on_snapshot: called at the ends of snapshots, when this node holds all rows that the other node had.
             on_acknowledged: called after each acknowledgement.
+            on_end: called if the other node does not know the feed, and when ``until`` is reached (None).
         """
         self.feed = feed
         self.failed: dict[int, StreamFailed] = {}  # by partition: the other node's last failure to stream it
         self._node = node
         self._leadership = leadership
-        self._address = address
-        self._replica = replica
-        self._state = state
+        self._pulled = pulled
+        self._address = pulled.address
+        self._replica = pulled.replica
         self._until = until
         self._on_snapshot = on_snapshot
         self._on_acknowledged = on_acknowledged
+        self._on_end = on_end
         self._acknowledgements = ReplicaAcknowledgements(node, on_acknowledged)
         self._stopped = False
-        self._scope = trio.CancelScope()
-        self.ended = trio.Event()
+        self._scope = trio.CancelScope()  # of the task
+        self._is_running = False  # whether there is a task
         self._stream: ReplicaStream | None = None
         self._fillings: dict[int, SnapshotSegment] = {}
         segments = PushedSegments(node, leadership, feed)
         self._pushed = PushedPartitions(segments, node.storage.receive_failures, self._answer_push)
         self._roll_back_to = partial(roll_back_to_common, node.storage, on_shortfall=leadership.on_shortfall)
         self._far = FarPartitions(
-            *(node, feed, address, state, replica if until is None else None),
-            *(self._roll_back_to, self._apply, lambda: self._stopped),
+            *(node, feed, self._address, pulled.state, self._replica if until is None else None),
+            *(self._roll_back_to, self._apply, lambda: self._stopped, self._release),
             follows=until is None,
         )
-        self._lagging = LaggingPartitions(node, feed, address, self._far, is_on=until is None)
+        self._lagging = LaggingPartitions(node, feed, self._address, self._far, self._map, is_on=until is None)
         self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
@@ -153,71 +150,91 @@ class ReplicaPuller:
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
     def stop(self) -> None:
-        """Stops pulling and acknowledging. ``ended`` is set once no step is under way."""
+        """Stops pulling and acknowledging. A segment or a rollback that is being installed is finished."""
         self._stopped = True
         self._stream = None
         self._acknowledgements.end()
         self._scope.cancel()
         for partition in self._partitions:
             partition.report_durable(None)
+        if not self._is_running:
+            self._abandon()
 
-    async def run(self) -> None:
-        """Pulls until ``until`` is reached, or until ``stop``.
+    def leave(self) -> None:
+        """Stops, and closes the streams of the feed."""
+        stream = self._stream
+        self.stop()
+        if stream is not None:
+            stream.leave()
 
-        Raises:
-            Forbidden: The other node is of another cluster.
-            Unreachable, NotLeader: It cannot be reached, or has not the role ``state``, or not any more.
-            BadBlock, ProtocolError: It sent something that does not fit.
-            UnknownFeed: It has no such feed.
-            NoSpace, NotDurable: This node cannot write.
-        """
-        try:
-            with self._scope:
-                stream = self._open()
-                async with stream:
-                    await self._begun(stream)
-                    take_all = partial(self._pushed.beside, partial(self._take_all, stream))
-                    await self._far.catch_up_beside(stream.peer, take_all, self._release)
-        finally:
-            self.stop()
-            for filling in self._fillings.values():
-                filling.abandon()
-            self.ended.set()
+    def _abandon(self) -> None:
+        for filling in self._fillings.values():
+            filling.abandon()
+        self._fillings.clear()
 
-    async def _begun(self, stream: ReplicaStream) -> None:
-        if self._stopped:
-            return
-        told, own = bytes.fromhex(stream.peer.cluster_id), self._node.identity.cluster_id
-        why = why_other_cluster(own, str(self._address), told)
-        if why:
-            raise Forbidden(f"{why}: nothing is taken")
+    async def begin(self) -> None:
+        """Asks for the feed. Raises NoSpace, NotDurable, OSError: this node cannot write."""
         for partition in self._partitions:
             await self._node.storage.installer.settle(partition)
-        if self._stopped:
+        partitions = [] if self._stopped else self._partitions
+        if not partitions:
             return
-        self._stream = stream
         if self._until is None:
-            self._acknowledgements.begin(stream.acknowledge)
-            for partition in self._partitions:
+            self._acknowledgements.begin(self._acknowledge)
+            for partition in partitions:
                 partition.report_durable(partial(self._acknowledgements.acknowledge, partition))
-
-    def _open(self) -> ReplicaStream:
-        node = self._node
-        at = dict(map(self._position, self._partitions))
-        positions = Positions(node.identity.cluster_id, self.feed.info.feed_id, at)
-        return replica_stream(
-            self._address,
-            self.feed.info.name,
-            positions,
-            self._replica,
-            host=host_of(node),
-            state=self._state,
-            partitions=frozenset(positions),
-            until=self._until,
-            window_bytes=WINDOW_BYTES,
-            timeout_s=node.config.replication.step_timeout_s,
-            hold=lambda told: self._far.choose(self._partitions, told),
+        positions = Positions(
+            self._node.identity.cluster_id, self.feed.info.feed_id, dict(map(self._position, partitions))
         )
+        hold = self._hold if self._far.may_hold else None
+        self._stream = self._pulled.link.copy(
+            self.feed.info.name, positions, CopyOptions(frozenset(positions), self._until, hold)
+        )
+        self._stream.on_arrival = self._arrived
+
+    def _acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
+        if self._stream is not None:
+            self._stream.acknowledge(partition, branch, seq)
+
+    def _arrived(self) -> None:
+        """Begins a task: there are frames, or the connection has ended, and none waits for them."""
+        if not self._is_running and not self._stopped and self._pulled.takes_tasks:
+            self._is_running = True
+            self._pulled.start(self._run)
+
+    async def _run(self) -> None:
+        """Handles events while there are any. Raises the errors that end the connection."""
+        stream = self._stream
+        is_done, unknown = False, None
+        try:
+            with trio.CancelScope() as self._scope:
+                while stream is not None and not self._stopped and not is_done:
+                    take_all = partial(self._pushed.beside, partial(self._take_all, stream))
+                    await self._far.beside(self._pulled.link.peer, take_all)
+                    is_done = self._has_fetched(stream)
+                    if not stream.has_event():
+                        break
+        except UnknownFeed as error:
+            unknown = error
+        finally:
+            self._is_running = False
+            if self._stopped:
+                self._abandon()
+        if (unknown is not None or is_done) and not self._stopped:
+            self._pulled.end(self)
+            if self._on_end is not None:
+                self._on_end(unknown)
+
+    def _hold(self, told: Sequence[Any]) -> frozenset[int]:
+        """Returns the partitions whose segments are copied first, by the other node's map, and begins to copy them."""
+        held = self._far.choose(self._partitions, told)
+        self._far.begin_chosen()
+        return held
+
+    async def _map(self) -> list[Any]:
+        """Returns the other node's partition map."""
+        assert self._stream is not None, "a stream has told of rows"
+        return await self._stream.partition_map()
 
     def _release(self, partition: Partition) -> None:
         """Asks for the stream of a partition whose segments are here, or could not be copied."""
@@ -235,43 +252,72 @@ class ReplicaPuller:
         return partition.id, Position.at(log, partition.high_seq, purge_seq=filling)
 
     async def _take_all(self, stream: ReplicaStream) -> None:
-        monotonic, turn_ends_at = self._node.clock.monotonic, None
-        async for event in stream:
+        """Handles events until none has come for LINGER_SECONDS, and no other task of the feed has work."""
+        monotonic = self._node.clock.monotonic
+        turn_ends_at = monotonic() + TURN_SECONDS
+        while True:
+            event = stream.next_event()
             if self._stopped:
                 return
-            if turn_ends_at is None:  # the wait is over
+            if event is None:
+                await self._caught_up()
+                if self._stopped or self._has_fetched(stream) or not await self._has_more(stream):
+                    return
                 turn_ends_at = monotonic() + TURN_SECONDS
-            if not self._lagging.given_up or not self._lagging.is_stale(event):
-                match event:
-                    case Mutations():
-                        await self._take(event)
-                    case LeaderSeqs():
-                        self.feed.partitions[event.partition].set_leader_seqs(event.durable_seq, event.quorum_seq)
-                        self._lagging.told(self.feed.partitions[event.partition], event.durable_seq)
-                        if self._node.storage.memory.is_full:
-                            self._node.storage.flusher.wake()
-                    case StreamFailed():
-                        await self._stream_failed(stream, event)
-                    case SegmentOffered() | SegmentTransit():
-                        await self._take_pushed(event, self.feed.partitions[event.partition])
-                    case LeaderCheck():
-                        # A promise of a higher term would have stopped this.
-                        stream.confirm(event.number)
-                        self._leadership.watch.heard(monotonic())
-                    case Rollback():
-                        await self._roll_back(stream, event)
-                    case _:
-                        await self._apply(event)
+                continue
+            await self._take_apart(stream, event)
+            if self._stopped:
+                return
             if self._lagging.chosen:
                 self._lagging.give_up(stream, self._forget_gathered)
-            if not stream.has_event():
-                turn_ends_at = None
-                await self._caught_up()
-                if self._has_fetched():
-                    return
-            elif monotonic() >= turn_ends_at:
+            if monotonic() >= turn_ends_at:
                 await trio.lowlevel.checkpoint()
                 turn_ends_at = monotonic() + TURN_SECONDS
+
+    async def _has_more(self, stream: ReplicaStream) -> bool:
+        """Waits until there may be more events. Returns False if this task may end."""
+        while not self._stopped:
+            with trio.move_on_after(LINGER_SECONDS) as scope:
+                await stream.wait()
+            if not scope.cancelled_caught:
+                return True
+            if not self._far.is_busy and not self._pushed.is_busy:
+                return False
+        return False
+
+    async def _take_apart(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
+        """Handles an event. An error that is the partition's alone ends its stream, which is asked for again."""
+        try:
+            await self._handle(stream, event)
+        except (Retryable, UnknownFeed, StreamEnded, OSError):
+            raise
+        except Exception as error:
+            if self._until is not None or isinstance(event, RoundComplete):
+                raise
+            if not isinstance(error, TailraceError):  # a bug, as in ``Connections.handle``: the others go on
+                log.exception(
+                    "partition %s of feed %s ended by an internal error", event.partition, self.feed.info.name
+                )
+            stream.give_up(event.partition, str(error))
+            await self._stream_failed(stream, StreamFailed(event.partition, EndReason.ERROR, str(error)))
+
+    async def _handle(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
+        match event:
+            case Mutations():
+                await self._take(event)
+            case LeaderSeqs():
+                self.feed.partitions[event.partition].set_leader_seqs(event.durable_seq, event.quorum_seq)
+                self._lagging.told(self.feed.partitions[event.partition], event.durable_seq)
+                if self._node.storage.memory.is_full:
+                    self._node.storage.flusher.wake()
+            case StreamFailed():
+                await self._stream_failed(stream, event)
+            case SegmentOffered() | SegmentTransit():
+                await self._take_pushed(event, self.feed.partitions[event.partition])
+            case Rollback():
+                await self._roll_back(stream, event)
+            case _:
+                await self._apply(event)
 
     async def _apply(self, event: Event | ReplicaEvent) -> None:
         """Applies an event of the stream, or one that came ahead of the partition's segments."""
@@ -289,10 +335,12 @@ class ReplicaPuller:
             case SinksTold():
                 await self._told_sinks(event, self.feed.partitions[event.partition])
 
-    def _has_fetched(self) -> bool:
-        """Returns whether all is here that can be fetched. The stream itself only ends if no partition has failed."""
-        if (until := self._until) is None or not self.failed:
+    def _has_fetched(self, stream: ReplicaStream) -> bool:
+        """Returns whether all is here that can be fetched. The streams only end by themselves if none has failed."""
+        if (until := self._until) is None:
             return False
+        if not self.failed:
+            return stream.finished
         left = (partition for partition in self._partitions if partition.id not in self.failed)
         return all(
             self._acknowledgements.knows(partition) and partition.high_seq >= until[partition.id] for partition in left
@@ -316,13 +364,17 @@ class ReplicaPuller:
         if self._until is not None:
             # No leader announces these seqs: the rows that are fetched are on the other node's disk.
             partition.set_leader_seqs(self._until[partition.id], 0)
-        if event.high_seq == partition.high_seq and self._on_snapshot is not None:
-            self._on_snapshot()  # nothing is to come
+        if event.high_seq == partition.high_seq:  # nothing is to come
+            self.failed.pop(partition.id, None)
+            if self._on_snapshot is not None:
+                self._on_snapshot()
 
     async def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
         """Notes that the other node cannot go on with a partition, and asks for it again. The others go on."""
         partition = self.feed.partitions[event.partition]
         if self._until is not None and event.reason not in (EndReason.DAMAGED, EndReason.ERROR):
+            raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
+        if event.reason is EndReason.BEHIND and not self._leadership.in_set:  # it may have to give up rows
             raise StreamEnded(f"partition {partition.id}: {event.message}", reason=event.reason)
         await self._pushed.end(partition)
         if self._stopped:

@@ -6,6 +6,7 @@ until it does.
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING
 
 from tailrace.errors import ProtocolError
@@ -41,6 +42,7 @@ class ServedReplica:
         self.leadership = leadership
         self.offers = SegmentOffers(connection)
         self._served: dict[int, _Served] = {}
+        self._peers: collections.Counter[Peer] = collections.Counter()  # with the number of their streams
         self._asked_beside: set[int] = set()  # the streams beside which the replica is asked
         self._news: dict[int, None] = {}  # streams whose seqs may have moved
         self._question: int | None = None
@@ -49,13 +51,14 @@ class ServedReplica:
     def open(self, stream: ReplicationStream, replica: Replica) -> None:
         """``stream``, of a partition of the group, has begun.
 
-        The replica is asked whether it follows beside ``_feeds``, which has a connection of its own. In a group that
-        lacks ``_feeds`` the replica is asked on each connection.
+        The replica is asked whether it follows while it streams ``_feeds``; in a group that lacks ``_feeds``, while it
+        streams anything.
         """
         partition, id, leadership = stream.partition, stream.id, self.leadership
         is_asked_beside = partition.feed_id == SYSTEM_FEED_ID or not leadership.group.lists_feeds
         peer = leadership.replicas.opened(replica, partition)
         self._served[id] = _Served(stream, peer)
+        self._peers[peer] += 1
 
         def moved() -> None:
             self._news[id] = None
@@ -65,6 +68,9 @@ class ServedReplica:
             partition.unwatch(Level.DISK, moved)
             partition.unwatch(Level.QUORUM, moved)
             del self._served[id]
+            self._peers[peer] -= 1
+            if not self._peers[peer]:
+                del self._peers[peer]
             self._news.pop(id, None)
             if id in self._asked_beside:
                 self._asked_beside.remove(id)
@@ -103,7 +109,7 @@ class ServedReplica:
         """Takes a LEADER_CONFIRM: the replica has promised no other leader. Ignores answers to older questions."""
         if number != self._asked:
             return
-        for peer in {served.peer for served in self._served.values()}:
+        for peer in list(self._peers):
             if peer.votes:
                 self.leadership.confirmations.answered(peer.placement_id, number)
 

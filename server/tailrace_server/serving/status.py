@@ -130,8 +130,13 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
 
 
 def _failing(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
-    """The partitions of a group that cannot take a segment of their leader at present, and why."""
+    """The partitions of a group that cannot follow their leader at present, and why."""
+    member = node.members.get(leadership.group.number)
+    following = None if member is None else member.following
+    streams = [] if following is None else following.failing()
     return [
+        {"feed": feed.info.name, "partition": failed.partition, "why": failed.message} for feed, failed in streams
+    ] + [
         {"feed": node.feeds.of_id(partition.feed_id).info.name, "partition": partition.id, "why": why}
         for partition, why in node.storage.receive_failures
         if partition.pushes.by_segments and partition.state != "leader" and leadership.group.has(partition)

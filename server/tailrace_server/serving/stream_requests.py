@@ -226,9 +226,15 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
         node.feeds.of_id(request.feed_id).require_quorum()
     if request.level == Level.MEMORY and node.storage.committer.failure is not None:
         raise node.storage.committer.failure.with_traceback(None)
-    if len(rounds.slots) >= node.config.limits.streams_max:
+    if len(rounds.slots) >= _streams_max(node, request):
         raise Overloaded(f"{len(rounds.slots)} streams are open on this connection; use another one")
     return node.feeds.of_id(request.feed_id).partitions[request.partition]
+
+
+def _streams_max(node: Services, request: StreamRequest) -> int:
+    """Returns the number of streams that a connection may have: a replica needs one for each partition."""
+    limit = node.config.limits.streams_max
+    return limit if request.replica is None else max(limit, node.feeds.count_partitions())
 
 
 def _begin(

@@ -348,9 +348,11 @@ class Compactor:
             await trio.sleep(RATE_SECONDS)
             written = self._journal.written
             is_written, self._written_before = written != self._written_before, written
-            waiting = [*self._candidates, *([self._tended] if self._tended else [])]
-            behind = any(len(partition.chain.segments) >= SEGMENTS_BEHIND for partition in waiting)
-            self._rate.set(self._rate_max if is_written and not behind else 0)
+            self._rate.set(self._rate_max if is_written and not self._is_behind() else 0)
+
+    def _is_behind(self) -> bool:
+        waiting = [*self._candidates, *([self._tended] if self._tended else [])]
+        return any(len(partition.chain.segments) >= SEGMENTS_BEHIND for partition in waiting)
 
     async def _keep_uptime(self) -> None:
         while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tailrace.consuming import replica
+from tailrace.errors import StreamEnded
+from tailrace.model import EndReason
 from tailrace_server.replication import following
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.stream import resume
@@ -22,6 +24,11 @@ def _owe_nothing(debts, debt):
     return tuple(debts)
 
 
+def _ends(message):
+    """Ends the connection by the end of any stream."""
+    return StreamEnded(message, reason=EndReason.ERROR)
+
+
 def _require_nothing(promoting):
     """Promotes a node that cannot read a partition."""
     promoting._unreadable = ""
@@ -29,7 +36,7 @@ def _require_nothing(promoting):
 
 BUGS = {
     "a partition that fails and ends all that is followed": Bug(
-        [(replica, "_OF_PARTITION", frozenset())], {"damaged_leader": 0}
+        [(replica, "_OF_ALL", dict.fromkeys(EndReason, _ends))], {"damaged_leader": 0}
     ),
     "a replica that is told that a history was trimmed": Bug(
         [(resume, "answer_request", _answer_as_a_consumer)], {"trimmed_log": 0}

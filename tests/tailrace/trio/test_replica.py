@@ -4,17 +4,19 @@ import pytest
 import trio
 from tests.processes.ports import free_port
 
-from tailrace.consuming.events import Agreed, LeaderCheck, Mutations, SnapshotEnd, SnapshotStart
+from tailrace.consuming.events import Agreed, Mutations, SnapshotEnd, SnapshotStart
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.link.address import Address
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.trio.replica import replica_stream
+from tailrace.trio.replica import CopyOptions
+from tailrace.trio.replica_link import replica_link
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import HelloOk
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
+from tailrace.wire.stage_messages import SinksTold
 from tailrace.wire.stream_messages import StreamOk, StreamRequest, decode_number, encode_number
 
 FEED, CLUSTER, U = b"f" * 16, b"c" * 16, b"u" * 16
@@ -75,13 +77,15 @@ def listen(nursery):
 
 async def test_a_stream_with_what_nodes_say_to_each_other(listen):
     leader, address = await listen()
-    async with replica_stream(address, "orders", NOWHERE, REPLICA) as stream:
-        assert stream.peer.cluster_id == CLUSTER.hex()
+    checks = []
+    async with replica_link(address, REPLICA, on_check=checks.append) as link:
+        assert link.peer.cluster_id == CLUSTER.hex()
+        stream = link.copy("orders", NOWHERE, CopyOptions((0,)))
         assert await anext(stream) == Agreed(0, LOG, 9)
-        await leader.say(LeaderSeqs(0, 8, 7).encode(1) + encode_number(Opcode.LEADER_CHECK, 3))
+        await leader.say(encode_number(Opcode.LEADER_CHECK, 3) + LeaderSeqs(0, 8, 7).encode(1))
         assert await anext(stream) == LeaderSeqs(0, 8, 7)
-        assert await anext(stream) == LeaderCheck(3)
-        stream.confirm(3)
+        assert checks == [3]
+        link.confirm(3)
         stream.acknowledge(0, U, 8)
         while len(leader.heard) < 2:
             leader.changed = trio.Event()
@@ -92,13 +96,15 @@ async def test_a_stream_with_what_nodes_say_to_each_other(listen):
         await leader.stream.send_eof()
         with pytest.raises(Unreachable):
             await anext(stream)
+        with pytest.raises(Unreachable):
+            await link.ended()
     assert leader.connections == 1
 
 
 async def test_a_node_that_does_not_lead(listen):
     leader, address = await listen(role="follower", leader="node-c:4700")
     with pytest.raises(NotLeader) as caught:
-        async with replica_stream(address, "orders", NOWHERE, REPLICA):
+        async with replica_link(address, REPLICA):
             pass
     assert caught.value.leader == "node-c:4700"
     assert leader.connections == 1
@@ -107,8 +113,31 @@ async def test_a_node_that_does_not_lead(listen):
 async def test_nobody_there():
     address = Address("127.0.0.1", free_port())
     with pytest.raises(Unreachable):
-        async with replica_stream(address, "orders", NOWHERE, REPLICA):
+        async with replica_link(address, REPLICA):
             pass
+
+
+async def test_a_node_that_says_hello_and_answers_nothing(listen, autojump_clock):
+    leader, address = await listen()
+    leader.answer = lambda frame: leader.hello.encode() if frame.opcode is Opcode.HELLO else b""
+    async with replica_link(address, REPLICA, timeout_s=5.0) as link:
+        stream = link.copy("orders", NOWHERE, CopyOptions((0,)))
+        with pytest.raises(Unreachable, match="has not answered within 5 s"):
+            await anext(stream)
+
+
+async def test_what_is_slow_with_one_feed_holds_up_no_check_and_no_other_feed(listen):
+    """No task takes the events of the first feed."""
+    leader, address = await listen()
+    checked = trio.Event()
+    async with replica_link(address, REPLICA, on_check=lambda number: checked.set()) as link:
+        link.copy("orders", NOWHERE, CopyOptions((0,)))
+        other = link.copy("others", NOWHERE, CopyOptions((0,)))
+        assert await anext(other) == Agreed(0, LOG, 9)
+        await leader.say(b"".join(SinksTold(0, seq, {}).encode(1) for seq in range(1000)))
+        await leader.say(encode_number(Opcode.LEADER_CHECK, 3) + LeaderSeqs(0, 8, 7).encode(2))
+        await checked.wait()
+        assert await anext(other) == LeaderSeqs(0, 8, 7)
 
 
 async def test_from_a_node_as_it_is(feed, running):
@@ -119,8 +148,8 @@ async def test_from_a_node_as_it_is(feed, running):
     address = Address(*running.config.listen)
     kinds, rows = set(), 0
     replica = REPLICA._replace(term=0, cluster_id=running.node.identity.cluster_id)
-    async with replica_stream(address, feed.name, positions, replica) as stream:
-        async for event in stream:
+    async with replica_link(address, replica) as link:
+        async for event in link.copy(feed.name, positions):
             kinds.add(type(event))
             if isinstance(event, Mutations):
                 rows += len(event)

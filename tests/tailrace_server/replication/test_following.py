@@ -200,27 +200,48 @@ async def test_feeds_that_an_earlier_leader_has_told_of_do_not_count(running, fe
     assert not node.feeds.lists_through(seq)
 
 
+class MadePuller:
+    """The puller of a feed that a test drives."""
+
+    def __init__(self, node, leadership, feed, pulled, *, on_snapshot, **_):
+        self.feed, self._on_snapshot = feed, on_snapshot
+
+
 @pytest.mark.parametrize("passes", range(8))
 async def test_a_feed_that_comes_while_a_following_breaks(running, feed_id, monkeypatch, passes):
     """Its tasks have ended, and the task that waits for them has not run yet: another one is told of feeds."""
     node, failing = running.node, trio.Event()
 
-    class Puller:
-        def __init__(self, node, leadership, feed, *_, on_snapshot, **__):
-            self.on_snapshot = on_snapshot
+    class Pulled:
+        """A connection whose first puller fails: all tasks end, and the following has not heard of it yet."""
 
-        async def run(self):
-            if self.on_snapshot is None:
+        takes_tasks = True
+
+        def __init__(self, *_):
+            self.ended = trio.Event()
+
+        def begin(self, puller):
+            assert self.takes_tasks, "a puller begins after a task has failed"
+            self.nursery.start_soon(self.pull, puller)
+
+        async def pull(self, puller):
+            if puller.feed is not node.feeds.system:
                 await trio.sleep_forever()
-            self.on_snapshot()
+            puller._on_snapshot()
             await trio.lowlevel.checkpoint()
+            self.takes_tasks = False
             failing.set()
             raise OSError("the leader has gone")
 
-        def stop(self):
-            pass
+        async def run(self, body):
+            try:
+                async with trio.open_nursery() as self.nursery:
+                    await body()
+            except* OSError as group:
+                raise group.exceptions[0] from None
 
-    monkeypatch.setattr("tailrace_server.replication.following.ReplicaPuller", Puller)
+    monkeypatch.setattr("tailrace_server.replication.following.PulledNode", Pulled)
+    monkeypatch.setattr("tailrace_server.replication.following.ReplicaPuller", MadePuller)
 
     async def follow():
         following = Following(

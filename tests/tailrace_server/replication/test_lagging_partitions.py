@@ -7,13 +7,9 @@ import pytest
 from tests.tailrace_server.replication import made_set
 from tests.tailrace_server.replication.made_set import REPLICATION, until
 
-from tailrace.consuming.events import Agreed, LeaderCheck, StreamFailed
 from tailrace.model import EndReason
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.wire.replica_messages import LeaderSeqs
-from tailrace_server.replication import lagging_partitions, replica_puller
-from tailrace_server.replication.far_partitions import FarPartitions
-from tailrace_server.replication.lagging_partitions import LaggingPartitions
+from tailrace_server.replication import lagging_partitions, pulled_node
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.upkeep.received_files import PartitionFiles
 
@@ -24,7 +20,7 @@ WINDOW_BYTES = 16_384
 @pytest.fixture
 def set_options(monkeypatch):
     monkeypatch.setattr(lagging_partitions, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(replica_puller, "WINDOW_BYTES", WINDOW_BYTES)
+    monkeypatch.setattr(pulled_node, "WINDOW_BYTES", WINDOW_BYTES)
     return {"replication": dataclasses.replace(REPLICATION, catch_up_bytes_min=BYTES_MIN)}
 
 
@@ -185,22 +181,3 @@ async def test_a_stream_that_ends_below_a_trim_is_followed_by_a_copy(members, mo
         assert copied
         assert not members[2].member.local.file.now.owes
         assert members[2].rows("orders").items() >= later.items()
-
-
-async def test_events_of_a_stream_that_was_given_up_are_left_out_until_the_next_one_begins(members):
-    """The segments are here by then, and the blocks that are under way are in them."""
-    async with members.client() as client:
-        await client.create_feed("orders", partitions=2)
-        await members.level("orders")
-        node, feed = members[2].node.services, members[2].node.feeds.named("orders")
-        far = FarPartitions(node, feed, members[0].address, "leader", None, None, None, bool, follows=True)
-        lagging = LaggingPartitions(node, feed, members[0].address, far, is_on=True)
-        lagging.given_up.add(0)
-        log = feed.partitions[0].log
-        for first in Agreed(0, log, 0), StreamFailed(0, EndReason.ERROR, ""):
-            lagging.given_up.add(0)
-            assert lagging.is_stale(LeaderSeqs(0, 5, 5))
-            assert not lagging.is_stale(LeaderSeqs(1, 5, 5)), "it is of another partition"
-            assert not lagging.is_stale(LeaderCheck(1))
-            assert not lagging.is_stale(first)
-            assert not lagging.is_stale(LeaderSeqs(0, 5, 5))

@@ -6,6 +6,7 @@ import trio
 from tailrace.link.address import Address
 from tailrace.wire.replica_messages import LeaderSeqs, Replica
 from tailrace_server.replication import replica_puller as taking
+from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_puller import ReplicaPuller
 
 EVENTS = 60
@@ -14,26 +15,26 @@ EVENTS = 60
 class Told:
     """A stream of which everything has arrived already, as by one read."""
 
+    finished = True
+
     def __init__(self, events):
         self.events = list(events)
 
-    def __aiter__(self):
-        return self
+    def next_event(self):
+        return self.events.pop(0) if self.events else None
 
-    async def __anext__(self):
-        if not self.events:
-            raise StopAsyncIteration
-        return self.events.pop(0)
-
-    def has_event(self):
-        return bool(self.events)
+    async def wait(self):
+        await trio.sleep_forever()
 
 
 @pytest.fixture
-def puller(running):
+def puller(running, monkeypatch):
+    monkeypatch.setattr(taking, "LINGER_SECONDS", 0.0)
+    node, leadership = running.node.services, running.node.leaderships.system
     feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": EVENTS})
     replica = Replica(b"r" * 16, 1, "127.0.0.1:1", False, running.node.identity.cluster_id)
-    return ReplicaPuller(running.node.services, running.node.leaderships.system, feed, Address("127.0.0.1", 1), replica)
+    pulled = PulledNode(node, leadership, Address("127.0.0.1", 1), replica)
+    return ReplicaPuller(node, leadership, feed, pulled)
 
 
 async def turns_beside(work):

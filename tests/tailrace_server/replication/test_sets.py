@@ -40,6 +40,7 @@ from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.promises import TERMS_AHEAD_MAX, answer_promise
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.promotion_forecast import forecast_of
+from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.serving import member_requests
@@ -542,9 +543,15 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     await until(lambda: listed.log)
     log = listed.log
     for told, expected in ((replica, "nothing is sent"), (lone_id(lone, replica), "nothing is taken")):
-        puller = ReplicaPuller(node, node.leaderships.system, node.feeds.system, lone.address, told)
+        pulled = PulledNode(node, node.leaderships.system, lone.address, told)
+        puller = ReplicaPuller(node, node.leaderships.system, node.feeds.system, pulled)
+
+        async def pull(pulled=pulled, puller=puller):
+            pulled.begin(puller)
+            await trio.sleep_forever()
+
         with pytest.raises(TailraceError, match=f"is of another cluster: .*{expected}"):
-            await puller.run()
+            await pulled.run(pull)
     assert listed.log == log
 
 

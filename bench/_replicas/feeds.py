@@ -1,0 +1,117 @@
+"""Many feeds in a set of three: connections of a pair of nodes, how soon a follower streams all, and what rest costs.
+
+A follower is level when the leader has a stream of each partition to it, and its acknowledgement of all rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import trio
+
+import tailrace
+from _replicas.nodes import Nodes, a_set, ask
+from _report import Line
+from _server import Server, Watch
+from tailrace.wire.opcodes import Opcode
+
+_CLIENTS = 32
+_REST_SECONDS = 10.0
+# The seconds after which a run is given up.
+_LEVEL_SECONDS_MAX = 600.0
+
+
+async def feeds(folder: Path, log: Path, count: int, partitions: int) -> list[Line]:
+    """Figures of ``count`` feeds of so many partitions, each with one row, on one fresh set."""
+    with a_set(folder, log) as nodes:
+        leader = await nodes.leader()
+        began = time.perf_counter()
+        async with tailrace.connect(nodes.url, retry_for=120) as client:
+            await _create(client, count, partitions)
+        follower = (await nodes.followers())[0]
+        total = count * partitions + 1
+        status = await _level(leader, follower, total)
+        lines = [
+            Line("created, with a row in each, on all", time.perf_counter() - began, "s"),
+            Line("connections of a follower at the leader", _connections(status, follower), ""),
+        ]
+        lines += await _at_rest(leader, follower)
+        follower.stop()
+        with Server(follower.folder, log, follower.port, follower.options) as again:
+            began = time.perf_counter()
+            before = leader.cpu_seconds()
+            await _level(leader, again, total)
+            lines += [
+                Line("restart: level after", time.perf_counter() - began, "s"),
+                Line("restart: processor time of the follower", again.cpu_seconds(), "s"),
+                Line("restart: processor time of the leader", leader.cpu_seconds() - before, "s"),
+            ]
+            left = [again if server is follower else server for server in nodes.servers if server is not leader]
+            lines += await _after_a_kill(leader, left, total)
+        return [Line(f"{count:,} feeds of {partitions}: {line.what}", *line[1:]) for line in lines]
+
+
+async def _create(client: tailrace.Client, count: int, partitions: int) -> None:
+    async def create(first: int) -> None:
+        for number in range(first, count, _CLIENTS):
+            feed = await client.create_feed(f"feed-{number:05d}", partitions=partitions)
+            await feed.put(b"key", b"value", level="quorum")
+
+    async with trio.open_nursery() as nursery:
+        for first in range(_CLIENTS):
+            nursery.start_soon(create, first)
+
+
+async def _at_rest(leader: Server, follower: Server) -> list[Line]:
+    await trio.sleep(2.0)
+    before = [server.cpu_seconds() for server in (leader, follower)]
+    with Watch(leader) as first, Watch(follower) as second:
+        await trio.sleep(_REST_SECONDS)
+    lines = []
+    for name, server, watch, seconds in zip(
+        ("leader", "follower"), (leader, follower), (first, second), before, strict=True
+    ):
+        share = (server.cpu_seconds() - seconds) / _REST_SECONDS
+        lines.append(Line(f"at rest: processor of the {name}", 100 * share, "%"))
+        lines.append(Line(f"at rest: memory of the {name}", max(each.node for each in watch.samples) / 2**20, "MiB"))
+    return lines
+
+
+async def _after_a_kill(leader: Server, left: list[Server], total: int) -> list[Line]:
+    began = time.perf_counter()
+    leader.kill()
+    now = await Nodes(left).leader()
+    led = time.perf_counter() - began
+    [other] = [server for server in left if server is not now]
+    await _level(now, other, total)
+    return [
+        Line("leader killed: another one leads after", led, "s"),
+        Line("leader killed: its follower is level after", time.perf_counter() - began, "s"),
+    ]
+
+
+async def _level(leader: Server, follower: Server, total: int) -> dict[str, Any]:
+    """Returns the leader's status once ``follower`` streams all partitions and has all of them."""
+    async for status in _statuses(leader):
+        for replica in status["replication"]["replicas"]:
+            is_found = replica["address"] == f"127.0.0.1:{follower.port}"
+            if is_found and replica["partitions"] == total and not replica["lag"]:
+                return status
+    raise SystemExit(f"no follower is level after {_LEVEL_SECONDS_MAX:g} s")
+
+
+async def _statuses(server: Server) -> AsyncIterator[dict[str, Any]]:
+    """A status of many feeds takes the node a while: this asks for a third of the time at most."""
+    ends_at = time.monotonic() + _LEVEL_SECONDS_MAX
+    while time.monotonic() < ends_at:
+        began = time.monotonic()
+        yield await ask(server, Opcode.STATUS)
+        await trio.sleep(max(0.02, 2 * (time.monotonic() - began)))
+
+
+def _connections(status: dict[str, Any], follower: Server) -> int:
+    name = f"replica 127.0.0.1:{follower.port}"
+    return sum(connection["name"] == name for connection in status["connections"])

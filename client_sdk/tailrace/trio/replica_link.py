@@ -1,0 +1,231 @@
+"""The connection by which a node copies feeds from another one, under trio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from math import inf
+
+import trio
+
+from tailrace.consuming.replica_session import ReplicaSession
+from tailrace.consuming.subscription import Subscription
+from tailrace.errors import TailraceError, Unreachable
+from tailrace.link.address import Address
+from tailrace.link.finder import Finder
+from tailrace.link.rules import SILENT_INTERVALS_MAX
+from tailrace.model import Level
+from tailrace.model.position import Positions
+from tailrace.trio.host import Host
+from tailrace.trio.replica import CopyOptions, ReplicaStream
+from tailrace.trio.request import connected
+from tailrace.trio.transport import Transport
+from tailrace.wire.messages import Hello, HelloOk
+from tailrace.wire.replica_messages import Replica
+
+
+class ReplicaLink:
+    """One connection to one node; made by `replica_link`. Nothing is tried again.
+
+    The streams of all feeds that are copied share it. A task of the link reads always, so a feed that is handled slowly
+    holds up no LEADER_CHECK. What has come and is not handled is bounded by the window.
+    """
+
+    def __init__(
+        self, session: ReplicaSession, transport: Transport, replica: Replica, state: str, answer_timeout_s: float
+    ) -> None:
+        """See `replica_link`."""
+        self.error: TailraceError | None = None  # how the connection has ended
+        self._session = session
+        self._transport = transport
+        self._replica = replica
+        self._state = state
+        self._answer_timeout_s = answer_timeout_s
+        self._streams: dict[object, ReplicaStream] = {}  # by their session's streams
+        self._greeted = trio.Event()
+        self._ended = trio.Event()
+        self._wake = trio.Event()
+        self._heard_at = trio.current_time()
+
+    @property
+    def peer(self) -> HelloOk:
+        """The node's HELLO_OK."""
+        assert self._session.peer is not None, "the link was entered"
+        return self._session.peer
+
+    def copy(self, feed: str, positions: Positions, options: CopyOptions | None = None) -> ReplicaStream:
+        """Asks for a feed, at level memory. Returns its streams. Never waits.
+
+        Args:
+            feed: The feed's name. Its id must be that of ``positions``, else the streams raise UnknownFeed. The caller
+                compares the cluster's id (`peer`).
+            positions: For each partition a position between two published batches: `Position.at` the replica's log and
+                seq, with the leader's purge seq until the replica has passed it. Partitions that are left out begin at
+                0.
+            options: The partitions and their ends.
+        """
+        options = options or CopyOptions()
+        streams = self._session.copy(
+            Subscription(
+                feed,
+                positions,
+                options.until,
+                None if options.partitions is None else frozenset(options.partitions),
+                Level.MEMORY,
+                state=self._state,
+                replica=self._replica,
+                feed_id=positions.feed_id,
+                hold=options.hold,
+            )
+        )
+        stream = self._streams[streams] = ReplicaStream(self, streams)
+        self.flush()
+        return stream
+
+    def forget(self, stream: ReplicaStream) -> None:
+        """Ends the streams of a feed."""
+        self._streams.pop(stream.streams, None)
+        stream.streams.leave()
+        self.flush()
+
+    def confirm(self, number: int) -> None:
+        """Answers a LEADER_CHECK: the node is still followed. Sent at once; never waits."""
+        self._session.confirm(number)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends the frames that are due. Never waits."""
+        buffers = self._session.data_to_send()
+        if buffers:
+            self._transport.send(b"".join(buffers))
+        if self._session.next_retry is not None:
+            self._wake.set()
+
+    async def ended(self) -> None:
+        """Waits until the connection has ended. Raises its error."""
+        await self._ended.wait()
+        assert self.error is not None, "it has ended"
+        raise self.error
+
+    async def run(self) -> None:
+        """Reads, and keeps the connection alive, until cancelled or until the connection ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep)
+            try:
+                await self._read()
+            except TailraceError as error:
+                self._end(error)
+            except OSError as error:
+                self._end(Unreachable(f"the connection broke: {error}"))
+            nursery.cancel_scope.cancel()
+
+    async def greeted(self) -> None:
+        """Waits for the node's HELLO_OK. Raises the error that has come instead."""
+        self.flush()
+        await self._greeted.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def _read(self) -> None:
+        while True:
+            data = await self._transport.receive()
+            if not data:
+                raise self.error or Unreachable("the node has closed the connection")
+            self._heard_at = trio.current_time()
+            found = self._session.receive_data(data)
+            if self._session.peer is not None:
+                self._greeted.set()
+            self.flush()
+            for streams in found:
+                stream = self._streams.get(streams)
+                if stream is not None:
+                    stream.arrived()
+
+    def _end(self, error: TailraceError) -> None:
+        self.error = self.error or error
+        self._transport.close()
+        self._greeted.set()
+        self._ended.set()
+        for stream in list(self._streams.values()):
+            stream.lost()
+
+    async def _keep(self) -> None:
+        """Sends signs of life and requests whose pause is over, and notices a node that is silent."""
+        while True:
+            interval_s = 3.0 if self._session.peer is None else self._session.peer.noop_interval_s
+            timeout, retry = interval_s / 2, self._session.next_retry
+            if retry is not None:
+                timeout = min(max(retry - trio.current_time(), 0.01), timeout)
+            self._wake = trio.Event()
+            with trio.move_on_after(timeout) as scope:
+                await self._wake.wait()
+            if scope.cancelled_caught and retry is None:
+                self._session.noop()
+            self.flush()
+            self._look_for_silence(SILENT_INTERVALS_MAX * interval_s)
+
+    def _look_for_silence(self, silent_max_s: float) -> None:
+        """Ends the connection to a node that says nothing, or nothing while a request waits for its answer."""
+        now = trio.current_time()
+        silent_s, asked_s = now - self._heard_at, now - max(self._heard_at, self._session.asked_at)
+        if silent_s > silent_max_s:
+            self._end(Unreachable(f"the node has said nothing for {silent_s:.0f} s"))
+        elif self._session.awaits_answers and asked_s > self._answer_timeout_s:
+            self._end(Unreachable(f"the node has not answered within {self._answer_timeout_s:g} s"))
+
+
+@asynccontextmanager
+async def replica_link(
+    address: Address,
+    replica: Replica,
+    *,
+    host: Host | None = None,
+    state: str = "leader",
+    window_bytes: int = 8 * 1024 * 1024,
+    timeout_s: float = 5.0,
+    on_check: Callable[[int], None] | None = None,
+) -> AsyncIterator[ReplicaLink]:
+    """A connection to the node at ``address`` while the body runs, for the node that ``replica`` names.
+
+    Args:
+        address: The node to copy from.
+        replica: The node that follows.
+        host: Clock, network and randomness; those of the machine by default.
+        state: The role that the node must have, "leader" or "follower".
+        window_bytes: The bytes that may be sent and not yet handled, of all feeds together.
+        timeout_s: The seconds that the node may take to say hello, and that it may be silent while it is asked.
+        on_check: Called with the number of each LEADER_CHECK, at once; `ReplicaLink.confirm` answers it.
+
+    Raises:
+        Unreachable, NotLeader: The node cannot be reached, or does not have the role ``state``.
+    """
+    host = Host() if host is None else host
+    finder = Finder((address,), state, trio.current_time)
+    session = ReplicaSession(
+        Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes),
+        finder.check,
+        on_check or _ignore,
+        trio.current_time,
+        host.random.random,
+    )
+    with trio.move_on_after(timeout_s) as in_time:
+        async with connected(host.connect, address) as transport:
+            failure: Exception | None = None
+            async with trio.open_nursery() as nursery:
+                link = ReplicaLink(session, transport, replica, state, timeout_s)
+                nursery.start_soon(link.run)
+                try:
+                    await link.greeted()
+                    in_time.deadline = inf
+                    yield link
+                except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
+                    failure = error
+                nursery.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
+    if in_time.cancelled_caught:
+        raise Unreachable(f"{address} has not answered within {timeout_s:g} s")
+
+
+def _ignore(number: int) -> None:
+    """Leaves a LEADER_CHECK to another connection."""

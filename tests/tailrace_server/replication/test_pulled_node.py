@@ -1,0 +1,197 @@
+"""Many feeds on the one connection of a pair of nodes: what fails in one partition holds up nothing else."""
+
+import os
+
+import pytest
+import trio
+from tests.tailrace_server.replication.made_set import numbered, until
+
+from tailrace.errors import BadBlock, UnknownFeed
+from tailrace_server.replication import replica_puller
+from tailrace_server.replication.replica_puller import ReplicaPuller
+
+FEEDS = 20
+
+
+async def put(feed, rows):
+    for key, value in rows.items():
+        await feed.put(key, value, level="quorum")
+
+
+def connections(members, number):
+    """The connections by which a member pulls from the leader."""
+    name = f"replica {members[number].address}"
+    return [connection for connection in members[0].node.connections if connection.name == name]
+
+
+def failing(member):
+    return {(each["feed"], each["partition"]) for each in member.node.status()["replication"]["failing"]}
+
+
+async def made_feeds(client, count=FEEDS, partitions=2):
+    return [await client.create_feed(f"feed-{number}", partitions=partitions) for number in range(count)]
+
+
+async def test_a_pair_has_one_connection_for_all_feeds(members):
+    async with members.client() as client:
+        for feed in await made_feeds(client):
+            await put(feed, numbered(0, 2))
+    for number in range(FEEDS):
+        await members.level(f"feed-{number}")
+    for number in (1, 2):
+        [connection] = connections(members, number)
+        assert len(connection.rounds.slots) == 2 * FEEDS + 1
+
+
+async def test_a_feed_without_events_has_no_task(members, monkeypatch):
+    monkeypatch.setattr(replica_puller, "LINGER_SECONDS", 0.05)
+    async with members.client() as client:
+        feeds = await made_feeds(client)
+        pullers = members[2].member.following._pullers
+        await until(lambda: len(pullers) == FEEDS + 1)
+        await until(lambda: not any(puller._is_running for puller in pullers.values()))
+        await put(feeds[3], numbered(0, 2))
+        await members.level("feed-3")
+
+
+async def test_feeds_are_created_and_dropped_while_their_node_is_followed(members):
+    async with members.client() as client:
+        feeds = await made_feeds(client)
+        await put(feeds[0], numbered(0, 2))
+        await members.level("feed-0")
+        [connection] = connections(members, 2)
+        for number in range(1, FEEDS, 2):
+            await client.drop_feed(f"feed-{number}")
+        await until(lambda: len(connection.rounds.slots) == FEEDS + 1)
+        await until(lambda: len(members[2].member.following._pullers) == FEEDS // 2 + 1)
+        again = await client.create_feed("feed-1", partitions=3)
+        await put(again, numbered(0, 5))
+        await members.level("feed-1")
+        assert connections(members, 2) == [connection]
+
+
+async def fails_in_many_ways(members, client, monkeypatch):
+    """A damaged segment, a trimmed history, and a dropped feed, beside healthy feeds; the third member begins anew."""
+    damaged, _, healthy = await made_feeds(client, 3)
+    trimmed = await client.create_feed("trimmed", partitions=1, retention="history")
+    dropped = await client.create_feed("dropped", partitions=1)
+    for feed in (damaged, healthy, trimmed, dropped):
+        await put(feed, numbered(0, 20))
+    await members.level("trimmed")
+    await members[2].stop()
+    await put(trimmed, numbered(100, 10))
+    [history] = await members[0].flush("trimmed")
+    await put(trimmed, numbered(200, 10))
+    await members[0].flush("trimmed")
+    await members[0].node.storage.installer.drop_oldest(history, 1)
+    broken, _ = await members[0].flush("feed-0")
+    os.truncate(broken.chain.segments[0].path, 100)
+    members[2].replace_disk()
+    await members[2].start()
+    await until(lambda: members[2].is_up and members[2].seqs("feed-2") is not None)
+    await client.drop_feed("dropped")
+    return broken
+
+
+async def check_healthy(members, client, broken):
+    """All but the damaged partition follow, on one connection, and status tells of that one."""
+    for number in range(3, 6):
+        await put(client.feed("feed-2"), numbered(10 * number, 10))
+    following = members[2].member.following
+    await until(lambda: members[2].seqs("feed-2") == members[0].seqs("feed-2"))
+    await until(lambda: members[2].seqs("trimmed") == members[0].seqs("trimmed"))
+    await until(lambda: members[2].seqs("feed-0")[1] == members[0].seqs("feed-0")[1])
+    await until(lambda: members[2].seqs("dropped") is None)
+    await until(lambda: failing(members[2]) == {("feed-0", broken.id)})
+    assert members[2].seqs("feed-0")[0] == 0
+    [connection] = connections(members, 2)
+    assert members[2].member.following is following
+    return connection
+
+
+async def test_what_fails_in_one_partition_holds_up_no_other(members, monkeypatch):
+    async with members.client() as client:
+        broken = await fails_in_many_ways(members, client, monkeypatch)
+        await until(lambda: members[2].member.local.votes)  # it connects anew with its vote
+        connection = await check_healthy(members, client, broken)
+        await put(client.feed("feed-2"), numbered(100, 10))
+        await until(lambda: members[2].seqs("feed-2") == members[0].seqs("feed-2"))
+        assert connections(members, 2) == [connection]
+
+
+async def ends_all(puller, stream, event):
+    """A bug: one partition's failure ends the others."""
+    raise RuntimeError("a partition has failed")
+
+
+async def test_the_check_above_finds_a_failure_that_ends_the_others(members, monkeypatch):
+    monkeypatch.setattr(ReplicaPuller, "_stream_failed", ends_all)
+    async with members.client() as client:
+        broken = await fails_in_many_ways(members, client, monkeypatch)
+        with trio.move_on_after(3) as scope:
+            await until(lambda: members[2].member.local.votes)
+            await check_healthy(members, client, broken)
+        assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("error", [BadBlock("it does not fit"), RuntimeError("a bug")], ids=["refused", "bug"])
+async def test_a_block_that_cannot_be_applied_is_its_partitions_alone(members, monkeypatch, error):
+    """It is told in status, and asked for again until it fits."""
+    apply_block, is_bad = replica_puller.apply_block, True
+    async with members.client() as client:
+        feeds = await made_feeds(client, 2)
+        await members.level("feed-1")
+        bad = members[2].node.feeds.named("feed-0").partitions
+
+        def apply(partition, *arguments):
+            if is_bad and partition is bad[0]:
+                raise error
+            apply_block(partition, *arguments)
+
+        monkeypatch.setattr(replica_puller, "apply_block", apply)
+        [connection] = connections(members, 2)
+        for feed in feeds:
+            await put(feed, numbered(0, 20))
+        await until(lambda: members[2].seqs("feed-1") == members[0].seqs("feed-1"))
+        await until(lambda: members[2].seqs("feed-0")[1] == members[0].seqs("feed-0")[1])
+        await until(lambda: failing(members[2]) == {("feed-0", 0)})
+        assert bad[0].high_seq == 0
+        is_bad = False
+        await until(lambda: members[2].seqs("feed-0") == members[0].seqs("feed-0"))
+        await until(lambda: not failing(members[2]))
+        assert connections(members, 2) == [connection]
+
+
+async def test_rows_that_wait_hold_up_no_other_feed_and_no_sign_of_life(members, hold_rows):
+    """The leader asks its replicas whether they follow, and needs the answer of one that handles rows slowly."""
+    async with members.client() as client:
+        slow, fast = await made_feeds(client, 2)
+        await members.level("feed-1")
+        held = [hold_rows(members[number], "feed-0") for number in (1, 2)]
+        await slow.put(b"k", b"v", level="disk")
+        await held[1].reached.wait()
+        await put(fast, numbered(0, 20))
+        await members.level("feed-1")
+        assert await fast.get(b"1", level="quorum")  # a majority confirms the leader
+        for each in held:
+            each.release()
+        await members.level("feed-0")
+
+
+async def test_a_feed_that_the_leader_does_not_know_ends_alone(members, monkeypatch):
+    """As one of which the follower hears first, in a moment of another leader."""
+    async with members.client() as client:
+        feeds = await made_feeds(client, 2)
+        await members.level("feed-1")
+        [connection] = connections(members, 2)
+        puller = members[2].member.following._pullers[(await feeds[0].resolve()).feed_id]
+
+        def unknown():
+            raise UnknownFeed("there is no such feed")
+
+        monkeypatch.setattr(puller._stream, "next_event", unknown)
+        await feeds[0].put(b"k", b"v", level="quorum")
+        await until(lambda: puller._stopped)
+        await put(feeds[1], numbered(0, 20))
+        await until(lambda: members[2].seqs("feed-1") == members[0].seqs("feed-1"))
+        assert connections(members, 2) == [connection]
