@@ -20,6 +20,7 @@ from tailrace_server.journal.format import RecordKind
 from tailrace_server.manifest.producers import producers_from_json, producers_to_json
 from tailrace_server.partition import published
 from tailrace_server.state import last_batches
+from tailrace_server.state.expected import Expected
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -171,9 +172,12 @@ def _table_of(partition: Partition, value: dict[str, Any], seq: int, now: float)
 
 
 def settle_producers(partition: Partition, journal: Journal, now: float) -> None:
-    """Forgets the results of blocks above the high seq that a leader sent, because another history begins there."""
+    """Forgets the results of blocks above the high seq that a leader sent, because another history begins there.
+
+    The same holds for the last batches: a run of that history may end at the seq as of which they were sent.
+    """
     seq, table = partition.high_seq, partition.producers
-    partition.expect(partition.expected._replace(producers=None))
+    partition.expect(Expected())
     if table.leader_seq <= seq:
         return
     payload = ProducersRecord(seq, producers_to_json(table, seq, now)).encode()
