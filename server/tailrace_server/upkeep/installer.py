@@ -71,12 +71,15 @@ class Installer:
     async def install_snapshot(
         self, partition: Partition, segment: Segment, log: FailoverLog, *, purge_seq: int, trim_seq: int
     ) -> None:
-        """Appends the segment of a snapshot, which was never in the tree; the failover log becomes ``log``."""
+        """Appends the segment of a snapshot, which was never in the tree; the failover log becomes ``log``.
+
+        OSError, NoSpace: nothing has changed.
+        """
         async with self.holding(partition):
             chain = partition.chain.with_flushed(segment)
             purge_seq, trim_seq = max(partition.purge_seq, purge_seq), max(partition.trim_seq, trim_seq)
             end = ReceivedEnd(chain.flushed_seq, log, partition.rollbacks, purge_seq, trim_seq)
-            await self._install(partition, chain, received=end)
+            await self._install_received(partition, chain, end)
 
     async def install_chain_held(self, partition: Partition, chain: Chain, end: ReceivedEnd) -> None:
         """Puts ``chain``, which another node has sent, in the place of all segments and blocks, inside of ``holding``.
@@ -84,13 +87,17 @@ class Installer:
         The tables that the partition expects as of ``end.seq`` become its own. OSError, NoSpace: nothing has changed.
         """
         left = [segment for segment in partition.chain.segments if segment not in chain.segments]
+        await self._install_received(partition, chain, end)
+        self._pins.retire(left)
+
+    async def _install_received(self, partition: Partition, chain: Chain, end: ReceivedEnd) -> None:
+        """Installs ``chain``, which has rows that were never in the tree."""
         try:
             await self._install(partition, chain, received=end)
         except (OSError, NoSpace):
             # The manifest on disk may be the new one. Its rows would hide blocks that are journaled from now on.
             await self._restore(partition)
             raise
-        self._pins.retire(left)
 
     async def _restore(self, partition: Partition) -> None:
         """Writes the manifest of the partition as it is over one that is perhaps on the disk."""
