@@ -244,7 +244,8 @@ class Succession:
             rank_of(own, member.local.name, others), self._failures, fraction(self._node.host.randomness)
         )
         member.report(f"waits: there is no leader, and this node asks the others in {seconds:.1f} s; {self._why}")
-        if await member.woken_within(seconds) or not self._may_go_on():
+        # The disk may have hung meanwhile, which the watch has noted.
+        if await member.woken_within(seconds) or not self._may_go_on() or not self._is(FailoverState.WAITS):
             return True
         term = member.local.file.now.term
         self._note(FailoverEvent.DUE)

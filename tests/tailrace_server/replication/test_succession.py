@@ -10,6 +10,7 @@ import tailrace
 from tailrace.errors import Retryable
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
+from tailrace_server.replication import succession
 
 # Failover takes a fraction of a second; questions still have their long time-outs, so that a busy machine breaks none.
 AUTO = dataclasses.replace(
@@ -154,3 +155,17 @@ async def test_a_member_whose_disk_hangs_does_not_hold_up_a_failover(nodes, monk
     assert not first.leads
     answer = await first.ask(Opcode.PROMISE, term=99, address=str(second.address), by_itself=True)
     assert (answer["promised"], answer["refused"]) == (False, "an fsync has taken 5 s so far")
+
+
+async def test_a_disk_that_hangs_during_the_pause_before_a_candidacy_ends_only_that(nodes, monkeypatch):
+    first = nodes.leader
+    others = [node for node in nodes if node is not first]
+    monkeypatch.setattr(succession, "pause_seconds", lambda *_: 0.5)
+    await first.kill()
+    for node in others:
+        await until(lambda node=node: node.member.progress.startswith("waits: there is no leader"))
+        monkeypatch.setattr(node.member.successor, "why_unfit", lambda: "an fsync has taken 5 s so far")
+    for node in others:
+        await until(lambda node=node: failover(node)["state"] == "unfit" and node.member.progress.startswith("stands"))
+    monkeypatch.undo()
+    await until(lambda: any(node.leads for node in others))
