@@ -115,6 +115,8 @@ class Succession:
         since_s, self._ticked_at = now - self._ticked_at, now
         self._notice()
         unfit = self.why_unfit()
+        if unfit:
+            self._member.local.end_promotion()  # it may never end, and the others would wait for it
         if unfit and self.state is not FailoverState.UNFIT:
             log.error("%s: this node neither leads nor votes for a leader until that ends", unfit)
             led = self._leadership.role is Role.LEADER

@@ -169,3 +169,15 @@ async def test_a_disk_that_hangs_during_the_pause_before_a_candidacy_ends_only_t
         await until(lambda node=node: failover(node)["state"] == "unfit" and node.member.progress.startswith("stands"))
     monkeypatch.undo()
     await until(lambda: any(node.leads for node in others))
+
+
+async def test_a_candidate_whose_disk_hangs_is_not_waited_for(nodes, monkeypatch):
+    """It has had the leader's promise, and its own promotion cannot go on."""
+    first = nodes.leader
+    second, third = [node for node in nodes if node is not first]
+    monkeypatch.setattr(second.member.successor, "why_unfit", lambda: "an fsync has taken 5 s so far")
+    second.member.local.begin_promotion()
+    answer = await first.ask(Opcode.PROMISE, term=7, address=str(second.address))
+    assert answer["promised"]
+    await until(lambda: first.leads or third.leads)
+    assert not second.leads
