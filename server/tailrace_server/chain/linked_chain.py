@@ -22,10 +22,12 @@ class LinkedChain(NamedTuple):
 
     ``links`` are the chain, oldest first: each begins at the end of the one before it, and is based on that one or on a
     segment that it includes. ``retired`` are links that have left the chain, and whose files are still there.
+    ``trimmed_seq`` is the last seq of a chain without links: those of a history may all have been trimmed.
     """
 
     links: tuple[ChainLink, ...] = ()
     retired: tuple[ChainLink, ...] = ()
+    trimmed_seq: int = 0
 
     @property
     def root(self) -> ChainLink | None:
@@ -39,8 +41,8 @@ class LinkedChain(NamedTuple):
 
     @property
     def last_seq(self) -> int:
-        """The last seq of the newest link; 0 if there is none."""
-        return self.links[-1].last_seq if self.links else 0
+        """The last seq of the newest link; if there is none, that of the links that were trimmed, or 0."""
+        return self.links[-1].last_seq if self.links else self.trimmed_seq
 
     @property
     def purge_seq(self) -> int:
@@ -76,8 +78,11 @@ class LinkedChain(NamedTuple):
 
         - a link of the chain reaches beyond it on either side, unless it is major: then all older links retire;
         - it does not continue the link before it, or the link behind it does not continue it;
-        - nothing is before it, and it is not major.
+        - nothing is before it, and it is not major;
+        - all links were trimmed, and none of its rows is above them.
         """
+        if not self.links and link.last_seq <= self.trimmed_seq:
+            return None
         older = [] if link.is_major else [one for one in self.links if one.last_seq <= link.after_seq]
         newer = [one for one in self.links if one.after_seq >= link.last_seq]
         covered = self.links[len(older) : len(self.links) - len(newer)]
@@ -147,4 +152,4 @@ class LinkedChain(NamedTuple):
         assert len(set(ids)) == len(ids), "the chain names a segment twice"
 
     def _mapped(self, change: Callable[[ChainLink], ChainLink]) -> LinkedChain:
-        return LinkedChain(tuple(map(change, self.links)), tuple(map(change, self.retired)))
+        return self._replace(links=tuple(map(change, self.links)), retired=tuple(map(change, self.retired)))

@@ -21,4 +21,4 @@ def links_of(partition: Partition) -> LinkedChain:
     ]
     if links and not links[0].is_major:
         links[0] = links[0]._replace(is_major=True)
-    return LinkedChain(tuple(links))
+    return LinkedChain(tuple(links), trimmed_seq=partition.flushed_seq)

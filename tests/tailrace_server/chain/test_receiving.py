@@ -196,3 +196,19 @@ def test_branches_are_those_of_the_last_seq():
     assert not made_receiver(A).is_in_history(B._replace(branch=V))
     assert not Receiver().is_in_history(B), "a node without a log knows no history"
     assert A.branch == U
+
+
+@pytest.mark.parametrize(
+    ("link", "answer"),
+    [
+        (A, OfferCase.EXISTS),
+        (B, OfferCase.EXISTS),
+        (C, OfferCase.MERGE),
+        (D, OfferCase.OUT_OF_ORDER),
+        (made_link("m", 0, 30, included="cba"), OfferCase.FAST_FORWARD),
+    ],
+)
+def test_a_chain_whose_segments_were_all_trimmed_keeps_its_last_seq(link, answer):
+    receiver = made_receiver()
+    trimmed = receiver._replace(chain=receiver.chain._replace(trimmed_seq=20))
+    assert trimmed.case_of(made_offer(link)) is answer
