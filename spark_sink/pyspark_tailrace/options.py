@@ -53,6 +53,7 @@ NAMES = (
     "value_format",
     "retry_for",
     "restage_bytes",
+    "restage_dir",
     "level",
 )
 SINK_ID_CHARS_MAX = 200
@@ -97,10 +98,11 @@ class SinkOptions:
     """Options of the sink.
 
     ``sink_id`` is the publisher's id; None stands for the query's own id. ``first_batch`` is added to the numbers of a
-    query's batches. ``batch_id`` is the number of a batch job's rows, None if it has none, and ``origin`` the program
-    that gives these numbers, None for the sink itself. ``restage_bytes`` is how much a task keeps, so that it may be
-    staged again on another leader. ``is_compared``: a batch that comes again must have the rows
-    that were published. ``is_deleted_named``: the job has named the column ``deleted``, so the column must exist.
+    query's batches. ``batch_id`` is the number of a batch job's rows, None if it has none. ``origin`` is the program
+    that gives these numbers, None for the sink itself. ``restage_bytes`` is how much a task keeps in memory, so that
+    it may be staged again on another leader. ``restage_dir`` is the folder for more; "" stands for the folder of
+    temporary files. ``is_compared``: a batch that comes again must have the rows that were published.
+    ``is_deleted_named``: the job has named the column ``deleted``, so the column must exist.
     """
 
     url: str
@@ -124,6 +126,7 @@ class SinkOptions:
     value_format: str = BINARY
     is_deleted_named: bool = False
     restage_bytes: int = RESTAGE_BYTES
+    restage_dir: str = ""
 
     @property
     def is_json(self) -> bool:
@@ -158,6 +161,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         value_format=choice(options, "value_format", (BINARY, JSON)),
         is_deleted_named="deleted" in options,
         restage_bytes=RESTAGE_BYTES if kept is None else kept,
+        restage_dir=options.get("restage_dir", ""),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pyspark_tailrace.connections import cached_feed
+from pyspark_tailrace.kept_files import KeptFolder
 from pyspark_tailrace.options import SinkOptions
 from pyspark_tailrace.restaging import RESTAGES_MAX, Keeper, KeptStage, KeptWriter, restage
 from pyspark_tailrace.routing import RoutedBlock
@@ -21,7 +22,7 @@ log = logging.getLogger("tailrace.spark")
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
 # A job publishes up to this much of one partition at a time. A node sorts shares of more than 60 MiB.
 PUBLISH_BYTES = 48 * 1024 * 1024
-# Stages are on one node only, and a large micro-batch is not kept elsewhere (`restaging`).
+# Stages are on one node only, and a large micro-batch may not be kept elsewhere (`restaging`).
 STAGED_ANEW = (
     "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
     "staged anew, and each partition takes it once"
@@ -68,18 +69,20 @@ class TaskStage(NamedTuple):
 TaskStages: TypeAlias = tuple[TaskStage, ...]
 
 
-def stage_blocks(feed: Feed, blocks: Iterable[RoutedBlock], restage_bytes: int = 0) -> TaskStages:
+def stage_blocks(
+    feed: Feed, blocks: Iterable[RoutedBlock], restage_bytes: int = 0, folder: KeptFolder | None = None
+) -> TaskStages:
     """Stages blocks under fresh ids. When it returns they are on the node's disk, and not yet visible.
 
-    Keeps the blocks, too, if they have at most ``restage_bytes``. Raises UnknownStage if the node has lost a stage
-    meanwhile whose blocks were not kept, TooLarge, Unreachable, ...
+    Keeps the blocks, too: ``restage_bytes`` of them in memory, and more in ``folder``, if it is here. Raises
+    UnknownStage if the node has lost a stage meanwhile whose blocks were not kept, TooLarge, Unreachable, ...
     """
-    keeper = Keeper(restage_bytes)
-    try:
-        shares = tuple(_staged(feed, blocks, keeper))
-    except UnknownStage as error:
-        raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
-    return tuple(share._replace(kept=None) for share in shares) if keeper.is_full else shares
+    with Keeper(restage_bytes, folder or KeptFolder()) as keeper:
+        try:
+            shares = tuple(_staged(feed, blocks, keeper))
+        except UnknownStage as error:
+            raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
+        return tuple(share._replace(kept=None) for share in shares) if keeper.is_full else shares
 
 
 def _staged(feed: Feed, blocks: Iterable[RoutedBlock], keeper: Keeper) -> Iterator[TaskStage]:

@@ -1,70 +1,115 @@
 """Keeps the blocks of a task, and stages them again if the node that had their stage is lost.
 
-    task:    blocks ──> stage on the leader          and a copy in the task's message, up to ``restage_bytes``
+    task:    blocks ──> stage on the leader          and a copy: in the task's message up to ``restage_bytes``,
+                                                     above that in a file (`kept_files`)
     driver:  publish ──UnknownStage──> the copies ──> stages on the new leader ──> the same publish again
 
 A stage is on one node only. Spark runs no task again after the tasks are done, so a lost stage would end the query.
 The alternative is to send each stage to a majority of the nodes before it is sealed. It costs each row of each
-micro-batch a second copy over the network. Here only a small micro-batch costs a copy, and only within Spark.
+micro-batch a second copy over the network. Here a micro-batch costs a copy within Spark, or on its disk.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pyspark_tailrace.connections import IN_FLIGHT_BYTES
+from pyspark_tailrace.kept_files import KeptBlock, KeptFile, KeptFileWriter, KeptFolder
 from tailrace.block import Block
 from tailrace.blocking import Feed, Stage
-from tailrace.errors import UnknownStage
+from tailrace.errors import BadBlock, UnknownStage
 from tailrace.requests.staging import SealedStage
+
+log = logging.getLogger("tailrace.spark")
 
 # How often a stage, or the stages of a batch, are made again: the leader changes a few times a minute at most.
 RESTAGES_MAX = 8
 
 
-class KeptBlock(NamedTuple):
-    """The bytes of a block, and the digest of its rows."""
-
-    data: bytes
-    digest: int
-
-
 class KeptStage(NamedTuple):
-    """The blocks of a stage in their order, and the feed for which they were staged."""
+    """The blocks of a stage in their order, or the file that has them, and the feed for which they were staged."""
 
     feed_id: bytes
-    blocks: tuple[KeptBlock, ...]
+    blocks: tuple[KeptBlock, ...] | KeptFile
+
+    def read(self) -> Iterable[KeptBlock]:
+        """Returns the blocks. Taking them raises OSError if the file does not have them any more."""
+        return self.blocks.read() if isinstance(self.blocks, KeptFile) else self.blocks
 
 
 class Keeper:
-    """Keeps the blocks of one task, all of them or none.
+    """Keeps the blocks of one task, all of them or none. Use it as a context manager.
 
     Args:
-        bytes_max: The most bytes to keep. A task with more keeps nothing.
+        bytes_max: The most bytes to keep in memory.
+        folder: The folder for the stages above that. If it is not here, a task with more keeps nothing.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, folder: KeptFolder) -> None:
         self._bytes_left = bytes_max
-        self._blocks: list[KeptBlock] = []
+        self._folder = folder
+        self._blocks: list[tuple[Block, int]] = []
+        self._file: KeptFileWriter | None = None
         self.is_full = False
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def add(self, block: Block, digest: int) -> None:
         """Keeps a block of the current stage, or drops all blocks if there is no room for it."""
+        if self.is_full:
+            return
         self._bytes_left -= block.nbytes
-        if self._bytes_left < 0:
-            self.is_full = True
-            self._blocks.clear()
+        if self._bytes_left >= 0:
+            self._blocks.append((block, digest))
+        elif self._folder.is_here:
+            self._add_to_file(block, digest)
         else:
-            self._blocks.append(KeptBlock(block.head + bytes(block.body), digest))
+            self._drop()
 
-    def blocks(self) -> tuple[KeptBlock, ...] | None:
+    def _add_to_file(self, block: Block, digest: int) -> None:
+        try:
+            if self._file is None:
+                self._file = KeptFileWriter(self._folder.path)
+                for kept in self._blocks:
+                    self._file.add(*kept)
+                self._blocks.clear()
+            self._file.add(block, digest)
+        except OSError as error:
+            log.warning("tailrace: a task keeps no copy of its rows, in case the leader is lost: %s", error)
+            self._drop()
+
+    def _drop(self) -> None:
+        self.is_full = True
+        self._blocks.clear()
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+
+    def blocks(self) -> tuple[KeptBlock, ...] | KeptFile | None:
         """Returns the blocks of the current stage; None if they were dropped."""
-        return None if self.is_full else tuple(self._blocks)
+        if self._file is not None:
+            try:
+                return self._file.kept()
+            except OSError as error:
+                log.warning("tailrace: a task keeps no copy of its rows, in case the leader is lost: %s", error)
+                self._drop()
+        if self.is_full:
+            return None
+        return tuple(KeptBlock(block.head + bytes(block.body), digest) for block, digest in self._blocks)
 
     def next_stage(self) -> None:
         """Begins another stage of the task."""
         self._blocks.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class KeptWriter:
@@ -104,9 +149,12 @@ class KeptWriter:
                 raise error
             self._stage = self._feed.stage(in_flight_bytes=IN_FLIGHT_BYTES)
             try:
-                _send(self._stage, blocks)
+                _send(self._stage, KeptStage(b"", blocks))
             except UnknownStage as later:
                 error = later
+            except (OSError, BadBlock) as lost:
+                log.warning("tailrace: the copy of a stage is lost, too: %s", lost)
+                raise error from lost
             else:
                 return
 
@@ -114,8 +162,8 @@ class KeptWriter:
 def restage(feed: Feed, stages: Sequence[KeptStage | None]) -> list[SealedStage] | None:
     """Stages kept blocks again, each of ``stages`` under a new id.
 
-    Returns None if a stage was not kept, or was for another feed of the same name. Raises UnknownStage if the node
-    loses one of the new stages, Unreachable, ...
+    Returns None if a stage was not kept, its file is lost, or it was for another feed of the same name. Raises
+    UnknownStage if the node loses one of the new stages, Unreachable, ...
     """
     kept = [stage for stage in stages if stage is not None and stage.feed_id == feed.resolve().feed_id]
     if len(kept) < len(stages):
@@ -123,11 +171,15 @@ def restage(feed: Feed, stages: Sequence[KeptStage | None]) -> list[SealedStage]
     sealed = []
     for stage in kept:
         again = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES)
-        _send(again, stage.blocks)
+        try:
+            _send(again, stage)
+        except (OSError, BadBlock) as error:
+            log.warning("tailrace: the copy of a stage is lost, too: %s", error)
+            return None
         sealed.append(again.seal())
     return sealed
 
 
-def _send(stage: Stage, blocks: Iterable[KeptBlock]) -> None:
-    for kept in blocks:
-        stage.send(Block.parse(kept.data), digest=kept.digest)
+def _send(stage: Stage, kept: KeptStage) -> None:
+    for block in kept.read():
+        stage.send(Block.parse(block.data), digest=block.digest)

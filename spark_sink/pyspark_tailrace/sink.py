@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tailrace.connections import cached_feed, cached_writer
+from pyspark_tailrace.kept_files import KeptFolder
 from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 from pyspark_tailrace.ordering import in_order
 from pyspark_tailrace.publishing import TaskStages, batch_origin, make_feed, publish_batch, publish_job, stage_blocks
@@ -84,24 +85,26 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._kept = _kept_folder(options)  # Spark makes a sink for each micro-batch, in the driver
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages a task's rows, or writes them; returns once the node has them on disk."""
         if self._options.delivery != EXACTLY_ONCE:
             return write_batches(self._options, iterator)
         query_id, batch = _micro_batch()
-        return StagedMessage(_task(), query_id, batch, stage_batches(self._options, iterator))
+        return StagedMessage(_task(), query_id, batch, stage_batches(self._options, iterator, self._kept))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes the stages of these tasks, once, even if it is called again for this batch.
 
         Warns in the log if partitions had the batch already. Makes lost stages again if their tasks have kept them.
-        Raises UnknownStage if they have not, BatchBehind if another checkpoint has used the number or a later batch
-        was published, and BatchChanged if this batch was published with other rows.
+        Raises UnknownStage if they have not. Raises BatchBehind if another checkpoint has used the number or a later
+        batch was published, and BatchChanged if this batch was published with other rows.
         """
         _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, StagedMessage)]
         if not staged:
+            self._kept.remove()
             return
         queries = {message.query_id for message in staged}
         if len(queries) != 1 or any(message.batch != batchId for message in staged):
@@ -112,12 +115,15 @@ class StreamSink(DataSourceStreamArrowWriter):
         _warn_of_repeat(
             publish_batch(self._options, sink, batch, origin, [message.stages for message in staged]), sink, batch
         )
+        self._kept.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Does nothing: Spark also calls it after a commit whose answer was lost, so the batch may be published.
+        """Removes the copies of blocks, since the next start stages the batch anew.
 
-        The node removes unpublished stages by itself.
+        Spark also calls it after a commit whose answer was lost, so the batch may be published. The node removes
+        unpublished stages by itself.
         """
+        self._kept.remove()
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -127,12 +133,13 @@ class BatchSink(DataSourceArrowWriter):
         self._options = options
         # Made in the driver, so that tasks and the commit have the same id.
         self._job_id = JOB_PREFIX + uuid.uuid4().hex
+        self._kept = _kept_folder(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages a task's rows, or writes them; returns once the node has them on disk."""
         if self._options.delivery != EXACTLY_ONCE:
             return write_batches(self._options, iterator)
-        return StagedMessage(_task(), "", -1, stage_batches(self._options, iterator))
+        return StagedMessage(_task(), "", -1, stage_batches(self._options, iterator, self._kept))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes the stages of the tasks, once. Warns in the log if partitions had a numbered batch already."""
@@ -145,9 +152,17 @@ class BatchSink(DataSourceArrowWriter):
             _warn_of_repeat(told, options.sink_id, options.batch_id)
         else:
             publish_job(options, self._job_id, stages)
+        self._kept.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: the node removes unpublished stages by itself."""
+        """Removes the copies of blocks. The node removes unpublished stages by itself."""
+        self._kept.remove()
+
+
+def _kept_folder(options: SinkOptions) -> KeptFolder:
+    """Makes the folder for the copies of large tasks, unless nothing is kept."""
+    is_kept = options.delivery == EXACTLY_ONCE and options.restage_bytes > 0
+    return KeptFolder.make(options.restage_dir) if is_kept else KeptFolder()
 
 
 def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
@@ -285,14 +300,16 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Wr
     return written
 
 
-def stage_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> TaskStages:
+def stage_batches(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], folder: KeptFolder | None = None
+) -> TaskStages:
     """Stages the rows of a task; see ``write_batches`` for the errors. Raises UnknownStage if a stage was lost."""
     first, rest = _first(options, batches)
     if first is None:
         return ()
     with cached_feed(options) as feed:
         blocks = _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest))
-        return stage_blocks(feed, blocks, options.restage_bytes)
+        return stage_blocks(feed, blocks, options.restage_bytes, folder)
 
 
 def _first(

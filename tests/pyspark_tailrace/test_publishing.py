@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import secrets
 
@@ -14,6 +15,7 @@ from tests.processes.program import SMALL_PARTS
 
 import tailrace
 from pyspark_tailrace import connections, publishing, restaging, sink
+from pyspark_tailrace.kept_files import KeptFolder
 from pyspark_tailrace.options import sink_options
 from pyspark_tailrace.publishing import TaskStage, parts, publish_batch, publish_job
 from pyspark_tailrace.sink import BatchSink, StagedMessage, StreamSink, stage_batches
@@ -39,9 +41,9 @@ def rows(begin, end, value=b"v"):
     )
 
 
-def stage(options, *batches):
+def stage(options, *batches, folder=None):
     """What the driver gets of a task."""
-    return pickle.loads(pickle.dumps(stage_batches(options, iter(batches))))
+    return pickle.loads(pickle.dumps(stage_batches(options, iter(batches), folder)))
 
 
 def test_only_the_attempts_that_count_are_published(options, history):
@@ -228,11 +230,19 @@ def without_stages(shares):
     return tuple(share._replace(stage=share.stage._replace(stage_id=secrets.token_bytes(16))) for share in shares)
 
 
+@pytest.mark.parametrize("restage_bytes", [1, 500, 1_000_000])
 @pytest.mark.parametrize("is_large", [False, True])
-def test_lost_stages_are_made_again_from_what_the_tasks_kept(options, history, monkeypatch, caplog, is_large):
-    """In their order, with several stages of a task as well; and the batch is still the same one."""
+def test_lost_stages_are_made_again_from_what_the_tasks_kept(
+    options, history, monkeypatch, caplog, tmp_path, is_large, restage_bytes
+):
+    """In their order, with several stages of a task as well, from memory and files; it is still the same batch."""
     monkeypatch.setattr(publishing, "STAGE_PARTITION_BYTES", 1 if is_large else 1 << 24)
-    tasks = [stage(options, rows(0, 60, b"1"), rows(0, 60, b"2")), stage(options, rows(60, 90), rows(90, 99))]
+    options, folder = dataclasses.replace(options, restage_bytes=restage_bytes), KeptFolder.make(str(tmp_path))
+    tasks = [
+        stage(options, rows(0, 60, b"1"), rows(0, 60, b"2"), folder=folder),
+        stage(options, rows(60, 90), rows(90, 99), folder=folder),
+    ]
+    assert bool(os.listdir(folder.path)) == (restage_bytes < 1_000_000)
     publish_batch(options, "query", 0, "query", [without_stages(task) for task in tasks])
     assert "batch 0 of 'query' is staged again" in caplog.text
     expected = {b"%d" % n: [b"1", b"2"] if n < 60 else [b"v"] for n in range(99)}
@@ -251,8 +261,39 @@ def test_a_lost_stage_of_a_task_that_kept_nothing_ends_the_publish(options, hist
     assert history() == {}
 
 
-@pytest.mark.parametrize("restage_bytes", [0, 1_000_000])
-def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(options, history, monkeypatch, restage_bytes):
+def test_a_lost_stage_whose_file_is_lost_too_ends_the_publish(options, history, tmp_path, caplog):
+    folder = KeptFolder.make(str(tmp_path))
+    task = stage(dataclasses.replace(options, restage_bytes=1), rows(0, 50), folder=folder)
+    (name,) = os.listdir(folder.path)
+    os.truncate(tmp_path / folder.path / name, 100)
+    with pytest.raises(tailrace.UnknownStage, match="Start the query again"):
+        publish_batch(options, "query", 0, "query", [without_stages(task)])
+    assert "the copy of a stage is lost, too" in caplog.text
+    assert history() == {}
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+@pytest.mark.parametrize("kind", [StreamSink, BatchSink])
+def test_the_files_go_with_the_batch(options, tmp_path, monkeypatch, kind, ends):
+    monkeypatch.setattr(sink, "_micro_batch", lambda: ("query", 0))
+    made = kind(dataclasses.replace(options, restage_bytes=1, restage_dir=str(tmp_path)))
+    task = pickle.loads(pickle.dumps(made))
+    messages = [task.write(iter([rows(0, 50)])), None]
+    assert len(list(tmp_path.glob("*/*.blocks"))) == 1
+    getattr(pickle.loads(pickle.dumps(made)), ends)(messages, *((0,) if kind is StreamSink else ()))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [{"restage_bytes": 0}, {"delivery": "at_least_once"}])
+def test_without_copies_there_is_no_folder(options, tmp_path, more):
+    StreamSink(dataclasses.replace(options, restage_dir=str(tmp_path), **more))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("restage_bytes", [0, 1, 1_000_000])
+def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(
+    options, history, monkeypatch, tmp_path, restage_bytes
+):
     seal, failures = tailrace.blocking.Stage.seal, iter([True, True])
 
     def lost_seal(stage):
@@ -266,7 +307,8 @@ def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(options, h
         with pytest.raises(tailrace.UnknownStage, match=r"another node leads.*Start the query again"):
             stage(options, rows(0, 50))
         return
-    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 50))])
+    folder = KeptFolder.make(str(tmp_path))
+    publish_batch(options, "query", 0, "query", [stage(options, rows(0, 50), folder=folder)])
     assert history() == {b"%d" % n: [b"v"] for n in range(50)}
 
 

@@ -57,13 +57,14 @@ def deadly_source(folder):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kept", [0, 1_000_000])
+@pytest.mark.parametrize("kept", [0, 1, 1_000_000])
 def test_each_row_once_wherever_the_leader_dies(spark, tmp_path, dying, contents, kept):
     """Each death in a micro-batch of its own; another node leads after each of them.
 
-    The query does not end of any death if its tasks keep their blocks.
+    The query does not end of any death if its tasks keep their blocks, in memory or in files.
     """
     job = Job(spark, tmp_path, dying.url, PARTITIONS)
+    job.options["restage_dir"] = str(tmp_path)
     job.options["restage_bytes"] = str(kept)
     spark.dataSource.register(deadly_source(tmp_path))
     for tasks, (point, ends) in enumerate(DEATHS, 1):
