@@ -99,6 +99,7 @@ class CatchUp:
         self._lacking: set[str] = set()  # the ids of nodes that know no segments
         # Checkpoints of another program, until the node has them no longer.
         self._given: dict[int, PartitionCheckpoint] = dict(subscription.checkpoints)
+        self._renewals = subscription.renewals
         self._is_known = False  # the node of this connection has answered about segments
 
     # The connection
@@ -114,6 +115,8 @@ class CatchUp:
         self._asked_parts.clear()
         self._released.clear()
         self._is_known = False
+        if self._renewals is not None:
+            self._renewals.connection_made()
 
     def greeted(self, node_id: str) -> None:
         """Notes which node has said hello."""
@@ -202,6 +205,8 @@ class CatchUp:
             out += self._begin_copy(self._queued.popitem(last=False)[1], feed_id)
         if self._running:
             self._ask_parts(out)
+        if self._renewals is not None:
+            out += self._renewals.request(self._streams.now, self._streams.new_id)
         return out
 
     def _begin_copy(self, partition: ConsumedPartition, feed_id: bytes) -> list[bytes]:
@@ -253,6 +258,8 @@ class CatchUp:
             self._is_known = True
             self._on_data(*asked, frame)
             return
+        if self._renewals is not None and self._renewals.takes(frame.id, is_kept=True):
+            return
         copy = self._asked_checkpoints.pop(frame.id, None)
         if copy is not None:
             self._is_known = True
@@ -264,6 +271,8 @@ class CatchUp:
         """Takes an ERROR. Returns False if it is not an answer to a request of this object."""
         if id in self._released:
             self._released.discard(id)
+            return True
+        if self._renewals is not None and self._renewals.takes(id, is_kept=not isinstance(error, UnknownCheckpoint)):
             return True
         copy = self._asked_checkpoints.pop(id, None)
         if copy is not None:

@@ -21,6 +21,7 @@ from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest
 
 if TYPE_CHECKING:
+    from tailrace.consuming.renewals import Renewals
     from tailrace.wire.segment_messages import PartitionCheckpoint
 
 _ON_ROLLBACK = ("follow", "stop", "restart")
@@ -53,6 +54,7 @@ class Subscription(NamedTuple):
         catch_up: "auto", "segments" or "stream": how a partition that is behind reads what the node has in segments.
         checkpoints: Checkpoints that another program has taken. Their partitions read these segments first, and do not
             release them.
+        renewals: Checkpoints that other consumers of the same plan will read, to be kept alive; None if there are none.
         exact_end: True if the program reads nothing above ``until``: the blocks of segments above it are not fetched.
     """
 
@@ -77,6 +79,7 @@ class Subscription(NamedTuple):
     catch_up: str = "stream"
     checkpoints: Mapping[int, PartitionCheckpoint] = MappingProxyType({})
     exact_end: bool = False
+    renewals: Renewals | None = None
 
 
 def checked_subscription(

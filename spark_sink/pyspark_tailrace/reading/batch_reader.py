@@ -17,7 +17,7 @@ from pyspark_tailrace.reading.options import AUTO, EARLIEST, LATEST, STATE, STRE
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.segment_plan import TASK_BYTES, cut_by_segments, fits, plan_case
-from pyspark_tailrace.reading.splits import SeqRange, Split, cut
+from pyspark_tailrace.reading.splits import SeqRange, Split, cut, renewed_checkpoints
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
@@ -57,9 +57,17 @@ class BatchReader(DataSourceReader):
             )
         ]
         tasks = cut(pieces, self._options.min_partitions, exact=self._exact(feed))
+        renewed = renewed_checkpoints(checkpoints.values())
         # Spark turns an empty list into one task without a partition.
         return [
-            Split(feed.cluster_id, feed.feed_id, task, is_history=feed.is_history, checkpoints=checkpoints)
+            Split(
+                feed.cluster_id,
+                feed.feed_id,
+                task,
+                is_history=feed.is_history,
+                checkpoints=checkpoints,
+                renewed=renewed,
+            )
             for task in tasks or [[]]
         ]
 

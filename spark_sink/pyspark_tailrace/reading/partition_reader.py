@@ -20,6 +20,7 @@ from typing import Any
 from pyspark_tailrace.reading.feed_client import FeedClient, open_stream
 from pyspark_tailrace.reading.offsets import agree
 from pyspark_tailrace.reading.options import ReadOptions
+from pyspark_tailrace.reading.plan_renewals import renewals_of
 from pyspark_tailrace.reading.splits import SeqRange, Split
 from tailrace.consuming.events import Mutations, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.session import Subscription
@@ -156,6 +157,7 @@ def _read_stream(
         catch_up=options.catch_up,
         checkpoints=split.checkpoints,
         exact_end=split.is_history,
+        renewals=renewals_of(split.renewed),
     )
     with open_stream(options, wanted) as stream:
         while waiting:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from tailrace.consuming.renewals import RenewedCheckpoint
 from tailrace.model.position import Position, Positions
 from tailrace.wire.segment_messages import PartitionCheckpoint
 
@@ -45,6 +46,11 @@ def within(told: PartitionCheckpoint, part: SeqRange) -> PartitionCheckpoint:
     return told._replace(segments=tuple(segments))
 
 
+def renewed_checkpoints(told: Iterable[PartitionCheckpoint]) -> tuple[RenewedCheckpoint, ...]:
+    """Returns what a task needs to keep the checkpoints of the other tasks alive."""
+    return tuple(RenewedCheckpoint(one.id, one.segments[0].id, one.kept_s) for one in told if one.segments)
+
+
 class Split(InputPartition):
     """A task: ranges or parts of ranges, at most one of each partition."""
 
@@ -56,12 +62,17 @@ class Split(InputPartition):
         *,
         is_history: bool,
         checkpoints: Mapping[int, PartitionCheckpoint] = MappingProxyType({}),
+        renewed: tuple[RenewedCheckpoint, ...] = (),
     ) -> None:
-        """``checkpoints`` are those of a plan, by partition. Spark pickles a split, so it keeps what its parts need."""
+        """``checkpoints`` are those of a plan, by partition. Spark pickles a split, so it keeps what its parts need.
+
+        ``renewed`` are all of them, for other tasks: `renewed_checkpoints`.
+        """
         self.parts = tuple(parts)
         self.cluster_id = cluster_id
         self.feed_id = feed_id
         self.is_history = is_history
+        self.renewed = renewed
         self.checkpoints = {
             part.partition: within(checkpoints[part.partition], part)
             for part in self.parts
@@ -70,7 +81,14 @@ class Split(InputPartition):
 
     def with_parts(self, parts: Iterable[SeqRange]) -> Split:
         """Returns a split of the same feed with other parts, which are within the present ones."""
-        return Split(self.cluster_id, self.feed_id, parts, is_history=self.is_history, checkpoints=self.checkpoints)
+        return Split(
+            self.cluster_id,
+            self.feed_id,
+            parts,
+            is_history=self.is_history,
+            checkpoints=self.checkpoints,
+            renewed=self.renewed,
+        )
 
     @property
     def starts(self) -> Positions:

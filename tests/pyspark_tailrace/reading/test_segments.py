@@ -10,7 +10,7 @@ from tests.pyspark_tailrace.reading.conftest import Job
 from tests.tailrace.trio.test_catch_up import asked, chains, compact, flush
 from tests.tailrace_server.replication.made_set import until
 
-from pyspark_tailrace.reading import batch_reader
+from pyspark_tailrace.reading import batch_reader, splits
 from tailrace import BadSegment, DataGone, Mutations, Put, StreamEnded
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import SegmentFetch
@@ -159,6 +159,31 @@ async def expire(running):
     checkpoints = running.node.storage.checkpoints
     assert len(checkpoints), "the plan's is kept"
     checkpoints._release_all(list(checkpoints._kept.values()))
+
+
+async def test_a_task_keeps_the_checkpoints_of_the_tasks_that_wait(running, client, chains, job, asked, monkeypatch):
+    """The second partition's tasks wait while those of the first one read, for longer than its checkpoint is kept."""
+    monkeypatch.setattr(splits, "TOGETHER_ROWS", 1)
+    feed = await client.create_feed("orders", partitions=2, retention="history")
+    for number in range(4):
+        await write(feed, 1_000, b"%d" % number)
+        await flush(running)
+    wanted = await streamed(job)
+    reading = job("orders", **CUT)
+    tasks = await reading.tasks()
+    kept = running.node.storage.checkpoints._kept
+    planned = {id: one.until for id, one in kept.items()}
+    assert len(planned) == 2
+    first = [task for task in tasks if set(task.checkpoints) == {0}]
+    assert first
+    found = await read_all(reading, first)
+    checkpoints = running.node.storage.checkpoints
+    checkpoints._release_all([one for id, one in kept.items() if one.until == planned[id]])
+    await compact(running)
+    asked.clear()
+    found += await read_all(reading, [task for task in tasks if task not in first])
+    assert Opcode.SEGMENT_CHECKPOINT not in asked
+    assert sorted_rows(found) == wanted
 
 
 @pytest.mark.parametrize("is_expired", [False, True])
