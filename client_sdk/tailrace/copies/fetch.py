@@ -187,6 +187,11 @@ class FeedFetch:
         if self._progress is not None:
             self._progress(self._received_bytes, self._wanted_bytes)
 
+    @property
+    def outstanding_bytes(self) -> int:
+        """The bytes that the partitions have still to receive."""
+        return self._wanted_bytes - self._received_bytes
+
     def windowed(self, window_bytes: int, seconds: float) -> None:
         """Notes that ``window_bytes`` took this time; other partitions may have changed the window meanwhile."""
         found = next_window(window_bytes, seconds)
@@ -303,13 +308,14 @@ class _PartitionFetch:
         begun = {segment: sizes.get(segment.file_name + TEMPORARY_SUFFIX, 0) for segment in missing}
         begun = {segment: nbytes if nbytes <= segment.nbytes else 0 for segment, nbytes in begun.items()}
         wanted = sum(segment.nbytes - nbytes for segment, nbytes in begun.items())
-        yield OnDisk(partial(self._directory.require_room, wanted))
         files = _ReceivedFiles(
             self._directory.folder(self._partition), self._feed_id, self._partition, self._feed.buffers
         )
         self._feed.taken(wanted)
         before = self._bytes
         try:
+            # The other partitions that are being fetched need room for their rest, too.
+            yield OnDisk(partial(self._directory.require_room, self._feed.outstanding_bytes))
             whole = [segment for segment, nbytes in begun.items() if nbytes == segment.nbytes]
             yield OnDisk(partial(files.finish_all, whole))
             cutter = PartCutter(begun.items())

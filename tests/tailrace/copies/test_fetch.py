@@ -8,7 +8,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tailrace.copies.conftest import FEED, ClientOfOne, Feed, FileNode, Killed, segment_file
+from tests.tailrace.copies.conftest import FEED, ClientOfOne, Feed, Fetcher, FileNode, Killed, segment_file
 from tests.tiers import examples
 
 from tailrace.copies.fetch import Exchange, FeedFetch
@@ -318,6 +318,37 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(fetcher, file_no
     monkeypatch.setattr(os, "statvfs", lambda path: real)
     fetcher.fetch()
     fetcher.check_whole()
+
+
+def test_partitions_that_are_fetched_together_need_room_together(tmp_path, monkeypatch):
+    node = FileNode(partitions=2)
+    for partition in range(2):
+        node.add(bytes(10_000), partition=partition)
+    fetcher = Fetcher(node, tmp_path / "copy")
+    fetch = FeedFetch(ClientOfOne(fetcher.source), Feed(), fetcher.path, None, Level.DISK)
+    fetcher.run(fetch.begin())
+
+    class RoomForOne:
+        f_bavail, f_frsize = 15, 1_000
+
+    monkeypatch.setattr(os, "statvfs", lambda path: RoomForOne)
+    refused = []
+
+    def fetch_the_other_one(step):
+        if isinstance(step, Exchange):
+            fetcher.before = lambda step: None
+            with pytest.raises(OSError, match="bytes are to be fetched") as raised:
+                fetcher.run(fetch.partition(1))
+            refused.append(raised.value.errno)
+
+    fetcher.before = fetch_the_other_one
+    fetcher.run(fetch.partition(0))
+    assert refused == [errno.ENOSPC]
+    fetcher.check_whole(0)
+    assert fetcher.names(1) == []
+    fetcher.run(fetch.partition(1))
+    fetcher.check_whole(1)
+    fetch.close()
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync", "replace"])
