@@ -16,7 +16,7 @@ import io
 import os
 from typing import NamedTuple
 
-from tailrace.copies.compare import surplus_files
+from tailrace.copies.compare import is_of_a_segment, surplus_files
 from tailrace.copies.copy_file import open_regular
 from tailrace.copies.layout import (
     CHECKPOINT_NAME,
@@ -102,13 +102,15 @@ class CopyDirectory:
             _replace(path, copy.encode())
 
     def open_partition(self, feed_id: bytes, partition: int) -> HeldPartition:
-        """Returns the state of a partition in the directory. BadCopy for a damaged CHECKPOINT.json; OSError."""
+        """Returns the state of a partition in the directory. BadCopy for a file that cannot be used; OSError."""
         folder = self.folder(partition)
         if not os.path.isdir(folder):
+            if os.path.lexists(folder):
+                raise BadCopy(f"{folder} is no directory: remove it, and run the fetch again", path=folder)
             os.mkdir(folder)
             _sync_directory(self.path)
         with os.scandir(folder) as entries:
-            sizes = {entry.name: entry.stat().st_size for entry in entries}
+            sizes = {entry.name: _size(entry) for entry in entries}
         copy, path = None, os.path.join(folder, CHECKPOINT_NAME)
         if CHECKPOINT_NAME in sizes:
             try:
@@ -151,6 +153,15 @@ def _read(path: str) -> bytes:
     if len(data) > FILE_BYTES_MAX:
         raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
     return data
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """Returns the size of a file of a partition. Raises BadCopy if a segment's name is another thing's; OSError."""
+    if not is_of_a_segment(entry.name):
+        return 0
+    if not entry.is_file():
+        raise BadCopy(f"{entry.path} is no regular file: remove it, and run the fetch again", path=entry.path)
+    return entry.stat().st_size
 
 
 def _replace(path: str, data: bytes) -> None:

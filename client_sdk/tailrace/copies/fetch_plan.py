@@ -39,11 +39,11 @@ def fetch_plan(
         The fetched partitions, and how many bytes have come.
 
     Raises:
-        BadCopy: The directory has other files, a copy of another feed or history, or another fetch works on it.
+        BadCopy: The directory is not empty and no copy, or of another feed or history, or another fetch works on it.
         BadSegment: A file has come damaged twice.
         UnknownCheckpoint: The node does not keep the files for long enough, three times in a row.
         UnknownFeed: The feed does not exist.
-        ValueError: The level or a partition does not exist.
+        ValueError: The level or a partition does not exist, or the directory has no name.
         Retryable: No node has answered in time. The files that came stay for the next fetch.
         OSError: The disk of this machine is full, or refuses something.
     """
@@ -52,4 +52,7 @@ def fetch_plan(
     level = feed.level(visibility)
     if level == Level.MEMORY:
         raise ValueError('segments have visibility "disk" or "quorum", not "memory"')
-    return FeedFetch(client, feed, os.fspath(directory), partitions, level, progress)
+    path = os.fspath(directory)
+    if not path:
+        raise ValueError("directory is '': name the directory of the copy")
+    return FeedFetch(client, feed, path, partitions, level, progress)

@@ -36,6 +36,8 @@ def test_wrong_directories_and_feeds(call, made_feed, tmp_path):
     assert (done.code, done.out) == (1, b"")
     assert done.err == f"tailrace: {tmp_path} is no copy of a feed, and not empty: name another directory\n"
     assert call("fetch", "no-such-feed", tmp_path / "copy").code == 1
+    done = call("fetch", made_feed, "")
+    assert (done.code, done.err) == (2, "tailrace: directory is '': name the directory of the copy\n")
 
 
 @pytest.mark.parametrize(("text", "partitions"), [("0", [0]), ("0-3,7", [0, 1, 2, 3, 7]), (" 5 , 2-2", [2, 5])])

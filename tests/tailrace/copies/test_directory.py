@@ -146,3 +146,19 @@ def test_partitions_of_earlier_fetches_stay(directory, path):
     directory.begin(feed_copy(fetched=(1, 3)))
     with open(os.path.join(path, "FEED.json"), "rb") as file:
         assert FeedCopy.decode(file.read()).fetched == (0, 1, 3)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, partial(os.symlink, "nowhere")])
+@pytest.mark.parametrize("name", ["0a" * 16 + ".seg", "0b" * 16 + ".seg.new"])
+def test_what_has_the_name_of_a_segment_and_is_no_file_is_named(directory, path, name, make):
+    directory.open_partition(FEED, 0)
+    make(os.path.join(path, "0", name))
+    with pytest.raises(BadCopy, match="is no regular file: remove it, and run the fetch again") as caught:
+        directory.open_partition(FEED, 0)
+    assert caught.value.path == os.path.join(path, "0", name)
+
+
+def test_a_file_in_the_place_of_a_partition_is_named(directory, path):
+    Path(path, "0").touch()
+    with pytest.raises(BadCopy, match="0 is no directory: remove it, and run the fetch again"):
+        directory.open_partition(FEED, 0)
