@@ -22,7 +22,7 @@ that might be one was asked. The promotion that follows asks all once more (`why
 promise if it knows of a later leader. An operator decides everything else. If all have answered, a higher promise is
 that of a promotion that came to nothing: otherwise one of them would know of its leader.
 
-The promise of a member without a vote has counted nowhere, so the leader does not lead anew for it. That member follows
+The promise of a member without a vote counts for nothing, so the leader does not lead anew for it. That member follows
 a leader of a lower term, but none that is older than the last leader that it knows of. The terms that such members have
 promised decide nothing here.
 
@@ -32,11 +32,13 @@ A set is founded once, by all its members. Fewer new members may be the rest of 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from tailrace_server.replication.lineage import Lineage, MemberStart
+from tailrace_server.replication.voters import Voters
+from tailrace_server.replication.voters import counts as voters_count
 
 
 class MemberState(NamedTuple):
@@ -47,7 +49,8 @@ class MemberState(NamedTuple):
     ``unreadable``: the number of partitions that it is known to be unable to read. These three are for people; they
     decide nothing. ``line``: the starts of its directory, None of an earlier version. ``known``: the last start that it
     was told of each other directory (lineage.py). ``asks``: as a leader it asks its voters all the time whether they
-    follow it, because it fails over by itself.
+    follow it, because it fails over by itself. ``ready``: term and epoch of the leader's record as of which it has, or
+    owes, all rows of its leader; None if it has not caught up.
     """
 
     placement_id: bytes = bytes(16)
@@ -68,6 +71,8 @@ class MemberState(NamedTuple):
     line: Lineage | None = None
     known: Mapping[bytes, MemberStart] = MappingProxyType({})
     asks: bool = False
+    voters: Voters = Voters()
+    ready: tuple[int, int] | None = None
 
 
 class OwnState(NamedTuple):
@@ -81,6 +86,7 @@ class OwnState(NamedTuple):
     led: bool
     founders: frozenset[bytes] = frozenset()
     placement_id: bytes = bytes(16)
+    voters: Voters = Voters()
 
 
 class StepKind(enum.Enum):
@@ -106,20 +112,23 @@ def majority_of(members: int) -> int:
     return members // 2 + 1
 
 
-def counts(seen: MemberState, founders: frozenset[bytes]) -> bool:
-    """Returns whether the promise of a member counts for a majority.
+def counts(seen: MemberState, voters: Voters, founders: Collection[bytes]) -> bool:
+    """Returns whether the promise of a member counts for a majority, by the record ``voters``.
 
-    A founder counts even if it has not heard yet that it is one.
+    In epoch 0 a founder counts even if it has not heard yet that it is one.
     """
-    return seen.votes or seen.placement_id in founders
+    return voters_count(voters, seen.placement_id, says_so=seen.votes or seen.placement_id in founders)
 
 
 def takes_back(own: OwnState, leader: MemberState) -> bool:
     """Returns whether this node may follow ``leader`` although it has promised a later term.
 
-    It may if its promise has counted nowhere. A founder that has not heard so yet does count. A leader from before the
+    It may if it has no seat by the leader's record, which must not be earlier than its own (voters.py). In epoch 0 it
+    may if its promise has counted nowhere. A founder that has not heard so yet does count. A leader from before the
     last known leader is not followed anew.
     """
+    if leader.voters.epoch or own.voters.epoch:
+        return not leader.voters.has(own.placement_id) and not own.voters.is_later(leader.voters)
     return not own.votes and own.placement_id not in leader.founders and leader.term >= own.leader_term
 
 
@@ -155,11 +164,12 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
         return _wait("later_leader", f"{later[0]} knows of a later leader than this node; {_no_answer(silent)}")
     if seen.keys() - asked:
         return _wait("not_asked", f"{min(seen.keys() - asked)} was not asked yet")
-    voters = sum(counts(answer, own.founders) for answer in answers.values()) + own.votes
+    voters = sum(counts(answer, own.voters, own.founders) for answer in answers.values()) + own.votes
     needed = majority_of(len(seen) + 1)
     if voters < needed:
         return _wait("no_majority", f"{voters} of {needed} voters are there; {_no_answer(silent)}")
-    promised = max((answer.term for answer in answers.values() if counts(answer, own.founders)), default=0)
+    counted = (answer for answer in answers.values() if counts(answer, own.voters, own.founders))
+    promised = max((answer.term for answer in counted), default=0)
     if silent and promised > own.term:
         return _wait("promised_away", f"term {promised} was promised to another one; {_no_answer(silent)}")
     return NextStep(StepKind.LEAD_AGAIN, "led")
@@ -213,15 +223,15 @@ class StepDown(NamedTuple):
 
 
 def later_leader(
-    term: int, placement_id: bytes, answers: Mapping[str, MemberState], founders: frozenset[bytes]
+    term: int, placement_id: bytes, answers: Mapping[str, MemberState], is_voter: Callable[[MemberState], bool]
 ) -> StepDown | None:
     """Returns why the leader of ``term`` on the disk ``placement_id`` has to step down; None if it leads on.
 
     The later leader need not be reachable: a voter that has followed it is enough. Without that rule two members that
     cannot reach each other depose each other for ever, by promises of the voters that both of them reach. Only the
-    answers of voters count.
+    answers of voters count: those for which ``is_voter`` is true.
     """
-    voters = [(name, seen) for name, seen in sorted(answers.items()) if counts(seen, founders)]
+    voters = [(name, seen) for name, seen in sorted(answers.items()) if is_voter(seen)]
     for name, seen in voters:
         if seen.leads and (seen.term, seen.placement_id) > (term, placement_id):
             return StepDown(f"{name} leads in term {seen.term}", seen.term)

@@ -14,6 +14,7 @@ majority, held when it came.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,14 +29,15 @@ from tailrace.wire.replica_messages import Replica
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, Feed
 from tailrace_server.replication.debts import Debt, with_debt
 from tailrace_server.replication.lineage import TOKEN_BYTES
-from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.standings import PartitionId, Standing
+from tailrace_server.replication.voters import Voters, voters_field
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
+    from tailrace_server.replication.local_member import LocalMember
     from tailrace_server.replication.local_node import LocalNode
 
 log = logging.getLogger("tailrace.server")
@@ -52,12 +54,20 @@ class Following:
     """The following of one leader in one term. ``run`` may be called once."""
 
     def __init__(
-        self, node: LocalNode, leadership: Leadership, file: MembershipFile, address: Address, replica: Replica
+        self,
+        node: LocalNode,
+        leadership: Leadership,
+        local: LocalMember,
+        address: Address,
+        replica: Replica,
+        learn: Callable[[Voters], None],
     ) -> None:
+        """``learn`` takes the record of the voters that the leader has told. OSError."""
         self.address = address
         self._node = node
         self._leadership = leadership
-        self._file = file
+        self._local = local
+        self._learn = learn
         self._replica = replica
         self._group = leadership.group
         self._pulled = PulledNode(node, leadership, address, replica)
@@ -155,33 +165,53 @@ class Following:
     def _has_more(self) -> None:
         self._more.set()
 
+    def voters_changed(self) -> None:
+        """Takes notice of a later record of the voters, in which this node has no seat yet."""
+        self._more.set()
+
     async def _gain_vote(self) -> None:
-        """Waits until this node holds all rows that the leader had when this began; then this node votes.
+        """Catches up with the leader, and tells it so, until the leader gives this node its seat.
+
+        It does so anew for each record: a seat takes all rows that the leader had when it made the record. In epoch 0
+        this node votes at once, and so does an older copy of a directory that has a seat.
+        """
+        file = self._local.file
+        while True:
+            record, debts = await self._catch_up()
+            if not self._pulled.takes_tasks:
+                return
+            now, is_older = file.now, file.now.older is not None
+            if not record.epoch:
+                now = now.voting()
+            file.store(now.caught_up(self._node.host.randomness.token(TOKEN_BYTES)).owing(debts))
+            if self._local.votes:
+                log.warning("this node has caught up with its set, and votes from now on%s", _told(is_older, debts))
+                raise VoteGained("this node votes from now on")
+            self._local.caught_up(record)
+            log.info("this node has caught up as of %s, and waits for its seat%s", record, _told(is_older, debts))
+            while not file.now.voters.is_later(record):
+                self._more = trio.Event()
+                await self._more.wait()
+
+    async def _catch_up(self) -> tuple[Voters, tuple[Debt, ...]]:
+        """Waits until this node holds all rows that the leader had when this began. Returns its record then, and debts.
 
         It does not wait for a partition that the leader cannot read. This node owes that one from then on, so by its
         promise only a node leads that has those rows.
         """
-        wanted = await self._accepted_seqs()
+        wanted, record = await self._accepted_seqs()
         if not self._group.lists_feeds:
             await self._hear_of_feeds()
         while (unreadable := self._lacks(wanted)) is None:
             self._more = trio.Event()
             await self._more.wait()
-        if not self._pulled.takes_tasks:
-            return
-        now = self._file.now
-        debts = now.owes
+        debts = self._local.file.now.owes
         for debt in unreadable:
             debts = with_debt(debts, debt)
-        self._file.store(now.voting().caught_up(self._node.host.randomness.token(TOKEN_BYTES)).owing(debts))
-        log.warning(
-            "this node has caught up with its set, but for %s partitions that the leader cannot read: it votes from "
-            "now on",
-            len(unreadable),
-        )
-        raise VoteGained("this node votes from now on")
+        return record, debts
 
-    async def _accepted_seqs(self) -> dict[bytes, list[int]]:
+    async def _accepted_seqs(self) -> tuple[dict[bytes, list[int]], Voters]:
+        """Returns how far the leader has come, and the record by which it counts; of epoch 0, of an earlier version."""
         config = self._node.config.replication
         timeout_s = _CONFIRMED_TIMEOUTS * config.ask_timeout_s
         while True:
@@ -189,7 +219,10 @@ class Following:
                 cluster_id = self._node.identity.cluster_id.hex()
                 value = {"feed_ids": [], "joining": True, "cluster_id": cluster_id}
                 answer = await ask(self._node, self.address, Opcode.ACCEPTED_SEQS, value, timeout_s)
-                return seqs_from_json(answer.get("seqs"), "the answer to ACCEPTED_SEQS")
+                what = "the answer to ACCEPTED_SEQS"
+                record = voters_field(answer, what) or Voters()
+                self._learn(record)
+                return seqs_from_json(answer.get("seqs"), what), record
             except Retryable as error:
                 log.info("no vote yet: %s", error)
             await trio.sleep(config.poll_s)
@@ -236,3 +269,9 @@ class Following:
         if not self._group.lists_feeds:
             return True  # ``_hear_of_feeds`` has seen to it
         return self._knows_feeds and self._node.feeds.lists_through(max(wanted.get(SYSTEM_FEED_ID, [0])))
+
+
+def _told(is_older: bool, debts: tuple[Debt, ...]) -> str:
+    """Returns the rest of the sentence that this node has caught up."""
+    copy = "; its directory was an older copy" if is_older else ""
+    return copy + (f"; it owes {len(debts)} partitions that the leader cannot read" if debts else "")

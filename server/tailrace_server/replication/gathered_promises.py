@@ -15,11 +15,11 @@ from tailrace.errors import Forbidden, NotLeader, TailraceError
 from tailrace.link.address import Address
 from tailrace.wire.bodies import field, hex_field, seq_field
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.replication.election import majority_of
 from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.lineage import line_from_json, line_to_json
 from tailrace_server.replication.peers import ask, ask_all, never_enough
 from tailrace_server.replication.promises import Promised, why_refused
+from tailrace_server.replication.voters import Voters, voters_field, voters_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -40,6 +40,7 @@ class GatheredPromises:
         and a member that hears it promises nothing.
         """
         self.term = 0
+        self.voters = Voters()  # the record by which the promises count
         self.promised: dict[str, Promised] = {}
         self.silent: dict[str, str] = {}  # why a member has not promised, by address
         self.later = ""  # the refusal of a member that knows of a later leader
@@ -56,7 +57,7 @@ class GatheredPromises:
         long once its leader has promised, in a majority: the leader has all rows, and the others learn of the term from
         the new leader.
         """
-        self.term = term
+        self.term, self.voters = term, self._member.local.file.now.voters
         config = self._member.node.config.replication
         # A member has to end its tasks, and to write all its rows, before it promises.
         timeout_s = 2 * config.step_timeout_s
@@ -84,13 +85,15 @@ class GatheredPromises:
         """Returns whether a majority of the set has promised, this node included."""
         local = self._member.local
         found = sum(promised.votes for promised in self.promised.values()) + local.votes
-        return local.is_in_set and found >= majority_of(len(local.others) + 1)
+        return local.is_in_set and found >= local.majority
 
     def require_term(self) -> None:
-        """Raises NotLeader if this node has promised a higher term meanwhile."""
-        now = self._member.local.file.now.term
-        if now != self.term:
-            raise NotLeader(f"term {now} was promised to another node meanwhile")
+        """Raises NotLeader if this node has promised a higher term, or heard of a later record, meanwhile."""
+        now = self._member.local.file.now
+        if now.term != self.term:
+            raise NotLeader(f"term {now.term} was promised to another node meanwhile")
+        if now.voters != self.voters:
+            raise NotLeader(f"the voters have changed meanwhile: {now.voters}")
 
     def __str__(self) -> str:
         said = ", ".join(sorted(self.promised)) or "no other member"
@@ -108,6 +111,7 @@ class GatheredPromises:
             "by_itself": self._by_itself,
             "members": self._member.local.members,
             "line": line_to_json(self._member.local.line),
+            "voters": voters_to_json(self.voters),
         }
         try:
             if not self._member.local.is_in_set:
@@ -119,6 +123,8 @@ class GatheredPromises:
             why = self._member.peers.why_no_disk(name, placement_id, line_from_json(answer, what))
             if why:
                 raise Forbidden(why)
+            cluster_id = hex_field(answer, "cluster_id", 16, what)
+            self._member.peers.learn_voters(cluster_id, voters_field(answer, what) or Voters())
             if not field(answer, "promised", bool, what):
                 if self._last_led is not None and "later" in answer:
                     self.later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"

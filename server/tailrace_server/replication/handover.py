@@ -73,11 +73,11 @@ async def hand_over(member: Member, to: Address) -> int:
             )
         if to not in member.local.others or not member.local.is_in_set:
             raise TailraceError(f"{to} is no other member of this set: {', '.join(map(str, member.local.others))} are")
-        seen = await look_at(node, to, config.ask_timeout_s)
+        seen = await look_at(node, to, member.local.question(), config.ask_timeout_s)
         misfit = member.peers.why_misfit(str(to), seen)
         if misfit:
             raise TailraceError(misfit)
-        if not member.local.counts(seen.votes, seen.placement_id):
+        if not member.local.counts_seen(seen):
             raise TailraceError(f"{to} has no vote yet: it has not caught up")
         member.report(f"hands over to {to}")
         try:

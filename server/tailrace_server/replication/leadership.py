@@ -22,6 +22,7 @@ from tailrace_server.replication.leader_watch import LeaderWatch
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.voters import Voters
 from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -73,9 +74,9 @@ class Leadership:
         self.withheld = ""  # why this leader takes no writes; "" if it does
         self.watch = LeaderWatch()  # the signs of life of the leader that is followed
         others = {str(Address(*member)) for member in members} - {str(own)}
-        self.replicas = Replicas(frozenset(others), self.majority, group.feeds.system.partitions[0])
+        self.replicas = Replicas(frozenset(others), self.majority - 1, group.feeds.system.partitions[0])
         self._waiting = waiting
-        self.confirmations = Confirmations(self.majority, self._ask_replicas)
+        self.confirmations = Confirmations(self.majority - 1, self._ask_replicas)
         # `decided_by` sets these.
         self.on_higher_term: Callable[[int], None] = _nothing
         self.accepted_seqs: AcceptedSeqs | None = None
@@ -122,8 +123,19 @@ class Leadership:
 
     @property
     def majority(self) -> int:
-        """The number of nodes, this one included, that have to hold the rows of level quorum."""
+        """The number of voters that have to hold the rows of level quorum; 1 outside of a set."""
         return len(self.members) // 2 + 1
+
+    def count_by(self, voters: Voters, own_id: bytes) -> None:
+        """Counts acknowledgements and confirmations by this record from now on.
+
+        ``own_id``: this node's placement id. A leader that is no voter needs a majority of others.
+        """
+        is_voter = voters.has(own_id) or not voters.epoch
+        needed = (voters.majority if voters.epoch else self.majority) - is_voter
+        self.replicas.count_by(voters, needed)
+        self.confirmations.recount(needed)
+        self._streams.flush()
 
     def become_leader(self, term: int) -> None:
         """Leads from now on, in ``term``. The streams of a follower end."""

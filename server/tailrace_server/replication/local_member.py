@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace_server.config import Failover
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
-from tailrace_server.replication.election import MemberState, OwnState, counts
+from tailrace_server.replication.election import MemberState, OwnState, counts, majority_of
 from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, learned, why_older
 from tailrace_server.replication.membership import ID_BYTES as PLACEMENT_ID_BYTES
 from tailrace_server.replication.membership import MembershipFile
@@ -15,6 +15,7 @@ from tailrace_server.replication.peers import held_of, name_of, standings_of
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standing
 from tailrace_server.replication.unreadable import unreadable_of
+from tailrace_server.replication.voters import TERMS_AHEAD_MAX, Voters, voters_to_json
 
 if TYPE_CHECKING:
     from tailrace.link.address import Address
@@ -50,6 +51,7 @@ class LocalMember:
         )
         self.others = [a for a in members if a != own] if self.is_in_set else [_source(settings.source)]
         self.promoting = False
+        self.ready: tuple[int, int] | None = None  # as in `MemberState`
 
     @property
     def votes(self) -> bool:
@@ -108,15 +110,49 @@ class LocalMember:
             now.led,
             frozenset(now.founders),
             self.node.identity.placement_id,
+            now.voters,
         )
 
     def counts(self, votes: bool, placement_id: bytes) -> bool:
-        """Returns whether the promise of a member counts for a majority."""
-        return counts(MemberState(placement_id, votes=votes), frozenset(self.file.now.founders))
+        """Returns whether the promise of a member counts for a majority, by this node's record of the voters."""
+        return self.counts_seen(MemberState(placement_id, votes=votes))
 
     def counts_seen(self, seen: MemberState) -> bool:
         """Returns whether the answer of another member counts: one without a vote changes nothing."""
-        return self.counts(seen.votes, seen.placement_id)
+        now = self.file.now
+        return counts(seen, now.voters, now.founders)
+
+    @property
+    def majority(self) -> int:
+        """The number of voters that decide, by this node's record."""
+        now = self.file.now
+        return now.voters.majority if now.voters.epoch else majority_of(len(self.others) + 1)
+
+    def question(self) -> dict[str, Any]:
+        """Returns the body of MEMBER: it tells this node's record of the voters."""
+        now = self.file.now
+        if not self.is_in_set or not now.voters.epoch:
+            return {}
+        cluster_id = self.node.identity.cluster_id.hex()
+        return {"voters": voters_to_json(now.voters), "cluster_id": cluster_id, "members": list(self.members)}
+
+    def learns(self, voters: Voters) -> bool:
+        """Returns whether ``voters``, told by a member of this set and cluster, takes the place of this node's record.
+
+        A record far above all terms that this node knows is not believed: no promise of such a term is made either.
+        """
+        now = self.file.now
+        if not self.is_in_set or not voters.is_later(now.voters):
+            return False
+        return len(voters.seats) == len(self.others) + 1 and voters.term <= now.term + TERMS_AHEAD_MAX
+
+    def count(self) -> None:
+        """Counts by this node's record from now on, as the leader."""
+        self.leadership.count_by(self.file.now.voters, self.node.identity.placement_id)
+
+    def caught_up(self, record: Voters) -> None:
+        """Notes that this directory has, or owes, all rows that its leader had when it counted by ``record``."""
+        self.ready = (record.term, record.epoch)
 
     @property
     def foreign_term(self) -> int:
@@ -149,6 +185,8 @@ class LocalMember:
             self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike
             self.known_starts(),
             self.is_in_set and node.config.replication.failover is Failover.AUTO,
+            now.voters,
+            self.ready,
         )
 
     def known_starts(self) -> dict[bytes, MemberStart]:

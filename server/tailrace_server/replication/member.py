@@ -41,8 +41,10 @@ from tailrace_server.replication.peers import (
 from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.replica_rollback import roll_back_newer
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.seats import Seats
 from tailrace_server.replication.successor import Successor
 from tailrace_server.replication.term_branches import TermBranches
+from tailrace_server.replication.voters import Voters
 
 if TYPE_CHECKING:
     from tailrace_server.replication.groups import GroupSettings
@@ -82,7 +84,8 @@ class Member:
         self.node = node
         self.leadership = leadership
         self.local = LocalMember(node, leadership, settings)
-        self.peers = PeerStates(self.local, self._warn, self.step_down)
+        self.seats = Seats(self.local, leadership, self.step_down, self._told_voters)
+        self.peers = PeerStates(self.local, self._warn, self.step_down, self.seats.learn)
         self.procedure = trio.Lock()
         self.following: Following | None = None
         self.turns = 0  # the number of requests under way that are to change the leader
@@ -98,7 +101,9 @@ class Member:
     @property
     def progress(self) -> str:
         """For people: the present work or wait of this member, and the members whose answers do not count."""
-        return "; ".join(filter(None, [self._doing, *self.peers.misfits.values()]))
+        leads = self.leadership.role is Role.LEADER
+        seat = self.seats.why if leads else self.seats.why_no_vote()
+        return "; ".join(filter(None, [self._doing, seat, *self.peers.misfits.values()]))
 
     def report(self, doing: str) -> None:
         """Sets the first part of ``progress``; "" for nothing that people need to know of."""
@@ -267,6 +272,12 @@ class Member:
                     f"this directory is new, and members lead clusters {', '.join(sorted(clusters))}: one of them was "
                     "started on a wrong directory, stop it"
                 )
+        known = local.file.now.voters
+        if local.is_in_set and (known.term > leader.term or (known.epoch and not leader.voters.epoch)):
+            return (
+                f"{name} leads in term {leader.term} by {leader.voters}, and the voters of term {known.term} are "
+                f"{known}: it has been deposed, or is of an earlier version"
+            )
         if local.is_in_set and local.foreign_term > leader.term:
             return (
                 f"this node has no vote, and holds a history of term {local.foreign_term}, later than term "
@@ -288,11 +299,12 @@ class Member:
             node.join(seen.cluster_id)
         now = self.local.file.now
         term = max(seen.term, now.term) if not self.local.is_in_set else seen.term
-        self.local.file.store(now.followed(term, seen.founders, node.identity.placement_id))
+        voters = seen.voters if self.local.is_in_set else None
+        self.local.file.store(now.followed(term, seen.founders, node.identity.placement_id, voters))
         identity, votes = node.identity, self.local.votes and self.local.is_in_set
         replica = Replica(identity.placement_id, seen.term, self.local.name, votes, identity.cluster_id)
         self.following = self._under_way = following = Following(
-            node, self.leadership, self.local.file, parse_address(name), replica
+            node, self.leadership, self.local, parse_address(name), replica, self.seats.learn
         )
         self.leadership.become_follower(seen.term, name)
         self.successor.found(name, asks=seen.asks and votes)
@@ -345,15 +357,22 @@ class Member:
         founders = (node.identity.placement_id, *others)
         # 1, unless a term was promised to a member that did not come to lead, or another group has listed feeds.
         term = max([file.now.term, *(partition.log.term for partition in self.leadership.group)]) + 1
-        file.store(file.now.leading(term, forced=False, founders=founders))
+        file.store(file.now.leading(term, forced=False, founders=founders, voters=self._first_voters(term)))
         branches = TermBranches(node, self.leadership.group, term)
         branches.begin()
         await node.storage.all_durable()
         if file.now.term == term:
             branches.begin()
+            self.local.count()
             self.leadership.become_leader(term)
             self.report("")
             log.warning("a set of %s members is founded, and this node leads it", len(founders))
+
+    def _first_voters(self, term: int) -> Voters:
+        """Returns the record of a set that is founded: a seat for each member in the order of the list."""
+        told = {name: seen.placement_id for name, seen in self.peers.states.items() if seen is not None}
+        told[self.local.name] = self.node.identity.placement_id
+        return Voters(term, 1, tuple(told[name] for name in self.local.members))
 
     async def _lead_again(self) -> None:
         """Leads again as it did before: the last leader of a set, or a plain replica that was told to lead."""
@@ -384,7 +403,7 @@ class Member:
             return
         term = self.leadership.term
         answers = {name: seen for name, seen in self.peers.states.items() if seen is not None}
-        later = later_leader(term, self.node.identity.placement_id, answers, frozenset(self.local.file.now.founders))
+        later = later_leader(term, self.node.identity.placement_id, answers, self.local.counts_seen)
         if later is not None:
             log.warning("%s, and this node in term %s: it steps down", later.why, term)
             try:
@@ -393,6 +412,8 @@ class Member:
             finally:
                 self.step_down()
             return
+        if self.seats.lead(answers):
+            self.wake()  # the others are to store it soon
         higher = [name for name, seen in answers.items() if seen.term > term and self.local.counts_seen(seen)]
         if not higher or any(seen.promoting for seen in answers.values()):
             self._higher_looks = 0
@@ -402,6 +423,13 @@ class Member:
             self._higher_looks = 0
             log.warning("%s promised a higher term, and no node leads by it: this node leads anew", ", ".join(higher))
             await self._lead_again()
+
+    def _told_voters(self, is_other_vote: bool) -> None:
+        """Goes on following by a later record of the voters, anew if this node has gained or lost its vote by it."""
+        if self.following is not None and is_other_vote:
+            self.following.stop()
+        elif self.following is not None:
+            self.following.voters_changed()
 
     def step_down(self) -> None:
         """Ends leading and following at once. Tasks under way change nothing after this."""

@@ -24,13 +24,16 @@ from tailrace_server.replication.lineage import (
     start_from_json,
     start_to_json,
 )
+from tailrace_server.replication.voters import Voters, voters_from_json, voters_to_json
 
 FILE_NAME = "MEMBERSHIP"
 # The start of a directory before the first start that was counted.
 FIRST_START = MemberStart(0, bytes(TOKEN_BYTES), (0, 0))
 # The fields that files of earlier versions lack.
-_LATER_FIELDS = ("size", "number", "start", "before", "older")
-FORMAT_VERSION = 1
+_LATER_FIELDS = ("size", "number", "start", "before", "older", "voters")
+FORMAT_VERSION = 2
+# A file of version 1 has no record of the voters.
+_READABLE_VERSIONS = (1, FORMAT_VERSION)
 ID_BYTES = 16
 
 
@@ -40,8 +43,9 @@ class Membership(NamedTuple):
     - ``term``: the highest term that it has promised. It accepts nothing of a lower one.
     - ``leader_term``: the term of the last leader that it knows of. ``led``: that leader was this node.
     - ``forced``: it took that leadership without a majority.
-    - ``votes``: its promises and acknowledgements count.
-    - ``founders``: the placement ids that the set began with.
+    - ``voters``: the latest record of the voters that it knows (voters.py); of epoch 0 in a set of an earlier version.
+    - ``votes``: its promises and acknowledgements count. From epoch 1 on the record says so.
+    - ``founders``: the placement ids that the set began with. They count in epoch 0 only.
     - ``founded``: it belongs to a set, or follows a node, and so is not new.
     - ``owes``: standings that it had acknowledged and has not got back yet (debts.py).
     - ``size``: the number of members of the set; 0 if it is not known, or outside of a set.
@@ -63,6 +67,7 @@ class Membership(NamedTuple):
     start: MemberStart = FIRST_START
     before: tuple[MemberStart, ...] = ()
     older: MemberStart | None = None
+    voters: Voters = Voters()
 
     @property
     def counts(self) -> bool:
@@ -100,19 +105,32 @@ class Membership(NamedTuple):
         assert term >= self.term, "a promise is never taken back"
         return self._replace(term=term)
 
-    def followed(self, term: int, founders: tuple[bytes, ...], placement_id: bytes) -> Membership:
-        """Returns the membership of a follower of the leader of ``term``. A founder of the set votes from then on.
+    def followed(
+        self, term: int, founders: tuple[bytes, ...], placement_id: bytes, voters: Voters | None = None
+    ) -> Membership:
+        """Returns the membership of a follower of the leader of ``term``, whose record is ``voters``.
 
-        This takes back a promise that was made without a vote, since it has counted nowhere.
+        In epoch 0 a founder of the set votes from then on. This takes back a promise that was made without a vote, or
+        whose directory has lost its seat since (voters.py).
         """
-        assert term >= self.term or not self.votes, "a voter that has promised more does not follow"
-        votes = self.votes or placement_id in founders
-        return self._replace(
+        known = self if voters is None else self.knowing(voters)
+        votes = known.voters.has(placement_id) if known.voters.epoch else self.votes or placement_id in founders
+        assert term >= self.term or not (self.votes and votes), "a voter that has promised more does not follow"
+        return known._replace(
             term=term, leader_term=term, led=False, forced=False, votes=votes, founded=True, founders=founders
         )
 
-    def leading(self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None) -> Membership:
-        """Returns the membership of the leader of ``term``: it votes and owes nothing, since its rows are the set's."""
+    def knowing(self, voters: Voters) -> Membership:
+        """Returns the membership with the later one of its record and ``voters``."""
+        return self._replace(voters=voters) if voters.is_later(self.voters) else self
+
+    def leading(
+        self, term: int, *, forced: bool, founders: tuple[bytes, ...] | None = None, voters: Voters | None = None
+    ) -> Membership:
+        """Returns the membership of the leader of ``term``: it owes nothing, since its rows are the set's.
+
+        In epoch 0 it votes. ``founders`` and ``voters``: of a set that it founds.
+        """
         assert term >= self.term, "a node that has promised more does not lead"
         founders = self.founders if founders is None else founders
         return self._replace(
@@ -124,10 +142,11 @@ class Membership(NamedTuple):
             founded=True,
             founders=founders,
             owes=(),
+            voters=self.voters.led_in(term) if voters is None else voters,
         )
 
     def voting(self) -> Membership:
-        """Returns the membership of a member that has all rows that the leader held when it came."""
+        """Returns the membership of a member in epoch 0 that has all rows that the leader held when it came."""
         return self._replace(votes=True)
 
     def of_set(self, members: int, number: int) -> Membership:
@@ -185,11 +204,13 @@ class MembershipFile:
     def store(self, membership: Membership) -> None:
         """Stores ``membership``, durably when this returns.
 
-        The set's size and the node's place are stored as soon as the directory belongs to a set. Raises OSError if it
-        cannot be written: then nothing has changed.
+        The set's size and the node's place are stored as soon as the directory belongs to a set. From epoch 1 on the
+        record says whether the directory votes. Raises OSError if it cannot be written: then nothing has changed.
         """
         if membership.founded and self._members:
             membership = membership.of_set(self._members, self._number)
+        if membership.voters.epoch:
+            membership = membership._replace(votes=membership.voters.has(self._placement_id))
         if membership != self.now:
             write_atomically(self._disk, self._path, _to_bytes(membership, self._placement_id))
             self.now = membership
@@ -258,6 +279,7 @@ def _to_bytes(membership: Membership, placement_id: bytes) -> bytes:
         "start": start_to_json(membership.start),
         "before": [start_to_json(start) for start in membership.before],
         "older": None if membership.older is None else start_to_json(membership.older),
+        "voters": voters_to_json(membership.voters),
     }
     return json.dumps({**value, "checksum": _checksum(value)}, indent=1).encode() + b"\n"
 
@@ -270,8 +292,10 @@ def _checksum(value: dict[str, Any]) -> str:
 def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
     try:
         value = json.loads(data)
-        if value["version"] != FORMAT_VERSION:
-            raise BadDirectory(f"{path} has version {value['version']}; this program reads version {FORMAT_VERSION}")
+        if value["version"] not in _READABLE_VERSIONS:
+            raise BadDirectory(
+                f"{path} has version {value['version']}; this program reads versions 1 to {FORMAT_VERSION}"
+            )
         if value.pop("checksum") != _checksum(value):
             raise ValueError("its checksum is wrong")
         size, number = value.get("size", 0), value.get("number", -1)  # earlier versions did not store them
@@ -281,6 +305,8 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
             older = None if value["older"] is None else start_from_json(value["older"])
             before = tuple(map(start_from_json, value["before"]))
             found = found._replace(start=start_from_json(value["start"]), before=before, older=older)
+        if "voters" in value:
+            found = found._replace(voters=voters_from_json(value["voters"]))
         founders = tuple(bytes.fromhex(id) for id in value["founders"])
         found = found._replace(founders=founders, owes=debts_from_json(value["owes"]))
         if not all(type(term) is int and 0 <= term <= SEQ_MAX for term in (found.term, found.leader_term)):

@@ -13,6 +13,7 @@ from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, MemberStart, why_older
 from tailrace_server.replication.peers import ask_all, look_at, never_enough
+from tailrace_server.replication.voters import Voters
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_member import LocalMember
@@ -23,18 +24,26 @@ log = logging.getLogger("tailrace.server")
 class PeerStates:
     """The last answer of each other member. Only its own methods change its fields."""
 
-    def __init__(self, local: LocalMember, warn: Callable[[str], None], on_older: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        local: LocalMember,
+        warn: Callable[[str], None],
+        on_older: Callable[[], None],
+        learn: Callable[[Voters], None],
+    ) -> None:
         """Knows no answers yet.
 
         Args:
             local: this node as a member.
             warn: logs a sentence, once if it comes again and again.
             on_older: called if another member knows that this directory is an older copy of itself.
+            learn: takes the record of the voters that another member has told. OSError.
         """
         self._local = local
         self._node = local.node
         self._warn = warn
         self._on_older = on_older
+        self._learn_voters = learn
         self.states: dict[str, MemberState | None] = {str(address): None for address in local.others}
         self.asked: set[str] = set()  # the addresses that were asked since the start, or since this node led last
         self.misfits: dict[str, str] = {}  # the sentence why an answer does not count, by address
@@ -72,7 +81,8 @@ class PeerStates:
     async def _look_at(self, address: Address, found: dict[str, MemberState | None]) -> None:
         name = str(address)
         try:
-            seen = await look_at(self._node, address, self._node.config.replication.ask_timeout_s)
+            timeout_s = self._node.config.replication.ask_timeout_s
+            seen = await look_at(self._node, address, self._local.question(), timeout_s)
         except (TailraceError, OSError) as error:
             log.debug("%s does not answer: %s", name, error)
             found[name] = None
@@ -94,7 +104,17 @@ class PeerStates:
                 self._learn(seen.placement_id, seen.line.now)
             for placement_id, start in seen.known.items():
                 self._learn(placement_id, start)
+            self.learn_voters(seen.cluster_id, seen.voters)
         return bool(why)
+
+    def learn_voters(self, cluster_id: bytes, voters: Voters) -> None:
+        """Takes the record of the voters that a member of this set has told, unless it is of another cluster."""
+        if cluster_id != self._node.identity.cluster_id:  # this node is new, or the other one
+            return
+        try:
+            self._learn_voters(voters)
+        except OSError as error:  # the next look tells it again
+            self._warn(f"MEMBERSHIP cannot be written: {error}")
 
     def _learn(self, placement_id: bytes, start: MemberStart) -> None:
         """Notes a start that a directory has had, which may be this node's own."""

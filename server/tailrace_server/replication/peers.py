@@ -19,6 +19,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.lineage import known_from_json, known_to_json, line_from_json, line_to_json
 from tailrace_server.replication.standings import PartitionId, Standing, Standings
+from tailrace_server.replication.voters import Voters, voters_field, voters_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
@@ -43,9 +44,12 @@ async def ask(
     )
 
 
-async def look_at(node: LocalNode, address: Address, timeout_s: float) -> MemberState:
-    """Returns the state of the node at ``address``. Raises as ``ask``."""
-    return seen_from_json(await ask(node, address, Opcode.MEMBER, {}, timeout_s))
+async def look_at(node: LocalNode, address: Address, question: dict[str, Any], timeout_s: float) -> MemberState:
+    """Returns the state of the node at ``address``. Raises as ``ask``.
+
+    ``question``: the body of MEMBER, which tells the asker's record of the voters.
+    """
+    return seen_from_json(await ask(node, address, Opcode.MEMBER, question, timeout_s))
 
 
 def never_enough() -> bool:
@@ -121,6 +125,8 @@ def seen_to_json(seen: MemberState) -> dict[str, Any]:
         **({} if seen.line is None else {"line": line_to_json(seen.line)}),
         "known": known_to_json(seen.known),
         "asks": seen.asks,
+        "voters": voters_to_json(seen.voters),
+        "ready": None if seen.ready is None else list(seen.ready),
     }
 
 
@@ -146,6 +152,8 @@ def seen_from_json(value: dict[str, Any]) -> MemberState:
         line_from_json(value, what),
         known_from_json(value, what),
         field(value, "asks", bool, what, False),
+        voters_field(value, what) or Voters(),
+        _ready(value, what),
     )
 
 
@@ -153,6 +161,16 @@ def members_field(value: dict[str, Any], what: str) -> tuple[str, ...]:
     """Returns the list of members that a node was started with; empty if it is not told. Raises ProtocolError."""
     texts = field(value, "members", list, what, [])
     return tuple(address_field({"members": text}, "members", what) for text in texts)
+
+
+def _ready(value: dict[str, Any], what: str) -> tuple[int, int] | None:
+    told = value.get("ready")
+    if told is None:
+        return None
+    if not isinstance(told, list) or len(told) != 2:
+        raise ProtocolError(f"{what}: field 'ready' is {told!r:.60}, not a term and an epoch")
+    term, epoch = told
+    return seq_field({"ready": term}, "ready", what), seq_field({"ready": epoch}, "ready", what)
 
 
 def _ids(texts: list[Any], what: str) -> tuple[bytes, ...]:

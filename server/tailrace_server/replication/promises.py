@@ -18,17 +18,14 @@ from tailrace_server.replication.election import is_later
 from tailrace_server.replication.eligibility import why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, line_from_json, line_to_json
 from tailrace_server.replication.peers import members_field, standings_of
+from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import Standings, standings_from_json, standings_to_json
+from tailrace_server.replication.voters import TERMS_AHEAD_MAX, Voters, voters_field, voters_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
-
-
-# A term that is further above the own one is promised only if another member has as good as promised it, as every
-# candidate has. A promise is for ever, and no node leads beyond the highest number there is.
-TERMS_AHEAD_MAX = 1 << 20
 
 
 class Promise(NamedTuple):
@@ -37,7 +34,7 @@ class Promise(NamedTuple):
     ``last_led``: the term in which the node led, if it leads again by itself; else None. ``by_itself``: the node stands
     because the leader is gone.
     ``cluster_id``, ``placement_id``, ``line``: of that node, the last two None if they are not told. ``members``: the
-    list that it was started with, empty if it is not told.
+    list that it was started with, empty if it is not told. ``voters``: its record, of epoch 0 by an earlier version.
     """
 
     term: int
@@ -49,6 +46,7 @@ class Promise(NamedTuple):
     placement_id: bytes | None = None
     line: Lineage | None = None
     by_itself: bool = False
+    voters: Voters = Voters()
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Promise:
@@ -64,6 +62,7 @@ class Promise(NamedTuple):
             hex_field(value, "placement_id", 16, what) if "placement_id" in value else None,
             line_from_json(value, what),
             field(value, "by_itself", bool, what, False),
+            voters_field(value, what) or Voters(),
         )
 
 
@@ -92,7 +91,8 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     A node that leads again by itself gets no promise if it has missed a later leader, which may be this node. A node
     that stands because the leader is gone gets none while this member hears the leader, or leads, or
     has a disk that hangs. A node
-    that wants to lead has joined its cluster; a new member that is asked has not yet.
+    that wants to lead has joined its cluster; a new member that is asked has not yet. A node whose record of the voters
+    is earlier gets no promise, and is told the later one. A member without a seat promises nothing, unless it leads.
 
     Raises:
         ProtocolError: No node can have come to that term by leading.
@@ -107,7 +107,11 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     if misfit:
         raise TailraceError(f"{misfit}: nothing is promised")
     await _check_term(member, promise.term)
+    member.peers.learn_voters(promise.cluster_id, promise.voters)
     now = member.local.file.now
+    refused = _why_not_by_voters(member, promise)
+    if refused:
+        return _answer(member, promised=False, standings={}) | {"refused": refused}
     if promise.last_led is not None and is_later(now, promise.last_led):
         return _answer(member, promised=False, standings={}) | {"later": now.leader_term}
     refused = member.successor.why_no_promise() if promise.by_itself else ""
@@ -120,6 +124,18 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     if member.local.file.now.term != promise.term:  # another term was promised during the wait
         return _answer(member, promised=False, standings={})
     return _answer(member, promised=True, standings=standings_of(member.leadership.group))
+
+
+def _why_not_by_voters(member: Member, promise: Promise) -> str:
+    """Returns why this member promises nothing, by the records of the voters; "" if it may."""
+    known = member.local.file.now.voters
+    if known.is_later(promise.voters):
+        return (
+            f"the voters of term {known.term} are {known}, and {promise.address} stands by {promise.voters} of term "
+            f"{promise.voters.term}"
+        )
+    leads = member.leadership.role is Role.LEADER
+    return "" if leads or member.local.is_new else member.seats.why_no_seat()
 
 
 async def _check_term(member: Member, term: int) -> None:
@@ -160,6 +176,7 @@ def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str
         "is_new": member.local.is_new,
         "votes": member.local.votes,
         "line": line_to_json(member.local.line),
+        "voters": voters_to_json(member.local.file.now.voters),
         "partitions": standings_to_json(standings),
         "owes": debts_to_json(member.local.file.now.owes),
     }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import NotLeader
 from tailrace_server.replication.ahead_stream import drop_ahead
-from tailrace_server.replication.election import MemberState, majority_of, why_no_vacancy, why_not_again
+from tailrace_server.replication.election import MemberState, why_no_vacancy, why_not_again
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.missing_rows import MissingRows
 from tailrace_server.replication.promises import keep_promise
@@ -110,8 +110,11 @@ class Promotion:
         voters = [seen for seen in answers.values() if member.local.counts_seen(seen)]
         self._require_voters(map(member.local.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
+        for seen in answers.values():
+            member.peers.learn_voters(seen.cluster_id, seen.voters)
         self._require_known(voters)
-        terms = [seen.term for seen in voters] + [member.local.file.now.term, self._leadership.term]
+        now = member.local.file.now
+        terms = [seen.term for seen in voters] + [now.term, now.voters.term, self._leadership.term]
         return max(terms + [p.log.term for p in self._leadership.group]) + 1
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
@@ -120,7 +123,7 @@ class Promotion:
         votes = sum(member.local.counts_seen(seen) for seen in found.values() if seen is not None)
         if self._leader and found.get(self._leader) is None:
             return False
-        return votes + member.local.votes >= majority_of(len(member.local.others) + 1)
+        return votes + member.local.votes >= member.local.majority
 
     def _require_last(self, answers: Mapping[str, MemberState]) -> None:
         """Raises NotLeader if this node leads again by itself, and another one came to lead after it."""
@@ -137,7 +140,7 @@ class Promotion:
     def _require_known(self, voters: Sequence[MemberState]) -> None:
         """Raises NotLeader if this node has no vote, and a history that none of the voters, a majority, knows of."""
         own, known = self._member.local.foreign_term, max((seen.term for seen in voters), default=0)
-        if own > known and len(voters) >= majority_of(len(self._member.local.others) + 1):
+        if own > known and len(voters) >= self._member.local.majority:
             raise NotLeader(
                 f"refused: this node has no vote, and holds a history of term {own}, later than term {known}, the last "
                 "that the voters know of: it was restored from a backup, or led by itself. Promote a member that has a "
@@ -183,7 +186,7 @@ class Promotion:
                 "a plain replica has no set whose majority could say that nothing is lost; with --force it leads. "
                 f"{self._may_be_lost()}"
             )
-        needed, found = majority_of(len(member.local.others) + 1), sum(votes) + member.local.votes
+        needed, found = member.local.majority, sum(votes) + member.local.votes
         if found < needed:
             own = "" if member.local.votes else "; this node has no vote: its disk is new, and it has not caught up"
             silent = ", ".join(f"{address} ({why})" for address, why in sorted(self._promises.silent.items()))
@@ -249,7 +252,11 @@ class Promotion:
         branches.begin()
         forced = not self._promises.has_majority() or bool(self._rows.unpaid)
         leading = member.local.file.now.leading(self._term, forced=forced)
+        if forced and leading.voters.epoch and not leading.voters.has(node.identity.placement_id):
+            seated = leading.voters.with_seat(member.local.number, node.identity.placement_id)
+            leading = leading.knowing(seated)
         member.local.file.store(leading.caught_up(member.local.new_token()))
+        member.local.count()
         self._leadership.become_leader(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.report("")

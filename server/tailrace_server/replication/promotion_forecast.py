@@ -68,9 +68,9 @@ def forecast_of_follower(
     silent = sorted(seen.keys() - answers.keys())
     if not is_in_set:
         return _of_replica(own, answers, silent)
-    voters = sorted(address for address, answer in answers.items() if counts(answer, frozenset(own.founders)))
+    voters = sorted(address for address, answer in answers.items() if counts(answer, own.voters, own.founders))
     of_voters = {address: answers[address] for address in voters}
-    found, needed = len(voters) + own.votes, majority_of(len(seen) + 1)
+    found, needed = len(voters) + own.votes, _needed(own, len(seen) + 1)
     here = [*(["this node"] if own.votes else []), *voters]
     tally = f"{found} of {len(seen) + 1} members answer with a vote ({_listed(here)}), and {needed} are needed"
     if own.is_new and all(answer.is_new for answer in answers.values()):
@@ -109,7 +109,7 @@ def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: 
     """Returns the sentence for the leader of a set that has no majority, or None if it has one."""
     followers = list(followers)
     voting = sum(f.votes for f in followers if f.connected) + own.votes
-    needed = majority_of(members)
+    needed = _needed(own, members)
     if voting >= needed:
         return None
     # A plain replica counts for no majority: it has no vote, and the number of its missing mutations is known.
@@ -126,6 +126,10 @@ def forecast_of_lone_node(followers: Iterable[KnownReplica]) -> Forecast:
     kept = _kept(list(followers), in_set=False)
     text = f"nothing to promote: this node leads by itself, in no set (--members). Should this node be gone: {kept}"
     return Forecast("alone", False, text)
+
+
+def _needed(own: MemberState, members: int) -> int:
+    return own.voters.majority if own.voters.epoch else majority_of(members)
 
 
 def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:

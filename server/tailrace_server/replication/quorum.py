@@ -5,9 +5,9 @@
                                    b       |----------->|        60   <- the second largest: quorum seq 60
                                    c       |------>|             35
 
-The leader is always one of the majority, so quorum includes its disk. An acknowledgement counts only on the newest
-branch of the leader's log, from the branch's base on. On an older branch a voter may hold a dead tail that is as long
-as the acknowledged history.
+Quorum includes the leader's disk, which counts for the majority if it is a voter's. An acknowledgement counts only on
+the newest branch of the leader's log, from the branch's base on. On an older branch a voter may hold a dead tail that
+is as long as the acknowledged history.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from tailrace.model.failover import FailoverLog
 class Acknowledgements:
     """The acknowledgements of one partition by the voters of a set. The leader's own vote is not among them."""
 
-    def __init__(self, majority: int) -> None:
-        """``majority``: the number of members that make a majority, the leader included; at least 2."""
-        assert majority >= 2, "a set has two members at least"
-        self._needed = majority - 1
+    def __init__(self, needed: int) -> None:
+        """``needed``: the number of other voters that make a majority, with the leader if that is a voter."""
+        self.need(needed)
         self._branch = b""
         self._seqs: dict[bytes, int] = {}
+
+    def need(self, needed: int) -> None:
+        """Counts by another record of the voters from now on."""
+        assert needed >= 1, "a set has two members at least"
+        self._needed = needed
 
     def acknowledged(self, voter: bytes, branch: bytes, seq: int, log: FailoverLog) -> bool:
         """Notes that ``voter`` holds all up to ``seq``, the end of a run on ``branch``. Returns whether that counts.

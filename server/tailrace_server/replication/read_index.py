@@ -20,9 +20,12 @@ from tailrace_server.host.answers import Answer, Cancel
 class Confirmations:
     """The open questions of a leader. Those of a connection end with the connection, by ``Cancel``."""
 
-    def __init__(self, majority: int, ask: Callable[[int], None]) -> None:
-        """``majority`` counts the node itself. ``ask(number)`` sends LEADER_CHECK to every replica that has a vote."""
-        self._needed = majority - 1
+    def __init__(self, needed: int, ask: Callable[[int], None]) -> None:
+        """``needed``: the number of other voters that make a majority, with this node if it is a voter.
+
+        ``ask(number)`` sends LEADER_CHECK to every replica that has a vote.
+        """
+        self._needed = needed
         self._ask = ask
         self._round: dict[int, Answer] = {}
         self._next: dict[int, Answer] = {}
@@ -67,6 +70,13 @@ class Confirmations:
             self._begin()
         for callback in callbacks.values():
             callback(None)
+
+    def recount(self, needed: int) -> None:
+        """Counts by another record of the voters from now on. A round under way, counted by the former, begins anew."""
+        self._needed = needed
+        if self._round:
+            self._next = {**self._round, **self._next}
+            self._begin()
 
     def fail(self, error: TailraceError) -> None:
         """Fails all questions: the node does not lead any more."""

@@ -56,7 +56,7 @@ async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Addr
         Unreachable, ProtocolError, NoSpace, NotDurable, OSError: As the question and the rollback raise them.
     """
     config = node.config.replication
-    seen = await look_at(node, address, config.ask_timeout_s)
+    seen = await look_at(node, address, {}, config.ask_timeout_s)
     if not seen.leads or seen.cluster_id != node.identity.cluster_id:
         raise NotLeader(f"{address} does not lead this node's cluster: nothing is given up for it")
     terms: dict[Partition, int] = {}

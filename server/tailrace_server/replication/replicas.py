@@ -8,8 +8,8 @@ Rows at quorum must not be lost with their feed. So no row of a feed is at quoru
 the feed.
 
 A peer without a vote is forgotten with its last stream. There is at most one peer with a vote for each other member of
-the set, so other nodes cannot make this grow. A replaced disk has another placement id. Once it has its vote, the old
-disk has none.
+the set, so other nodes cannot make this grow. The record of the voters says who has a vote (voters.py). In epoch 0 a
+replica says so itself, and once a replaced disk has its vote, the old disk at its address has none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tailrace.errors import ProtocolError
 from tailrace.model import Level
 from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace_server.replication.quorum import Acknowledgements
+from tailrace_server.replication.voters import Voters
 
 if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
@@ -46,6 +47,7 @@ class Peer:
     def __init__(self, replica: Replica) -> None:
         self.placement_id = replica.placement_id
         self.address = replica.address
+        self.claims = False  # whether it says that it has a vote
         self.votes = False
         self.streams: dict[Partition, int] = {}  # the number of open ones; two for a moment if it has reconnected
         self.acknowledged: dict[Partition, Acknowledged] = {}
@@ -115,15 +117,19 @@ class Peer:
 class Replicas:
     """The replicas of a leader. They are forgotten with every change of leadership."""
 
-    def __init__(self, members: frozenset[str], majority: int, feeds: Partition) -> None:
-        """``members``: the addresses of the other members of the set, which may have votes; empty outside of a set.
+    def __init__(self, members: frozenset[str], needed: int, feeds: Partition) -> None:
+        """Knows no record of the voters yet.
 
-        ``feeds`` is the partition of ``_feeds``.
+        Args:
+            members: The addresses of the other members of the set, which may have votes; empty outside of a set.
+            needed: The number of other voters that make a majority, with this node if it is a voter.
+            feeds: The partition of ``_feeds``.
         """
         self.peers: dict[bytes, Peer] = {}
         self.plain = ""  # the address of a replica that has followed this node, which is in no set, since its start
         self._members = members
-        self._majority = majority
+        self._needed = needed
+        self._voters = Voters()
         self._quorums: dict[Partition, Acknowledgements] = {}
         self._watching: dict[Partition, Callable[[], None]] = {}
         self._feeds = feeds
@@ -141,7 +147,8 @@ class Replicas:
         peer.streams[partition] = peer.streams.get(partition, 0) + 1
         if self._members and partition not in self._quorums:
             self._watch(partition)
-        self._set_vote(peer, replica.votes and replica.address in self._members, has_moved=has_moved)
+        peer.claims = replica.votes
+        self._set_vote(peer, self._counts(peer), has_moved=has_moved)
         return peer
 
     def closed(self, peer: Peer, partition: Partition) -> None:
@@ -186,6 +193,24 @@ class Replicas:
         for peer in self.peers.values():
             peer.acknowledged.pop(partition, None)
 
+    def count_by(self, voters: Voters, needed: int) -> None:
+        """Counts by this record from now on; ``needed`` as when this was made."""
+        self._voters, self._needed = voters, needed
+        for peer in list(self.peers.values()):
+            votes = self._counts(peer)
+            if votes != peer.votes:
+                self._set_vote(peer, votes, has_moved=False)
+            if not votes and not peer.streams:
+                self.peers.pop(peer.placement_id, None)
+        for partition, acknowledgements in list(self._quorums.items()):  # this may cause a drop
+            acknowledgements.need(needed)
+            self._move(partition)
+
+    def _counts(self, peer: Peer) -> bool:
+        if self._voters.epoch:
+            return peer.claims and self._voters.has(peer.placement_id)
+        return peer.claims and peer.address in self._members
+
     def clear(self) -> None:
         """Forgets all peers: the node leads no more, or in another term, and replicas have to connect again."""
         for partition in list(self._watching):
@@ -199,7 +224,7 @@ class Replicas:
         if not votes:
             self._unvote(peer)
             return
-        for other in list(self.peers.values()):
+        for other in list(self.peers.values()) if not self._voters.epoch else ():
             if other is not peer and other.votes and other.address == peer.address:
                 other.votes = False
                 self._unvote(other)
@@ -213,7 +238,7 @@ class Replicas:
             acknowledgements.forget(peer.placement_id)
 
     def _watch(self, partition: Partition) -> None:
-        self._quorums[partition] = Acknowledgements(self._majority)
+        self._quorums[partition] = Acknowledgements(self._needed)
 
         def durable() -> None:
             self._move(partition)

@@ -25,7 +25,7 @@ from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 from tailrace_server.host.randomness import fraction
-from tailrace_server.replication.election import MemberState, NextStep, majority_of
+from tailrace_server.replication.election import MemberState, NextStep
 from tailrace_server.replication.failover import FailoverEvent, FailoverState, noticed, transition
 from tailrace_server.replication.leader_watch import MajorityWatch
 from tailrace_server.replication.peers import ask, ask_all, seen_from_json
@@ -284,7 +284,7 @@ class Succession:
     def _is_majority(self, others: int) -> bool:
         """Returns whether this node and so many other voters are a majority."""
         local = self._member.local
-        return others + local.votes >= majority_of(len(local.others) + 1)
+        return others + local.votes >= local.majority
 
     async def _ask_pre_votes(self) -> str:
         """Returns why fewer than a majority would let this node lead; "" if a majority would."""
@@ -300,7 +300,7 @@ class Succession:
     async def _ask_one(self, address: Address, own: Completeness, granted: list[str], refused: dict[str, str]) -> None:
         name, member, what = str(address), self._member, "the answer to MEMBER"
         try:
-            value = {"candidate": own._asdict()}
+            value = {**member.local.question(), "candidate": own._asdict()}
             answer = await ask(self._node, address, Opcode.MEMBER, value, self._config.ask_timeout_s)
             seen = seen_from_json(answer)
             why = member.peers.why_misfit(name, seen) or field(answer, "pre_vote", str, what)

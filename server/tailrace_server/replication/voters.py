@@ -13,12 +13,17 @@ Ground rules. Rules 2 to 5 have planted bugs in the tests.
 1. Only the leader makes records. The leader of a later term writes its term into the record that it goes on with. The
    later record is the one of the higher term, then of the higher epoch. A member stores each later record that it is
    told, and counts by the latest one.
-2. A member promises nothing to a candidate whose record is earlier than its own, and tells its own.
+2. A member promises nothing to a candidate whose record is earlier than its own, and tells its own. A directory without
+   a seat promises nothing at all.
 3. A step changes one seat (`why_no_step`).
-4. The leader makes a step only if a majority has stored its record in its term. Otherwise two steps in a row could be
-   unknown to a majority that elects by the first record.
-5. It also waits until a majority of the present voters has all that was at quorum by the record before
-   (`why_not_yet`). Otherwise rows that only the voter that left has acknowledged would be lost with the second step.
+4. The leader makes a step only if a majority has stored its record in its term (`why_not_yet`). Otherwise two steps in
+   a row could be unknown to a majority that elects by the first record.
+5. A seat is given only to a directory that has, or owes, all rows that the leader had when it made the present record
+   (`next_step`). So each row at quorum stays on as many seats as a majority has, less the vacant ones, and every
+   majority has one of those seats.
+A directory without a seat may take back an earlier promise, and follow a leader of a lower term whose record is not
+earlier than its own. The promise counts for nothing any more: if a leader of the higher term came by it, fewer than a
+majority can have stored this record, so rule 4 keeps the directory from a seat.
 
 The rules are those of MongoDB's reconfiguration without a log. What is rejected: to exchange a disk in one step. The
 majorities {B, C} and {A, D} have no common voter.
@@ -39,6 +44,10 @@ ID_BYTES = 16
 VACANT = bytes(ID_BYTES)
 # More members than a set has.
 SEATS_MAX = 101
+# A term that is further above the own one is promised only if another member has as good as promised it, as every
+# candidate has. A promise is for ever, and no node leads beyond the highest number there is. A record of such a term is
+# not believed either.
+TERMS_AHEAD_MAX = 1 << 20
 
 
 class Voters(NamedTuple):
@@ -104,18 +113,31 @@ def why_no_step(before: Voters, after: Voters) -> str:
     return ""
 
 
-def next_step(voters: Voters, waiting: Mapping[int, bytes]) -> Voters | None:
-    """Returns the next record that seats one of those that wait; None if no step is needed.
+class Waiting(NamedTuple):
+    """A directory without a seat that wants its member's: it has, or owes, all rows of the leader.
+
+    ``term``, ``epoch``: of the record by which the leader counted when it told how far it had come.
+    """
+
+    placement_id: bytes
+    term: int
+    epoch: int
+
+
+def next_step(voters: Voters, waiting: Mapping[int, Waiting]) -> Voters | None:
+    """Returns the next record that seats one of those that wait; None if there is no step, or none yet.
 
     Args:
         voters: The present record.
-        waiting: By seat, the directory of that member if it has caught up and has no vote. The directory that had the
-            seat before leaves first.
+        waiting: The directories that wait, by seat. The directory that had the seat before leaves first.
     """
-    for seat, placement_id in sorted(waiting.items()):
-        if voters.has(placement_id) or placement_id == VACANT:
-            continue
-        return voters.with_seat(seat, placement_id if voters.seats[seat] == VACANT else VACANT)
+    found = [(seat, each) for seat, each in sorted(waiting.items()) if not voters.has(each.placement_id)]
+    for seat, each in found:
+        if voters.seats[seat] == VACANT and (each.term, each.epoch) == (voters.term, voters.epoch):
+            return voters.with_seat(seat, each.placement_id)
+    for seat, each in found:
+        if voters.seats[seat] != VACANT and each.term == voters.term:
+            return voters.with_seat(seat, VACANT)
     return None
 
 
@@ -126,9 +148,7 @@ class Stored(NamedTuple):
     voters: Voters
 
 
-def why_not_yet(
-    own_id: bytes, term: int, own: Stored, others: Mapping[bytes, Stored], *, is_settled: bool, is_forced: bool
-) -> str:
+def why_not_yet(own_id: bytes, term: int, own: Stored, others: Mapping[bytes, Stored], *, is_forced: bool) -> str:
     """Returns why the leader of ``term`` must not make another record yet; "" if it may.
 
     Args:
@@ -136,18 +156,14 @@ def why_not_yet(
         term: In which it leads.
         own: What it has stored itself.
         others: What the other members have answered, by placement id.
-        is_settled: Whether a majority of the present voters has acknowledged, in this term, all that was at quorum
-            when this record was made.
         is_forced: Whether an operator made it lead without a majority, and has given up the voters that are missing.
     """
     if own.term != term or own.voters.term != term:
         return f"{own.voters} is of term {own.voters.term}, and this node leads in term {term}"
-    stored = {own_id, *(id for id, told in others.items() if told == own)} & own.voters.ids
-    if is_forced:
+    storing = own.voters.ids & {own_id, *(id for id, told in others.items() if told == own)}
+    if is_forced or len(storing) >= own.voters.majority:
         return ""
-    if len(stored) < own.voters.majority:
-        return f"{len(stored)} of {own.voters.majority} voters are known to have stored {own.voters}"
-    return "" if is_settled else f"a majority of {own.voters} has not acknowledged all earlier rows yet"
+    return f"{len(storing)} of {own.voters.majority} voters are known to have stored {own.voters}"
 
 
 class Claim(NamedTuple):
@@ -157,7 +173,9 @@ class Claim(NamedTuple):
     votes: bool
 
 
-def first_record(term: int, founders: Iterable[bytes], members: Sequence[Claim | None]) -> Voters | None:
+def first_record(
+    term: int, founders: Iterable[bytes], members: Sequence[Claim | None], *, is_forced: bool = False
+) -> Voters | None:
     """Returns the first record of a set of an earlier version; None if too few voters answer.
 
     Args:
@@ -165,11 +183,12 @@ def first_record(term: int, founders: Iterable[bytes], members: Sequence[Claim |
         founders: The directories that the set began with.
         members: The answers of all members in the order of the list, None without an answer. A silent one gets its
             seat when it comes back and has caught up.
+        is_forced: Whether an operator made this node lead without a majority.
     """
     known = set(founders)
     seats = [each.placement_id if each and (each.votes or each.placement_id in known) else VACANT for each in members]
     found = Voters(term, 1, tuple(seats))
-    return found if len(found.ids) >= found.majority else None
+    return found if is_forced or len(found.ids) >= found.majority else None
 
 
 def voters_to_json(voters: Voters) -> dict[str, Any]:

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.link.address import parse_address
-from tailrace.wire.bodies import decode_json, encode_json, field, seq_field
+from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, seq_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.election import MemberState
-from tailrace_server.replication.eligibility import require_cluster
+from tailrace_server.replication.eligibility import require_cluster, why_other_list
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
-from tailrace_server.replication.peers import held_of, name_of, seen_to_json
+from tailrace_server.replication.peers import held_of, members_field, name_of, seen_to_json
 from tailrace_server.replication.pre_votes import Completeness
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.promotion import promote as promote_member
 from tailrace_server.replication.unreadable import unreadable_of
+from tailrace_server.replication.voters import Voters, voters_field, voters_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
@@ -59,6 +60,7 @@ def _on_member(connection: Connection, frame: Frame) -> None:
         unreadable = len(unreadable_of(node, leadership.group))
         seen = seen._replace(held=held, held_term=held_term, unreadable=unreadable)
     else:
+        _learn_voters(member, value, what)
         seen = member.local.state()
     answer = {
         **seen_to_json(seen),
@@ -69,8 +71,23 @@ def _on_member(connection: Connection, frame: Frame) -> None:
         seqs = _seqs(node) if member is None else high_seqs_of(member)
         answer["seqs"] = {feed_id.hex(): found for feed_id, found in seqs.items()}
     if value.get("candidate") is not None and member is not None:
-        answer["pre_vote"] = member.successor.why_refused(_candidate(value, what))
+        refused = member.successor.why_refused(_candidate(value, what))
+        answer["pre_vote"] = refused or _why_later(member, value, what)
     connection.answers.add(encode_json(Opcode.RESULT, answer, frame.id))
+
+
+def _learn_voters(member: Member, value: dict[str, Any], what: str) -> None:
+    """Takes the asker's record of the voters, if the asker is a member of this set."""
+    voters = voters_field(value, what)
+    if voters is None or why_other_list(member.local.members, "", members_field(value, what)):
+        return
+    member.peers.learn_voters(hex_field(value, "cluster_id", 16, what), voters)
+
+
+def _why_later(member: Member, value: dict[str, Any], what: str) -> str:
+    """Returns the sentence that this member knows a later record than the candidate; "" if it does not."""
+    known, told = member.local.file.now.voters, voters_field(value, what)
+    return f"the voters of term {known.term} are {known}" if known.is_later(told or Voters()) else ""
 
 
 def _candidate(value: dict[str, Any], what: str) -> Completeness:
@@ -95,8 +112,11 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     wanted = set(map(str, asked))
     feeds = [f for f in (node.feeds.system, *node.feeds) if not wanted or f.info.feed_id.hex() in wanted]
     seqs = {feed.info.feed_id.hex(): [p.high_seq for p in feed.partitions] for feed in feeds}
-    answer = encode_json(Opcode.RESULT, {"seqs": seqs}, frame.id)
     member = _member_or_none(connection)
+    told: dict[str, Any] = {"seqs": seqs}
+    if member is not None and member.local.is_in_set:
+        told["voters"] = voters_to_json(member.local.file.now.voters)
+    answer = encode_json(Opcode.RESULT, told, frame.id)
     if value.get("joining") is True and member is not None and member.local.file.now.forced:
         # It may have no majority of voters until others have caught up with it: an operator has vouched for it.
         connection.answers.add(answer)

@@ -11,6 +11,7 @@ from tailrace_server.replication.peers import seen_to_json
 from tailrace_server.replication.promotion_forecast import forecast_of, set_problem
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import unreadable_of
+from tailrace_server.replication.voters import Voters, voters_to_json
 
 if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
@@ -118,6 +119,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "members": [str(address) for address in leadership.members],
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(member),
+        "voters": voters_to_json(Voters() if member is None else member.local.file.now.voters),
         "doing": "" if member is None else member.progress,
         "failover": {"mode": "manual", "state": "", "why": ""} if member is None else member.successor.to_json(),
         "failing": _failing(node, leadership)[:STATES_MAX],

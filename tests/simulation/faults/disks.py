@@ -45,8 +45,22 @@ async def lose_disk(faults):
     faults.world.report.fault("disk lost", machine.name)
     machine.kill(End.POWER)
     await machine.life_over()
+    faults.replaced[machine] = machine.disk
     machine.replace_disk()
     await trio.sleep(faults.random.choice((0, 0.5)) * faults.random.random())
+    machine.start()
+
+
+async def old_disk(faults):
+    """Puts a disk back that was replaced. The one that had replaced it is away then, and may come back, too."""
+    machines = [machine for machine in faults.replaced if machine not in faults.taken_out]
+    if not machines:
+        return
+    machine = faults.random.choice(machines)
+    faults.world.report.fault("replaced disk is back", machine.name)
+    machine.kill(End.POWER)
+    await machine.life_over()
+    faults.replaced[machine] = machine.put_disk(faults.replaced[machine])
     machine.start()
 
 
@@ -93,4 +107,4 @@ async def old_backup(faults):
     machine.start()
 
 
-FAULTS = (slow_disk, failing_disk, full_disk, lose_disk, strange_disk, old_backup)
+FAULTS = (slow_disk, failing_disk, full_disk, lose_disk, strange_disk, old_backup, old_disk)

@@ -48,6 +48,7 @@ OF_A_SET = {
     "lose_disk": 1,
     "strange_disk": 1,
     "old_backup": 1,
+    "old_disk": 1,
     "late_packet": 3,
     "promote": 3,
     "force": 2,

@@ -22,6 +22,7 @@ class Faults:
         pace: How hard faults are.
         disks_lost: How many members have lost their disk until now.
         taken_out: The machines that run on another disk, each with its own disk; None: it gets an empty one.
+        replaced: The machines whose disk was replaced, each with the disk that is away.
     """
 
     def __init__(self, world):
@@ -31,6 +32,7 @@ class Faults:
         self.pace = PACE_OF_A_SET if world.plan.is_set else PACE_OF_ONE_NODE
         self.disks_lost = 0
         self.taken_out = {}
+        self.replaced = {}
         self._pause_s = self.random.choice(pauses_of(world.plan, self.pace))
         self._kinds = kinds_of(world.plan, self.random)
 

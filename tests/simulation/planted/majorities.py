@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication import waiting
+from tailrace_server.replication import promises, waiting
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.replication.replicas import Replicas
+from tailrace_server.replication.seats import Seats
 from tailrace_server.upkeep import rollback
 
 from .bug import Bug
@@ -87,9 +89,19 @@ BUGS = {
     ),
     "a replaced disk that votes at once": Bug(
         [
-            (LocalMember, "counts", lambda member, votes, placement_id: True),
+            (LocalMember, "counts_seen", lambda member, seen: True),
             (LocalMember, "votes", property(lambda member: True)),
+            (Replicas, "_counts", lambda replicas, peer: True),
+            (Seats, "why_no_seat", lambda seats: ""),
         ],
         {"replaced_disk": 0},
+    ),
+    "a replaced disk that comes back and votes as before": Bug(
+        [
+            (LocalMember, "counts_seen", lambda member, seen: True),
+            (LocalMember, "learns", lambda member, voters: False),
+            (promises, "_why_not_by_voters", lambda member, promise: ""),
+        ],
+        {"returned_disk": 0},
     ),
 }

@@ -102,9 +102,9 @@ async def _look_at_nobody(member):
     await member._pause(2)
 
 
-def _step_down_for_leaders_only(term, placement_id, answers, founders):
+def _step_down_for_leaders_only(term, placement_id, answers, is_voter):
     """Ignores the leaders that voters have followed."""
-    return _later_leader(term, placement_id, {name: seen for name, seen in answers.items() if seen.leads}, founders)
+    return _later_leader(term, placement_id, {name: seen for name, seen in answers.items() if seen.leads}, is_voter)
 
 
 def _promise_whoever_led(promoting, answers):

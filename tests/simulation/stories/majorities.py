@@ -92,6 +92,29 @@ async def replaced_disk(world):
     await stage.promote(third)
 
 
+async def returned_disk(world):
+    """A disk was replaced, and has its seat; the old one is put back, and the leader is lost, which alone has rows."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    await stage.written(10)
+    await stage.end(new, End.POWER)
+    former = stage.machine(new).disk
+    stage.machine(new).replace_disk()
+    await stage.begin(new)
+    await stage.until(lambda: stage.node(new).members[0].local.votes)
+    stage.cut_off(third)
+    await stage.written(10)
+    await stage.end(old)
+    await stage.end(new, End.POWER)
+    stage.machine(new).put_disk(former)
+    await stage.begin(new)
+    stage.bring_back(third)
+    await stage.promote(new)
+    await stage.promote(third)
+    await trio.sleep(1.0)
+
+
 async def late_list(world):
     """A replaced disk has heard of one feed, and not yet of the end of the list; then the leader is lost.
 
@@ -144,6 +167,7 @@ STORIES = [
     Story(slow_follower),
     Story(eager_follower),
     Story(replaced_disk),
+    Story(returned_disk),
     Story(late_list, has_elder_feed=True),
     Story(forgotten_branches, entries_max=3),
 ]

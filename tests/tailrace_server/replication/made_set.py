@@ -19,6 +19,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config, Failover, Replication
 from tailrace_server.node.start import open_node
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.voters import voters_to_json
 from tailrace_server.state.last_batches import to_json
 
 # Looks come often, so that tests wait for little; the time-outs stay long, so that a busy machine breaks nothing. Tests
@@ -112,6 +113,8 @@ class MadeNode:
         """The node's answer to a request of another one, or of an operator; of one of its cluster, if not said."""
         if opcode in (Opcode.PROMISE, Opcode.TAKE_OVER, Opcode.ACCEPTED_SEQS):
             value.setdefault("cluster_id", self.node.identity.cluster_id.hex())
+        if opcode is Opcode.PROMISE:
+            value.setdefault("voters", voters_to_json(self.member.local.file.now.voters))
         return await ask(self.address, opcode, value, timeout_s=120.0)
 
     async def promote(self, *, force=False):

@@ -10,12 +10,14 @@ from tailrace_server.replication.election import (
     MemberState,
     OwnState,
     StepKind,
+    counts,
     decide,
     decide_replica,
     later_leader,
     majority_of,
     why_not_again,
 )
+from tailrace_server.replication.voters import Voters
 
 NAMES = ("b:1", "c:1")
 
@@ -177,9 +179,14 @@ def test_a_plain_replica_follows_until_it_was_told_to_lead(own, seen, move, case
 OWN_DISK, OTHER_DISK = b"b" * 16, b"c" * 16
 
 
+def by_founders(founders=()):
+    """Who votes in epoch 0, for a leader that knows these founders."""
+    return lambda seen: counts(seen, Voters(), founders)
+
+
 def test_a_leader_steps_down_for_a_later_leader_and_may_follow_it_then():
     answers = {"b:1": MemberState(), "c:1": MemberState(votes=True, leads=True, term=3, leader_term=3, led=True)}
-    found = later_leader(2, OWN_DISK, answers, frozenset())
+    found = later_leader(2, OWN_DISK, answers, by_founders())
     assert (found.why, found.term) == ("c:1 leads in term 3", 3)
 
 
@@ -187,13 +194,13 @@ def test_a_leader_steps_down_for_a_later_leader_and_may_follow_it_then():
 def test_of_two_leaders_of_one_term_the_one_with_the_lower_id_steps_down(other, steps_down):
     """There are two where one of them was forced."""
     answers = {"c:1": MemberState(votes=True, placement_id=other, leads=True, term=2, leader_term=2, led=True)}
-    assert (later_leader(2, OWN_DISK, answers, frozenset()) is not None) == steps_down
+    assert (later_leader(2, OWN_DISK, answers, by_founders()) is not None) == steps_down
 
 
 def test_a_leader_steps_down_where_a_voter_has_followed_a_later_leader_that_it_does_not_reach():
     voter = MemberState(placement_id=OTHER_DISK, term=3, leader_term=3)
     for answer, founders in ((voter._replace(votes=True), ()), (voter, (OTHER_DISK,))):
-        found = later_leader(2, OWN_DISK, {"c:1": answer}, frozenset(founders))
+        found = later_leader(2, OWN_DISK, {"c:1": answer}, by_founders(founders))
         assert (found.why, found.term) == ("c:1 knows of the leader of term 3", 2)
 
 
@@ -205,4 +212,4 @@ def test_a_leader_leads_on_for_a_promise_for_an_earlier_leader_and_for_one_witho
         MemberState(term=9, leader_term=9),
         MemberState(leads=True, led=True, term=9, leader_term=9),
     ):
-        assert later_leader(2, OWN_DISK, {"c:1": answer}, frozenset()) is None
+        assert later_leader(2, OWN_DISK, {"c:1": answer}, by_founders()) is None

@@ -194,7 +194,9 @@ async def test_feeds_that_an_earlier_leader_has_told_of_do_not_count(running, fe
     seq = node.feeds.system.partitions[0].high_seq
     assert node.feeds.lists_through(seq)
     replica = VOTERS[0]._replace(term=2)
-    following = Following(node.services, node.leaderships.system, None, Address("127.0.0.1", 1), replica)
+    following = Following(
+        node.services, node.leaderships.system, None, Address("127.0.0.1", 1), replica, lambda voters: None
+    )
     with pytest.raises((TailraceError, OSError)):
         await following.run()
     assert not node.feeds.lists_through(seq)
@@ -245,7 +247,12 @@ async def test_a_feed_that_comes_while_a_following_breaks(running, feed_id, monk
 
     async def follow():
         following = Following(
-            node.services, node.leaderships.system, None, Address("127.0.0.1", 1), VOTERS[0]._replace(term=2)
+            node.services,
+            node.leaderships.system,
+            None,
+            Address("127.0.0.1", 1),
+            VOTERS[0]._replace(term=2),
+            lambda voters: None,
         )
         with pytest.raises(OSError, match="the leader has gone"):
             await following.run()

@@ -145,7 +145,7 @@ async def test_an_acknowledgement_of_what_there_is_not(replicas, feed_id, partit
 
 async def test_a_replaced_disk_and_the_old_one_are_not_two(running, raw, greeted, replicas, feed_id, partition):
     """Both at one address, in a set where two others are needed they must not do."""
-    running.node.leaderships.system.replicas._majority = 3
+    running.node.leaderships.system.replicas._needed = 2
     await replicas[0].follow(feed_id)
     await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
     await replicas[0].acknowledge(partition)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,10 @@ from tailrace_server.replication.debts import Debt
 from tailrace_server.replication.lineage import STARTS_MAX, MemberStart
 from tailrace_server.replication.membership import FILE_NAME, Membership, MembershipFile
 from tailrace_server.replication.standings import PartitionId, Standing
+from tailrace_server.replication.voters import VACANT, Voters
 
 ME, OTHER = b"m" * 16, b"o" * 16
+RECORD = Voters(3, 1, (ME, OTHER))
 PATH = f"/data/{FILE_NAME}"
 
 
@@ -48,6 +51,14 @@ memberships = st.builds(
     starts,
     st.lists(starts, max_size=STARTS_MAX).map(tuple),
     st.none() | starts,
+    voters=st.builds(
+        Voters,
+        terms,
+        terms,
+        st.lists(st.binary(min_size=16, max_size=16).filter(any), max_size=3, unique=True).map(
+            lambda ids: (*ids, VACANT)
+        ),
+    ),
 )
 
 
@@ -55,9 +66,49 @@ memberships = st.builds(
 def test_what_was_stored_survives_a_power_loss(memory_disk, membership, rnd):
     disk = memory_disk()
     disk.make_directory("/data")
-    MembershipFile(disk, "/data", ME).store(membership)
+    file = MembershipFile(disk, "/data", ME)
+    file.store(membership)
+    assert file.now == (membership._replace(votes=False) if membership.voters.epoch else membership)
     disk.cut_power(rnd)
-    assert MembershipFile(disk, "/data", ME).now == membership
+    assert MembershipFile(disk, "/data", ME).now == file.now
+
+
+def test_from_epoch_1_on_the_record_says_who_votes(disk):
+    file = MembershipFile(disk, "/data", ME)
+    file.store(Membership(votes=True, voters=RECORD))
+    assert file.now.votes
+    file.store(file.now.knowing(RECORD.with_seat(0, VACANT)))
+    assert not file.now.votes
+    assert file.now.knowing(RECORD) == file.now
+    file.store(file.now.followed(4, (ME,), ME, RECORD.led_in(4)))
+    assert file.now.votes
+
+
+def test_a_file_of_version_1_is_of_epoch_0(disk):
+    MembershipFile(disk, "/data", ME).store(Membership(term=5, votes=True, founders=(ME, OTHER)))
+    file = disk.open(PATH, writable=True)
+    value = json.loads(file.read_at(0, file.size())) | {"version": 1}
+    del value["voters"], value["checksum"]
+    value["checksum"] = f"{xxhash.xxh3_64_intdigest(json.dumps(value).encode()):016x}"
+    data = json.dumps(value).encode()
+    file.truncate(0)
+    file.write_at(0, [data], len(data))
+    found = MembershipFile(disk, "/data", ME)
+    assert found.now == Membership(term=5, votes=True, founders=(ME, OTHER))
+    found.store(found.now.knowing(RECORD))
+    assert MembershipFile(disk, "/data", ME).now.voters == RECORD
+
+
+def test_a_promise_is_taken_back_once_the_seat_is_lost():
+    voter = Membership(term=5, votes=True, voters=RECORD)
+    with pytest.raises(AssertionError):
+        voter.followed(4, (), ME, RECORD)
+    lost = voter.followed(4, (), ME, RECORD.with_seat(0, VACANT))
+    assert (lost.term, lost.votes) == (4, False)
+
+
+def test_a_leader_writes_its_term_into_the_record():
+    assert Membership(voters=RECORD).leading(9, forced=False).voters == RECORD.led_in(9)
 
 
 def test_a_directory_without_one_has_promised_nothing(disk):
@@ -85,11 +136,11 @@ def test_a_damaged_one_stops_the_start(disk):
 def test_one_of_another_version_is_named(disk):
     MembershipFile(disk, "/data", ME).store(Membership(term=5))
     file = disk.open(PATH, writable=True)
-    value = json.loads(file.read_at(0, file.size())) | {"version": 2}
+    value = json.loads(file.read_at(0, file.size())) | {"version": 3}
     data = json.dumps(value).encode()
     file.truncate(0)
     file.write_at(0, [data], len(data))
-    with pytest.raises(BadDirectory, match="version 2"):
+    with pytest.raises(BadDirectory, match="version 3"):
         MembershipFile(disk, "/data", ME)
 
 

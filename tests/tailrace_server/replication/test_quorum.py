@@ -11,7 +11,7 @@ A, B, C, D = (letter * 16 for letter in (b"a", b"b", b"c", b"d"))
 
 
 def test_the_leader_and_one_other_are_a_majority_of_three():
-    acknowledgements = Acknowledgements(2)
+    acknowledgements = Acknowledgements(1)
     assert acknowledgements.quorum_seq(10, LOG) == 0
     assert acknowledgements.acknowledged(A, U, 7, LOG)
     assert acknowledgements.quorum_seq(10, LOG) == 7
@@ -21,7 +21,7 @@ def test_the_leader_and_one_other_are_a_majority_of_three():
 
 def test_a_majority_includes_the_leaders_disk():
     """Hazard 3: two others that have it on their disks are not enough."""
-    acknowledgements = Acknowledgements(2)
+    acknowledgements = Acknowledgements(1)
     acknowledgements.acknowledged(A, U, 7, LOG)
     acknowledgements.acknowledged(B, U, 7, LOG)
     assert acknowledgements.quorum_seq(3, LOG) == 3
@@ -29,20 +29,20 @@ def test_a_majority_includes_the_leaders_disk():
 
 def test_what_was_held_under_an_older_branch_does_not_count():
     """Hazard 4: a dead tail can be as long."""
-    acknowledgements = Acknowledgements(2)
+    acknowledgements = Acknowledgements(1)
     assert not acknowledgements.acknowledged(A, U, 15, LATER)
     assert acknowledgements.quorum_seq(20, LATER) == 0
 
 
 def test_an_acknowledgement_counts_from_the_base_of_the_branch_on():
-    acknowledgements = Acknowledgements(2)
+    acknowledgements = Acknowledgements(1)
     assert not acknowledgements.acknowledged(A, V, 9, LATER)
     assert acknowledgements.acknowledged(A, V, 10, LATER)
     assert acknowledgements.quorum_seq(20, LATER) == 10
 
 
 def test_a_new_branch_forgets_what_was_acknowledged_of_the_one_before():
-    acknowledgements = Acknowledgements(2)
+    acknowledgements = Acknowledgements(1)
     acknowledgements.acknowledged(A, U, 10, LOG)
     assert acknowledgements.quorum_seq(20, LATER) == 0
     assert acknowledgements.acknowledged(B, V, 10, LATER)
@@ -50,7 +50,7 @@ def test_a_new_branch_forgets_what_was_acknowledged_of_the_one_before():
 
 
 def test_a_voter_that_has_no_vote_any_more():
-    acknowledgements = Acknowledgements(3)
+    acknowledgements = Acknowledgements(2)
     acknowledgements.acknowledged(A, U, 5, LOG)
     acknowledgements.acknowledged(B, U, 5, LOG)
     assert acknowledgements.quorum_seq(5, LOG) == 5
@@ -63,7 +63,7 @@ said = st.tuples(st.sampled_from([A, B, C, D]), st.sampled_from([U, V]), st.inte
 
 @given(st.lists(said, max_size=30), st.integers(0, 20), st.sampled_from([2, 3]), st.sampled_from([LOG, LATER]))
 def test_against_counting_who_holds_each_seq(all_said, durable_seq, majority, log):
-    acknowledgements = Acknowledgements(majority)
+    acknowledgements = Acknowledgements(majority - 1)
     valid = []
     for voter, branch, seq in all_said:
         counts = acknowledgements.acknowledged(voter, branch, seq, log)

@@ -11,7 +11,7 @@ A, B, C = b"a", b"b", b"c"
 
 def made(majority=2):
     asked = []
-    return Confirmations(majority, asked.append), asked
+    return Confirmations(majority - 1, asked.append), asked
 
 
 def test_a_node_without_voters_beside_it_knows():

@@ -8,7 +8,7 @@ acknowledged once a majority of the leader's record holds it. `Lost` is raised i
 import random
 from dataclasses import dataclass, field, replace
 
-from tailrace_server.replication.voters import Stored, Voters, next_step, why_no_step, why_not_yet
+from tailrace_server.replication.voters import Stored, Voters, Waiting, next_step, why_no_step, why_not_yet
 
 NOTHING = Voters()
 
@@ -24,7 +24,7 @@ class Rules:
     refuses_earlier_records: bool = True
     changes_one_seat: bool = True
     waits_until_stored: bool = True
-    waits_until_settled: bool = True
+    waits_until_ready: bool = True
     counts_voters_only: bool = True
 
 
@@ -33,7 +33,7 @@ BUGS = {
     "a candidate with an earlier record gets promises": replace(Rules(), refuses_earlier_records=False),
     "a disk is exchanged in one step": replace(Rules(), changes_one_seat=False),
     "the next step does not wait until a majority has stored the last": replace(Rules(), waits_until_stored=False),
-    "the next step does not wait for the rows of the voter that left": replace(Rules(), waits_until_settled=False),
+    "a seat is given to a directory that lacks rows of the one that left": replace(Rules(), waits_until_ready=False),
     "every directory counts": replace(Rules(), counts_voters_only=False),
 }
 
@@ -48,8 +48,7 @@ class Directory:
     rows: tuple = ()
     leads: int = 0
     acked: dict = field(default_factory=dict)  # the rows that others have acknowledged, in the present term
-    began: int = 0  # the rows with which it began to lead: a directory that has them has caught up
-    settled: int = 0  # the rows that a majority has to have before the next step
+    ready: dict = field(default_factory=dict)  # by directory: (term, epoch) as of which it has all rows of the leader
 
     def learn(self, voters):
         """Stores a later record."""
@@ -106,15 +105,15 @@ class Model:
                 continue
             if self.rules.refuses_earlier_records and other.voters.is_later(own.voters):
                 continue
-            other.promise(term)
             other.learn(own.voters)
-            promised.append(other)
+            if other.voters.has(other.id) or not self.rules.counts_voters_only:
+                other.promise(term)
+                promised.append(other)
         voters = [each for each in promised if own.voters.has(each.id) or not self.rules.counts_voters_only]
         if len(voters) < own.voters.majority:
             return
         best = max(voters, key=lambda each: (each.rows[-1][0] if each.rows else 0, len(each.rows)))
-        own.rows, own.leads, own.acked = (*best.rows, (term, 0)), term, {}
-        own.began = own.settled = len(own.rows)
+        own.rows, own.leads, own.acked, own.ready = (*best.rows, (term, 0)), term, {}, {}
         own.voters = own.voters.led_in(term)
         self.elections += 1
         if best.rows[: len(self.acknowledged)] != self.acknowledged:
@@ -134,14 +133,27 @@ class Model:
         """Lets a directory copy the rows of a leader, or some of them, and acknowledge them."""
         for own in self.leaders():
             other = self.random.choice(self.running)
-            if other is own or other.promised > own.leads:
+            if other is own or (other.promised > own.leads and not self.takes_back(other, own)):
                 continue
-            other.promise(own.leads)
-            if self.random.random() < 0.7:
-                other.learn(own.voters)
-            other.rows = own.rows
-            own.acked[other.id] = len(own.rows)
-            self._acknowledge(own)
+            self.copy(own, other, learns=other.promised > own.leads or self.random.random() < 0.7)
+
+    def copy(self, own, other, *, learns=True):
+        """Lets ``other`` follow the leader ``own``, and acknowledge all rows of it."""
+        other.promised, other.leads = own.leads, 0
+        if learns:
+            other.learn(own.voters)
+        other.rows = own.rows
+        own.acked[other.id] = len(own.rows)
+        own.ready[other.id] = (own.voters.term, own.voters.epoch)
+        self._acknowledge(own)
+
+    def _stored(self, own):
+        others = {each.id: Stored(each.promised, each.voters) for each in self.running if each is not own}
+        return Stored(own.promised, own.voters), others
+
+    def takes_back(self, other, leader):
+        """Whether a directory without a seat may follow a leader of a lower term than it has promised."""
+        return not leader.voters.has(other.id) and not other.voters.is_later(leader.voters)
 
     def _holding(self, own):
         counted = own.voters.ids if self.rules.counts_voters_only else own.acked.keys() | own.voters.ids
@@ -181,28 +193,24 @@ class Model:
     def change(self):
         """Lets a leader change a voter, if one waits."""
         for own in self.leaders():
-            complete = {id for id, seq in own.acked.items() if seq >= own.began}
-            waiting = {seat: each.id for seat, each in enumerate(self.running) if each.id in complete}
-            others = {each.id: Stored(each.promised, each.voters) for each in self.running if each is not own}
-            stored = Stored(own.promised, own.voters)
-            is_settled = self._holding(own) >= own.settled
-            why = why_not_yet(
-                own.id,
-                own.leads,
-                stored,
-                others,
-                is_settled=is_settled or not self.rules.waits_until_settled,
-                is_forced=is_settled and not self.rules.waits_until_stored,
-            )
-            after = None if why else next_step(own.voters, waiting)
+            present = (own.voters.term, own.voters.epoch)
+            waiting = {
+                seat: Waiting(each.id, *(own.ready[each.id] if self.rules.waits_until_ready else present))
+                for seat, each in enumerate(self.running)
+                if each.id in own.ready
+            }
+            is_forced = not self.rules.waits_until_stored
+            if why_not_yet(own.id, own.leads, *self._stored(own), is_forced=is_forced):
+                continue
+            after = next_step(own.voters, waiting)
             if after is None:
                 continue
             if not self.rules.changes_one_seat:
                 seat = next(seat for seat, id in enumerate(after.seats) if id != own.voters.seats[seat])
-                after = own.voters.with_seat(seat, waiting[seat])
+                after = own.voters.with_seat(seat, waiting[seat].placement_id)
             else:
                 assert not why_no_step(own.voters, after)
-            own.voters, own.settled = after, len(own.rows)
+            own.voters = after
             self.changes += 1
             assert len(after.seats) == len(self.running)
 
