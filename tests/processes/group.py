@@ -129,6 +129,13 @@ class Group:
         for proxy in self._links_of(node):
             proxy.cut()
 
+    def cut(self, one: NodeProcess, other: NodeProcess) -> None:
+        """Cuts the links between two nodes, both ways. Others reach both."""
+        self.is_torn = True
+        for ends, proxy in self._proxies.items():
+            if set(ends) == {one.port, other.port}:
+                proxy.cut()
+
     def freeze(self, node: NodeProcess) -> None:
         """Freezes every link of a node to the others, so that no side is told."""
         self.is_torn = True
