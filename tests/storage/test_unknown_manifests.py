@@ -6,6 +6,8 @@ import random
 import pytest
 from tests.memory_disk import MemoryDisk
 
+from tailrace_server.upkeep.received_chain import prepare_to_receive
+
 from .branching import FEED_ID, Follower, History
 
 
@@ -26,16 +28,16 @@ async def follower(history):
     return follower
 
 
-def fail_behind_the_rename(disk, times=1):
-    """The next manifests of the feed get their name, and the fsync of the directory fails."""
-    named, left = False, times
+def fail_behind_the_rename(disk, *, forever=False):
+    """The next manifest of the feed gets its name, and the fsync of the directory fails; then perhaps all writes do."""
+    named = failed = False
 
     def before(name, path):
-        nonlocal named, left
+        nonlocal named, failed
         if FEED_ID.hex() not in path:
             return
-        if named and left and name == "sync_directory":
-            named, left = False, left - 1
+        if (named and not failed and name == "sync_directory") or (failed and forever and name == "create"):
+            failed = True
             raise OSError(errno.EIO, "a bad disk", path)
         named |= name == "rename" and "MANIFEST" in path
 
@@ -58,6 +60,30 @@ async def test_a_run_that_could_not_be_installed_hides_no_rows_of_the_next_leade
     await follower.agree()
     while follower.partition.high_seq < history.seq:
         follower.take()
+    await follower.commit()
+    follower.check()
+    follower.disk.kill()
+    follower.open()
+    follower.check()
+    follower.check_acknowledged()
+
+
+async def test_a_rollback_behind_copied_segments_that_could_not_be_installed_is_known_to_the_start(follower, history):
+    """Both have raised the count of rollbacks by one, so the start could not tell them apart."""
+    base = history.ends[-2]
+    for _ in range(4):
+        history.write(2)
+    await follower.agree()
+    await prepare_to_receive(follower.node.storage, follower.partition)
+    fail_behind_the_rename(follower.disk, forever=True)
+    with pytest.raises(OSError, match="a bad disk"):
+        await follower.copy()
+    assert follower.node.storage.installer.is_unsure(follower.partition)
+    follower.disk.before = None
+    history.fork(base)
+    history.write(1)
+    await follower.agree()
+    follower.take()
     await follower.commit()
     follower.check()
     follower.disk.kill()

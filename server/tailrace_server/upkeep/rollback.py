@@ -95,6 +95,8 @@ async def roll_back(
     is its only writer. Raises NoSpace, OSError: the partition is unchanged, or it is rolled back and this is to be
     called again; NotDurable, UnknownFeed.
     """
+    # A manifest that was not installed has the same count of rollbacks as this one: a start could not tell them apart.
+    await storage.installer.settle(partition)
     with divided_at(partition, seq):
         return await _roll_back(storage, partition, seq, log_left, on_shortfall)
 
