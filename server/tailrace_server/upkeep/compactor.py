@@ -247,8 +247,13 @@ class Compactor:
             bytes_max=retention.nbytes,
             old_seq=0 if retention.age_us is None else self._old_seq(partition, retention.age_us),
         )
-        if found is not None:
-            await self._installer.drop_oldest(partition, found.segments, rollbacks)
+        if found is None:
+            return
+        count = found.segments
+        if partition.pushes.by_segments:  # a follower comes to the last seq by the newest segment only
+            count = min(count, len(partition.chain.segments) - 1)
+        if count:
+            await self._installer.drop_oldest(partition, count, rollbacks)
 
     async def compact(self, partition: Partition, info: FeedInfo) -> bool:
         """Compacts the segments that the policy chooses. Returns False if there are none.

@@ -128,6 +128,19 @@ async def test_a_clock_that_is_behind_hides_nothing(engine):
     assert begin(engine, engine.partition(), since_us - 1_000_000) == StreamStart.at(2, 2)
 
 
+async def test_the_newest_segment_of_a_pushed_history_stays(engine):
+    """A follower that joins comes to the last seq by it; without it that one would never get its vote."""
+    engine.create(**KINDS["history"], replication="segment")
+    for _ in range(3):
+        await write(engine)
+    await pass_time(engine, 10 * DAY, DAY)
+    [newest] = engine.partition().chain.segments
+    assert (newest.identity.after_seq, newest.identity.last_seq) == (engine.partition().trim_seq, 6)
+    await write(engine)
+    await pass_time(engine, DAY, DAY)
+    assert engine.partition().trim_seq == 6
+
+
 def begin(engine, partition, since_us):
     found = find_start(partition, since_us)
     assert isinstance(found, StreamStart), "its segments are on one side of the time each"
