@@ -3,6 +3,7 @@
 cut      every connection is reset, and so is each new one
 freeze   nothing passes and nothing is closed: both sides hear nothing
 heal     bytes that a freeze has held pass, and new connections get through
+forget   the present connections hear nothing any more, for ever, and are not closed; new ones pass
 
 `BadNetwork` is such a link in a thread of its own, for tests without async.
 """
@@ -73,6 +74,11 @@ class Proxy:
         self._is_cut = False
         self._thawed.set()
 
+    def forget(self) -> None:
+        """Lets nothing pass on the present connections, as a router that has forgotten them."""
+        for pair in self._open:
+            pair.is_forgotten = True
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relays until it is cancelled, and resets the connections that are left."""
         listeners = await trio.open_tcp_listeners(0, host=HOST)
@@ -123,6 +129,8 @@ class Proxy:
         try:
             while data := await source.receive_some(RECEIVE_BYTES):
                 await self._thawed.wait()
+                if pair.is_forgotten:
+                    continue
                 await sink.send_all(data[:budget] if self.cutting else data)
                 budget = max(budget - len(data), 0)
                 if self.cutting and not budget:
@@ -141,6 +149,7 @@ class _Pair:
     def __init__(self, client: trio.SocketStream) -> None:
         self.client = client
         self.server: trio.SocketStream | None = None
+        self.is_forgotten = False
         self.scope = trio.CancelScope()
 
     def reset(self) -> None:

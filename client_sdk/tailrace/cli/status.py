@@ -160,6 +160,13 @@ def _cluster_store(store: dict[str, Any]) -> list[Text]:
     lines = [f"{state}{': ' if store['why'] else ''}{store['why']}"]
     if store["state"] != "connected":
         lines.append(f"goes on: {store['goes_on']}; waits: {store['waits']}")
+        if store.get("to_do"):  # an older node tells none
+            lines.append(f"to do: {store['to_do']}")
+    last = store.get("last_trouble")
+    if last is not None:
+        why = f": {last['why']}" if last["why"] else ""
+        ago, lasted = show_seconds(last["ago_s"]), show_seconds(last["lasted_s"])
+        lines.append(f"the cluster store was {last['state']} until {ago} ago, for {lasted}{why}")
     if store["case"] != "voter":
         lines.append(f"members: {store['step']}")
     return [Text(printable(line)) for line in lines]

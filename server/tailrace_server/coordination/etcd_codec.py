@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import enum
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailrace_server.coordination.coordinator import Entry, Put, StoreDamaged, Unchanged
@@ -37,6 +37,16 @@ class Watched(NamedTuple):
     changes: tuple[Change, ...]
     ended: str
     compacted: bool
+
+
+class Newest(NamedTuple):
+    """The number of the keys in a range, and the revision of their last change; 0 without keys.
+
+    A deletion lowers the number, and any other change raises the revision. So equal ones are of the same keys.
+    """
+
+    keys: int
+    revision: int
 
 
 class Fault(enum.Enum):
@@ -69,6 +79,21 @@ def encode(text: str | bytes) -> str:
 def prefix_range(prefix: str) -> dict[str, str]:
     """Returns the range of the keys that begin with ``prefix``, which is not empty and ends with an ASCII character."""
     return {"key": encode(prefix), "range_end": encode(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
+
+
+def newest_range(range: dict[str, str]) -> dict[str, Any]:
+    """Returns the question for the `Newest` of a range."""
+    return {**range, "limit": "1", "keys_only": True, "sort_target": "MOD", "sort_order": "DESCEND"}
+
+
+def newest_in(value: dict[str, Any]) -> Newest:
+    """Returns the answer to ``newest_range``. Raises StoreDamaged."""
+    return Newest(number(value, "count"), newest_of(entries_of(value)).revision)
+
+
+def newest_of(entries: Mapping[str, Entry]) -> Newest:
+    """Returns the `Newest` of these keys."""
+    return Newest(len(entries), max((entry.revision for entry in entries.values()), default=0))
 
 
 def txn_body(comparisons: Sequence[Unchanged], puts: Sequence[Put]) -> dict[str, Any]:

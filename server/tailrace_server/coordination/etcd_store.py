@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import trio
@@ -19,9 +20,14 @@ from tailrace_server.coordination.coordinator import (
     View,
 )
 from tailrace_server.coordination.etcd_codec import (
+    Newest,
+    Watched,
     encode,
     entries_of,
     header_of,
+    newest_in,
+    newest_of,
+    newest_range,
     number,
     prefix_range,
     txn_body,
@@ -31,10 +37,15 @@ from tailrace_server.coordination.etcd_gateway import EtcdGateway, Lines
 from tailrace_server.coordination.store_state import StoreEvent, StoreHealth
 from tailrace_server.coordination.store_url import StoreUrl
 
+log = logging.getLogger("tailrace.server")
+
 # The keys that one watch may have.
 KEYS_MAX = 10_000
-# The seconds of silence after which a watch reads all keys again: a middleman may have dropped the connection.
-SILENCE_S = 30.0
+# The seconds of silence after which a watch asks whether it has missed a change: a middleman may have dropped the
+# connection without a word. Half of a lease, so that a node that is gone is not taken for one that is there for long.
+PING_S = 2.0
+# The seconds that a change which the question finds has to come by the watch.
+LATE_S = 0.5
 # The first and the longest pause between two tries.
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 2.0
@@ -99,7 +110,9 @@ class EtcdLease:
             await trio.sleep(max(0.0, min(pause, self.ends - trio.current_time())))
             asked = trio.current_time()
             if asked >= self.ends:
-                return f"it was not renewed for {self.ttl_s} s"
+                why = f"it was not renewed for {self.ttl_s} s"
+                self._gateway.health.note(StoreEvent.LEASE_ENDED, f"this node's lease has ended: {why}")
+                return why
             if self._gateway.restores != self._restores:
                 return "etcd was restored"
             try:
@@ -158,13 +171,17 @@ class EtcdWatch:
                 else:
                     await self._receive(self._lines)
                 pause = _PAUSE_S
-            except (StoreError, trio.TooSlowError) as error:
+            except _Missed as error:
+                log.warning("the cluster store: %s", error)
+                self._gateway.health.note(StoreEvent.WATCH_LOST, "")
+                await self.aclose()
+                continue
+            except StoreError as error:
                 await self.aclose()
                 if isinstance(error, StoreUnreachable):
                     self._gateway.prefer_another()
-                if not isinstance(error, trio.TooSlowError):
-                    await trio.sleep(pause)
-                    pause = min(2 * pause, _PAUSE_S_MAX)
+                await trio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_S_MAX)
                 continue
             if self._view is None or self._view.entries != self._entries:
                 self._view = View(dict(self._entries), self._revision)
@@ -181,9 +198,8 @@ class EtcdWatch:
         self._gateway.health.note(StoreEvent.READ, "")
 
     async def _receive(self, lines: Lines) -> None:
-        """Waits for a message, and applies it. Raises StoreError, and TooSlowError after a silence."""
-        with trio.fail_after(SILENCE_S):
-            message = watched_of(await lines.next())
+        """Waits for a message, and applies it. Raises StoreError, also if the watch has missed a change."""
+        message = await self._message(lines)
         if message.compacted:
             self._gateway.health.note(StoreEvent.COMPACTED, "etcd compacted changes before this node had read them")
         if message.ended:
@@ -194,3 +210,49 @@ class EtcdWatch:
                 if entry.value is not None:
                     self._entries[key] = entry
         self._revision = max(self._revision, message.header.revision)
+
+    async def _message(self, lines: Lines) -> Watched:
+        """Returns the next message. Asks etcd beside the wait whether there is something that has not come."""
+        failure: StoreError | None = None
+        message: Watched | None = None
+
+        async def ping(scope: trio.CancelScope) -> None:
+            nonlocal failure
+            try:
+                await self._miss_nothing()
+            except StoreError as error:
+                failure = error  # raised below, outside of the nursery, which would make a group of it
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ping, nursery.cancel_scope)
+            try:
+                message = watched_of(await lines.next())
+            except StoreError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if message is not None:
+            return message
+        assert failure is not None, "the wait has ended"
+        raise failure
+
+    async def _miss_nothing(self) -> None:
+        """Asks again and again whether the keys are those that the watch has told. Raises StoreError if they are not.
+
+        A cancelled read of the stream would end it, so this runs beside one.
+        """
+        held = newest_of(self._entries)
+        while True:
+            await trio.sleep(PING_S)
+            if await self._newest() == held:
+                continue
+            await trio.sleep(LATE_S)
+            if await self._newest() != held:
+                raise _Missed("the watch is silent, and keys have changed: its connection was lost on the way")
+
+    async def _newest(self) -> Newest:
+        return newest_in(await self._gateway.ask("kv/range", newest_range(self._range)))
+
+
+class _Missed(StoreError):
+    """The watch did not tell of a change."""

@@ -46,6 +46,8 @@ class StoreEvent(enum.Enum):
     REGISTERED = "registered"
     COMPACTED = "compacted"
     READ = "read"
+    WATCH_LOST = "watch lost"
+    """Changes did not come, since a connection was lost on the way. The node reads all keys again, at once."""
 
 
 _S, _E = StoreState, StoreEvent
@@ -82,26 +84,50 @@ def transition(state: StoreState, event: StoreEvent) -> StoreState:
 
 
 class Effect(NamedTuple):
-    """For people: what goes on in a state, and what waits for its end."""
+    """For people: what goes on in a state, what waits for its end, and what an operator does; "nothing" for neither."""
 
     goes_on: str
     waits: str
+    to_do: str
 
 
-_ROWS_GO_ON = "writes, reads, the leader and its followers"
+_ROWS_GO_ON = "writes, reads, failover, the leader and its followers"
 _KNOWN = "; a node that starts again uses the members and addresses that it knew last"
 _CHANGES = "the founding of the set, changed addresses of members, and who is alive by etcd"
+_NOTHING = "nothing: the node goes on by itself"
 EFFECTS = {
-    _S.CONNECTING: Effect(_ROWS_GO_ON + _KNOWN, _CHANGES),
-    _S.CONNECTED: Effect("everything", "nothing"),
-    _S.SLOW: Effect("everything", "nothing, but changes take longer; below a third of the lease a node may lose it"),
-    _S.UNREACHABLE: Effect(_ROWS_GO_ON + _KNOWN, _CHANGES),
-    _S.REFUSED: Effect(_ROWS_GO_ON + _KNOWN, _CHANGES),
-    _S.READ_ONLY: Effect(_ROWS_GO_ON + "; etcd is read", _CHANGES),
-    _S.RESTORED: Effect(_ROWS_GO_ON, "changes, until this node has compared its members and registered again"),
-    _S.LEASE_LOST: Effect(_ROWS_GO_ON, "who is alive by etcd, until this node has registered again"),
-    _S.COMPACTED: Effect("everything", "changes, until this node has read all keys again"),
+    _S.CONNECTING: Effect(_ROWS_GO_ON + _KNOWN, _CHANGES, "if it stays, check that etcd runs at the endpoints named"),
+    _S.CONNECTED: Effect("everything", "nothing", "nothing"),
+    _S.SLOW: Effect(
+        "everything",
+        "nothing, but changes take longer, and a node whose lease is not renewed in time registers again",
+        "if it stays, give etcd a faster disk or less load; rows do not wait for it",
+    ),
+    _S.UNREACHABLE: Effect(_ROWS_GO_ON + _KNOWN, _CHANGES, "start etcd again, or mend the network to it"),
+    _S.REFUSED: Effect(
+        _ROWS_GO_ON + _KNOWN, _CHANGES, "mend user, password file, permission or certificate; restart for a certificate"
+    ),
+    _S.READ_ONLY: Effect(
+        _ROWS_GO_ON + "; etcd is read", _CHANGES, "compact and defragment etcd, and disarm its alarm (etcdctl alarm)"
+    ),
+    _S.RESTORED: Effect(
+        _ROWS_GO_ON, "changes, until this node has compared its members and registered again", _NOTHING
+    ),
+    _S.LEASE_LOST: Effect(_ROWS_GO_ON, "who is alive by etcd, until this node has registered again", _NOTHING),
+    _S.COMPACTED: Effect("everything", "changes, until this node has read all keys again", _NOTHING),
 }
+
+
+class Trouble(NamedTuple):
+    """A bad state that has ended: its reason, and when it began and ended (monotonic, in seconds).
+
+    Some last for less than a second, and status would hardly ever show them otherwise.
+    """
+
+    state: StoreState
+    why: str
+    began: float
+    ended: float
 
 
 class StoreHealth:
@@ -123,7 +149,10 @@ class StoreHealth:
         self.endpoint = ""
         self.answer_s = 0.0
         self.since = monotonic()
-        self.counts = dict.fromkeys((_E.NO_ANSWER, _E.REFUSED, _E.WENT_BACK, _E.LEASE_ENDED, _E.COMPACTED), 0)
+        self.last_trouble: Trouble | None = None
+        self.counts = dict.fromkeys(
+            (_E.NO_ANSWER, _E.REFUSED, _E.WENT_BACK, _E.LEASE_ENDED, _E.COMPACTED, _E.WATCH_LOST), 0
+        )
 
     def answered(self, endpoint: str, seconds: float) -> None:
         """Notes an answer of ``endpoint`` after so many seconds."""
@@ -139,20 +168,32 @@ class StoreHealth:
             self.counts[event] += 1
         before, self.state = self.state, transition(self.state, event)
         if self.state is not before:
-            self.since, self.why = self._monotonic(), why
+            now = self._monotonic()
+            if before not in (_S.CONNECTING, _S.CONNECTED):
+                self.last_trouble = Trouble(before, self.why, self.since, now)
+            self.since, self.why = now, why
             self._log(f"the cluster store is {self.state.value}{f': {why}' if why else ''}")
         elif why and _ALWAYS.get(event) is self.state:
             self.why = why
 
     def to_json(self) -> dict[str, Any]:
         """Returns the part of the status about the state."""
-        effect = EFFECTS[self.state]
+        effect, now, last = EFFECTS[self.state], self._monotonic(), self.last_trouble
         return {
             "state": self.state.value,
             "why": self.why,
-            "since_s": self._monotonic() - self.since,
+            "since_s": now - self.since,
             "goes_on": effect.goes_on,
             "waits": effect.waits,
+            "to_do": effect.to_do,
+            "last_trouble": None
+            if last is None
+            else {
+                "state": last.state.value,
+                "why": last.why,
+                "lasted_s": last.ended - last.began,
+                "ago_s": now - last.ended,
+            },
             "endpoint": self.endpoint,
             "answer_s": self.answer_s,
             "counts": {event.value: count for event, count in self.counts.items()},

@@ -152,11 +152,19 @@ def test_a_cluster_store_says_what_goes_on_and_what_waits(call):
         "why": "refused",
         "goes_on": "writes",
         "waits": "moves",
+        "to_do": "start etcd",
+        "last_trouble": {"state": "lease_lost", "why": "revoked", "lasted_s": 0.4, "ago_s": 75.0},
         "case": "spare",
         "step": "no",
     }
     details["cluster_store"] = store | bad
-    for line in (": unreachable for 3 s: refused\n", "goes on: writes; waits: moves\n", "members: no\n"):
+    for line in (
+        ": unreachable for 3 s: refused\n",
+        "goes on: writes; waits: moves\n",
+        "to do: start etcd\n",
+        "was lease_lost until 1 min 15 s ago, for 0 s: revoked\n",
+        "members: no\n",
+    ):
         assert line in rendered(details)
 
 

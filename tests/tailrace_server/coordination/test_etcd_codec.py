@@ -18,6 +18,8 @@ from tailrace_server.coordination.etcd_codec import (
     entries_of,
     fault_of,
     header_of,
+    newest_in,
+    newest_of,
     parse,
     prefix_range,
     txn_body,
@@ -51,6 +53,12 @@ def test_entries_come_with_their_revisions():
     assert entries_of({"kvs": [kv("a", b"\xff"), kv("b", b"")]}) == {"a": Entry(b"\xff", 5, 3), "b": Entry(b"", 5, 3)}
     assert entries_of({}) == {}
     assert header_of({"header": HEADER}) == Header(12345678901234567890, 7)
+
+
+def test_the_newest_change_of_keys_is_the_same_by_an_answer_and_by_the_keys():
+    keys = [kv("a", b"1", changed=9), kv("b", b"2", changed=4)]
+    assert newest_in({"kvs": keys[:1], "count": "2"}) == newest_of(entries_of({"kvs": keys})) == (2, 9)
+    assert newest_in({}) == newest_of({}) == (0, 0)
 
 
 def test_messages_of_a_watch():

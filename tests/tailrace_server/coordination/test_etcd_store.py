@@ -11,6 +11,7 @@ import subprocess
 import pytest
 import trio
 from tests.processes.ports import free_port
+from tests.processes.proxy import open_proxy
 from tests.tailrace_server.coordination.conftest import etcd_store
 
 from tailrace_server.coordination import etcd_gateway
@@ -162,6 +163,7 @@ async def test_a_lease_that_is_not_renewed_in_time_counts_as_ended_here(start_et
         etcd.signal(signal.SIGSTOP)
         begun = trio.current_time()
         assert await lease.keep() == "it was not renewed for 2 s"
+        assert store.health.counts[StoreEvent.LEASE_ENDED] == 1
         assert trio.current_time() - begun >= 1.5
         assert trio.current_time() >= lease.ends
 
@@ -183,6 +185,49 @@ async def test_a_watch_whose_place_was_compacted_reads_all_keys_again(start_etcd
             await store.txn([], [Put(KEY, b"5")])
             assert (await watch.next()).entries[KEY].value == b"5"
         assert store.health.state is StoreState.CONNECTED
+
+
+@pytest.mark.parametrize("change", ["put", "delete", "both"])
+async def test_a_watch_whose_connection_was_lost_on_the_way_finds_what_it_missed(start_etcd, change):
+    etcd = start_etcd().wait()
+    async with open_proxy(("127.0.0.1", etcd.port)) as proxy, etcd_store(f"etcd://127.0.0.1:{proxy.port}") as store:
+        await store.txn([], [Put(KEY, b"1"), Put("/test/b", b"1")])
+        async with store.watch("/test/") as watch:
+            assert set((await watch.next()).entries) == {KEY, "/test/b"}
+            proxy.forget()
+            if change != "put":
+                etcd.ask("kv/deleterange", {"key": encode("/test/b")})
+            if change != "delete":
+                etcd.ask("kv/put", {"key": encode("/test/c"), "value": encode(b"2")})
+            expected = {"put": {KEY, "/test/b", "/test/c"}, "delete": {KEY}, "both": {KEY, "/test/c"}}[change]
+            with trio.fail_after(60):
+                assert set((await watch.next()).entries) == expected
+            await store.txn([], [Put(KEY, b"3")])
+            assert (await watch.next()).entries[KEY].value == b"3"
+
+
+async def test_a_silent_watch_without_changes_stays_open(start_etcd, monkeypatch):
+    monkeypatch.setattr(module, "PING_S", 0.05)
+    etcd = start_etcd().wait()
+    async with etcd_store(f"etcd://{etcd.endpoint}") as store, store.watch("/test/") as watch:
+        await store.txn([], [Put(KEY, b"1")])
+        await watch.next()
+        lines = watch._lines
+        asked = []
+        right = store.gateway.ask
+
+        async def ask(*arguments, **options):
+            asked.append(arguments)
+            return await right(*arguments, **options)
+
+        monkeypatch.setattr(store.gateway, "ask", ask)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.next)
+            while len(asked) < 5:  # noqa: ASYNC110 - the watch asks by itself
+                await trio.sleep(0.01)
+            await store.txn([], [Put(KEY, b"2")])
+        assert watch._lines is lines
+        assert not store.health.counts[StoreEvent.WATCH_LOST]
 
 
 async def test_an_answer_that_is_too_large_is_not_read(start_etcd):

@@ -13,9 +13,9 @@ def health(now, told):
     return StoreHealth(lambda: now[0], told.append, slow_after_s=1.0)
 
 
-def test_each_state_says_what_goes_on_and_what_waits():
+def test_each_state_says_what_goes_on_what_waits_and_what_to_do():
     assert set(EFFECTS) == set(StoreState)
-    assert all(effect.goes_on and effect.waits for effect in EFFECTS.values())
+    assert all(effect.goes_on and effect.waits and effect.to_do for effect in EFFECTS.values())
 
 
 def test_each_state_can_be_reached_and_left_for_connected():
@@ -73,3 +73,21 @@ def test_health_logs_each_change_of_state_once_and_counts_events():
     found.answered("http://a", 1.5)
     assert found.state is StoreState.SLOW
     assert "http://a answered after 1.5 s" in told[-1]
+
+
+def test_the_last_bad_state_is_told_after_its_end():
+    now, told = [10.0], []
+    found = health(now, told)
+    found.answered("http://a", 0.1)
+    assert found.to_json()["last_trouble"] is None
+    found.note(StoreEvent.LEASE_ENDED, "it was revoked")
+    now[0] = 10.5
+    found.note(StoreEvent.REGISTERED, "")
+    now[0] = 70.0
+    assert found.state is StoreState.CONNECTED
+    assert found.to_json()["last_trouble"] == {
+        "state": "lease_lost",
+        "why": "it was revoked",
+        "lasted_s": 0.5,
+        "ago_s": 59.5,
+    }

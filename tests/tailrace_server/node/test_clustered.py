@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import signal
 
 import pytest
 import trio
 from tests.processes.node import NodeProcess
 from tests.processes.ports import free_port
+from tests.processes.proxy import open_proxy
 from tests.tailrace_server.coordination.made_etcd import Etcd, require_etcd
 
 import tailrace
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.coordination.etcd_codec import entries_of, prefix_range
+from tailrace_server.coordination.etcd_codec import encode, entries_of, prefix_range
 
 pytestmark = pytest.mark.long
 
@@ -26,10 +29,10 @@ class ClusteredSet:
         self.etcd = Etcd(folder / "etcd").start().wait()
         self.nodes = []
 
-    def add(self, *options):
-        """Launches a node, and does not wait for it."""
+    def add(self, *options, endpoint=""):
+        """Launches a node, and does not wait for it. ``endpoint``: of etcd, if another one leads there."""
         name = f"n{len(self.nodes)}"
-        options = ["--cluster-store", f"etcd://{self.etcd.endpoint}", "--cluster", "demo", *options]
+        options = ["--cluster-store", f"etcd://{endpoint or self.etcd.endpoint}", "--cluster", "demo", *options]
         node = NodeProcess(self.folder / name, options=options, log_path=self.folder / f"{name}.log", log_level="info")
         self.nodes.append(node)
         node.launch()
@@ -62,6 +65,15 @@ class ClusteredSet:
             found = await self.status(node)
             if condition(found):
                 return found
+            await trio.sleep(0.05)
+
+    async def leads(self):
+        """The node whose leadership etcd tells, once it does."""
+        while True:
+            told = self.values().get("groups/0/leader")
+            for node in self.nodes:
+                if told is not None and told["address"] == node.address:
+                    return node
             await trio.sleep(0.05)
 
     def stop(self):
@@ -186,3 +198,164 @@ async def test_a_leader_that_is_killed_is_gone_from_etcd_with_its_lease(clustere
     node.kill()
     await clustered.until(other, lambda found: found["leader"] != leader)
     assert clustered.values().get("groups/0/leader") != told
+
+
+def leases(clustered):
+    """The lease of each node's key, by the node's address."""
+    _, answer = clustered.etcd.ask("kv/range", prefix_range("/tailrace/demo/nodes/"))
+    return {json.loads(base64.b64decode(each["value"]))["address"]: each["lease"] for each in answer["kvs"]}
+
+
+async def test_an_etcd_that_is_restored_from_an_old_backup_gets_what_has_changed_since(clustered):
+    """The nodes find the old leader's key there, and an old address. Rows go on all the time."""
+    clustered.found()
+    await put(clustered, b"1")
+    first = await clustered.leads()
+    clustered.etcd.stop()
+    backup = clustered.folder / "backup"
+    shutil.copytree(clustered.etcd.directory, backup)
+    clustered.etcd.start().wait()
+    first.kill()
+    await put(clustered, b"2")
+    second = first
+    while second is first:
+        second = await clustered.leads()
+    keys = clustered.values()
+    for number in range(100):  # so that the backup's revision is lower, whatever the nodes put first
+        clustered.etcd.ask("kv/put", {"key": encode("/other"), "value": encode(b"%d" % number)})
+    first.port = free_port()
+    first.start()
+    others = [node for node in clustered.nodes if node is not first]
+    for node in others:
+        await clustered.until(node, lambda found: any(e["address"] == first.address for e in found["voters"]))
+
+    clustered.etcd.stop()
+    shutil.rmtree(clustered.etcd.directory)
+    shutil.copytree(backup, clustered.etcd.directory)
+    await put(clustered, b"3")
+    clustered.etcd.start().wait()
+    await put(clustered, b"4")
+    for node in clustered.nodes:
+        found = await clustered.until(
+            node,
+            lambda found: (
+                (found["state"], found["case"]) == ("connected", "voter")
+                and found["leader"] == {"address": second.address, "term": keys["groups/0/leader"]["term"]}
+                and all(each["registered"] for each in found["voters"])
+                and any(each["address"] == first.address for each in found["voters"])
+            ),
+        )
+        assert found["counts"]["went back"] == 1
+        assert found["last_trouble"]["state"] == "restored"
+        assert "went back from" in found["last_trouble"]["why"]
+    again = clustered.values()
+    for key in ("format", "groups/0/voters", "groups/0/leader"):
+        assert again[key] == keys[key]
+    await put(clustered, b"5")
+
+
+async def test_leases_that_an_operator_revokes_are_replaced_and_rows_go_on(clustered):
+    clustered.found()
+    await put(clustered, b"1")
+    leader, before = await clustered.leads(), leases(clustered)
+    term = clustered.values()["groups/0/leader"]["term"]
+    for lease in before.values():
+        assert clustered.etcd.ask("lease/revoke", {"ID": lease})[0] == 200
+    await put(clustered, b"2")
+    for node in clustered.nodes:
+        found = await clustered.until(
+            node, lambda found: found["state"] == "connected" and found["counts"]["lease ended"]
+        )
+        assert found["last_trouble"]["state"] == "lease_lost"
+        assert found["last_trouble"]["why"] == "etcd ended this node's lease early"
+    await until(lambda: len(clustered.values()) == 6)
+    assert await clustered.leads() is leader
+    assert clustered.values()["groups/0/leader"]["term"] == term
+    assert not set(leases(clustered).values()) & set(before.values())
+
+
+async def test_a_node_whose_clock_jumps_beyond_its_lease_registers_again(clustered):
+    """A paused machine: its clock has gone on meanwhile, and etcd has ended the lease."""
+    clustered.found()
+    await put(clustered, b"1")
+    leader = await clustered.leads()
+    node = next(node for node in clustered.nodes if node is not leader)
+    node.pause()
+    await until(lambda: node.address not in leases(clustered))
+    await put(clustered, b"2")
+    node.proceed()
+    found = await clustered.until(
+        node, lambda found: found["state"] == "connected" and found["counts"]["lease ended"] and found["leader"]
+    )
+    assert found["last_trouble"]["state"] in ("lease_lost", "slow", "unreachable")
+    await until(lambda: node.address in leases(clustered))
+    await put(clustered, b"3")
+
+
+async def test_an_etcd_whose_answers_are_slow_is_told_and_holds_up_no_row(clustered):
+    clustered.found()
+    await put(clustered, b"1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slow_down, clustered.etcd)
+        for node in clustered.nodes:
+            found = await clustered.until(node, lambda found: found["state"] == "slow")
+            assert "answered after" in found["why"]
+            assert found["goes_on"] == "everything"
+            await put(clustered, b"2")
+        nursery.cancel_scope.cancel()
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: found["state"] == "connected")
+    await until(lambda: len(leases(clustered)) == 3)
+
+
+async def slow_down(etcd):
+    """Answers come after 1.3 s, most of the time."""
+    try:
+        while True:
+            etcd.signal(signal.SIGSTOP)
+            await trio.sleep(1.3)
+            etcd.signal(signal.SIGCONT)
+            await trio.sleep(0.2)
+    finally:
+        etcd.signal(signal.SIGCONT)
+
+
+async def test_an_etcd_that_hangs_is_named_and_rows_and_failover_go_on(clustered):
+    clustered.found()
+    await put(clustered, b"1")
+    leader = await clustered.leads()
+    [node, other] = [node for node in clustered.nodes if node is not leader]
+    clustered.etcd.signal(signal.SIGSTOP)
+    found = await clustered.until(node, lambda found: found["state"] == "unreachable")
+    assert "did not answer within 2 s" in found["why"]
+    assert found["to_do"].startswith("start etcd again")
+    leader.kill()
+    await put(clustered, b"2")
+    clustered.etcd.signal(signal.SIGCONT)
+    for each in (node, other):
+        await clustered.until(each, lambda found: found["state"] == "connected")
+    leader.start()
+    await until(lambda: len(leases(clustered)) == 3)
+
+
+async def test_a_watch_that_is_cut_off_finds_what_it_has_missed(clustered):
+    async with open_proxy(("127.0.0.1", clustered.etcd.port)) as proxy:
+        node = clustered.add(endpoint=f"127.0.0.1:{proxy.port}")
+        clustered.add()
+        clustered.add()
+        for each in clustered.nodes:
+            await trio.to_thread.run_sync(each.require_ready)
+        await put(clustered, b"1")
+        leader = await clustered.leads()
+        moved = next(each for each in clustered.nodes[1:] if each is not leader)
+        await clustered.until(node, lambda found: all(each["registered"] for each in found["voters"]))
+        moved.stop()
+        await clustered.until(node, lambda found: not all(each["registered"] for each in found["voters"]))
+        proxy.forget()
+        moved.port = free_port()
+        await trio.to_thread.run_sync(moved.start)
+        found = await clustered.until(
+            node, lambda found: any(each["address"] == moved.address for each in found["voters"])
+        )
+        assert found["counts"]["watch lost"] or found["counts"]["no answer"]
+        await put(clustered, b"2")
