@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -77,7 +78,10 @@ class Etcd:
                 return error.code, json.loads(error.read() or b"{}")
 
     def signal(self, number):
+        """Sends a signal; SIGSTOP returns once the process is stopped, which takes a while on a busy machine."""
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitpid(self._process.pid, os.WUNTRACED)
 
     def stop(self):
         if self._process is not None:
