@@ -10,18 +10,18 @@ from io import FileIO
 from tailrace.errors import BadCopy, IncompleteCopy
 from tailrace.segment.errors import UnknownSegmentVersion
 
-# What the open of a socket, and of a link to itself, ends with.
-_IRREGULAR = (errno.ENXIO, errno.ELOOP)
+# What the open of a socket, of a pipe, of a link to itself and of a directory may end with.
+_IRREGULAR = (errno.ENXIO, errno.ELOOP, errno.EISDIR)
 
 
-def open_regular(path: str) -> FileIO:
-    """Opens a file for reading. A pipe in its place would wait for its other end, for ever.
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """Opens a file, and returns its descriptor. A pipe in its place would wait for its other end, for ever.
 
     Raises BadCopy if it is no regular file; OSError.
     """
     fd = -1
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
         if error.errno not in _IRREGULAR:
             raise
@@ -29,7 +29,7 @@ def open_regular(path: str) -> FileIO:
         if fd >= 0:
             os.close(fd)
         raise BadCopy(f"{path} is no regular file: move it away, or fetch into another directory", path=path)
-    return FileIO(fd)
+    return fd
 
 
 class CopyFile:
@@ -43,7 +43,7 @@ class CopyFile:
         self.path = path
         self._command = command
         try:
-            self._file = open_regular(path)
+            self._file = FileIO(open_regular(path))
         except FileNotFoundError:
             raise IncompleteCopy(
                 f"{path} is missing: if a fetch has replaced it, open the copy again; otherwise run {command} again",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import io
 import os
 from typing import NamedTuple
 
@@ -51,7 +50,10 @@ class CopyDirectory:
         """
         self.path = path
         self._pid = os.getpid()
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadCopy(f"{path} is no directory, or below a file: name another one", path=path) from None
         _sync_directory(os.path.dirname(os.path.abspath(path)))
         names = set(os.listdir(path)) - {LOCK_NAME, FEED_NAME + TEMPORARY_SUFFIX}
         if names and FEED_NAME not in names:
@@ -148,7 +150,7 @@ class CopyDirectory:
 
 def _read(path: str) -> bytes:
     """Returns the content of a file. ValueError if it is too long, BadCopy if it is no regular file, OSError."""
-    with io.BufferedReader(open_regular(path)) as file:
+    with open(open_regular(path), "rb") as file:
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
@@ -165,9 +167,12 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replaces a file as a whole: after a crash the old one or the new one is there. Durable when this returns."""
+    """Replaces a file as a whole: after a crash the old one or the new one is there. Durable when this returns.
+
+    Raises BadCopy if there is something else in the place of the temporary file; OSError.
+    """
     try:
-        with open(path + TEMPORARY_SUFFIX, "wb") as file:
+        with open(open_regular(path + TEMPORARY_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -419,6 +419,6 @@ def _chosen(partitions: Iterable[int] | None, info: FeedInfo) -> tuple[int, ...]
     chosen = tuple(sorted({count("partitions", partition) for partition in partitions}))
     if not chosen:
         raise ValueError("partitions is empty: name one at least, or leave it out for all")
-    if not all(0 <= partition < info.partitions for partition in chosen):
-        raise ValueError(f"feed {info.name!r} has the partitions 0 to {info.partitions - 1}, not {list(chosen)}")
+    if chosen[-1] >= info.partitions:
+        raise ValueError(f"feed {info.name!r} has the partitions 0 to {info.partitions - 1}, not {chosen[-1]}")
     return chosen

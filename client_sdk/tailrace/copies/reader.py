@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -298,7 +297,7 @@ def _not_a_copy(path: str) -> BadCopy:
 def _read(path: str, decode: Callable[[bytes], T], missing: Callable[[str], BadCopy], remedy: str) -> T:
     """Reads and decodes a file. Raises the error of ``missing``, BadCopy with ``remedy`` for other content, OSError."""
     try:
-        with io.BufferedReader(open_regular(path)) as file:
+        with open(open_regular(path), "rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise missing(path) from None

@@ -27,7 +27,9 @@ def test_some_partitions(call, made_feed, tmp_path):
     assert b": 1 partitions, " in call("fetch", made_feed, tmp_path / "copy", "--partitions", "1").out
     done = call("fetch", made_feed, tmp_path / "copy", "--partitions", "1-2")
     assert done.code == 2
-    assert "has the partitions 0 to 1" in done.err
+    assert "has the partitions 0 to 1, not 2" in done.err
+    done = call("fetch", made_feed, tmp_path / "copy", "--partitions", "0-99999")
+    assert (done.code, len(done.err) < 200) == (2, True), "the partitions are not listed"
 
 
 def test_wrong_directories_and_feeds(call, made_feed, tmp_path):
@@ -35,6 +37,8 @@ def test_wrong_directories_and_feeds(call, made_feed, tmp_path):
     done = call("fetch", made_feed, tmp_path)
     assert (done.code, done.out) == (1, b"")
     assert done.err == f"tailrace: {tmp_path} is no copy of a feed, and not empty: name another directory\n"
+    done = call("fetch", made_feed, tmp_path / "thesis.txt")
+    assert done.err == f"tailrace: {tmp_path / 'thesis.txt'} is no directory, or below a file: name another one\n"
     assert call("fetch", "no-such-feed", tmp_path / "copy").code == 1
     done = call("fetch", made_feed, "")
     assert (done.code, done.err) == (2, "tailrace: directory is '': name the directory of the copy\n")

@@ -110,6 +110,24 @@ def test_a_pipe_in_the_place_of_a_file_is_named(directory, path, name):
         read(feed_copy() if name == "FEED.json" else 0)
 
 
+@pytest.mark.parametrize("name", ["FEED.json.new", "0/CHECKPOINT.json.new"])
+def test_a_pipe_in_the_place_of_a_temporary_file_is_named(directory, path, name):
+    """A fetch would wait for its other end."""
+    directory.open_partition(FEED, 0)
+    os.mkfifo(Path(path, name))
+    begin = partial(directory.begin, feed_copy(fetched=(1,)))
+    write = begin if name.startswith("FEED") else partial(directory.install, FEED, PartitionCopy(0, 0, 0, LOG, ()))
+    with pytest.raises(BadCopy, match=f"{name} is no regular file"):
+        write()
+
+
+@pytest.mark.parametrize("name", ["a file", "a file/below"])
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path, name):
+    (tmp_path / "a file").touch()
+    with pytest.raises(BadCopy, match=f"{name} is no directory, or below a file: name another one"):
+        CopyDirectory(str(tmp_path / name))
+
+
 def test_only_files_of_segments_are_removed(directory, path):
     directory.open_partition(FEED, 0)
     for name in ("notes.txt", "0a" * 16 + ".seg", "0b" * 16 + ".seg.new"):
