@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import math
 
+# The times in a row, without a question in between, that a node that was held up begins the time-out anew. Otherwise a
+# node that is always held up would never notice that the leader is gone, and would keep others from leading.
+EXCUSES_MAX = 3
+
 
 class LeaderWatch:
     """A follower's knowledge of one leader at a time. Only its own methods change its fields."""
@@ -17,6 +21,7 @@ class LeaderWatch:
         """Has heard no leader."""
         self._heard_at = -math.inf
         self._silent_from = math.inf  # the time from which on silence counts
+        self._excuses = 0  # since the last question
 
     def begin(self, now: float, grace_s: float) -> None:
         """Begins to listen to another leader, which has just answered.
@@ -24,14 +29,21 @@ class LeaderWatch:
         Its first question may take ``grace_s`` longer than others, since streams have to open before it. ``math.inf``:
         the leader need not ask at all, as one that fails over by hand.
         """
-        self._heard_at, self._silent_from = now, now + grace_s
+        self._heard_at, self._silent_from, self._excuses = now, now + grace_s, 0
 
     def heard(self, now: float) -> None:
         """Notes a question of the leader."""
         self._heard_at = self._silent_from = now
+        self._excuses = 0
 
     def excuse(self, now: float) -> None:
-        """Begins the time-out anew: this node itself was held up, and may have missed what came."""
+        """Begins the time-out anew: this node itself was held up, and may have missed what came.
+
+        Does nothing after EXCUSES_MAX times without a question.
+        """
+        if self._excuses >= EXCUSES_MAX:
+            return
+        self._excuses += 1
         self._heard_at, self._silent_from = max(self._heard_at, now), max(self._silent_from, now)
 
     def end(self) -> None:

@@ -127,9 +127,9 @@ class Succession:
             self._note(FailoverEvent.DISK_WELL)
         elif self._leadership.role is Role.LEADER:
             self._watch_majority(now)
-        elif since_s > _HELD_UP_INTERVALS * self._config.heartbeat_s:
-            self._leadership.watch.excuse(now)
         else:
+            if since_s > _HELD_UP_INTERVALS * self._config.heartbeat_s:
+                self._leadership.watch.excuse(now)
             self._watch_leader(now)
 
     def _watch_leader(self, now: float) -> None:

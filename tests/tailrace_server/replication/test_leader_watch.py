@@ -48,6 +48,18 @@ def test_a_node_that_was_held_up_itself_waits_once_more(watch):
     assert watch.silent_s(50.5) == 0.5
 
 
+def test_a_node_that_is_always_held_up_notices_that_the_leader_is_gone(watch):
+    """It would not stop following, and would refuse each candidate, because it hears the leader."""
+    watch.heard(11.0)
+    for number in range(10):
+        watch.excuse(20.0 + 2.0 * number)
+    assert watch.silent_s(38.0) == 14.0
+    assert not watch.hears(38.0, 1.5)
+    watch.heard(39.0)
+    watch.excuse(45.0)
+    assert watch.hears(46.0, 1.5)
+
+
 def test_a_connection_that_broke_ends_the_hearing(watch):
     watch.heard(11.0)
     watch.end()

@@ -181,3 +181,13 @@ async def test_a_candidate_whose_disk_hangs_is_not_waited_for(nodes, monkeypatch
     assert answer["promised"]
     await until(lambda: first.leads or third.leads)
     assert not second.leads
+
+
+async def test_a_member_that_is_always_held_up_stops_following_a_silent_leader(nodes, monkeypatch):
+    follower = next(node for node in nodes if not node.leads)
+    await until(lambda: follower.member.following is not None)
+    following, now = follower.member.following, follower.node.services.clock.monotonic()
+    monkeypatch.setattr(follower.member.leadership.watch, "heard", lambda _: None)
+    for number in range(8):
+        follower.member.successor._tick(now + 10.0 * (number + 1))
+    await following.ended.wait()
