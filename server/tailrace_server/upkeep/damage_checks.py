@@ -68,7 +68,8 @@ class DamageChecks:
 
     def forget(self, partition: Partition) -> None:
         """Checks no segment of a partition of a feed that was dropped: its files are to be removed."""
-        self._is_over = self._reading is not None and _is_of(self._reading, partition)
+        if self._reading is not None and _is_of(self._reading, partition):
+            self._is_over = True
         for segment in [segment for segment in self._waiting if _is_of(segment, partition)]:
             self._waiting.remove(segment)
             self._pins.unpin(segment)
