@@ -22,8 +22,9 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tailrace.copies.layout import FEED_NAME as COPY_NAME
 from tailrace_server.directory.identity import FILE_NAME as NODE_NAME
-from tailrace_server.directory.identity import Incomplete
+from tailrace_server.directory.identity import BadDirectory, Incomplete
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.journal.format import FILE_HEADER_BYTES, file_name, file_number
@@ -42,7 +43,16 @@ LIST_GONE = "the journal's first record, which is of _feeds, could go only becau
 
 
 def check_is_new(disk: Disk, data: str) -> None:
-    """Raises Incomplete if a directory without NODE holds anything that only a node could have written."""
+    """Checks that a node may begin in a directory without NODE.
+
+    Raises Incomplete if it holds anything that only a node could have written, and BadDirectory if it is the copy of a
+    feed: an empty node there would look like one that has lost the feed.
+    """
+    if disk.exists(os.path.join(data, COPY_NAME)):
+        raise BadDirectory(
+            f"{data} is a copy of a feed, which `tailrace fetch` has made, and no data directory: name another one; "
+            "tailrace.SegmentReader reads the copy"
+        )
     path = os.path.join(data, NODE_NAME)
     if disk.exists(os.path.join(data, CLEAN_NAME)):
         raise Incomplete(path, f"there is {CLEAN_NAME}, which a node wrote when it stopped")

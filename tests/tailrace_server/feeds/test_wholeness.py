@@ -6,12 +6,14 @@ import contextlib
 import random
 
 import pytest
+from tests.memory_disk import MemoryDisk
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 from tests.tailrace_server.offline.damage import check_repaired, contents_of, files_of, lose, repaired
 
 from tailrace.model.failover import FailoverLog
-from tailrace_server.directory.identity import Incomplete
+from tailrace_server.directory.identity import BadDirectory, Incomplete
 from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
+from tailrace_server.host.disk import write_atomically
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import RollbackRecord
 from tailrace_server.journal.format import FILE_HEADER_BYTES
@@ -71,6 +73,19 @@ def check_refused(made, disk, name):
         "no seq of a branch comes twice"
     )
     return outcome
+
+
+def test_the_copy_of_a_feed_is_not_taken_for_a_new_directory():
+    made = MadeDirectory()
+    disk = MemoryDisk()
+    disk.make_directory(DATA)
+    write_atomically(disk, f"{DATA}/FEED.json", b"{}")
+    before = contents_of(disk)
+    with pytest.raises(BadDirectory, match=r"is a copy of a feed, .* and no data directory: name another one"):
+        made.start_on(disk)
+    assert contents_of(disk) == before
+    disk.remove(f"{DATA}/FEED.json")
+    made.start_on(disk)
 
 
 @pytest.mark.parametrize("how", ["clean", "killed"])
