@@ -1,10 +1,12 @@
 """Keeps the blocks of large tasks in files, in a folder of the driver that tasks on the same machine see.
 
-    driver   makes the folder ───────────── reads the files if stages were lost ── removes it after the batch
-    tasks        is it here? a file for each stage
+    restage_dir/tailrace-restage-UID/   of all drivers of this user
+        machine                         random: a task whose folder has another one is on another machine
+        QUERY-BATCH/                    made by the first task that needs it, removed after the publish
+            ....blocks                  one for each stage
 
-A cluster's executors see the folder only if it is on a file system that all of them mount. The files need no fsync:
-they are for the loss of a node, and a loss of this machine ends the query anyway.
+Spark makes the sink of a micro-batch several times, in processes of its own. So only names lead from a task to the
+commit. The files need no fsync: they are for the loss of a node, and a loss of this machine ends the query anyway.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import shutil
+import stat
 import struct
 import tempfile
 import time
@@ -26,7 +30,8 @@ from tailrace.block import Block
 log = logging.getLogger("tailrace.spark")
 
 PREFIX = "tailrace-restage-"
-# A driver that was killed leaves its folder. A later one removes it at this age: no micro-batch takes as long.
+MACHINE = "machine"
+# A driver that was killed leaves files. A later one removes them at this age: no micro-batch takes as long.
 STALE_SECONDS = 86_400.0
 # Tasks leave this much of the disk free for others, and look at it again after so many bytes.
 FREE_BYTES_MIN = 1024 * 1024 * 1024
@@ -110,43 +115,65 @@ class KeptFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class KeptFolder:
-    """The folder of one micro-batch or job. ``path`` "": there is none."""
+    """The folder for the copies of all drivers of this user. ``path`` "": there is none."""
 
     path: str = ""
+    machine: str = ""
 
     @classmethod
-    def make(cls, parent: str) -> KeptFolder:
-        """Makes a folder in ``parent``, or none if that fails; "": in the folder for temporary files.
+    def find(cls, parent: str) -> KeptFolder:
+        """Returns the folder in ``parent``, which is made if it is not there; "": in the folder for temporary files.
 
-        Removes those that drivers of this user have left there a day ago.
+        Returns none, with a warning in the log, if that fails.
         """
-        parent = parent or tempfile.gettempdir()
+        path = os.path.join(parent or tempfile.gettempdir(), f"{PREFIX}{os.getuid()}")
         try:
-            _remove_stale(parent)
-            return cls(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise PermissionError(errno.EPERM, "it is no folder of this user", path)
+            return cls(path, _read_machine(path) or _make_machine(path))
         except OSError as error:
             log.warning("tailrace: large tasks keep no copy of their rows, in case the leader is lost: %s", error)
             return cls()
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this process sees the folder."""
-        return bool(self.path) and os.path.isdir(self.path)
+    def folder_of(self, batch: str) -> str | None:
+        """Makes the folder of a batch. Returns None if this process is on another machine. Raises OSError."""
+        if not self.path or _read_machine(self.path) != self.machine:
+            return None
+        path = os.path.join(self.path, batch)
+        os.makedirs(path, exist_ok=True)
+        return path
 
-    def remove(self) -> None:
-        """Removes the folder with its files."""
-        if self.path:
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _remove_stale(parent: str) -> None:
-    """Removes old folders of this user. Raises OSError if ``parent`` cannot be read."""
-    before = time.time() - STALE_SECONDS
-    with os.scandir(parent) as entries:
-        for entry in entries:
-            if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
-                continue
-            with contextlib.suppress(OSError):  # another driver may remove it now
-                found = entry.stat(follow_symlinks=False)
-                if found.st_uid == os.getuid() and found.st_mtime < before:
+    def remove_up_to(self, query: str, number: int) -> None:
+        """Removes the files of a query's micro-batch and of its earlier ones, and those that drivers left a day ago."""
+        if not self.path:
+            return
+        before = time.time() - STALE_SECONDS
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                name, _, batch = entry.name.rpartition("-")
+                is_done = name == query and batch.isdigit() and int(batch) <= number
+                if entry.is_dir(follow_symlinks=False) and (is_done or entry.stat().st_mtime < before):
                     shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _read_machine(path: str) -> str:
+    """Returns the content of the file ``machine``; "" if there is none."""
+    with contextlib.suppress(OSError), open(os.path.join(path, MACHINE)) as file:
+        return file.read()
+    return ""
+
+
+def _make_machine(path: str) -> str:
+    """Makes the file ``machine`` in one step, unless another driver makes it first. Returns its content. OSError."""
+    number, own = tempfile.mkstemp(dir=path)
+    with os.fdopen(number, "w") as file:
+        file.write(secrets.token_hex(16))
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(own, os.path.join(path, MACHINE))
+    finally:
+        os.unlink(own)
+    return _read_machine(path)

@@ -70,14 +70,19 @@ TaskStages: TypeAlias = tuple[TaskStage, ...]
 
 
 def stage_blocks(
-    feed: Feed, blocks: Iterable[RoutedBlock], restage_bytes: int = 0, folder: KeptFolder | None = None
+    feed: Feed,
+    blocks: Iterable[RoutedBlock],
+    restage_bytes: int = 0,
+    folder: KeptFolder | None = None,
+    batch: str = "",
 ) -> TaskStages:
     """Stages blocks under fresh ids. When it returns they are on the node's disk, and not yet visible.
 
-    Keeps the blocks, too: ``restage_bytes`` of them in memory, and more in ``folder``, if it is here. Raises
-    UnknownStage if the node has lost a stage meanwhile whose blocks were not kept, TooLarge, Unreachable, ...
+    Keeps the blocks, too: ``restage_bytes`` of them in memory. More are kept in ``folder`` under the name ``batch``, if
+    it is on this machine. Raises UnknownStage if the node has lost a stage meanwhile whose blocks were not kept,
+    TooLarge, Unreachable, ...
     """
-    with Keeper(restage_bytes, folder or KeptFolder()) as keeper:
+    with Keeper(restage_bytes, folder or KeptFolder(), batch) as keeper:
         try:
             shares = tuple(_staged(feed, blocks, keeper))
         except UnknownStage as error:

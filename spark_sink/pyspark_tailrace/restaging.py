@@ -44,12 +44,14 @@ class Keeper:
 
     Args:
         bytes_max: The most bytes to keep in memory.
-        folder: The folder for the stages above that. If it is not here, a task with more keeps nothing.
+        folder: The folder for the stages above that. If it is on another machine, a task with more keeps nothing.
+        batch: The name of the micro-batch or job in this folder.
     """
 
-    def __init__(self, bytes_max: int, folder: KeptFolder) -> None:
+    def __init__(self, bytes_max: int, folder: KeptFolder, batch: str = "") -> None:
         self._bytes_left = bytes_max
         self._folder = folder
+        self._batch = batch
         self._blocks: list[tuple[Block, int]] = []
         self._file: KeptFileWriter | None = None
         self.is_full = False
@@ -68,15 +70,17 @@ class Keeper:
         self._bytes_left -= block.nbytes
         if self._bytes_left >= 0:
             self._blocks.append((block, digest))
-        elif self._folder.is_here:
-            self._add_to_file(block, digest)
         else:
-            self._drop()
+            self._add_to_file(block, digest)
 
     def _add_to_file(self, block: Block, digest: int) -> None:
         try:
             if self._file is None:
-                self._file = KeptFileWriter(self._folder.path)
+                path = self._folder.folder_of(self._batch)
+                if path is None:
+                    self._drop()
+                    return
+                self._file = KeptFileWriter(path)
                 for kept in self._blocks:
                     self._file.add(*kept)
                 self._blocks.clear()

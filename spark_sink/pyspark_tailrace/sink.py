@@ -85,14 +85,15 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._kept = _kept_folder(options)  # Spark makes a sink for each micro-batch, in the driver
+        self._kept = _kept_folder(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages a task's rows, or writes them; returns once the node has them on disk."""
         if self._options.delivery != EXACTLY_ONCE:
             return write_batches(self._options, iterator)
         query_id, batch = _micro_batch()
-        return StagedMessage(_task(), query_id, batch, stage_batches(self._options, iterator, self._kept))
+        shares = stage_batches(self._options, iterator, self._kept, f"{query_id}-{batch}")
+        return StagedMessage(_task(), query_id, batch, shares)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes the stages of these tasks, once, even if it is called again for this batch.
@@ -104,7 +105,6 @@ class StreamSink(DataSourceStreamArrowWriter):
         _make_feed_if_empty(self._options, messages)
         staged = [message for message in messages if isinstance(message, StagedMessage)]
         if not staged:
-            self._kept.remove()
             return
         queries = {message.query_id for message in staged}
         if len(queries) != 1 or any(message.batch != batchId for message in staged):
@@ -115,15 +115,16 @@ class StreamSink(DataSourceStreamArrowWriter):
         _warn_of_repeat(
             publish_batch(self._options, sink, batch, origin, [message.stages for message in staged]), sink, batch
         )
-        self._kept.remove()
+        self._kept.remove_up_to(query_id, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes the copies of blocks, since the next start stages the batch anew.
+        """Removes the copies of blocks, since the next start stages the batch anew. Its commit removes what is left.
 
         Spark also calls it after a commit whose answer was lost, so the batch may be published. The node removes
         unpublished stages by itself.
         """
-        self._kept.remove()
+        for query_id in {message.query_id for message in messages if isinstance(message, StagedMessage)}:
+            self._kept.remove_up_to(query_id, batchId)
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -132,14 +133,15 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         # Made in the driver, so that tasks and the commit have the same id.
-        self._job_id = JOB_PREFIX + uuid.uuid4().hex
+        self._job = uuid.uuid4().hex
+        self._job_id = JOB_PREFIX + self._job
         self._kept = _kept_folder(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stages a task's rows, or writes them; returns once the node has them on disk."""
         if self._options.delivery != EXACTLY_ONCE:
             return write_batches(self._options, iterator)
-        return StagedMessage(_task(), "", -1, stage_batches(self._options, iterator, self._kept))
+        return StagedMessage(_task(), "", -1, stage_batches(self._options, iterator, self._kept, f"{self._job}-0"))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes the stages of the tasks, once. Warns in the log if partitions had a numbered batch already."""
@@ -152,17 +154,17 @@ class BatchSink(DataSourceArrowWriter):
             _warn_of_repeat(told, options.sink_id, options.batch_id)
         else:
             publish_job(options, self._job_id, stages)
-        self._kept.remove()
+        self._kept.remove_up_to(self._job, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Removes the copies of blocks. The node removes unpublished stages by itself."""
-        self._kept.remove()
+        self._kept.remove_up_to(self._job, 0)
 
 
 def _kept_folder(options: SinkOptions) -> KeptFolder:
-    """Makes the folder for the copies of large tasks, unless nothing is kept."""
+    """Returns the folder for the copies of large tasks; none if nothing is kept. For the driver."""
     is_kept = options.delivery == EXACTLY_ONCE and options.restage_bytes > 0
-    return KeptFolder.make(options.restage_dir) if is_kept else KeptFolder()
+    return KeptFolder.find(options.restage_dir) if is_kept else KeptFolder()
 
 
 def _make_feed_if_empty(options: SinkOptions, messages: Iterable[WriterCommitMessage | None]) -> None:
@@ -301,7 +303,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Wr
 
 
 def stage_batches(
-    options: SinkOptions, batches: Iterator[pa.RecordBatch], folder: KeptFolder | None = None
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], folder: KeptFolder | None = None, name: str = ""
 ) -> TaskStages:
     """Stages the rows of a task; see ``write_batches`` for the errors. Raises UnknownStage if a stage was lost."""
     first, rest = _first(options, batches)
@@ -309,7 +311,7 @@ def stage_batches(
         return ()
     with cached_feed(options) as feed:
         blocks = _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest))
-        return stage_blocks(feed, blocks, options.restage_bytes, folder)
+        return stage_blocks(feed, blocks, options.restage_bytes, folder, name)
 
 
 def _first(

@@ -1,6 +1,8 @@
 """A set of three nodes whose leader dies or freezes at a point that a test orders; for tests without async.
 
 order ──> the leader comes to the point, SIGKILL ──> another one is promoted ──> the dead one starts again, and follows
+
+With ``failover="auto"`` another one leads by itself.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ POLL_S = 0.05
 class DyingSet:
     """Three nodes over ``folder``, all of them started. ``deaths.py`` names the points."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, failover="manual"):
         self._order = folder / "order"
         planted = f"from tests.processes.deaths import Deaths\nDeaths({str(self._order)!r})\n"
-        self._group = Group(folder, 3, Orders(planted=planted))
+        self._group = Group(folder, 3, Orders(planted=planted), failover=failover)
         self.nodes, self.url = self._group.nodes, self._group.url
         trio.run(self._group.start, self.nodes)
 
@@ -39,6 +41,10 @@ class DyingSet:
         """Orders the leader to die at ``point``."""
         assert not self._order.exists(), "no node has died of the last order"
         self._order.write_text(point)
+
+    def kill_leader(self):
+        """Kills the leader at this moment."""
+        self.leader().kill()
 
     def replace_dead(self):
         """Waits until the leader has died of the order, or is frozen, and promotes another node."""

@@ -43,7 +43,7 @@ def rows(begin, end, value=b"v"):
 
 def stage(options, *batches, folder=None):
     """What the driver gets of a task."""
-    return pickle.loads(pickle.dumps(stage_batches(options, iter(batches), folder)))
+    return pickle.loads(pickle.dumps(stage_batches(options, iter(batches), folder, "query-0")))
 
 
 def test_only_the_attempts_that_count_are_published(options, history):
@@ -237,12 +237,12 @@ def test_lost_stages_are_made_again_from_what_the_tasks_kept(
 ):
     """In their order, with several stages of a task as well, from memory and files; it is still the same batch."""
     monkeypatch.setattr(publishing, "STAGE_PARTITION_BYTES", 1 if is_large else 1 << 24)
-    options, folder = dataclasses.replace(options, restage_bytes=restage_bytes), KeptFolder.make(str(tmp_path))
+    options, folder = dataclasses.replace(options, restage_bytes=restage_bytes), KeptFolder.find(str(tmp_path))
     tasks = [
         stage(options, rows(0, 60, b"1"), rows(0, 60, b"2"), folder=folder),
         stage(options, rows(60, 90), rows(90, 99), folder=folder),
     ]
-    assert bool(os.listdir(folder.path)) == (restage_bytes < 1_000_000)
+    assert bool(list(tmp_path.glob("*/query-0/*"))) == (restage_bytes < 1_000_000)
     publish_batch(options, "query", 0, "query", [without_stages(task) for task in tasks])
     assert "batch 0 of 'query' is staged again" in caplog.text
     expected = {b"%d" % n: [b"1", b"2"] if n < 60 else [b"v"] for n in range(99)}
@@ -262,10 +262,10 @@ def test_a_lost_stage_of_a_task_that_kept_nothing_ends_the_publish(options, hist
 
 
 def test_a_lost_stage_whose_file_is_lost_too_ends_the_publish(options, history, tmp_path, caplog):
-    folder = KeptFolder.make(str(tmp_path))
+    folder = KeptFolder.find(str(tmp_path))
     task = stage(dataclasses.replace(options, restage_bytes=1), rows(0, 50), folder=folder)
-    (name,) = os.listdir(folder.path)
-    os.truncate(tmp_path / folder.path / name, 100)
+    (path,) = tmp_path.glob("*/query-0/*")
+    os.truncate(path, 100)
     with pytest.raises(tailrace.UnknownStage, match="Start the query again"):
         publish_batch(options, "query", 0, "query", [without_stages(task)])
     assert "the copy of a stage is lost, too" in caplog.text
@@ -276,12 +276,14 @@ def test_a_lost_stage_whose_file_is_lost_too_ends_the_publish(options, history, 
 @pytest.mark.parametrize("kind", [StreamSink, BatchSink])
 def test_the_files_go_with_the_batch(options, tmp_path, monkeypatch, kind, ends):
     monkeypatch.setattr(sink, "_micro_batch", lambda: ("query", 0))
-    made = kind(dataclasses.replace(options, restage_bytes=1, restage_dir=str(tmp_path)))
-    task = pickle.loads(pickle.dumps(made))
-    messages = [task.write(iter([rows(0, 50)])), None]
-    assert len(list(tmp_path.glob("*/*.blocks"))) == 1
-    getattr(pickle.loads(pickle.dumps(made)), ends)(messages, *((0,) if kind is StreamSink else ()))
-    assert list(tmp_path.iterdir()) == []
+    """Spark makes the sink of a stream once for the tasks, and once for the commit."""
+    options = dataclasses.replace(options, restage_bytes=1, restage_dir=str(tmp_path))
+    made = kind(options)
+    messages = [pickle.loads(pickle.dumps(made)).write(iter([rows(0, 50)])), None]
+    assert len(list(tmp_path.glob("*/*/*.blocks"))) == 1
+    driver = StreamSink(options) if kind is StreamSink else pickle.loads(pickle.dumps(made))
+    getattr(driver, ends)(messages, *((0,) if kind is StreamSink else ()))
+    assert list(tmp_path.glob("*/*/*")) == []
 
 
 @pytest.mark.parametrize("more", [{"restage_bytes": 0}, {"delivery": "at_least_once"}])
@@ -307,7 +309,7 @@ def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(
         with pytest.raises(tailrace.UnknownStage, match=r"another node leads.*Start the query again"):
             stage(options, rows(0, 50))
         return
-    folder = KeptFolder.make(str(tmp_path))
+    folder = KeptFolder.find(str(tmp_path))
     publish_batch(options, "query", 0, "query", [stage(options, rows(0, 50), folder=folder)])
     assert history() == {b"%d" % n: [b"v"] for n in range(50)}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.blocks_of_rows import block_of
 
 from pyspark_tailrace import kept_files
-from pyspark_tailrace.kept_files import PREFIX, STALE_SECONDS, KeptFile, KeptFileWriter, KeptFolder
+from pyspark_tailrace.kept_files import MACHINE, STALE_SECONDS, KeptFile, KeptFileWriter, KeptFolder
 from pyspark_tailrace.restaging import Keeper, KeptStage
 from tailrace.block import Block
 
@@ -46,9 +46,9 @@ def test_a_task_without_a_folder_keeps_all_of_its_blocks_or_none(stages, bytes_m
 
 @given(stages=STAGES, bytes_max=st.integers(0, 4_000))
 def test_a_task_with_a_folder_keeps_all_of_its_blocks(tmp_path_factory, stages, bytes_max):
-    folder = KeptFolder.make(str(tmp_path_factory.getbasetemp()))
+    folder = KeptFolder.find(str(tmp_path_factory.getbasetemp()))
     kept, taken = [], 0
-    with Keeper(bytes_max, folder) as keeper:
+    with Keeper(bytes_max, folder, "query-7") as keeper:
         for blocks in stages:
             keeper.next_stage()
             for digest, block in enumerate(blocks):
@@ -61,16 +61,16 @@ def test_a_task_with_a_folder_keeps_all_of_its_blocks(tmp_path_factory, stages, 
     in_memory = sum(len(block.data) for of_stage in kept if not isinstance(of_stage, KeptFile) for block in of_stage)
     assert in_memory <= bytes_max
     assert (in_memory < taken) == any(isinstance(of_stage, KeptFile) for of_stage in kept)
-    folder.remove()
-    assert not folder.is_here
+    folder.remove_up_to("query", 7)
+    assert os.listdir(folder.path) == [MACHINE]
 
 
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_disk_that_is_nearly_full_keeps_nothing(tmp_path, monkeypatch, caplog, after):
     """It is looked at before the first block of a file, and again after some bytes."""
     monkeypatch.setattr(kept_files, "LOOK_BYTES", 1)
-    folder = KeptFolder.make(str(tmp_path))
-    with Keeper(0, folder) as keeper:
+    folder = KeptFolder.find(str(tmp_path))
+    with Keeper(0, folder, "query-7") as keeper:
         for number in range(4):
             if number == after:
                 monkeypatch.setattr(kept_files, "FREE_BYTES_MIN", 1 << 62)
@@ -79,7 +79,7 @@ def test_a_disk_that_is_nearly_full_keeps_nothing(tmp_path, monkeypatch, caplog,
     assert len(caplog.messages) == 1
     assert "keeps no copy of its rows" in caplog.text
     assert "have to stay so" in caplog.text
-    assert os.listdir(folder.path) == []
+    assert list(tmp_path.glob("*/*/*")) == []
 
 
 @pytest.mark.parametrize("cut", [None, 0, 5, 30])
@@ -98,23 +98,46 @@ def test_a_file_that_is_gone_or_cut_is_an_error(tmp_path, cut):
         list(kept.read())
 
 
-def test_a_folder_that_a_killed_driver_left_goes_a_day_later(tmp_path):
-    old, new = (KeptFolder.make(str(tmp_path)) for _ in range(2))
-    (tmp_path / "other").mkdir()
+def test_a_publish_removes_the_files_of_its_query_up_to_its_batch(tmp_path):
+    """And what killed drivers left a day ago."""
+    folder = KeptFolder.find(str(tmp_path))
+    paths = {name: folder.folder_of(name) for name in ("q-6", "q-7", "q-8", "r-7", "q-r-7", "old-9")}
     before = time.time() - STALE_SECONDS - 1
-    for path in (old.path, tmp_path / "other"):
-        os.utime(path, (before, before))
-    own = KeptFolder.make(str(tmp_path))
-    assert not old.is_here
-    assert new.is_here
-    assert sorted(os.listdir(tmp_path)) == sorted(["other", *(os.path.basename(f.path) for f in (new, own))])
-    assert os.path.basename(own.path).startswith(PREFIX)
-    assert os.stat(own.path).st_mode & 0o077 == 0, "rows are for this user alone"
+    os.utime(paths["old-9"], (before, before))
+    folder.remove_up_to("q", 7)
+    assert sorted(os.listdir(folder.path)) == sorted([MACHINE, "q-8", "r-7", "q-r-7"])
+
+
+def test_all_drivers_and_tasks_of_a_machine_share_a_folder_that_is_closed_to_others(tmp_path):
+    folder, again = (KeptFolder.find(str(tmp_path)) for _ in range(2))
+    assert folder == again
+    assert folder.machine
+    assert os.stat(folder.path).st_mode & 0o077 == 0
+    assert os.path.isdir(folder.folder_of("q-1"))
+
+
+def test_a_task_on_another_machine_keeps_nothing_in_a_folder_of_the_same_name(tmp_path):
+    folder = KeptFolder.find(str(tmp_path))
+    with open(os.path.join(folder.path, MACHINE), "w") as file:
+        file.write("another")
+    assert folder.folder_of("q-1") is None
+    with Keeper(0, folder, "q-1") as keeper:
+        keeper.add(BLOCKS[0], 7)
+        assert keeper.blocks() is None
+    assert os.listdir(folder.path) == [MACHINE]
+
+
+def test_a_folder_of_another_kind_is_not_used(tmp_path, caplog):
+    name = os.path.basename(KeptFolder.find(str(tmp_path)).path)
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / name).symlink_to(tmp_path)
+    assert KeptFolder.find(str(tmp_path / "aside")) == KeptFolder()
+    assert "no folder of this user" in caplog.text
 
 
 def test_without_a_folder_a_task_goes_on(tmp_path, caplog):
-    folder = KeptFolder.make(str(tmp_path / "missing"))
+    folder = KeptFolder.find(str(tmp_path / "missing"))
     assert folder == KeptFolder()
     assert "keep no copy of their rows" in caplog.text
-    assert not folder.is_here
-    folder.remove()
+    assert folder.folder_of("q-1") is None
+    folder.remove_up_to("q", 1)
