@@ -303,6 +303,7 @@ class MemoryDisk:
         self.directories_durable = {"/"}
         self.pending: list[NameChange] = []
         self._unnamed: list[Inode] = []  # removed, and still open
+        self.flips = 0  # how many bits were changed
         self._inodes = 100
 
     # What goes wrong.
@@ -407,6 +408,7 @@ class MemoryDisk:
 
     def flip(self, path: str, bit: int) -> None:
         """Change a bit of a file, counted from its first byte's least one."""
+        self.flips += 1
         self.content(path)[bit >> 3] ^= 1 << (bit & 7)
 
     @property

@@ -16,6 +16,7 @@ from unittest import mock
 import trio
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import LOSE, READING, Crashed, MemoryDisk, failure
+from tests.processes.violation import Violation
 
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
@@ -234,6 +235,16 @@ class Machine:
             or bool(node.storage.damages)
         )
 
+    def check_undamaged(self):
+        """Checks that the node could read its segments; only a disk that has failed, or a damaged one, may prevent it.
+
+        Raises:
+            Violation: The node has found a damaged segment on a whole disk: it was written or removed by a bug.
+        """
+        node = None if self.life is None else self.life.node
+        if node is not None and node.storage.damages and not self.failures and not self.disk.flips:
+            raise Violation(f"{self.name}, whose disk is whole: {next(iter(node.storage.damages.values()))}")
+
     def _before(self, name, path):
         if self._crash_in is not None and name not in READING:
             calls, end = self._crash_in
@@ -327,6 +338,7 @@ class Machine:
                     life.is_over, life.end = True, End.STOP
             except BaseException as error:
                 self._judge(life, error)
+            self.check_undamaged()
             if life.node is not None:  # else it is unknown whether the start has taken the mark of a clean stop
                 self.may_be_clean = life.stopping.is_set()
             self.life = None

@@ -113,6 +113,8 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
             in_parts=story.in_parts,
             entries_max=story.entries_max,
             failover=story.failover,
+            way=story.way,
+            has_copies=story.has_copies,
         )
 
     def rnd(name):

@@ -206,6 +206,8 @@ class World:
             await self.plan.story.tell(self)
             faults.mend()
         await self._heal()
+        for machine in self.machines:
+            machine.check_undamaged()
         self.checks.compare()
         self.may_end.set()
         await self.checks.restart()

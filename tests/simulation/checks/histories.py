@@ -62,6 +62,7 @@ class Histories:
         self.writers = {}  # place -> (branch, seq) -> Writer; of rows that a leader was seen to write
         self.places = {}  # place -> (key, value) -> [(branch, seq)]
         self.leaderships = []
+        self.counted = {}  # (place, branch, seq) up to which a leader has counted a majority -> its machine
         self._parents = {}  # place -> branch -> (term, base, the branch before it or None)
         self._moments = itertools.count(1)
         self._watches = []  # one of each node that has come up
@@ -84,6 +85,7 @@ class Histories:
                     partition.watch(
                         Level.MEMORY, lambda partition=partition: self._appended(machine, node, partition, watch)
                     )
+                    partition.watch(Level.QUORUM, lambda partition=partition: self._counted(machine, partition))
 
         lead = node.leaderships.system.become_leader
 
@@ -114,6 +116,13 @@ class Histories:
                 self._note(machine, node, partition, one)
             self._report.appended(f"{machine} {short(partition)}", block.header.last_seq)
         watch()  # there may be feeds that were not there before
+
+    def _counted(self, machine, partition):
+        """Notes up to where a leader knows rows on the disks of a majority, itself included."""
+        place, seq = place_of(partition), min(partition.quorum_seq, partition.durable_seq)
+        if partition.state == "leader" and seq:
+            self.log_seen(place, partition.log)
+            self.counted[place, self.true_branch(place, partition.log.branch_at(seq), seq), seq] = machine
 
     def _note(self, machine, node, partition, block):
         place = place_of(partition)

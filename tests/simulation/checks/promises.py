@@ -117,6 +117,20 @@ class Promises:
                     f"{short_place(place)}/{seq} of branch {branch.hex()[:8]} was shown at {level}, and is lost, "
                     f"though {why}"
                 )
+        self._judge_counted(lineages, high_seqs)
+
+    def _judge_counted(self, lineages, high_seqs):
+        """Checks that each row that a leader has counted at a majority stands, at whatever level it was written."""
+        for (place, branch, seq), machine in self.histories.counted.items():
+            lineage = lineages.get(place)
+            if lineage is None or (seq <= high_seqs[place] and lineage.holds(branch, seq)):
+                continue
+            why = self._why_not_lost(place, "quorum", branch, seq, lineage, high_seqs[place])
+            if why:
+                raise Violation(
+                    f"{machine} had counted a majority with {short_place(place)}/{seq} of branch {branch.hex()[:8]}, "
+                    f"and it is lost, though {why}"
+                )
 
     def _standing(self, place, change, lineage, high_seq):
         """Returns the seqs of a change in the history that stands."""

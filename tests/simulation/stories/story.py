@@ -21,6 +21,8 @@ class Story:
         has_elder_feed: A feed is made before the one that all programs use, and is in a segment of the list of feeds.
         entries_max: How many entries a failover log keeps; few, so that a few restarts are more than that.
         failover: Whether the members choose another leader by themselves.
+        way: How segments pass between the nodes, one of `WAYS`; "": members stream.
+        has_copies: Programs fetch copies, in place of most others.
     """
 
     tell: Callable[..., Awaitable[None]]
@@ -30,6 +32,8 @@ class Story:
     has_elder_feed: bool = False
     entries_max: int = ENTRIES_MAX
     failover: Failover = Failover.MANUAL
+    way: str = ""
+    has_copies: bool = False
 
     @property
     def name(self):
