@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from . import copies, failing_partitions, failovers, leadership, majorities, promotion, publishing, runs, streams
+from . import (
+    copies,
+    failing_partitions,
+    failovers,
+    leadership,
+    majorities,
+    promotion,
+    publishing,
+    pushes,
+    runs,
+    streams,
+)
 
 BUGS = {
     **leadership.BUGS,
@@ -14,4 +25,5 @@ BUGS = {
     **publishing.BUGS,
     **streams.BUGS,
     **copies.BUGS,
+    **pushes.BUGS,
 }
