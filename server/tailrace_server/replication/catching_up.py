@@ -178,6 +178,7 @@ class CatchUp:
         """Receives the missing files. Raises UnknownCheckpoint, BadSegment, NoSpace, OSError; received bytes stay."""
         node, monotonic = self._node, self._node.clock.monotonic
         files = node.storage.received.of(self._partition)
+        await files.remove(kept={segment.id for segment in told.segments})  # the others take room
         begun = [(segment, files.offset(segment)) for segment in missing]
         wanted = sum(segment.nbytes - offset for segment, offset in begun)
         if wanted:

@@ -147,7 +147,8 @@ class PushedSegments:
         if storage.pins.is_leaving(offer.id):
             message = "its file was here before, and is just being removed"
             return SegmentDecline(offer.number, DeclineReason.OVERLOADED, message)
-        await storage.space.check_room(offer.nbytes, f"segment {offer.id.hex()} of the leader")
+        needed = max(offer.nbytes - storage.incoming.half_bytes(partition), 0)
+        await storage.space.check_room(needed, f"segment {offer.id.hex()} of the leader")
         if storage.incoming.are_full:
             return SegmentDecline(offer.number, DeclineReason.OVERLOADED, "too many segments are being received")
         incoming = storage.incoming.begin(partition, PushedFile(offer.id, offer.nbytes, offer.checksum))

@@ -133,6 +133,11 @@ class IncomingSegments:
         """Whether no other segment may be received now."""
         return sum(segment.is_active for segment in self._segments.values()) >= self._active_max
 
+    def half_bytes(self, partition: Partition) -> int:
+        """Returns the bytes of the half file of ``partition``: ``begin`` continues it, or removes it."""
+        segment = self._segments.get(partition)
+        return 0 if segment is None else segment.offset
+
     def begin(self, partition: Partition, pushed: PushedFile) -> IncomingSegment:
         """Returns the file to write: a half one of an earlier transfer of the same bytes, or a new one.
 

@@ -10,7 +10,7 @@ they are segments of a chain that is still coming.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import trio
 import xxhash
@@ -185,13 +185,15 @@ class PartitionFiles:
         for id in ids:
             self._segments.pop(id, None)
 
-    async def remove(self) -> None:
+    async def remove(self, kept: Container[bytes] = ()) -> None:
         """Removes all files but those that the chain has or had: `Pins` knows when a retired one may go. OSError.
 
-        A cancellation waits until they are gone.
+        Also stay those of the segments ``kept`` (ids). A cancellation waits until the others are gone.
         """
-        gone = [segment for segment in self._segments.values() if not (segment.is_whole and self._is_owned(segment))]
-        self._segments.clear()
+        left = {id: segment for id, segment in self._segments.items() if id in kept}
+        others = [segment for id, segment in self._segments.items() if id not in kept]
+        gone = [segment for segment in others if not (segment.is_whole and self._is_owned(segment))]
+        self._segments = left
 
         def remove() -> None:
             for segment in gone:

@@ -1,10 +1,11 @@
-"""Each node trims a history by the time that it was up: a follower may lack rows that its leader keeps, and pushes."""
+"""A follower that lacks rows that its leader keeps, or room: what the leader pushes comes all the same."""
 
 from types import SimpleNamespace
 
 import pytest
 from tests.tailrace_server.upkeep.test_received_chain import Pair
 
+from tailrace.errors import NoSpace
 from tailrace.wire.push_messages import DeclineReason, SegmentAccept, SegmentDecline, SegmentOffered, SegmentTransit
 from tailrace_server.chain import OfferEvent, Target, advance, next_link
 from tailrace_server.chain.offering import offered
@@ -46,15 +47,21 @@ class PushingPair(Pair):
                 _, self.target = advance(chain, self.target, self.target.number, OfferEvent.RETRY)
         return answers
 
+    def segment_of(self, link):
+        return next(s for s in self.source.chain.segments if s.identity.segment_id == link.id)
+
+    async def offer(self, link):
+        offer = self.offer_of(link, self.segment_of(link))
+        return await self.segments.offered(self.partition, offer, self.source.log)
+
     async def _send(self, link):
-        segment = next(s for s in self.source.chain.segments if s.identity.segment_id == link.id)
-        answer = await self.segments.offered(self.partition, self._offer(link, segment), self.source.log)
+        segment, answer = self.segment_of(link), await self.offer(link)
         if not isinstance(answer, SegmentAccept):
             return answer
         part = SegmentTransit(0, self.target.number, 0, memoryview(segment.read_part(0, segment.nbytes)))
         return await self.segments.got_parts(self.partition, [part], self.source.log)
 
-    def _offer(self, link, segment):
+    def offer_of(self, link, segment):
         told = {name: value for name, value in link._asdict().items() if name != "placements"}
         return SegmentOffered(
             partition=0,
@@ -96,3 +103,25 @@ async def test_the_next_segment_comes_to_a_follower_that_has_trimmed_its_own(pai
     pair.partition.check()
     pair.replica.kill()
     assert pair.replica.get(pair.replica.partition(), b"x") == [b"1"]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_the_room_of_a_half_file_counts_as_free(pair, monkeypatch, is_same):
+    """Otherwise a disk that has room for the rest only would never take it."""
+    for _ in range(2):
+        await pair.write((b"x", bytes(100_000)))
+    first = links_of(pair.source).links[3]
+    segment = pair.segment_of(first)
+    half = segment.nbytes // 2
+    assert isinstance(await pair.offer(first), SegmentAccept)
+    part = SegmentTransit(0, pair.target.number, 0, memoryview(segment.read_part(0, half)))
+    await pair.segments.got_parts(pair.partition, [part], pair.source.log)
+    pair.segments.interrupt()
+    monkeypatch.setattr(pair.replica.disk, "free_bytes", lambda _: segment.nbytes - half)
+    offered = first if is_same else first._replace(id=b"m" * 16)
+    answer = await pair.segments.offered(pair.partition, pair.offer_of(offered, segment), pair.source.log)
+    assert answer == SegmentAccept(pair.target.number, half if is_same else 0)
+    pair.segments.interrupt()
+    larger = pair.offer_of(first, segment)._replace(nbytes=segment.nbytes + 1)
+    with pytest.raises(NoSpace):
+        await pair.segments.offered(pair.partition, larger, pair.source.log)
