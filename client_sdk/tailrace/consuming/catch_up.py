@@ -93,7 +93,7 @@ class CatchUp:
         # Of this connection: the requests by id, and the checkpoints to release.
         self._asked_checkpoints: dict[int, PartitionCatchUp] = {}
         self._asked_parts: dict[int, tuple[PartitionCatchUp, FetchedRange, int]] = {}
-        self._releases: list[bytes] = []
+        self._releases: list[SegmentRelease] = []
         self._released: set[int] = set()
         self._node_id = ""
         self._lacking: set[str] = set()  # the ids of nodes that know no segments
@@ -174,7 +174,7 @@ class CatchUp:
     def _release(self, copy: PartitionCatchUp) -> None:
         """Notes the copy's checkpoint as one to release, unless it is another program's."""
         if copy.told is not None and copy.told is not self._given.get(copy.partition.id):
-            self._releases.append(copy.told.id)
+            self._releases.append(SegmentRelease(copy.told.id, copy.damaged))
 
     def _to_stream(self, copy: PartitionCatchUp, reason: str) -> None:
         """Has the stream asked for, and no segments for a while."""
@@ -196,10 +196,10 @@ class CatchUp:
     def requests(self, feed_id: bytes) -> list[bytes]:
         """Returns the frames that are due: checkpoints to release and to take, and parts of segments."""
         out = []
-        for checkpoint_id in self._releases:
+        for release in self._releases:
             id = self._streams.new_id()
             self._released.add(id)
-            out.append(encode_json(Opcode.SEGMENT_RELEASE, SegmentRelease(checkpoint_id).to_json(), id))
+            out.append(encode_json(Opcode.SEGMENT_RELEASE, release.to_json(), id))
         self._releases.clear()
         while self._queued and len(self._running) < PARTITIONS_AT_ONCE:
             out += self._begin_copy(self._queued.popitem(last=False)[1], feed_id)
@@ -300,7 +300,7 @@ class CatchUp:
         if plan.files:
             self._begin_segments(copy, told, plan)
         else:
-            self._releases.append(told.id)
+            self._releases.append(SegmentRelease(told.id))
             self._to_stream(copy, f"no segments: {plan.reason}")
 
     def _begin_segments(self, copy: PartitionCatchUp, told: PartitionCheckpoint, plan: SegmentPlan) -> None:
@@ -322,6 +322,7 @@ class CatchUp:
             try:
                 copy.took_footer(range)
             except BadSegment as error:
+                copy.note_damaged(range.segment_id)
                 self._again(copy, str(error))
 
     # Events
@@ -343,6 +344,8 @@ class CatchUp:
             try:
                 events = self._take(copy, step)
             except (BadSegment, BadBlock) as error:
+                if isinstance(step, BlockRange):
+                    copy.note_damaged(step.segment_id)
                 self._again(copy, str(error))
         self._streams.emit(events)
         if copy.is_done:

@@ -44,6 +44,7 @@ class PartitionCatchUp:
     ``told`` is the checkpoint; None until it has come. ``is_over``: the answers that are under way do not count.
     ``snapshot_last`` is the last seq of the snapshot that the program is in, and ``is_announced`` tells whether the
     program knows of it. ``held_bytes`` are those that were asked for, or have come, and were not handed out.
+    ``damaged`` are the ids of segments whose bytes were wrong.
     """
 
     def __init__(self, partition: ConsumedPartition) -> None:
@@ -53,6 +54,7 @@ class PartitionCatchUp:
         self.snapshot_last = 0
         self.is_announced = False
         self.held_bytes = 0
+        self.damaged: tuple[bytes, ...] = ()
         self._place = b"", 0
         self._stop_seq = SEQ_MAX
         self._files: collections.deque[tuple[CheckpointFile, int]] = collections.deque()
@@ -168,6 +170,10 @@ class PartitionCatchUp:
     def enter_snapshot(self, last_seq: int) -> None:
         """Notes that the program is in a snapshot up to ``last_seq``, of which it does not know yet."""
         self.snapshot_last, self.is_announced = last_seq, False
+
+    def note_damaged(self, segment_id: bytes) -> None:
+        """Notes that the bytes of a segment were wrong."""
+        self.damaged = (segment_id,)
 
     def note_announced(self) -> None:
         """Notes that the program knows of the snapshot."""

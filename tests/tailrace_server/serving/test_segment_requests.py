@@ -1,5 +1,6 @@
 """Segments over real sockets: checkpoints, parts of files, and what is refused."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,6 +18,7 @@ import tailrace
 from tailrace import Put, blocking
 from tailrace.errors import BadSegment, NotDurable, NotLeader, Overloaded, ProtocolError, UnknownCheckpoint, UnknownFeed
 from tailrace.model import Level
+from tailrace.segment.format import TRAILER_BYTES
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
@@ -339,6 +341,19 @@ async def test_a_fetch_that_gets_wrong_bytes_has_the_node_find_the_damage(feed, 
     status = running.node.status()
     assert not status["healthy"]
     assert f"the segment {segment.path} is damaged" in status["failure"]
+
+
+@pytest.mark.parametrize("place", ["footer", "block"])
+async def test_a_consumer_that_gets_wrong_bytes_has_the_node_find_the_damage(feed, rows, running, tmp_path, place):
+    """A stream does not read the footer again: the node would not have noticed."""
+    await feed.fetch(tmp_path / "before")
+    [segment] = running.node.feeds.named(feed.name).partitions[2].chain.segments
+    flip(segment.path, segment.nbytes - TRAILER_BYTES - 3 if place == "footer" else 500)
+    with contextlib.suppress(BadSegment):
+        async with feed.consume(until="now", catch_up="segments") as stream:
+            assert sum([len(event) async for event in stream if isinstance(event, tailrace.Mutations)]) == 1_600
+    await until(lambda: running.node.storage.damages)
+    assert list(running.node.storage.damages) == [segment.path]
 
 
 async def test_a_report_about_a_good_file_changes_nothing(greeted, feed_id, rows, running):
