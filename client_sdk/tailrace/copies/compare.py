@@ -82,6 +82,12 @@ def surplus_files(copy: PartitionCopy, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name not in kept and is_of_a_segment(name))
 
 
+def unused_files(copies: Iterable[PartitionCopy], names: Iterable[str]) -> list[str]:
+    """Returns the files of ``names`` that a fetch has made, and that are neither whole nor half ones of ``copies``."""
+    used = {segment.file_name for copy in copies for segment in copy.segments}
+    return sorted(name for name in names if name.removesuffix(TEMPORARY_SUFFIX) not in used and is_of_a_segment(name))
+
+
 def is_of_a_segment(name: str) -> bool:
     """Tells whether a file of this name is a segment, or the beginning of one."""
     text = name.removesuffix(TEMPORARY_SUFFIX).removesuffix(SEGMENT_SUFFIX)

@@ -15,7 +15,7 @@ import fcntl
 import os
 from typing import NamedTuple
 
-from tailrace.copies.compare import is_of_a_segment, surplus_files
+from tailrace.copies.compare import is_of_a_segment, surplus_files, unused_files
 from tailrace.copies.copy_file import open_regular
 from tailrace.copies.layout import (
     CHECKPOINT_NAME,
@@ -121,12 +121,24 @@ class CopyDirectory:
                 raise BadCopy(f"{path} is damaged: {error}; remove it to fetch the partition anew", path=path) from None
         return HeldPartition(copy, sizes)
 
-    def require_room(self, nbytes: int) -> None:
-        """Raises OSError (ENOSPC) if the file system has no room for ``nbytes`` more."""
-        status = os.statvfs(self.path)
-        free = status.f_bavail * status.f_frsize
+    def require_room(self, nbytes: int, held: PartitionCopy | None, copy: PartitionCopy) -> None:
+        """Raises OSError (ENOSPC) if the file system has no room for ``nbytes`` more.
+
+        If there is too little, files of earlier fetches go that neither ``held`` has, the installed copy, nor ``copy``.
+        """
+        if nbytes > self._free_bytes():
+            folder = self.folder(copy.partition)
+            _sync_directory(folder)  # the name of the CHECKPOINT.json that was read
+            for name in unused_files(filter(None, (held, copy)), os.listdir(folder)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, name))
+        free = self._free_bytes()
         if nbytes > free:
             raise OSError(errno.ENOSPC, f"{nbytes:,} bytes are to be fetched, and {free:,} are free", self.path)
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
 
     def install(self, feed_id: bytes, copy: PartitionCopy) -> None:
         """Makes ``copy``, whose files are all there, the copy of its partition. OSError: the old or the new one is."""

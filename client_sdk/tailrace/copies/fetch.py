@@ -278,7 +278,7 @@ class _PartitionFetch:
         while missing := missing_segments(copy, held.sizes):
             damages = self._damaged.total()
             try:
-                yield from self._receive(told.id, missing, held.sizes)
+                yield from self._receive(told.id, copy, missing, held)
             except BadSegment:
                 if self._damaged.total() == damages or max(self._damaged.values()) > 1:
                     raise
@@ -303,9 +303,11 @@ class _PartitionFetch:
             rolled_back_to,
         )
 
-    def _receive(self, checkpoint_id: bytes, missing: list[SegmentCopy], sizes: dict[str, int]) -> FetchPlan[None]:
+    def _receive(
+        self, checkpoint_id: bytes, copy: PartitionCopy, missing: list[SegmentCopy], held: HeldPartition
+    ) -> FetchPlan[None]:
         """Receives the missing files. Raises UnknownCheckpoint, BadSegment, OSError; received bytes stay."""
-        begun = {segment: sizes.get(segment.file_name + TEMPORARY_SUFFIX, 0) for segment in missing}
+        begun = {segment: held.sizes.get(segment.file_name + TEMPORARY_SUFFIX, 0) for segment in missing}
         begun = {segment: nbytes if nbytes <= segment.nbytes else 0 for segment, nbytes in begun.items()}
         wanted = sum(segment.nbytes - nbytes for segment, nbytes in begun.items())
         files = _ReceivedFiles(
@@ -315,7 +317,7 @@ class _PartitionFetch:
         before = self._bytes
         try:
             # The other partitions that are being fetched need room for their rest, too.
-            yield OnDisk(partial(self._directory.require_room, self._feed.outstanding_bytes))
+            yield OnDisk(partial(self._directory.require_room, self._feed.outstanding_bytes, held.copy, copy))
             whole = [segment for segment, nbytes in begun.items() if nbytes == segment.nbytes]
             yield OnDisk(partial(files.finish_all, whole))
             cutter = PartCutter(begun.items())

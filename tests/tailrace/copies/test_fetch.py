@@ -320,6 +320,47 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(fetcher, file_no
     fetcher.check_whole()
 
 
+def test_the_halves_of_an_older_checkpoint_make_room(fetcher, file_node, monkeypatch):
+    """And the files that the copy has stay, since it can be read at each moment."""
+    file_node.add(b"a")
+    fetcher.fetch()
+    held = fetcher.names()
+    file_node.add(os.urandom(100_000))
+    file_node.piece_bytes, parts = 1_000, file_node.parts
+
+    def break_half_way(exchange):
+        pieces = itertools.count()
+
+        def store(number, data):
+            if next(pieces) == 50:
+                raise TailraceError("the link of a test")
+            exchange.store(number, data)
+
+        parts(exchange._replace(store=store))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(file_node, "parts", break_half_way)
+        with pytest.raises(TailraceError):
+            fetcher.fetch()
+    [half] = [name for name in fetcher.names() if name.endswith(".new")]
+    file_node.compact()
+    nbytes, folder = len(file_node.files[0][0][1]), os.path.join(fetcher.path, "0")
+
+    class JustRoom:
+        f_frsize = 1
+
+        @property
+        def f_bavail(self):
+            assert set(held) <= set(os.listdir(folder))
+            halves = (name for name in os.listdir(folder) if name.endswith(".new"))
+            return nbytes - sum(os.path.getsize(os.path.join(folder, name)) for name in halves)
+
+    monkeypatch.setattr(os, "statvfs", lambda path: JustRoom())
+    assert fetcher.fetch()[0].segments == 1
+    fetcher.check_whole()
+    assert half not in fetcher.names()
+
+
 def test_partitions_that_are_fetched_together_need_room_together(tmp_path, monkeypatch):
     node = FileNode(partitions=2)
     for partition in range(2):
