@@ -10,6 +10,7 @@ from . import (
     majorities,
     promotion,
     publishing,
+    pulls,
     pushes,
     runs,
     streams,
@@ -25,5 +26,6 @@ BUGS = {
     **publishing.BUGS,
     **streams.BUGS,
     **copies.BUGS,
+    **pulls.BUGS,
     **pushes.BUGS,
 }

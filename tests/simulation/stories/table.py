@@ -7,7 +7,7 @@ that is known for its rule.
 
 from __future__ import annotations
 
-from . import failing_partitions, failovers, lasting_cuts, leaders, majorities, promotion, pushes, runs, sinks
+from . import failing_partitions, failovers, lasting_cuts, leaders, majorities, promotion, pulls, pushes, runs, sinks
 
 STORIES = {
     story.name: story
@@ -20,6 +20,7 @@ STORIES = {
         *majorities.STORIES,
         *runs.STORIES,
         *sinks.STORIES,
+        *pulls.STORIES,
         *pushes.STORIES,
     )
 }

@@ -11,6 +11,7 @@ from tests.processes.violation import Violation
 
 from tailrace import Put
 from tailrace.wire.frames import FRAME_HEADER_BYTES
+from tailrace.wire.segment_messages import SegmentFetch
 from tailrace_server.upkeep import compactor
 
 from ..checks.equal_segments import choose_all
@@ -206,6 +207,11 @@ class TransferStage(Stage):
         """Returns whether the part of a pushed file is the last one of the leader's newest segment."""
         offset = int.from_bytes(frame.body[8:16], "little")
         return offset + len(frame.data) - frame.head_bytes == self.chain(self.leader)[-1].nbytes
+
+    @staticmethod
+    def is_second_fetch(frame):
+        """Returns whether a request for a part of a file is for a later part than the first one."""
+        return SegmentFetch.decode(frame.body).offset > 0
 
     async def held(self, opcode, sender, receiver, when=None):
         """Holds up a connection from such a frame on. Returns the way of its bytes, for `release`."""
