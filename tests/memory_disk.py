@@ -577,6 +577,12 @@ class MemoryDisk:
     def real_path(self, path: str) -> str:
         return os.path.normpath(path)
 
+    def size_of(self, path: str) -> int:
+        inode = self.names_now.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return inode.content.size
+
     def changed_ns(self, path: str) -> int:
         inode = self.names_now.get(path)
         return 0 if inode is None else inode.number

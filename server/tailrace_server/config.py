@@ -97,6 +97,11 @@ class StorageConfig:
     stage_age_s: float = 86_400.0
     #: The bytes per second that compactions may read and write while writes come in. 0 is no bound.
     compaction_rate: int = 20 * 1024 * 1024
+    #: The bytes per second of segments that are compared with their checksums, so that damage is found before the node
+    #: comes to lead. 4 MiB take 0.3 % of a processor, and 100 GB seven hours. 0: none are.
+    check_rate: int = 4 * 1024 * 1024
+    #: The seconds between two such passes over all segments.
+    check_pause_s: float = 86_400.0
 
 
 class Failover(enum.StrEnum):

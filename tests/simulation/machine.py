@@ -37,6 +37,7 @@ STORAGE = StorageConfig(
     stage_age_s=4.0,
     free_bytes_min=4_000,
     compaction_rate=0,
+    check_rate=0,
     stage_kept_bytes_max=2_000,
 )
 LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)

@@ -39,6 +39,7 @@ STORAGE = StorageConfig(
     reserve_bytes=0,
     free_bytes_min=0,
     compaction_rate=0,
+    check_rate=0,
 )
 KEYS = [b"k%d" % number for number in range(8)]
 

@@ -38,6 +38,7 @@ STORAGE = StorageConfig(
     reserve_bytes=24_000,  # a flush, the manifests, and what a start copies of the journal
     free_bytes_min=0,
     compaction_rate=0,
+    check_rate=0,
 )
 
 

@@ -3,7 +3,7 @@
     /tailrace/<name>/format              {"format": 1, "cluster_id"}: the cluster that the keys belong to
     /tailrace/<name>/nodes/<node id>     a node, on its lease
     /tailrace/<name>/groups/0/voters     the voters, changed by compare-and-swap only
-    /tailrace/<name>/groups/0/leader     the leader, on its lease: for routing and detection, never authority
+    /tailrace/<name>/groups/0/leader     the leader, on its lease: for routing, never authority
 
 Values come from outside: each is checked, and nothing is believed that is not of its form.
 """

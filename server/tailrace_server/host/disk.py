@@ -179,6 +179,9 @@ class Disk(Protocol):
     def real_path(self, path: str) -> str:
         """Returns the absolute path, without symbolic links."""
 
+    def size_of(self, path: str) -> int:
+        """Returns the length of a file in bytes. Raises OSError, FileNotFoundError if there is none."""
+
     def changed_ns(self, path: str) -> int:
         """Returns when the system last changed a file (ctime, ns since 1970), or 0. A copy has another time."""
 
@@ -441,6 +444,9 @@ class RealDisk:
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
+
+    def size_of(self, path: str) -> int:
+        return os.stat(path).st_size
 
     def changed_ns(self, path: str) -> int:
         try:

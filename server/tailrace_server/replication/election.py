@@ -46,11 +46,11 @@ class MemberState(NamedTuple):
 
     ``members``: the list that it was started with, empty if it is no member of a set. ``held``: the number of mutations
     on its disk, over all partitions. ``held_term``: the term of the newest branch that any of them is on.
-    ``unreadable``: the number of partitions that it is known to be unable to read. These three are for people; they
-    decide nothing. ``line``: the starts of its directory, None of an earlier version. ``known``: the last start that it
-    was told of each other directory (lineage.py). ``asks``: as a leader it asks its voters all the time whether they
-    follow it, because it fails over by itself. ``ready``: term and epoch of the leader's record as of which it has, or
-    owes, all rows of its leader; None if it has not caught up.
+    ``unreadable``: the number of partitions that it is known to be unable to read; a leader hands over to no such
+    member. ``line``: the starts of its directory, None of an earlier version. ``known``: the last start that it was
+    told of each other directory (lineage.py). ``asks``: as a leader it asks its voters all the time whether they follow
+    it, because it fails over by itself. ``ready``: term and epoch of the leader's record as of which it has, or owes,
+    all rows of its leader; None if it has not caught up.
     """
 
     placement_id: bytes = bytes(16)

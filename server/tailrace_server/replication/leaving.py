@@ -28,7 +28,7 @@ async def leave(members: Iterable[Member]) -> None:
     for member in members:
         if not member.successor.is_on or member.leadership.role is not Role.LEADER:
             continue
-        to = _most_complete(member)
+        to = most_complete(member)
         if to is None:
             continue
         try:
@@ -40,10 +40,14 @@ async def leave(members: Iterable[Member]) -> None:
             log.warning("%s has not taken over within %g s: this node stops", to, _SECONDS_MAX)
 
 
-def _most_complete(member: Member) -> str | None:
-    """Returns the address of the connected voter that lacks least; None without one."""
-    leadership = member.leadership
+def most_complete(member: Member) -> str | None:
+    """Returns the address of the connected voter that lacks least; None without one.
+
+    A voter that cannot read its copy is passed over: it takes no leadership.
+    """
+    leadership, seen = member.leadership, member.peers.states
     partitions, level = list(leadership.group), leadership.safest_level
-    voters = (peer for peer in leadership.replicas.voters() if peer.is_connected)
+    unreadable = {name for name, state in seen.items() if state is not None and state.unreadable}
+    voters = (peer for peer in leadership.replicas.voters() if peer.is_connected and peer.address not in unreadable)
     found = min(((peer.missing(partitions, level), peer.address) for peer in voters), default=None)
     return None if found is None else found[1]

@@ -25,6 +25,7 @@ from tailrace_server.replication.election import MemberState, why_no_vacancy, wh
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.missing_rows import MissingRows
 from tailrace_server.replication.promises import keep_promise
+from tailrace_server.replication.readable_copies import instead, passed_over
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standings
 from tailrace_server.replication.term_branches import TermBranches
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
 log = logging.getLogger("tailrace.server")
+
+# The seconds that a promotion waits for the look at this node's files. A disk that hangs fails at a later step.
+_LOOK_SECONDS = 0.25
 
 
 class PromotionResult(NamedTuple):
@@ -106,7 +110,7 @@ class Promotion:
         }
         self._require_last(answers)
         self._require_vacancy(answers)
-        self._require_readable()
+        await self._require_readable(answers)
         voters = [seen for seen in answers.values() if member.local.counts_seen(seen)]
         self._require_voters(map(member.local.counts_seen, answers.values()))
         self._join(seen for seen in answers.values() if not seen.is_new)
@@ -147,20 +151,21 @@ class Promotion:
                 "vote, and give this node an empty directory"
             )
 
-    def _require_readable(self) -> None:
+    async def _require_readable(self, answers: Mapping[str, MemberState]) -> None:
         """Raises NotLeader if this node is known to be unable to read a partition, unless forced.
 
         The last leader leads again all the same: the other partitions must not lack a leader for that.
         """
+        await self._node.storage.checks.looked(_LOOK_SECONDS)
         self._unreadable = told(unreadable_of(self._node, self._leadership.group))
-        if not self._unreadable:
-            return
-        if not self._force and self._last_led is None:
+        if self._unreadable and not self._force and self._last_led is None:
+            voters = {name: seen for name, seen in answers.items() if self._member.local.counts_seen(seen)}
             raise NotLeader(
-                f"refused: {self._unreadable}: promote a member whose copy is good, or mend this one with `tailrace "
-                "repair`. --force leads all the same, without what cannot be read"
+                f"refused: {self._unreadable}: {instead(voters)}. Or mend this copy with `tailrace repair`. --force "
+                "leads all the same, without what cannot be read"
             )
-        self._say(self._unreadable)
+        for step in [*([self._unreadable] if self._unreadable else []), *passed_over(answers)]:
+            self._say(step)
 
     def _join(self, others: Iterable[MemberState]) -> None:
         """Joins the cluster of the members that are not new, if this node is new.

@@ -22,12 +22,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.replication.election import MemberState, counts, majority_of
 from tailrace_server.replication.peers import name_of
+from tailrace_server.replication.readable_copies import instead, partitions_of, why_none_leads
 from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.replication.member import Member
+
+
+# What to do about a copy if there is no better one.
+_MEND_FIRST = "start a member with a good copy, or stop this node, and mend its copy with `tailrace repair`"
 
 
 class Forecast(NamedTuple):
@@ -87,7 +92,7 @@ def forecast_of_follower(
     if promoting is not None:
         return _refused("promoting", f"{promoting} is about to lead; wait for that")
     if unreadable:
-        return _refused("unreadable", f"{unreadable}; promote a member whose copy is good. With --force it leads")
+        return _refused("unreadable", f"{unreadable}; {instead(of_voters)}. With --force it leads")
     leader = next((address for address, answer in sorted(answers.items()) if answer.leads), None)
     text = f"would succeed: {tally}; {_fetch(own, of_voters)}"
     if leader is not None:
@@ -148,13 +153,9 @@ def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:
     behind = sorted((f.missing or 0, f.address) for f in here if f.missing or (in_set and not f.votes))
     if behind:
         texts.append(", ".join(f"{address} {_lacks(missing) or 'has no vote'}" for missing, address in behind))
-    texts += sorted(f"{f.address} cannot read {_partitions(f.unreadable)}" for f in here if f.unreadable)
+    texts += sorted(f"{f.address} cannot read {partitions_of(f.unreadable)}" for f in here if f.unreadable)
     texts += sorted(_away(f, level) for f in followers if not f.connected)
     return "; ".join(texts)
-
-
-def _partitions(count: int) -> str:
-    return f"{count} partition" + ("s" if count > 1 else "")
 
 
 def _away(follower: KnownReplica, level: str) -> str:
@@ -234,13 +235,31 @@ def set_problem(member: Member) -> str | None:
         return None
     own = member.local.state()
     if own.leads:
-        lost = lost_majority(own, _followers(member.node, leadership, member), len(leadership.members))
-        return "; ".join(filter(None, [leadership.withheld, lost])) or None
-    if not leadership.leader and member.successor.is_on:
-        return "no leader: the members choose one when a majority of them is there"
-    if not leadership.leader:
+        followers = _followers(member.node, leadership, member)
+        lost = lost_majority(own, followers, len(leadership.members))
+        return "; ".join(filter(None, [leadership.withheld, lost, _damaged_leader(own, followers)])) or None
+    if leadership.leader:
+        return None
+    if not member.successor.is_on:
         return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
-    return None
+    seen = member.peers.states
+    voters = {name: state for name, state in seen.items() if state is not None and member.local.counts_seen(state)}
+    if own.votes:
+        voters[member.local.name] = own
+    silent = sorted(name for name, state in seen.items() if state is None)
+    none = why_none_leads(member.local.name, voters, silent) if len(voters) >= _needed(own, len(seen) + 1) else ""
+    return none or "no leader: the members choose one when a majority of them is there"
+
+
+def _damaged_leader(own: MemberState, followers: Iterable[KnownReplica]) -> str | None:
+    """Returns what to do if this leader cannot read its copy; its health names the partitions. None without damage."""
+    if not own.unreadable:
+        return None
+    good = sorted(f.address for f in followers if f.connected and f.votes and not f.unreadable)
+    what = f"this leader cannot read {partitions_of(own.unreadable)}"
+    if good:
+        return f"{what}: it is to hand over to {_listed(good)}, which can (`tailrace handover --to {good[0]}`)"
+    return f"{what}, and no other voter that can read its own copy is connected: {_MEND_FIRST}"
 
 
 def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -> list[KnownReplica]:

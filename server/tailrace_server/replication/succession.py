@@ -25,11 +25,13 @@ from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 from tailrace_server.host.randomness import fraction
+from tailrace_server.replication.damaged_leader import DamagedLeader
 from tailrace_server.replication.election import MemberState, NextStep
 from tailrace_server.replication.failover import FailoverEvent, FailoverState, noticed, transition
 from tailrace_server.replication.leader_watch import MajorityWatch
 from tailrace_server.replication.peers import ask, ask_all, seen_from_json
 from tailrace_server.replication.pre_votes import Completeness, Voter, pause_seconds, rank_of, why_refused
+from tailrace_server.replication.readable_copies import MEND
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import told, unreadable_of
 
@@ -46,6 +48,8 @@ _JITTER = 0.2
 _START_TIMEOUTS = 2
 # The time-outs by which a leader's first question may be later than others: streams have to open before it.
 _FIRST_TIMEOUTS = 3
+# The seconds that a candidate waits for the look at its files: a disk that hangs must not hold up the others.
+_LOOK_SECONDS = 0.25
 # A watch that wakes up after this many intervals was itself held up.
 _HELD_UP_INTERVALS = 3
 
@@ -62,6 +66,7 @@ class Succession:
         self._clock = member.node.clock
         self._leadership = member.leadership
         self._majority = MajorityWatch()
+        self._damaged_leader = DamagedLeader(member)
         self.state = FailoverState.WAITS
         self._why = ""  # for people: the reason of the state
         self._failures = 0
@@ -127,6 +132,8 @@ class Succession:
             self._note(FailoverEvent.DISK_WELL)
         elif self._leadership.role is Role.LEADER:
             self._watch_majority(now)
+            if self.state is FailoverState.LEADS:
+                self._damaged_leader.consider(now)
         else:
             if since_s > _HELD_UP_INTERVALS * self._config.heartbeat_s:
                 self._leadership.watch.excuse(now)
@@ -237,9 +244,17 @@ class Succession:
         has_begun = bool(self._leader) or now - self._started_at >= _START_TIMEOUTS * self._config.leader_timeout_s
         if not has_begun or not self._is(FailoverState.WAITS):
             return False
-        unreadable = told(unreadable_of(self._node, self._leadership.group))
+        unreadable = self._unreadable()
+        if not unreadable:
+            await self._node.storage.checks.looked(_LOOK_SECONDS)
+            if not self._is(FailoverState.WAITS) or not self._may_go_on():
+                return True
+            unreadable = self._unreadable()
         if unreadable:
-            self._why = f"it does not stand for the leadership: {unreadable}"
+            why = f"it does not stand for the leadership: {unreadable}. The set passes over this copy: {MEND}"
+            if why != self._why:
+                log.error("%s", why)
+            self._why = why
             return False
         own, others = self._own(), self._others()
         seconds = pause_seconds(
@@ -262,6 +277,10 @@ class Succession:
         self._note(FailoverEvent.GRANTED)
         await self._promote()
         return True
+
+    def _unreadable(self) -> str:
+        """Returns the sentence on the partitions that this member is known to be unable to read; "" without any."""
+        return told(unreadable_of(self._node, self._leadership.group))
 
     def _own(self) -> Completeness:
         state = self._member.local.state()

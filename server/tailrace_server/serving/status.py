@@ -68,6 +68,7 @@ def status_of(node: Services) -> dict[str, Any]:
             **{f"stages_{name}": number for name, number in node.stages.statistics()._asdict().items()},
             **node.storage.flusher.statistics()._asdict(),
             **node.storage.compactor.statistics()._asdict(),
+            **node.storage.checks.statistics()._asdict(),
         },
         "cluster_store": None if node.cluster_status is None else node.cluster_status(),
         "replication": _replication_status(node, node.leaderships.unnamed, now),

@@ -10,6 +10,7 @@ flushed_segment.py  the segment that a flush writes
 trimmer.py     removes journal files, replaced segments and dropped feeds
 compactor.py   the task that compacts segments in another process
 damage_checks.py  checks the segments that have come damaged to a client
+segment_checks.py  checks all segments, in the background
 snapshot_segment.py  the segment of a snapshot that a follower gets
 broken_transfers.py  segments whose transfer to a follower broke, kept for a while
 incoming_segments.py  the files of segments that a leader pushes

@@ -39,6 +39,7 @@ from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.policy import FlushLimits
 from tailrace_server.upkeep.receive_failures import ReceiveFailures
 from tailrace_server.upkeep.received_files import ReceivedFiles
+from tailrace_server.upkeep.segment_checks import SegmentChecks
 from tailrace_server.upkeep.space import Space
 from tailrace_server.upkeep.trimmer import Trimmer
 
@@ -102,18 +103,22 @@ class Storage:
             host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
         self.compactor.on_damage = self.found_damage
+        self.checks = SegmentChecks(
+            host, catalog, self.pins, limits.check_rate, limits.check_pause_s, self.damages, self.found_damage
+        )
         self.committer = Committer(journal, host.clock, host.workers)
         self.committer.on_committed = self._committed
         self._waits: dict[Answer, None] = {}  # those of `all_durable`
         self._commits = True  # False once the committer has ended
 
     async def run(self) -> None:
-        """Commits, flushes and compacts until cancelled."""
+        """Commits, flushes, compacts and checks segments until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit)
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.compactor.run)
             nursery.start_soon(self.damage_checks.run)
+            nursery.start_soon(self.checks.run)
 
     async def _commit(self) -> None:
         """Commits until cancelled. Then no fsync comes any more, and `all_durable` fails."""

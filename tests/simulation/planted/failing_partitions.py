@@ -29,7 +29,7 @@ def _ends(message):
     return StreamEnded(message, reason=EndReason.ERROR)
 
 
-def _require_nothing(promoting):
+async def _require_nothing(promoting, answers):
     """Promotes a node that cannot read a partition."""
     promoting._unreadable = ""
 

@@ -1,6 +1,7 @@
 """Failover without an operator, in this process."""
 
 import dataclasses
+import os
 
 import pytest
 import trio
@@ -191,3 +192,82 @@ async def test_a_member_that_is_always_held_up_stops_following_a_silent_leader(n
     for number in range(8):
         follower.member.successor._tick(now + 10.0 * (number + 1))
     await following.ended.wait()
+
+
+async def damage(node):
+    """Cuts the first segment of the feed, and has the node find that."""
+    partition = (await node.flush())[0]
+    os.truncate(partition.chain.segments[0].path, 100)
+    await node.node.storage.checks.looked(60)
+    assert node.node.status()["replication"]["unreadable"]
+
+
+async def test_a_leader_that_cannot_read_its_copy_hands_over_to_a_member_that_can(nodes):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        [second, third] = [node for node in nodes if node is not first]
+        await damage(second)
+        await until(lambda: first.member.peers.states[str(second.address)].unreadable == 1)
+        await damage(first)
+        await until(lambda: third.leads)
+        await nodes.settled()
+        assert (await feed.get(b"a", level="quorum")).value == b"1"
+        assert "cannot read 1 partition" in third.node.status()["replication"]["promotion"]
+
+
+async def test_a_leader_goes_on_without_a_partition_if_no_other_copy_is_better(nodes):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        first = nodes.leader
+        others = [node for node in nodes if node is not first]
+        for node in others:
+            await damage(node)
+        await until(lambda: all(first.member.peers.states[str(node.address)].unreadable for node in others))
+        await damage(first)
+        advice = "this leader cannot read 1 partition, and no other voter that can read its own copy is connected"
+        await until(lambda: advice in first.node.health()["failure"])
+        assert first.leads
+        other = await client.create_feed("other", partitions=1)
+        await other.put(b"a", b"1", level="quorum")
+
+
+async def test_a_leader_that_stops_hands_over_to_a_member_that_can_read_its_copy(nodes):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        first = nodes.leader
+        second, third = sorted((node for node in nodes if node is not first), key=lambda node: str(node.address))
+        await damage(second)
+        await until(lambda: first.member.peers.states[str(second.address)].unreadable == 1)
+        await first.stop()
+        assert third.leads
+
+
+async def test_a_member_whose_file_is_gone_does_not_stand_though_no_reader_has_met_that(nodes):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        second, third = sorted((node for node in nodes if node is not first), key=lambda node: str(node.address))
+        os.remove((await second.flush())[0].chain.segments[0].path)
+        await first.kill()
+        await feed.put(b"c", b"3", level="quorum")
+        assert await nodes.settled() is third
+        assert third.rows("orders") == {**ROWS, b"c": b"3"}
+
+
+async def test_no_member_stands_if_none_can_read_its_copy_and_each_says_what_to_do(nodes):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        first = nodes.leader
+        others = [node for node in nodes if node is not first]
+        for node in others:
+            await damage(node)
+        await first.kill()
+        for node in others:
+            await until(lambda node=node: "no voter that answers can read" in (node.node.health()["failure"] or ""))
+            assert f"Start {first.address} again" in node.node.health()["failure"]
+            assert "tailrace promote --force --node" in node.node.health()["failure"]
+            await until(lambda node=node: "does not stand" in failover(node)["why"])
+        assert not any(node.leads for node in others)
+        await first.start()
+        assert await nodes.settled() is first

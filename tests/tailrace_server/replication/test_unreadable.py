@@ -35,7 +35,8 @@ async def with_damage(members, client, node, nbytes, *, restart):
 async def test_who_cannot_read_a_partition_is_promoted_by_force_only(members, restart):
     async with members.client() as client:
         await with_damage(members, client, members[1], 100, restart=restart)
-        with pytest.raises(NotLeader, match=r"partition 0 of feed orders cannot be read here.*--force"):
+        told = r"partition 0 of feed orders cannot be read here.*promote .*, which can read all its partitions.*--force"
+        with pytest.raises(NotLeader, match=told):
             await members[1].promote()
         assert members[0].leads
         with pytest.raises(TailraceError, match="partition 0 of feed orders"):
@@ -54,6 +55,11 @@ async def test_who_led_last_leads_again_though_it_cannot_read_a_partition(member
         assert members[0].leads
         [told] = members[0].node.status()["replication"]["unreadable"]
         assert (told["feed"], told["partition"]) == ("orders", 0)
+        told = "this leader cannot read 1 partition: it is to hand over to"
+        await until(lambda: told in members[0].node.health()["failure"])
+        assert "`tailrace handover --to 127.0.0.1:" in members[0].node.health()["failure"]
+        answer = await members[1].promote()
+        assert any(f"passes over the copy of {members[0].address}" in step for step in answer["steps"])
 
 
 async def with_a_late_one(members, client, *, restart, ends=(0,), partitions=2, damaged=2):
