@@ -21,6 +21,7 @@ from tailrace.trio.client import Client
 WATCH_INTERVAL_SECONDS = 1.0
 # Longer tables are cut; --json prints all rows.
 PARTITIONS_SHOWN_MAX = 64
+BEGUN_SHOWN_MAX = 3
 
 
 def status(
@@ -112,6 +113,7 @@ def _summary(details: dict[str, Any]) -> Text:
         lines.append(Text(f"doing: {printable(replication['doing'])}"))
     if details.get("cluster_store"):
         lines += _cluster_store(details["cluster_store"])
+    lines += [Text(printable(line)) for line in _begun_anew(replication.get("begun_anew", []))]
     if replication.get("promotion"):
         lines.append(Text(f"promote: {printable(replication['promotion'])}"))
     if details["failure"] is not None:
@@ -123,6 +125,16 @@ def _summary(details: dict[str, Any]) -> Text:
     if details["unclean_start"] is not None:
         lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
     return Text("\n").join(lines)
+
+
+def _begun_anew(begun: list[dict[str, Any]]) -> list[str]:
+    """Returns lines on the partitions that a follower has begun anew, the first few."""
+    lines = [
+        f"begun anew: partition {each['partition']} of feed {each['feed']} stood at seq {each['stood_at']:,}, and its "
+        f"leader has {each['why']} rows below seq {each['kept_from']:,}"
+        for each in begun[:BEGUN_SHOWN_MAX]
+    ]
+    return [*lines, f"... and {len(begun) - BEGUN_SHOWN_MAX:,} more"] if len(begun) > BEGUN_SHOWN_MAX else lines
 
 
 def _cluster(details: dict[str, Any]) -> str:

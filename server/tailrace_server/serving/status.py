@@ -124,6 +124,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "doing": "" if member is None else member.progress,
         "failover": {"mode": "manual", "state": "", "why": ""} if member is None else member.successor.to_json(),
         "failing": _failing(node, leadership)[:STATES_MAX],
+        "begun_anew": node.storage.begun_anew.to_json(STATES_MAX),
         "unreadable": [found.to_json() for found in unreadable_of(node, leadership.group)[:STATES_MAX]],
         "promotion": forecast.text,
         "promotion_case": forecast.case,

@@ -11,6 +11,7 @@ trimmer.py     removes journal files, replaced segments and dropped feeds
 compactor.py   the task that compacts segments in another process
 damage_checks.py  checks the segments that have come damaged to a client
 segment_checks.py  checks all segments, in the background
+begun_anew.py  the partitions that a follower has begun anew
 snapshot_segment.py  the segment of a snapshot that a follower gets
 broken_transfers.py  segments whose transfer to a follower broke, kept for a while
 incoming_segments.py  the files of segments that a leader pushes

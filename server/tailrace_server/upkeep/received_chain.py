@@ -105,6 +105,7 @@ async def install_received_chain(storage: Storage, partition: Partition, receive
             await storage.flusher.write_feeds()
             _check_takes(partition, received)
             with _pinned(storage.pins, partition) as known:
+                storage.begun_anew.left(partition, partition.high_seq)
                 await _open_and_install(storage, partition, received, known)
     storage.flusher.on_flushed(partition)
 

@@ -139,6 +139,8 @@ async def _roll_back(
                 await storage.host.workers.in_thread(
                     lambda: _keep(storage, name, partition, point.seq, blocks, dropped)
                 )
+            if not point.seq:
+                storage.begun_anew.left(partition, partition.high_seq)
             _stand(storage, partition, point, log_left)
         except BaseException:
             for segment in point.chain.segments[kept:]:  # the one made by _cut

@@ -27,6 +27,7 @@ from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.ahead_files import AheadFiles
+from tailrace_server.upkeep.begun_anew import BegunAnew
 from tailrace_server.upkeep.broken_transfers import BrokenTransfers
 from tailrace_server.upkeep.checkpoints import Checkpoints
 from tailrace_server.upkeep.committer import Committer
@@ -99,6 +100,7 @@ class Storage:
         self.received = ReceivedFiles(host, store, self.pins, self.installer.is_unsure)
         self.ahead = AheadFiles(host, store, self.received)
         self.receive_failures = ReceiveFailures(host.clock)
+        self.begun_anew = BegunAnew(catalog)
         self.compactor = Compactor(
             host, data, journal, store, self.installer, catalog, self.space, uptime, limits.compaction_rate
         )
@@ -181,6 +183,7 @@ class Storage:
         self.incoming.forget(partition)
         self.ahead.forget(partition)
         self.receive_failures.succeeded(partition)
+        self.begun_anew.forget(partition)
 
     def found_damage(self, error: SegmentDamaged) -> None:
         """Notes that a segment could not be read: status says so until the node is restarted."""
@@ -215,6 +218,7 @@ class Storage:
             self.flusher.wake()
 
     def _flushed(self, partition: Partition) -> None:
+        self.begun_anew.grown(partition)
         self.compactor.consider(partition)
         self.on_progress()
 

@@ -73,6 +73,7 @@ async def test_a_member_that_was_away_copies_segments(members, copied):
         await members.level("orders")
         assert check_level(members) == numbered(0, 255)
         assert [before for _, before, _ in copied] == [50]
+        assert not members[2].node.status()["replication"]["begun_anew"]
         await members[2].kill()
         await members[2].start()
         await members.level("orders")
@@ -123,6 +124,8 @@ async def test_a_member_below_a_trim_does_not_go_back_to_0(members, copied):
         assert not members[2].member.local.file.now.owes
         [copy] = members[2].node.feeds.named("orders").partitions
         assert copy.trim_seq == partition.trim_seq
+        [told] = members[2].node.status()["replication"]["begun_anew"]
+        assert (told["stood_at"], told["kept_from"], told["why"]) == (10, 21, "trimmed")
 
 
 async def test_what_a_resend_is_known_by_comes_with_the_segments(members, copied):

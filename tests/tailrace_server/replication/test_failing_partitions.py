@@ -60,7 +60,12 @@ async def test_a_follower_below_what_a_history_keeps_copies_that_partition_anew(
         assert members[2].rows("log") == members[0].rows("log") == numbered(200, 10)
         [copy] = members[2].node.feeds.named("log").partitions
         assert copy.trim_seq == partition.trim_seq
+        [told] = members[2].node.status()["replication"]["begun_anew"]
+        assert told == {"feed": "log", "partition": 0, "stood_at": 10, "kept_from": 21, "why": "trimmed"}
+        assert not members[0].node.status()["replication"]["begun_anew"]
         members[2].node.check()
+        await client.drop_feed("log")
+        await until(lambda: not members[2].node.status()["replication"]["begun_anew"])
 
 
 async def test_what_a_follower_gives_up_below_a_trim_is_owed_until_it_is_copied(members):
