@@ -240,6 +240,7 @@ async def drop_ahead(node: LocalNode, partitions: Iterable[Partition]) -> list[s
         held = storage.ahead.ranges(partition)
         await storage.ahead.discard(partition, "this node leads without them")
         await storage.received.discard(partition)
+        storage.incoming.forget(partition)  # no leader pushes the rest of a half file
         if held.ranges:
             name, seqs = node.feeds.of_id(partition.feed_id).info.name, ", ".join(map(str, held.ranges))
             holes = ", ".join(map(str, held.holes()))

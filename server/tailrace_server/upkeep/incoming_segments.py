@@ -170,7 +170,10 @@ class IncomingSegments:
             segment.abandon()
 
     def forget(self, partition: Partition) -> None:
-        """Forgets a partition whose feed was dropped. An active transfer is ended by its receiver."""
+        """Forgets a partition whose feed was dropped, or that is led here.
+
+        An active transfer is ended by its receiver.
+        """
         segment = self._segments.get(partition)
         if segment is not None and not segment.is_active:
             self.end(partition)

@@ -10,6 +10,7 @@ from tailrace.wire.push_messages import DeclineReason, SegmentAccept, SegmentDec
 from tailrace_server.chain import OfferEvent, Target, advance, next_link
 from tailrace_server.chain.offering import offered
 from tailrace_server.partition.links import links_of
+from tailrace_server.replication.ahead_stream import drop_ahead
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.replication.role import Role
 
@@ -125,3 +126,17 @@ async def test_the_room_of_a_half_file_counts_as_free(pair, monkeypatch, is_same
     larger = pair.offer_of(first, segment)._replace(nbytes=segment.nbytes + 1)
     with pytest.raises(NoSpace):
         await pair.segments.offered(pair.partition, larger, pair.source.log)
+
+
+async def test_a_half_file_goes_when_the_follower_leads(pair):
+    """It would take its room until the node stops: no leader pushes the rest."""
+    await pair.write((b"x", bytes(100_000)))
+    [*_, last] = links_of(pair.source).links
+    assert isinstance(await pair.offer(last), SegmentAccept)
+    part = SegmentTransit(0, pair.target.number, 0, memoryview(pair.segment_of(last).read_part(0, 50_000)))
+    await pair.segments.got_parts(pair.partition, [part], pair.source.log)
+    pair.segments.interrupt()
+    half = pair.path(last.id) + ".pushed.new"
+    assert pair.replica.disk.exists(half)
+    assert await drop_ahead(pair.replica.node.services, [pair.partition]) == []
+    assert not pair.replica.disk.exists(half)
