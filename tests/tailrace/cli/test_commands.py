@@ -47,6 +47,7 @@ def test_the_commands_that_there_are():
         "fetch",
         "get",
         "handover",
+        "member",
         "promote",
         "put",
         "serve",

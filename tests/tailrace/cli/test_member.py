@@ -1,0 +1,91 @@
+"""``tailrace member``: what it says of the members by a status, and beside a set whose disk is replaced."""
+
+import pytest
+
+from tailrace.cli.errors import CommandFailed
+from tailrace.cli.member import MemberRow, Phase, phase_of, plan_of, rows_of, why_unsafe
+
+A, B, C, D = ("aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16)
+NAMES = ["a:1", "b:1", "c:1"]
+
+
+def follower(address, disk, **more):
+    seen = {"role": "follower", "term": 3, "leader": "a:1", "ready": None}
+    return {"address": address, "answers": True, "placement_id": disk} | seen | more
+
+
+def status(*others, seats=(A, B, C), lag=0):
+    """The status of the leader, a:1 on disk A."""
+    return {
+        "placement_id": A,
+        "replication": {
+            "role": "leader",
+            "term": 3,
+            "leader": "",
+            "members": NAMES,
+            "voters": {"term": 3, "epoch": 2, "seats": list(seats)},
+            "others": list(others),
+            "replicas": [{"placement_id": D, "lag": lag}],
+        },
+    }
+
+
+AWAY = {"address": "c:1", "answers": False}
+HERE = follower("b:1", B)
+
+
+def test_each_member_has_its_disk_its_seat_and_what_it_does():
+    found = rows_of(status(HERE, follower("c:1", D), lag=1_000))
+    assert [row.votes for row in found] == [True, True, False]
+    assert found[0] == MemberRow("a:1", A, A, "leads in term 3")
+    assert found[1] == MemberRow("b:1", B, B, "follows a:1")
+    assert found[2] == MemberRow("c:1", D, C, "follows a:1, 1,000 mutations behind; has no vote until it has caught up")
+    assert rows_of(status(HERE, AWAY))[2].disk == ""
+
+
+def test_a_node_outside_of_a_set_and_a_set_that_is_not_recorded():
+    with pytest.raises(CommandFailed, match="no member of a set"):
+        rows_of({"replication": {"members": []}})
+    with pytest.raises(CommandFailed, match="not recorded yet"):
+        rows_of({"replication": {"members": NAMES, "voters": {"term": 0, "epoch": 0, "seats": []}}})
+
+
+@pytest.mark.parametrize(
+    ("third", "seats", "says"),
+    [
+        (follower("c:1", C), (A, B, C), "stop it, move its directory away"),
+        (AWAY, (A, B, C), "stop it, move its directory away"),
+        (follower("c:1", D), (A, B, C), "the new disk dddddddd catches up"),
+        (follower("c:1", D, ready=[3, 2]), (A, B, C), "the old one, cccccccc, still has the vote"),
+        (follower("c:1", D, ready=[3, 2]), (A, B, ""), "is about to get it"),
+        (follower("c:1", D), (A, B, D), "disk dddddddd of c:1 votes"),
+    ],
+)
+def test_how_far_a_replacement_has_come(third, seats, says):
+    phase = phase_of(status(HERE, third, seats=seats), "c:1", C)
+    assert says in phase.text
+    assert phase.is_over == ("votes" in says)
+
+
+def test_a_disk_that_has_come_before_the_command_is_not_waited_for_again():
+    assert phase_of(status(HERE, follower("c:1", D), seats=(A, B, D)), "c:1", "") == Phase(
+        "disk dddddddd of c:1 votes", is_over=True
+    )
+
+
+def test_the_plan_and_whether_it_is_safe():
+    whole = rows_of(status(HERE, follower("c:1", C)))
+    assert len(plan_of(whole, "c:1")) == 4
+    assert not why_unsafe(whole, "c:1")
+    torn = rows_of(status({"address": "b:1", "answers": False}, follower("c:1", D)))
+    assert len(plan_of(torn, "c:1")) == 3
+    assert why_unsafe(torn, "c:1").startswith("1 of the other members")
+    with pytest.raises(CommandFailed, match="d:1 is no member: a:1, b:1, c:1 are"):
+        plan_of(whole, "d:1")
+
+
+def test_a_node_that_is_alone_has_no_members(call):
+    done = call("member", "list")
+    assert done.code == 1
+    assert "no member of a set" in done.err
+    assert call("member", "replace", "a:b:c:").code == 2
