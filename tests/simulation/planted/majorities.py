@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication import promises, waiting
+from tailrace_server.replication import waiting
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.quorum import Acknowledgements
@@ -87,21 +87,13 @@ BUGS = {
     "a debt that is forgotten where nothing is in common": Bug(
         [(rollback, "acknowledged", _owe_what_is_known)], {"forgotten_branches": 0}
     ),
-    "a replaced disk that votes at once": Bug(
+    "a directory without a seat that votes": Bug(
         [
             (LocalMember, "counts_seen", lambda member, seen: True),
             (LocalMember, "votes", property(lambda member: True)),
             (Replicas, "_counts", lambda replicas, peer: True),
             (Seats, "why_no_seat", lambda seats: ""),
         ],
-        {"replaced_disk": 0},
-    ),
-    "a replaced disk that comes back and votes as before": Bug(
-        [
-            (LocalMember, "counts_seen", lambda member, seen: True),
-            (LocalMember, "learns", lambda member, voters: False),
-            (promises, "_why_not_by_voters", lambda member, promise: ""),
-        ],
-        {"returned_disk": 0},
+        {"replaced_disk": 0, "returned_disk": 0},
     ),
 }
