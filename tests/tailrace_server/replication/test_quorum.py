@@ -19,6 +19,15 @@ def test_the_leader_and_one_other_are_a_majority_of_three():
     assert acknowledgements.quorum_seq(10, LOG) == 9
 
 
+def test_a_leader_that_is_no_voter_needs_a_majority_of_others():
+    acknowledgements = Acknowledgements(1)
+    acknowledgements.acknowledged(A, U, 7, LOG)
+    acknowledgements.need(2)
+    assert acknowledgements.quorum_seq(10, LOG) == 0
+    acknowledgements.acknowledged(B, U, 5, LOG)
+    assert acknowledgements.quorum_seq(10, LOG) == 5
+
+
 def test_a_majority_includes_the_leaders_disk():
     """Hazard 3: two others that have it on their disks are not enough."""
     acknowledgements = Acknowledgements(1)

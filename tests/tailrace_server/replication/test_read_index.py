@@ -21,6 +21,19 @@ def test_a_node_without_voters_beside_it_knows():
     assert (told, asked) == ([None], [])
 
 
+def test_a_round_that_was_counted_by_another_record_begins_anew():
+    confirmations, asked = made(2)
+    told = []
+    confirmations.confirm(told.append)
+    confirmations.recount(2)
+    assert asked == [1, 2]
+    confirmations.answered(A, 1)
+    confirmations.answered(A, 2)
+    assert not told
+    confirmations.answered(B, 2)
+    assert told == [None]
+
+
 def test_a_majority_has_to_answer():
     confirmations, asked = made(3)
     told = []
