@@ -117,9 +117,12 @@ class _Entry(NamedTuple):
     def stat(self):
         return _Status(self.size)
 
+    def is_file(self):
+        return True
+
 
 class _OpenFile:
-    """What ``open(path, "rb")`` and ``open(path, "wb")`` return."""
+    """What ``open(fd, "rb")`` and ``open(fd, "wb")`` return."""
 
     def __init__(self, system, fd):
         self._system = system
@@ -169,6 +172,9 @@ class _Paths:
     def exists(self, path):
         return self._system.at(path).disk.exists(path)
 
+    def lexists(self, path):
+        return self.exists(path) or self.isdir(path)
+
     def isdir(self, path):
         return path in self._system.at(path).disk.directories
 
@@ -207,12 +213,13 @@ class ProgramSystem:
             for module in (directory, receiver):
                 stack.enter_context(mock.patch.object(module, "os", self))
             stack.enter_context(mock.patch.object(directory, "fcntl", self))
+            stack.enter_context(mock.patch.object(directory, "open_regular", self.open))
             stack.enter_context(mock.patch.object(directory, "open", self.open_file, create=True))
             yield
 
     # Descriptors
 
-    def open(self, path, flags, mode=0o777):
+    def open(self, path, flags=os.O_RDONLY, mode=0o777):
         machine = self.at(path)
         if flags & os.O_DIRECTORY:
             if path not in machine.disk.directories:
@@ -224,14 +231,12 @@ class ProgramSystem:
             file = machine.disk.open(path)
         fd = next(self._numbers)
         self._open[fd] = _Descriptor(machine, path, machine.disk.life, file)
+        if flags & os.O_TRUNC:
+            self.ftruncate(fd, 0)
         return fd
 
-    def open_file(self, path, mode="r"):
-        if mode == "rb":
-            return _OpenFile(self, self.open(path, os.O_RDONLY))
-        assert mode == "wb", mode
-        fd = self.open(path, os.O_RDWR | os.O_CREAT)
-        self.ftruncate(fd, 0)
+    def open_file(self, fd, mode="r"):
+        assert mode in ("rb", "wb"), mode
         return _OpenFile(self, fd)
 
     def _of(self, fd):
