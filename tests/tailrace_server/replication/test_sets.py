@@ -28,6 +28,9 @@ import tailrace
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.model import Level, failover
+from tailrace.model.position import Position, Positions
+from tailrace.trio.replica import CopyOptions
+from tailrace.trio.replica_link import replica_link
 from tailrace.wire.messages import WriteFlag, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
@@ -542,22 +545,28 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     listed = node.feeds.system.partitions[0]
     await until(lambda: listed.log)
     log = listed.log
-    for told, expected in ((replica, "nothing is sent"), (lone_id(lone, replica), "nothing is taken")):
-        pulled = PulledNode(node, node.leaderships.system, lone.address, told)
-        puller = ReplicaPuller(node, node.leaderships.system, node.feeds.system, pulled)
+    pulled = PulledNode(node, node.leaderships.system, lone.address, replica)
+    puller = ReplicaPuller(node, node.leaderships.system, node.feeds.system, pulled)
 
-        async def pull(pulled=pulled, puller=puller):
-            pulled.begin(puller)
-            await trio.sleep_forever()
+    async def pull():
+        pulled.begin(puller)
+        await trio.sleep_forever()
 
-        with pytest.raises(TailraceError, match=f"is of another cluster: .*{expected}"):
-            await pulled.run(pull)
+    with pytest.raises(TailraceError, match=r"is of another cluster: .*nothing is taken"):
+        await pulled.run(pull)
     assert listed.log == log
 
 
-def lone_id(lone, replica):
-    """What a replica says that takes itself for one of the lone node's cluster."""
-    return replica._replace(cluster_id=lone.node.identity.cluster_id)
+async def test_nothing_is_sent_to_a_replica_of_another_cluster(members):
+    """A replica that does not look at the cluster of the node itself."""
+    node = members[0].node
+    told = Replica(b"p" * 16, node.leaderships.system.term, "", False, b"x" * 16)
+    listed = node.feeds.system
+    positions = Positions(bytes(16), listed.info.feed_id, {0: Position.at(failover.FailoverLog(), 0)})
+    async with replica_link(members[0].address, told) as link:
+        stream = link.copy(listed.info.name, positions, CopyOptions((0,)))
+        with pytest.raises(TailraceError, match=r"is of another cluster: .*nothing is sent"):
+            await anext(stream)
 
 
 async def test_what_is_written_at_quorum_is_on_all_soon(members):
