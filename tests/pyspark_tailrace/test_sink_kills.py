@@ -14,12 +14,12 @@ from tests.pyspark_tailrace.jobs import Job
 pytestmark = pytest.mark.slow
 
 # Far more seconds than a query takes on a busy machine.
-SECONDS_MAX = 1_500.0
+SECONDS_MAX = 500.0
 PARTITIONS = 4
 TASKS = 3
 # Between two kills all nodes come back. These many seconds, by chance, pass before the next one.
 PAUSE_S = (0.0, 5.0)
-KILLS_MIN = 3
+KILLS_MIN = 2
 
 
 class Killer(threading.Thread):
@@ -62,7 +62,7 @@ def nodes(tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("files", "rows", "is_large"),
-    [(40, 300, False), (8, 40_000, True)],
+    [(30, 300, False), (5, 40_000, True)],
     ids=["copies in messages", "copies in files"],
 )
 def test_a_query_does_not_end_of_kills_at_random_moments(spark, tmp_path, nodes, contents, files, rows, is_large):
