@@ -168,6 +168,8 @@ class ReplicaLink:
         """Ends the connection to a node that says nothing, or nothing while a request waits for its answer."""
         now = trio.current_time()
         silent_s, asked_s = now - self._heard_at, now - max(self._heard_at, self._session.asked_at)
+        if self._session.peer is None:
+            return  # the time for its hello is bounded as a whole
         if silent_s > silent_max_s:
             self._end(Unreachable(f"the node has said nothing for {silent_s:.0f} s"))
         elif self._session.awaits_answers and asked_s > self._answer_timeout_s:

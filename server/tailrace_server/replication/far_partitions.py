@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import trio
 
 from tailrace.consuming.events import Event, ReplicaEvent
 from tailrace.errors import TailraceError
@@ -44,6 +43,8 @@ class FarPartitions:
         apply: Callable[[Event | ReplicaEvent], Awaitable[None]],
         is_stopped: Callable[[], bool],
         release: Callable[[Partition], None],
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        peer: Callable[[], HelloOk],
         *,
         follows: bool,
     ) -> None:
@@ -51,7 +52,8 @@ class FarPartitions:
 
         ``replica`` streams rows ahead of segments; None: no rows come ahead, and those that have are left alone.
         ``apply`` applies an event as if it came by the stream. ``release`` is called with each partition whose segments
-        are here, or could not be copied. The others are those of `CatchUp`.
+        are here, or could not be copied. ``start`` runs a task until the pull ends; its error ends the connection.
+        ``peer`` returns the other node's HELLO_OK. The others are those of `CatchUp`.
         """
         self._node = node
         self._feed = feed
@@ -63,11 +65,9 @@ class FarPartitions:
         self._is_stopped = is_stopped
         # A leader pushes the segments of a feed in mode segment.
         self.may_copy = feed is not node.feeds.system and not (follows and feed.by_segments)
-        self._nursery: trio.Nursery | None = None
-        self._peer: HelloOk | None = None
         self._release = release
-        self._tasks = 0
-        self._failure: Exception | None = None
+        self._start = start
+        self._peer = peer
         self._partitions: dict[Partition, tuple[CatchUpCase, LeaderPartition]] = {}
         self._held: set[int] = set()  # the partitions that are not streamed yet
 
@@ -99,28 +99,6 @@ class FarPartitions:
             self._replica is not None and any(ahead.find(partition) is not None for partition in self._feed.partitions)
         )
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether tasks copy segments, or look at the other node's map."""
-        return self._tasks > 0
-
-    async def beside(self, peer: HelloOk, stream: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``stream``, which calls the other methods; the copies end with it.
-
-        Raises the errors of ``stream``, and NoSpace, NotDurable or OSError if rows that came ahead cannot be written,
-        or if the manifest of a partition may be of another chain and cannot be written: no row may come then.
-        """
-        self._peer = peer
-        # Errors are raised outside of the nursery, which would wrap them in a group.
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await stream()
-            except Exception as error:
-                self._failure = error
-            self._nursery.cancel_scope.cancel()
-        if self._failure is not None:
-            raise self._failure
-
     def begin_chosen(self) -> None:
         """Copies the segments of the partitions that `choose` has named."""
         for partition in list(self._partitions):
@@ -134,22 +112,18 @@ class FarPartitions:
         self.start_soon(self._catch_up, partition)
 
     def start_soon(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Runs a task that raises nothing beside the stream. It is cancelled when the stream ends."""
-        assert self._nursery is not None, "the stream has begun"
-        self._tasks += 1
-        self._nursery.start_soon(self._count, task, *arguments)
-
-    async def _count(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        try:
-            await task(*arguments)
-        finally:
-            self._tasks -= 1
+        """Runs a task beside the stream. It is cancelled when the pull ends."""
+        self._start(partial(task, *arguments))
 
     async def _catch_up(self, partition: Partition) -> None:
-        assert self._peer is not None
-        assert self._nursery is not None
+        """Copies the segments of a partition, and releases its stream.
+
+        Raises NoSpace, NotDurable or OSError if rows that came ahead cannot be written, or if the manifest of the
+        partition may be of another chain and cannot be written: no row may come then.
+        """
         node, (case, leader) = self._node, self._partitions.pop(partition, (CatchUpCase.FAR_BEHIND, None))
-        at = self._address, self._peer.role, self._peer.term
+        peer = self._peer()
+        at = self._address, peer.role, peer.term
         rows = None
         if self._replica is not None and leader is not None:
             rows = AheadStream(node, self._feed, partition, *at, self._replica, self._is_stopped)
@@ -163,14 +137,9 @@ class FarPartitions:
                 "partition %s of feed %s is streamed from %s, without its segments: %s",
                 *(partition.id, self._feed.info.name, self._address, error),
             )
-        try:
-            await node.storage.installer.settle(partition)
-            if rows is not None and leader is not None and not self._is_stopped():
-                await apply_ahead(node, partition, leader.log, rows.leader_seqs, self._apply, self._is_stopped)
-        except (TailraceError, OSError) as error:
-            self._failure = error
-            self._nursery.cancel_scope.cancel()
-            return
+        await node.storage.installer.settle(partition)
+        if rows is not None and leader is not None and not self._is_stopped():
+            await apply_ahead(node, partition, leader.log, rows.leader_seqs, self._apply, self._is_stopped)
         if not self._is_stopped():
             self._held.discard(partition.id)
             self._release(partition)

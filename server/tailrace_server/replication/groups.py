@@ -9,7 +9,7 @@ member of another group hears of them from the other groups of its node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tailrace.link.address import Address
@@ -83,6 +83,11 @@ class Group:
     def __iter__(self) -> Iterator[Partition]:
         """Iterates over the partitions in the order of `Catalog.partitions`."""
         return (partition for partition in self.feeds.partitions() if self.has(partition))
+
+    def unsorted(self) -> Iterable[Partition]:
+        """Returns the partitions in no order, which takes less time for thousands of feeds."""
+        partitions = (partition for feed in self.feeds.feeds() for partition in feed.partitions)
+        return partitions if self._group_of is only_group else filter(self.has, partitions)
 
     def of_feed(self, feed: Feed) -> list[Partition]:
         """Returns the partitions of ``feed`` that belong to the group."""

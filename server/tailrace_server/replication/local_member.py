@@ -179,7 +179,7 @@ class LocalMember:
             self.promoting,
             self.name if leads else leadership.leader,
             now.founders,
-            *held_of(leadership.group),
+            *held_of(leadership.group.unsorted()),
             self.members,
             len(unreadable_of(node, leadership.group)),
             self.line if self.is_in_set and not self.is_new else None,  # copies of a new directory are alike

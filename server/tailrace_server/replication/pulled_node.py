@@ -1,6 +1,6 @@
 """The connection by which this node pulls feeds from another one: for following and for promotions.
 
-    PulledNode ── one connection ──┬── the ReplicaPuller of a feed: a task while it has frames, and for LINGER_SECONDS
+    PulledNode ── one connection ──┬── the ReplicaPuller of a feed: a task while it has frames
                                    ├── ...
                                    └── LEADER_CHECK: answered at once
 

@@ -4,8 +4,8 @@
 
 A partition's messages are handled in their order, one at a time, or some parts of a file together. The fsyncs of one
 partition do not hold up the others. An error is the partition's own, too: the leader is told to offer the segment again
-later, and status names the partition (receive_failures.py). Only errors of the leader itself or of the node's journal
-end the stream.
+later, and status names the partition (receive_failures.py). Errors of the leader itself, and of the node's journal, go
+to the owner of the stream.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
@@ -39,6 +40,9 @@ log = logging.getLogger("tailrace.server")
 PushMessage: TypeAlias = SegmentOffered | SegmentTransit | Producers | SinksTold
 Answer: TypeAlias = "Callable[[Partition, SegmentAnswer], None]"
 
+Start: TypeAlias = "Callable[[Callable[[], Awaitable[None]]], None]"
+OnError: TypeAlias = "Callable[[Partition, Exception], Awaitable[None]]"
+
 # The messages of a partition that wait at most. A leader sends an offer, two tables and four parts without an answer.
 WAITING_MAX = 8
 # The parts that are written at a time at least, but for the last ones of a file: each time takes a thread. A leader
@@ -49,38 +53,30 @@ PARTS_TOGETHER = 2
 class PushedPartitions:
     """The pushed segments of one feed, for one following of its leader."""
 
-    def __init__(self, segments: PushedSegments, failures: ReceiveFailures, answer: Answer) -> None:
-        """``answer`` sends an answer; the partition's state is that of the answer."""
+    def __init__(
+        self, segments: PushedSegments, failures: ReceiveFailures, answer: Answer, start: Start, on_error: OnError
+    ) -> None:
+        """Prepares for messages.
+
+        Args:
+            segments: receives them.
+            failures: the partitions that status tells of.
+            answer: sends an answer; the partition's state is that of the answer.
+            start: runs a task until the pull ends.
+            on_error: handles an error of the leader or of the journal, when the messages of the partition are dropped.
+        """
         self._segments = segments
         self._failures = failures
         self._answer = answer
+        self._start = start
+        self._on_error = on_error
         self._waiting: dict[Partition, collections.deque[tuple[PushMessage, FailoverLog]]] = {}
         self._working: set[Partition] = set()  # those of them that have a task
         self._handled = trio.Event()  # set when a partition has handled a message
-        self._nursery: trio.Nursery | None = None
-        self._failure: Exception | None = None
 
-    async def beside(self, stream: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``stream``, which calls the other methods. Raises its errors, and those of the leader and the journal.
-
-        The partitions end with it. A segment that is being installed is finished first.
-        """
-        try:
-            async with trio.open_nursery() as self._nursery:
-                try:
-                    await stream()
-                except Exception as error:  # raised below, outside of the nursery, which would wrap it in a group
-                    self._failure = error
-                self._nursery.cancel_scope.cancel()
-        finally:
-            self._segments.interrupt()
-        if self._failure is not None:
-            raise self._failure
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a message waits or is handled, or an accepted segment is on its way."""
-        return bool(self._waiting or self._working) or self._segments.is_busy
+    def interrupt(self) -> None:
+        """Ends all transfers; no task runs any more. The half files stay."""
+        self._segments.interrupt()
 
     def is_receiving(self, partition: Partition) -> bool:
         """Returns whether tables that come now belong to a segment of ``partition``."""
@@ -92,14 +88,13 @@ class PushedPartitions:
 
     async def take(self, partition: Partition, message: PushMessage, leaders_log: FailoverLog) -> None:
         """Handles a message behind the partition's earlier ones. Waits only if too many of these wait."""
-        assert self._nursery is not None, "inside of `beside`"
         while len(self._waiting.get(partition, ())) >= WAITING_MAX:
             await self._next()
         waiting = self._waiting.setdefault(partition, collections.deque())
         waiting.append((message, leaders_log))
         if partition not in self._working and not self._is_early(partition):
             self._working.add(partition)
-            self._nursery.start_soon(self._work, partition)
+            self._start(partial(self._work, partition))
 
     def _is_early(self, partition: Partition) -> bool:
         """Returns whether the waiting messages are parts, and too few to write them yet."""
@@ -128,19 +123,21 @@ class PushedPartitions:
     async def _work(self, partition: Partition) -> None:
         """Handles the waiting messages of a partition, and ends after the last one that need not wait for others."""
         waiting = self._waiting[partition]
+        failure: Exception | None = None
         try:
             while waiting and not self._is_early(partition):
                 await self._handle(partition, *_next_together(waiting))
                 self._tell_handled()
         except Exception as error:
-            self._failure = error
-            assert self._nursery is not None, "it runs in the nursery"
-            self._nursery.cancel_scope.cancel()
+            failure = error
+            waiting.clear()
         finally:
             self._working.discard(partition)
             if not waiting:
                 del self._waiting[partition]
             self._tell_handled()
+        if failure is not None:
+            await self._on_error(partition, failure)
 
     def _tell_handled(self) -> None:
         handled, self._handled = self._handled, trio.Event()

@@ -89,11 +89,6 @@ class PushedSegments:
         self._feed = feed
         self._transfers: dict[Partition, _Transfer] = {}
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether an accepted segment of any partition is on its way."""
-        return bool(self._transfers)
-
     def is_receiving(self, partition: Partition) -> bool:
         """Returns whether an accepted segment of ``partition`` is on its way."""
         return partition in self._transfers

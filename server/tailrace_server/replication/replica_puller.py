@@ -16,7 +16,7 @@ rollback that is being installed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,6 @@ ROOM_SECONDS_MAX = 1.0
 # The seconds that events are handled before others have the loop. A read of 1 MiB may be about ten thousand partitions,
 # which takes 0.15 s of the processor.
 TURN_SECONDS = 0.002
-# The seconds for which a feed without events keeps its task. To begin one takes longer than to wake it.
-LINGER_SECONDS = 1.0
 
 
 class ReplicaPuller:
@@ -121,16 +119,27 @@ class ReplicaPuller:
         self._on_end = on_end
         self._acknowledgements = ReplicaAcknowledgements(node, on_acknowledged)
         self._stopped = False
-        self._scope = trio.CancelScope()  # of the task
-        self._is_running = False  # whether there is a task
+        self._scopes: dict[trio.CancelScope, None] = {}  # of the tasks
+        self._is_taking = False  # whether one of them handles events
         self._stream: ReplicaStream | None = None
         self._fillings: dict[int, SnapshotSegment] = {}
         segments = PushedSegments(node, leadership, feed)
-        self._pushed = PushedPartitions(segments, node.storage.receive_failures, self._answer_push)
+        self._pushed = PushedPartitions(
+            segments, node.storage.receive_failures, self._answer_push, self._start, self._failed
+        )
         self._roll_back_to = partial(roll_back_to_common, node.storage, on_shortfall=leadership.on_shortfall)
         self._far = FarPartitions(
-            *(node, feed, self._address, pulled.state, self._replica if until is None else None),
-            *(self._roll_back_to, self._apply, lambda: self._stopped, self._release),
+            node,
+            feed,
+            self._address,
+            pulled.state,
+            self._replica if until is None else None,
+            self._roll_back_to,
+            self._apply,
+            lambda: self._stopped,
+            self._release,
+            self._start,
+            lambda: pulled.link.peer,
             follows=until is None,
         )
         self._lagging = LaggingPartitions(node, feed, self._address, self._far, self._map, is_on=until is None)
@@ -154,10 +163,11 @@ class ReplicaPuller:
         self._stopped = True
         self._stream = None
         self._acknowledgements.end()
-        self._scope.cancel()
+        for scope in self._scopes:
+            scope.cancel()
         for partition in self._partitions:
             partition.report_durable(None)
-        if not self._is_running:
+        if not self._scopes:
             self._abandon()
 
     def leave(self) -> None:
@@ -168,6 +178,8 @@ class ReplicaPuller:
             stream.leave()
 
     def _abandon(self) -> None:
+        """Drops what is half done, when no task runs any more."""
+        self._pushed.interrupt()
         for filling in self._fillings.values():
             filling.abandon()
         self._fillings.clear()
@@ -196,34 +208,44 @@ class ReplicaPuller:
         if self._stream is not None:
             self._stream.acknowledge(partition, branch, seq)
 
-    def _arrived(self) -> None:
-        """Begins a task: there are frames, or the connection has ended, and none waits for them."""
-        if not self._is_running and not self._stopped and self._pulled.takes_tasks:
-            self._is_running = True
-            self._pulled.start(self._run)
+    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Runs a task of the feed until `stop`. Its error ends the connection, but UnknownFeed ends this feed."""
+        if not self._stopped and self._pulled.takes_tasks:
+            self._pulled.start(partial(self._run, task))
 
-    async def _run(self) -> None:
-        """Handles events while there are any. Raises the errors that end the connection."""
-        stream = self._stream
-        is_done, unknown = False, None
-        try:
-            with trio.CancelScope() as self._scope:
-                while stream is not None and not self._stopped and not is_done:
-                    take_all = partial(self._pushed.beside, partial(self._take_all, stream))
-                    await self._far.beside(self._pulled.link.peer, take_all)
-                    is_done = self._has_fetched(stream)
-                    if not stream.has_event():
-                        break
-        except UnknownFeed as error:
-            unknown = error
-        finally:
-            self._is_running = False
-            if self._stopped:
-                self._abandon()
-        if (unknown is not None or is_done) and not self._stopped:
+    async def _run(self, task: Callable[[], Awaitable[None]]) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            try:
+                if not self._stopped:
+                    await task()
+            except UnknownFeed as error:
+                self._end(error)
+            finally:
+                del self._scopes[scope]
+                if self._stopped and not self._scopes:
+                    self._abandon()
+
+    def _end(self, error: UnknownFeed | None) -> None:
+        """Ends this feed: all is fetched, or the other node does not know it."""
+        if not self._stopped:
             self._pulled.end(self)
             if self._on_end is not None:
-                self._on_end(unknown)
+                self._on_end(error)
+
+    def _arrived(self) -> None:
+        """Begins to handle events, unless a task does: there are frames."""
+        if not self._is_taking:
+            self._is_taking = True
+            self._start(self._take_arrived)
+
+    async def _take_arrived(self) -> None:
+        stream = self._stream
+        try:
+            if stream is not None:
+                await self._take_all(stream)
+        finally:
+            self._is_taking = False
 
     def _hold(self, told: Sequence[Any]) -> frozenset[int]:
         """Returns the partitions whose segments are copied first, by the other node's map, and begins to copy them."""
@@ -252,38 +274,24 @@ class ReplicaPuller:
         return partition.id, Position.at(log, partition.high_seq, purge_seq=filling)
 
     async def _take_all(self, stream: ReplicaStream) -> None:
-        """Handles events until none has come for LINGER_SECONDS, and no other task of the feed has work."""
+        """Handles the events that have arrived. Raises the errors that end the feed or the connection."""
         monotonic = self._node.clock.monotonic
         turn_ends_at = monotonic() + TURN_SECONDS
-        while True:
+        while not self._stopped:
             event = stream.next_event()
-            if self._stopped:
-                return
             if event is None:
                 await self._caught_up()
-                if self._stopped or self._has_fetched(stream) or not await self._has_more(stream):
+                if not self._stopped and self._has_fetched(stream):
+                    self._end(None)
+                elif not stream.has_event():
                     return
-                turn_ends_at = monotonic() + TURN_SECONDS
                 continue
             await self._take_apart(stream, event)
-            if self._stopped:
-                return
-            if self._lagging.chosen:
+            if self._lagging.chosen and not self._stopped:
                 self._lagging.give_up(stream, self._forget_gathered)
             if monotonic() >= turn_ends_at:
                 await trio.lowlevel.checkpoint()
                 turn_ends_at = monotonic() + TURN_SECONDS
-
-    async def _has_more(self, stream: ReplicaStream) -> bool:
-        """Waits until there may be more events. Returns False if this task may end."""
-        while not self._stopped:
-            with trio.move_on_after(LINGER_SECONDS) as scope:
-                await stream.wait()
-            if not scope.cancelled_caught:
-                return True
-            if not self._far.is_busy and not self._pushed.is_busy:
-                return False
-        return False
 
     async def _take_apart(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
         """Handles an event. An error that is the partition's alone ends its stream, which is asked for again."""
@@ -292,14 +300,24 @@ class ReplicaPuller:
         except (Retryable, UnknownFeed, StreamEnded, OSError):
             raise
         except Exception as error:
-            if self._until is not None or isinstance(event, RoundComplete):
+            if isinstance(event, RoundComplete):
                 raise
-            if not isinstance(error, TailraceError):  # a bug, as in ``Connections.handle``: the others go on
-                log.exception(
-                    "partition %s of feed %s ended by an internal error", event.partition, self.feed.info.name
-                )
-            stream.give_up(event.partition, str(error))
-            await self._stream_failed(stream, StreamFailed(event.partition, EndReason.ERROR, str(error)))
+            await self._failed(self.feed.partitions[event.partition], error)
+
+    async def _failed(self, partition: Partition, error: Exception) -> None:
+        """Ends the stream of a partition that cannot go on, and asks for it again. Raises errors of more than that."""
+        if self._until is not None or isinstance(error, Retryable | UnknownFeed | StreamEnded | OSError):
+            raise error
+        if not isinstance(error, TailraceError):  # a bug, as in ``Connections.handle``: the others go on
+            log.error(
+                "partition %s of feed %s ended by an internal error",
+                *(partition.id, self.feed.info.name),
+                exc_info=error,
+            )
+        stream = self._stream
+        if stream is not None:
+            stream.give_up(partition.id, str(error))
+            await self._stream_failed(stream, StreamFailed(partition.id, EndReason.ERROR, str(error)))
 
     async def _handle(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
         match event:

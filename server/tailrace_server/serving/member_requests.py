@@ -56,7 +56,7 @@ def _on_member(connection: Connection, frame: Frame) -> None:
         seen = MemberState(
             identity.placement_id, identity.cluster_id, votes=True, leads=True, term=leadership.term, led=True
         )
-        held, held_term = held_of(leadership.group)
+        held, held_term = held_of(leadership.group.unsorted())
         unreadable = len(unreadable_of(node, leadership.group))
         seen = seen._replace(held=held, held_term=held_term, unreadable=unreadable)
     else:

@@ -4,8 +4,10 @@ import os
 
 import pytest
 import trio
+import trio.lowlevel
 from tests.tailrace_server.replication.made_set import numbered, until
 
+import tailrace
 from tailrace.errors import BadBlock, UnknownFeed
 from tailrace_server.replication import replica_puller
 from tailrace_server.replication.replica_puller import ReplicaPuller
@@ -43,13 +45,12 @@ async def test_a_pair_has_one_connection_for_all_feeds(members):
         assert len(connection.rounds.slots) == 2 * FEEDS + 1
 
 
-async def test_a_feed_without_events_has_no_task(members, monkeypatch):
-    monkeypatch.setattr(replica_puller, "LINGER_SECONDS", 0.05)
+async def test_a_feed_without_events_has_no_task(members):
     async with members.client() as client:
         feeds = await made_feeds(client)
         pullers = members[2].member.following._pullers
         await until(lambda: len(pullers) == FEEDS + 1)
-        await until(lambda: not any(puller._is_running for puller in pullers.values()))
+        await until(lambda: not any(puller._scopes for puller in pullers.values()))
         await put(feeds[3], numbered(0, 2))
         await members.level("feed-3")
 
@@ -195,3 +196,34 @@ async def test_a_feed_that_the_leader_does_not_know_ends_alone(members, monkeypa
         await put(feeds[1], numbered(0, 20))
         await until(lambda: members[2].seqs("feed-1") == members[0].seqs("feed-1"))
         assert connections(members, 2) == [connection]
+
+
+@pytest.mark.long
+async def test_thousands_of_feeds_come_on_one_connection(source_and_replica):
+    """What takes longer for each feed, the more feeds there are, would not end in time."""
+    source, replica = source_and_replica
+    count = 2_500
+    for number in range(count):
+        source.node.feed_changes.create({"name": f"feed-{number}", "feed_id": f"{number + 1000:032x}", "partitions": 1})
+        if number % 100 == 0:
+            source.node.connections.turn_ended()
+            await trio.lowlevel.checkpoint()
+    source.node.connections.turn_ended()
+
+    def is_level():
+        peers = list(source.node.leaderships.system.replicas.peers.values())
+        return [len(peer.acknowledged) for peer in peers if len(peer.streams) == count + 1] == [count + 1]
+
+    await until(is_level)
+    async with tailrace.connect(source.url) as client:
+        for number in (0, count // 2, count - 1):
+            await client.feed(f"feed-{number}").put(b"k", b"v")
+            await until(lambda number=number: replica.seqs(f"feed-{number}") == [1])
+        await replica.stop()
+        await until(lambda: not source.node.leaderships.system.replicas.peers)
+        await replica.start()
+        await until(is_level)
+        await client.drop_feed("feed-7")
+        await until(lambda: replica.seqs("feed-7") is None)
+    assert len([c for c in source.node.connections if c.name.startswith("replica")]) == 1
+    assert not failing(replica)

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from tailrace.errors import ProtocolError
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.push_messages import SegmentAccept, SegmentAck, SegmentOffered, SegmentTransit
 from tailrace_server.replication.pushed_partitions import PushedPartitions
@@ -63,17 +64,19 @@ def offer():
 class Pushed:
     """Pushed partitions that run; what they have handled, and their answers."""
 
-    def __init__(self):
-        self.segments, self.answers = Segments(), []
-        self.partitions = PushedPartitions(self.segments, None, lambda partition, answer: self.answers.append(answer))
+    def __init__(self, nursery):
+        self.segments, self.answers, self.errors = Segments(), [], []
+        self.partitions = PushedPartitions(
+            self.segments,
+            None,
+            lambda partition, answer: self.answers.append(answer),
+            nursery.start_soon,
+            self.note,
+        )
         self.one = Partition(1)
 
-    async def run(self, task_status):
-        async def stream():
-            task_status.started()
-            await trio.sleep_forever()
-
-        await self.partitions.beside(stream)
+    async def note(self, partition, error):
+        self.errors.append((partition.id, str(error)))
 
     async def take(self, *messages, partition=None):
         """Takes messages one after the other, and waits until nothing moves."""
@@ -87,9 +90,7 @@ class Pushed:
 
 @pytest.fixture
 async def pushed(nursery):
-    made = Pushed()
-    await nursery.start(made.run)
-    return made
+    return Pushed(nursery)
 
 
 async def test_a_part_waits_for_the_next_one(pushed):
@@ -146,3 +147,18 @@ async def test_an_end_drops_what_waits_and_returns_when_no_step_is_under_way(pus
     assert not pushed.partitions.is_receiving(pushed.one)
     pushed.segments.handled.clear()
     assert await pushed.take(offer()) == [(1, "offer")]
+
+
+async def test_an_error_of_the_leader_is_told_when_the_partition_has_dropped_its_messages(pushed):
+    async def fail(partition, parts, leaders_log):
+        await pushed.segments.may_go_on.wait()
+        raise ProtocolError("a part that was not asked for")
+
+    pushed.segments.may_go_on, pushed.segments.got_parts = trio.Event(), fail
+    await pushed.take(part(0), part(10), part(20))
+    pushed.segments.may_go_on.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert pushed.errors == [(1, "a part that was not asked for")]
+    await pushed.partitions.end(pushed.one)
+    other = Partition(2)
+    assert await pushed.take(offer(), partition=other) == [(1, "forget"), (2, "offer")]

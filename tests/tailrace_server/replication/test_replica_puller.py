@@ -23,13 +23,12 @@ class Told:
     def next_event(self):
         return self.events.pop(0) if self.events else None
 
-    async def wait(self):
-        await trio.sleep_forever()
+    def has_event(self):
+        return bool(self.events)
 
 
 @pytest.fixture
-def puller(running, monkeypatch):
-    monkeypatch.setattr(taking, "LINGER_SECONDS", 0.0)
+def puller(running):
     node, leadership = running.node.services, running.node.leaderships.system
     feed = running.node.feed_changes.create({"name": "orders", "feed_id": "11" * 16, "partitions": EVENTS})
     replica = Replica(b"r" * 16, 1, "127.0.0.1:1", False, running.node.identity.cluster_id)
