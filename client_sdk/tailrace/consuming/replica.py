@@ -120,7 +120,7 @@ class ReplicaStreams(PartitionStreams):
         self._events: collections.deque[Queued] = collections.deque()  # that no frame has brought
         self._handing: Queued | None = None  # the event that the replica handles now
         self._map_ids: dict[int, Callable[[list[Any]], None]] = {}  # the requests for the map that are under way
-        self._maps: list[bytes] = []  # these requests, until they are sent
+        self._maps: list[Callable[[list[Any]], None]] = []  # those that are not sent yet
         self._is_over = False
         self._offered: set[int] = set()  # the partitions of which a segment was offered
         self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
@@ -267,9 +267,7 @@ class ReplicaStreams(PartitionStreams):
 
     def ask_map(self, told: Callable[[list[Any]], None]) -> None:
         """Asks for the node's partition map; ``told`` is called with its ``partitions`` once `next_event` has them."""
-        id = self._connection.new_id(self)
-        self._map_ids[id] = told
-        self._maps.append(encode_json(Opcode.PARTITIONS, {"name": self._subscription.feed, "replica": True}, id))
+        self._maps.append(told)
         self._connection.is_due(self, None)
 
     def _on_map(self, frame: Frame) -> None:
@@ -288,7 +286,12 @@ class ReplicaStreams(PartitionStreams):
     def frames_to_send(self) -> list[bytes]:
         """Returns the frames that are due: requests, and those that close streams."""
         maps, self._maps = self._maps, []
-        return maps + self.data_to_send(self.feed_id)
+        return [*map(self._request_map, maps), *self.data_to_send(self.feed_id)]
+
+    def _request_map(self, told: Callable[[list[Any]], None]) -> bytes:
+        id = self._connection.new_id(self)
+        self._map_ids[id] = told
+        return encode_json(Opcode.PARTITIONS, {"name": self._subscription.feed, "replica": True}, id)
 
     def register(self, partition: ConsumedPartition) -> int:
         stream_id = self._connection.new_id(self)

@@ -21,7 +21,7 @@ from tailrace.link.finder import Finder
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.wire.bodies import encode_json
+from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, HelloOk, encode_error
 from tailrace.wire.opcodes import Opcode
@@ -581,13 +581,16 @@ def test_more_than_the_window_is_refused():
         made.hear(encode_frame(Opcode.BLOCK, body, made.id()))
 
 
-def test_requests_wait_for_the_answers_of_earlier_ones():
+@pytest.mark.parametrize("by_map", [False, True])
+def test_requests_wait_for_the_answers_of_earlier_ones(by_map):
     """Their frames and answers are bounded, however many feeds there are."""
+    wanted = {"hold": lambda told: frozenset()} if by_map else {}
     made = ReplicaConversation()
     made.hello()
     count = 3 * REQUESTS_MAX
-    feeds = [made.copy(feed=number.to_bytes(16, "little"), name=str(number)) for number in range(1, count + 1)]
-    seen = 0
+    ids = [number.to_bytes(16, "little") for number in range(1, count + 1)]
+    feeds = [made.copy(feed=id, name=id.hex(), **wanted) for id in ids]
+    seen = agreed = 0
     while True:
         asked = made.frames()
         seen += len(asked)
@@ -595,9 +598,14 @@ def test_requests_wait_for_the_answers_of_earlier_ones():
         if not asked:
             break
         for frame in asked:
-            made.hear(StreamOk(0, 0, LOG_U, 0).encode(frame.id))
-    assert seen == count
-    assert all(len(made.events(streams)) == 1 for streams in feeds)
+            if frame.opcode is Opcode.PARTITIONS:
+                made.maps = [frame.id]
+                made.map((0,), feed=bytes.fromhex(decode_json(frame.body, "PARTITIONS")["name"]))
+            else:
+                made.hear(StreamOk(0, 0, LOG_U, 0).encode(frame.id))
+        agreed += sum(len(made.events(streams)) for streams in feeds)
+    assert seen == count * (1 + by_map)
+    assert agreed == count
 
 
 def test_what_lies_behind_an_event_is_not_read_before_it():
