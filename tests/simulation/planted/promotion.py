@@ -5,13 +5,14 @@ from __future__ import annotations
 from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication import gathered_promises, local_member, member, missing_rows, peer_states, promises
-from tailrace_server.replication import replica_puller as taking
+from tailrace_server.replication import pulled_node as taking
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
+from tailrace_server.replication.seats import Seats
 from tailrace_server.replication.standings import NOTHING, Best, Standing
 from tailrace_server.serving import member_requests, stream_requests
 from tailrace_server.serving.connection import Connection
@@ -116,6 +117,12 @@ def _promise_whoever_led(promoting, answers):
 HEARD = [
     (GatheredPromises, "_counting", staticmethod(lambda promised: promised)),
     (LocalMember, "counts_seen", lambda member, seen: True),
+    (Seats, "why_no_seat", lambda seats: ""),
+]
+# No record of the voters is heard, which tells of a later leader, too.
+DEAF = [
+    (LocalMember, "learns", lambda member, voters: False),
+    (promises, "_why_not_by_voters", lambda member, promise: ""),
 ]
 BUGS = {
     "a leader that has promised leads on": Bug([(Member, "step_down", _lead_on)], {"promised_leader": 0}),
@@ -134,12 +141,13 @@ BUGS = {
         {"busy_handover": 0},
     ),
     "a leader that does not look for a later one": Bug(
-        [(Member, "_look_as_leader", _look_at_nobody)], {"stale_leader": 0}
+        [(Member, "_look_as_leader", _look_at_nobody), *DEAF], {"stale_leader": 0}
     ),
     "a leader that steps down only for one that it reaches": Bug(
         [
             (member, "later_leader", _step_down_for_leaders_only),
             (Promotion, "_require_last", _promise_whoever_led),
+            *DEAF,
         ],
         {"lasting_bridge": 0, "lasting_cuts": 0},
     ),
