@@ -34,6 +34,8 @@ KEPT_SECONDS = 0.5
 KEPT_BYTES = 4_000
 # The least seconds between two flushes for checkpoints.
 FLUSH_SECONDS = 0.2
+# In stories of fetches they are more, so that a leader can step down while a fetch waits for its flush.
+FLUSH_SECONDS_OF_STORIES = 1.0
 # A fetch asks for a window of these bytes at first, in parts of at least the others.
 WINDOW_BYTES = 1_600
 PART_BYTES_MIN = 400
@@ -54,7 +56,8 @@ def small_bounds(plan):
         if plan.has_sink:
             stack.enter_context(_small_batches(in_parts=plan.in_parts))
         if plan.has_copies or plan.way:
-            stack.enter_context(_small_copies(FOLLOWERS_PART_BYTES_MIN if plan.way else PART_BYTES_MIN))
+            flush_s = FLUSH_SECONDS_OF_STORIES if plan.has_copies and plan.story else FLUSH_SECONDS
+            stack.enter_context(_small_copies(FOLLOWERS_PART_BYTES_MIN if plan.way else PART_BYTES_MIN, flush_s))
         if plan.way:
             stack.enter_context(_small_transfers(plan))
         stack.enter_context(mock.patch.object(failover, "ENTRIES_MAX", plan.entries_max))
@@ -80,13 +83,13 @@ def _small_batches(*, in_parts):
 
 
 @contextlib.contextmanager
-def _small_copies(part_bytes_min):
+def _small_copies(part_bytes_min, flush_s):
     """Makes a fetch ask for many small parts, and checkpoints end early."""
     limits = dataclasses.replace(
         machine.LIMITS,
         checkpoint_kept_s=KEPT_SECONDS,
         checkpoint_kept_bytes_max=KEPT_BYTES,
-        checkpoint_flush_s=FLUSH_SECONDS,
+        checkpoint_flush_s=flush_s,
     )
     with (
         mock.patch.object(machine, "LIMITS", limits),

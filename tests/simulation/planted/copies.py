@@ -51,6 +51,10 @@ async def _keep_first(checkpoints, partition, level, *, flush=False, with_state=
     return await checkpoints._describe(partition, kept, with_state=with_state)
 
 
+def _require_no_term(node, partition, term, checkpoint_id):
+    """Answers though this node has stepped down meanwhile."""
+
+
 async def _wait_for_nothing(node, partition, level):
     """Takes the checkpoint at once."""
 
@@ -108,6 +112,9 @@ BUGS = {
     "segments that are kept before the flush": Bug([(Checkpoints, "take", _keep_first)], copies=(ONE_NODE, 0)),
     "a checkpoint that does not wait for a majority": Bug(
         [(segment_requests, "_wait_for_majority", _wait_for_nothing)], copies=(SET, 0)
+    ),
+    "a checkpoint of a leader that has stepped down": Bug(
+        [(segment_requests, "_require_term", _require_no_term)], {"step_down_in_a_fetch": 0}
     ),
     "a checkpoint of a leader of an earlier term that is taken": Bug(
         [(fetch, "compare", _take_from_any_leader)], copies=(SET, 0)

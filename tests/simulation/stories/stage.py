@@ -135,6 +135,37 @@ class Stage:
             while not condition():  # noqa: ASYNC110 - it has no event
                 await trio.sleep(0.001)
 
+    def keep_away(self, names):
+        """Keeps these programs from all nodes, until `let_in`."""
+        self.network.cut_ways(shapes.between(self._world.names, names))
+        self.network.drop_all(names)
+
+    def let_in(self, names):
+        """Ends `keep_away`."""
+        self.network.heal_ways(shapes.between(self._world.names, names))
+
+    def waits_to_flush(self, name):
+        """Returns whether a request for a checkpoint waits at a node for its flush."""
+        return any(lock.locked() for lock in self.node(name).storage.checkpoints._flushing.values())
+
+    def holds_back(self, name):
+        """Returns whether writes were acknowledged at quorum whose rows are in no segment of a node yet."""
+        floors, partitions = self._world.checks.lasting_floors(), self.partitions(name)
+        return any(seq > partitions[number].flushed_seq for number, told in floors.items() for _, seq in told)
+
+    async def has_stepped_down(self, name):
+        """Waits until the node does not lead."""
+        await self.until(lambda: not self._world.leads(self.machine(name)))
+
+    async def fetched(self, count):
+        """Waits until ``count`` more fetches have come to their end, whatever became of them."""
+        wanted = self._fetches() + count
+        await self.until(lambda: self._fetches() >= wanted)
+
+    def _fetches(self):
+        operations = self._world.report.operations
+        return sum(number for name, number in operations.items() if name.startswith("fetch: "))
+
     async def leads(self, name):
         """Waits until the node leads."""
         await self.until(lambda: self._world.leads(self.machine(name)))

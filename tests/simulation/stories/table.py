@@ -7,7 +7,19 @@ that is known for its rule.
 
 from __future__ import annotations
 
-from . import failing_partitions, failovers, lasting_cuts, leaders, majorities, promotion, pulls, pushes, runs, sinks
+from . import (
+    failing_partitions,
+    failovers,
+    fetches,
+    lasting_cuts,
+    leaders,
+    majorities,
+    promotion,
+    pulls,
+    pushes,
+    runs,
+    sinks,
+)
 
 STORIES = {
     story.name: story
@@ -22,5 +34,6 @@ STORIES = {
         *sinks.STORIES,
         *pulls.STORIES,
         *pushes.STORIES,
+        *fetches.STORIES,
     )
 }

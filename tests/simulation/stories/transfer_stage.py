@@ -15,7 +15,6 @@ from tailrace.wire.segment_messages import SegmentFetch
 from tailrace_server.upkeep import compactor
 
 from ..checks.equal_segments import choose_all
-from ..faults import shapes
 from .stage import Stage
 
 # A row that takes about a part of a pushed segment.
@@ -43,9 +42,7 @@ class TransferStage(Stage):
             await self.level(self.leader, name)
 
     def _silence(self, but):
-        names = [name for name in self._world.program_names if name not in but]
-        self.network.cut_ways(shapes.between(self._world.names, names))
-        self.network.drop_all(names)
+        self.keep_away([name for name in self._world.program_names if name not in but])
 
     async def read(self, name):
         """Lets a program read the feed from one node, twice, from its first row on."""
