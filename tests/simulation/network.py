@@ -9,7 +9,8 @@
    direction: bytes of the other way still arrive, and the answers do not (faults/shapes.py has the shapes of cuts).
 3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
    hear nothing, until it is up again and knows none of their connections.
-4. A packet may be late: the bytes of one connection, or of one way of all connections, are held up from some byte on.
+4. Frames of some streams may be late, while the others of their connection pass: a node promises an order of the frames
+   of each stream only.
 5. Buffers are bounded like those of a socket: a receiver that does not read stops the sender.
 """
 
@@ -23,12 +24,12 @@ import sys
 import trio
 
 from tailrace.errors import Unreachable
+from tailrace.wire.frames import FRAME_HEADER_BYTES
+from tailrace.wire.opcodes import Opcode
 
 # Small, so that writers meet full ones; a frame may be many times as large.
 SOCKET_BYTES = 8 * 1024
 INBOX_BYTES = 16 * 1024
-# How many of its first bytes a pipe keeps, by which stories tell its connection from others.
-BEGUN_BYTES = 2 * 1024
 
 
 def _reset():
@@ -42,7 +43,8 @@ class Pipe:
         self._network = network
         self.link = link  # the two machines, the sender first
         self.back = None  # the pipe of the other direction
-        self.begun = b""  # the first bytes that were moved
+        self.requests = {}  # the bodies of the STREAM_REQUESTs that were moved, by the ids of their streams
+        self._apart = []  # frames that are held up while others pass
         self._tap = tap
         self._sent = collections.deque()
         self.sent_bytes = 0
@@ -77,11 +79,18 @@ class Pipe:
         self.sent_bytes = self.inbox_bytes = 0
         self.wake()
 
+    def deliver(self):
+        """Sends what is held up before all that comes later."""
+        self._sent.extendleft(reversed(self._apart))
+        self.sent_bytes += sum(map(len, self._apart))
+        self._apart.clear()
+        self.wake()
+
     async def pump(self):
         """Moves all bytes that are sent, until the sender has ended or the connection is broken."""
         while not self.is_broken:
             if not self._sent:
-                if self.is_finished:
+                if self.is_finished and not self._apart:
                     self.at_end = True
                     self.wake()
                     return
@@ -93,21 +102,33 @@ class Pipe:
             await self._network.way(self.link)
             if self.is_broken or not self._sent:
                 continue
-            data = self._sent.popleft()
-            passing = self._network.passing(self, data)
-            if passing < len(data):
-                self._sent.appendleft(data[passing:])
-                data = data[:passing]
+            data, late = self._network.parted(self, self._sent.popleft())
+            if late:
+                self._apart.append(late)
+                self.sent_bytes -= len(late)
             if not data:
-                await self.changed.wait()
                 continue
-            self.begun += data[: BEGUN_BYTES - len(self.begun)]
+            for opcode, id, frame in frames_of(data):
+                if opcode == Opcode.STREAM_REQUEST:
+                    self.requests[id] = frame[FRAME_HEADER_BYTES:]
             self.sent_bytes -= len(data)
             if not self.is_unread:
                 self._tap(data)
                 self.inbox.append(data)
                 self.inbox_bytes += len(data)
             self.wake()
+
+
+def frames_of(data):
+    """Yields the opcode, the id and the bytes of each frame; a torn end is a frame of opcode and id 0."""
+    place = 0
+    while place < len(data):
+        end = place + FRAME_HEADER_BYTES + int.from_bytes(data[place : place + 4], "little")
+        if len(data) < place + FRAME_HEADER_BYTES or len(data) < end:
+            yield 0, 0, data[place:]
+            return
+        yield data[place + 4], int.from_bytes(data[place + 8 : place + 12], "little"), data[place:end]
+        place = end
 
 
 class SimulatedTransport:
@@ -282,7 +303,7 @@ class Network:
         self.listeners = {}
         self.dead = {}  # machines without power, and the event of their coming up
         self.transports = {}
-        self._late = {}  # a way or a Pipe -> a function: how many of the next bytes are not held up
+        self._late = {}  # a way or a Pipe -> a function: whether a frame is held up
         self._cut = {}  # way, from one machine to another -> the event of its healing
         self.seconds_max = 0.002  # the longest delay, of one direction
         self.fragments = False
@@ -330,12 +351,15 @@ class Network:
         while (healed := self._cut.get(link)) is not None:
             await healed.wait()
 
-    def passing(self, pipe, data):
-        """Returns how many bytes of ``data`` are not held up."""
-        for late in (pipe, pipe.link):
-            if late in self._late:
-                return self._late[late](pipe, data)
-        return len(data)
+    def parted(self, pipe, data):
+        """Returns the bytes of ``data`` whose frames may pass, and those of the frames that are held up."""
+        is_late = self._late.get(pipe, self._late.get(pipe.link))
+        if is_late is None:
+            return data, b""
+        parts = {False: [], True: []}
+        for opcode, id, frame in frames_of(data):
+            parts[is_late(pipe, opcode, id, frame[FRAME_HEADER_BYTES:])].append(frame)
+        return b"".join(parts[False]), b"".join(parts[True])
 
     def fragment(self, nbytes):
         """Returns how many of ``nbytes`` that have arrived are read at once."""
@@ -368,19 +392,19 @@ class Network:
         for what in list(self._late):
             self.deliver(what)
 
-    def hold_up(self, what, passing):
-        """Holds up packets in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
+    def hold_up(self, what, is_late):
+        """Holds up frames in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
 
-        ``passing(pipe, data)`` returns how many of the next bytes are not held up.
+        Others pass. ``is_late(pipe, opcode, id, body)`` returns whether a frame is held up.
         """
-        self._late[what] = passing
+        self._late[what] = is_late
 
     def deliver(self, what):
         """Ends ``hold_up``."""
         if self._late.pop(what, None) is not None:
             for transport in self.transports:
                 if what in (transport.outgoing, transport.outgoing.link):
-                    transport.outgoing.wake()
+                    transport.outgoing.deliver()
 
     def drop(self, transport):
         """Breaks a connection; bytes that are under way are lost."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import trio
 
-from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 
@@ -71,11 +70,14 @@ class Stage:
         self.network.cut_ways(shapes.isolated(name, self._world.names))
 
     def delay_rows(self, sender, receiver):
-        """Holds up the rows of the feed that all programs use, and the frames behind them, until all is healed."""
+        """Holds up the rows of the feed that all programs use, and the frames of their streams behind them.
+
+        Until all is healed.
+        """
         self._delay(sender, receiver, self._world.feed_id, lambda opcode, body: opcode == Opcode.BLOCK)
 
     def delay_end_of_feeds(self, sender, receiver, seq):
-        """Holds up the end of a snapshot of the list of feeds above ``seq``, and the frames behind it."""
+        """Holds up the end of a snapshot of the list of feeds above ``seq``, and the frames of its stream behind it."""
 
         def is_late(opcode, body):
             return opcode == Opcode.SNAPSHOT_END and int.from_bytes(body[8:16], "little") > seq
@@ -83,19 +85,16 @@ class Stage:
         self._delay(sender, receiver, SYSTEM_FEED_ID, is_late)
 
     def _delay(self, sender, receiver, feed_id, is_late):
-        """Holds up a feed's connections from the first frame on for which ``is_late(opcode, body)`` is true."""
-        asked = feed_id.hex().encode()
+        """Holds up a feed's streams, each from its first frame on for which ``is_late(opcode, body)`` is true."""
+        asked, late = feed_id.hex().encode(), set()
 
-        def passing(pipe, data):
-            place = 0
-            while asked in pipe.back.begun and place + FRAME_HEADER_BYTES <= len(data):
-                end = place + FRAME_HEADER_BYTES + int.from_bytes(data[place : place + 4], "little")
-                if is_late(data[place + 4], data[place + FRAME_HEADER_BYTES : end]):
-                    return place
-                place = end
-            return len(data)
+        def is_held(pipe, opcode, id, body):
+            stream = (pipe, id)
+            if stream not in late and asked in pipe.back.requests.get(id, b"") and is_late(opcode, body):
+                late.add(stream)
+            return stream in late
 
-        self.network.hold_up((sender, receiver), passing)
+        self.network.hold_up((sender, receiver), is_held)
 
     def bring_back(self, name):
         """Ends ``cut_off``."""
