@@ -80,8 +80,10 @@ async def test_the_parts_are_told_by_status(nodes):
 
 async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_one_is_back(nodes):
     leader = nodes.leader
-    async with tailrace.connect(leader.url, retry_for=0.5) as client:
-        feed = await nodes.filled(client, ROWS)
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+    async with tailrace.connect(leader.url, retry_for=2) as client:
+        feed = client.feed("orders")
         others = [node for node in nodes if node is not leader]
         for node in others:
             await node.stop()
