@@ -226,7 +226,7 @@ class Succession:
     def why_refused(self, candidate: Completeness) -> str:
         """Returns why this member would not let the candidate lead now; "" if it would."""
         local, state = self._member.local, self._member.local.state()
-        stands = self.is_on and local.votes and not state.unreadable
+        stands = self.is_on and local.votes and not state.unreadable and not self._has_no_room()
         voter = Voter(
             self.why_unfit(), self.why_sticky(), local.promoting, stands, Completeness(state.held_term, state.held)
         )
@@ -257,9 +257,10 @@ class Succession:
             self._why = why
             return False
         own, others = self._own(), self._others()
-        seconds = pause_seconds(
-            rank_of(own, member.local.name, others), self._failures, fraction(self._node.host.randomness)
-        )
+        rank = rank_of(own, member.local.name, others)
+        if self._has_no_room():
+            rank += len(member.local.others)  # it would take no writes, so each member with room stands first
+        seconds = pause_seconds(rank, self._failures, fraction(self._node.host.randomness))
         member.report(f"waits: there is no leader, and this node asks the others in {seconds:.1f} s; {self._why}")
         # The disk may have hung meanwhile, which the watch has noted.
         if await member.woken_within(seconds) or not self._may_go_on() or not self._is(FailoverState.WAITS):
@@ -277,6 +278,10 @@ class Succession:
         self._note(FailoverEvent.GRANTED)
         await self._promote()
         return True
+
+    def _has_no_room(self) -> bool:
+        """Returns whether this member's disk is so full that it would refuse writes as the leader."""
+        return bool(self._node.storage.space.low)
 
     def _unreadable(self) -> str:
         """Returns the sentence on the partitions that this member is known to be unable to read; "" without any."""

@@ -11,7 +11,7 @@ import tailrace
 from tailrace.errors import Retryable
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
-from tailrace_server.replication import succession
+from tailrace_server.replication import pre_votes, succession
 
 # Failover takes a fraction of a second; questions still have their long time-outs, so that a busy machine breaks none.
 AUTO = dataclasses.replace(
@@ -273,3 +273,45 @@ async def test_no_member_stands_if_none_can_read_its_copy_and_each_says_what_to_
         assert not any(node.leads for node in others)
         await first.start()
         assert await nodes.settled() is first
+
+
+async def fill_disk(node, monkeypatch):
+    """Leaves the node less room than writes need."""
+    space = node.node.storage.space
+    monkeypatch.setattr(space, "_free_bytes_min", 1 << 62)
+    await space.look()
+
+
+async def test_a_member_without_room_for_writes_stands_after_one_with_room(nodes, monkeypatch):
+    monkeypatch.setattr(pre_votes, "_RANK_SECONDS", 1.5)  # so that a busy machine does not turn the order round
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        full, roomy = sorted((node for node in nodes if node is not first), key=lambda node: str(node.address))
+        await fill_disk(full, monkeypatch)
+        await first.kill()
+        await feed.put(b"c", b"3", level="quorum")
+        assert await nodes.settled() is roomy
+
+
+async def test_a_member_without_room_leads_if_no_other_one_can(nodes, monkeypatch):
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        others = [node for node in nodes if node is not first]
+        for node in others:
+            await fill_disk(node, monkeypatch)
+        await first.kill()
+        assert await nodes.settled() in others
+        assert (await feed.get(b"a", level="quorum")).value == b"1"
+
+
+async def test_a_member_without_room_lets_one_that_has_less_lead(nodes, monkeypatch):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        node = next(node for node in nodes if not node.leads)
+        less, successor = pre_votes.Completeness(0, 0), node.member.successor
+        monkeypatch.setattr(successor, "why_sticky", lambda: "")
+        assert "it has more" in successor.why_refused(less)
+        await fill_disk(node, monkeypatch)
+        assert successor.why_refused(less) == ""
