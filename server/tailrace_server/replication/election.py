@@ -50,7 +50,7 @@ class MemberState(NamedTuple):
     member. ``line``: the starts of its directory, None of an earlier version. ``known``: the last start that it was
     told of each other directory (lineage.py). ``asks``: as a leader it asks its voters all the time whether they follow
     it, because it fails over by itself. ``ready``: term and epoch of the leader's record as of which it has, or owes,
-    all rows of its leader; None if it has not caught up.
+    all rows of its leader; None if it has not caught up. ``has_room``: its disk has the space that writes need.
     """
 
     placement_id: bytes = bytes(16)
@@ -73,6 +73,7 @@ class MemberState(NamedTuple):
     asks: bool = False
     voters: Voters = Voters()
     ready: tuple[int, int] | None = None
+    has_room: bool = True
 
 
 class OwnState(NamedTuple):

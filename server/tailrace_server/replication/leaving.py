@@ -43,11 +43,13 @@ async def leave(members: Iterable[Member]) -> None:
 def most_complete(member: Member) -> str | None:
     """Returns the address of the connected voter that lacks least; None without one.
 
-    A voter that cannot read its copy is passed over: it takes no leadership.
+    A voter that cannot read its copy is passed over: it takes no leadership. One with a full disk would refuse writes,
+    and comes last.
     """
     leadership, seen = member.leadership, member.peers.states
     partitions, level = list(leadership.group), leadership.safest_level
     unreadable = {name for name, state in seen.items() if state is not None and state.unreadable}
     voters = (peer for peer in leadership.replicas.voters() if peer.is_connected and peer.address not in unreadable)
-    found = min(((peer.missing(partitions, level), peer.address) for peer in voters), default=None)
-    return None if found is None else found[1]
+    full = {name for name, state in seen.items() if state is not None and not state.has_room}
+    found = ((peer.address in full, peer.missing(partitions, level), peer.address) for peer in voters)
+    return min(found, default=(False, 0, None))[-1]

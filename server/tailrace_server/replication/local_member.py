@@ -187,6 +187,7 @@ class LocalMember:
             self.is_in_set and node.config.replication.failover is Failover.AUTO,
             now.voters,
             self.ready,
+            not node.storage.space.low,
         )
 
     def known_starts(self) -> dict[bytes, MemberStart]:

@@ -127,6 +127,7 @@ def seen_to_json(seen: MemberState) -> dict[str, Any]:
         "asks": seen.asks,
         "voters": voters_to_json(seen.voters),
         "ready": None if seen.ready is None else list(seen.ready),
+        "has_room": seen.has_room,
     }
 
 
@@ -154,6 +155,7 @@ def seen_from_json(value: dict[str, Any]) -> MemberState:
         field(value, "asks", bool, what, False),
         voters_field(value, what) or Voters(),
         _ready(value, what),
+        field(value, "has_room", bool, what, True),
     )
 
 

@@ -294,6 +294,17 @@ async def test_a_member_without_room_for_writes_stands_after_one_with_room(nodes
         assert await nodes.settled() is roomy
 
 
+async def test_a_leader_that_stops_hands_over_to_a_member_with_room(nodes, monkeypatch):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        first = nodes.leader
+        full, roomy = sorted((node for node in nodes if node is not first), key=lambda node: str(node.address))
+        await fill_disk(full, monkeypatch)
+        await until(lambda: not first.member.peers.states[str(full.address)].has_room)
+        await first.stop()
+        assert roomy.leads
+
+
 async def test_a_member_without_room_leads_if_no_other_one_can(nodes, monkeypatch):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)
