@@ -43,7 +43,7 @@ class StreamCore:
         self.retry_for_s = retry_for_s
         self.ended: TailraceError | None = None
         self._clock = clock
-        self._ended_at = 0.0
+        self._ended_at: float | None = None  # None also after `refuse`
         self._cookies = itertools.count(1)
         self._barriers: dict[BarrierWait, None] = {}  # that a task waits for
 
@@ -75,8 +75,11 @@ class StreamCore:
         self.end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
 
     def refuse(self, error: TailraceError) -> None:
-        """Ends the stream with ``error``, and wakes no task: they are of another process."""
-        self.ended, self._ended_at = error, self._clock()
+        """Ends the stream with ``error``, and wakes no task: they are of another process.
+
+        The clock may not be readable: a forked process has no trio run yet.
+        """
+        self.ended = error
 
     def has_finished(self) -> bool:
         """Tells whether every partition has reached its end and every event was delivered. This ends the stream, too.
@@ -116,10 +119,12 @@ class StreamCore:
         """
         from tailrace.consuming.stream_status import stream_status  # most programs never ask
 
-        end = None if self.ended is None else (self.ended, self._ended_at)
+        session = self.session.status()
+        ended_at = session.since if self._ended_at is None else self._ended_at
+        end = None if self.ended is None else (self.ended, ended_at)
         finder = self.link.finder
         others = tuple(str(address) for address in finder.addresses if address != finder.address)
-        return stream_status(self.session.status(), str(finder.address), others, end)
+        return stream_status(session, str(finder.address), others, end)
 
     # Barriers
 

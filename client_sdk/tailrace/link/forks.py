@@ -45,10 +45,11 @@ class OfOneProcess:
 
 def _after_fork_in_child() -> None:
     pid = os.getppid()
-    for handle in list(_handles):
-        if not handle._forked_from:
-            handle._forked_from = pid
-            handle._forked(_wrong_process(pid))
+    copies = [handle for handle in _handles if not handle._forked_from]
+    for handle in copies:  # first of all, so that an error below leaves no handle that works
+        handle._forked_from = pid
+    for handle in copies:
+        handle._forked(_wrong_process(pid))
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
