@@ -9,8 +9,9 @@
    direction: bytes of the other way still arrive, and the answers do not (faults/shapes.py has the shapes of cuts).
 3. A process that dies leaves its kernel behind, which ends its connections. A machine that dies ends nothing: its peers
    hear nothing, until it is up again and knows none of their connections.
-4. Frames of some streams may be late, while the others of their connection pass: a node promises an order of the frames
-   of each stream only.
+4. A packet may be late: the bytes of one connection, or of one way of all connections, are held up from some byte on.
+   So may be the frames of some streams, while the others of their connection pass: a node promises an order of frames
+   in each stream only.
 5. Buffers are bounded like those of a socket: a receiver that does not read stops the sender.
 """
 
@@ -30,6 +31,8 @@ from tailrace.wire.opcodes import Opcode
 # Small, so that writers meet full ones; a frame may be many times as large.
 SOCKET_BYTES = 8 * 1024
 INBOX_BYTES = 16 * 1024
+# How many of its first bytes a pipe keeps.
+BEGUN_BYTES = 2 * 1024
 
 
 def _reset():
@@ -43,6 +46,7 @@ class Pipe:
         self._network = network
         self.link = link  # the two machines, the sender first
         self.back = None  # the pipe of the other direction
+        self.begun = b""  # the first bytes that were moved
         self.requests = {}  # the bodies of the STREAM_REQUESTs that were moved, by the ids of their streams
         self._apart = []  # frames that are held up while others pass
         self._tap = tap
@@ -108,6 +112,14 @@ class Pipe:
                 self.sent_bytes -= len(late)
             if not data:
                 continue
+            passing = self._network.passing(self, data)
+            if passing < len(data):
+                self._sent.appendleft(data[passing:])
+                data = data[:passing]
+            if not data:
+                await self.changed.wait()
+                continue
+            self.begun += data[: BEGUN_BYTES - len(self.begun)]
             for opcode, id, frame in frames_of(data):
                 if opcode == Opcode.STREAM_REQUEST:
                     self.requests[id] = frame[FRAME_HEADER_BYTES:]
@@ -303,7 +315,8 @@ class Network:
         self.listeners = {}
         self.dead = {}  # machines without power, and the event of their coming up
         self.transports = {}
-        self._late = {}  # a way or a Pipe -> a function: whether a frame is held up
+        self._late = {}  # a way or a Pipe -> a function: how many of the next bytes are not held up
+        self._late_frames = {}  # a way -> a function: whether a frame is held up while others pass
         self._cut = {}  # way, from one machine to another -> the event of its healing
         self.seconds_max = 0.002  # the longest delay, of one direction
         self.fragments = False
@@ -351,9 +364,16 @@ class Network:
         while (healed := self._cut.get(link)) is not None:
             await healed.wait()
 
+    def passing(self, pipe, data):
+        """Returns how many bytes of ``data`` are not held up."""
+        for late in (pipe, pipe.link):
+            if late in self._late:
+                return self._late[late](pipe, data)
+        return len(data)
+
     def parted(self, pipe, data):
         """Returns the bytes of ``data`` whose frames may pass, and those of the frames that are held up."""
-        is_late = self._late.get(pipe, self._late.get(pipe.link))
+        is_late = self._late_frames.get(pipe.link)
         if is_late is None:
             return data, b""
         parts = {False: [], True: []}
@@ -389,19 +409,27 @@ class Network:
 
     def heal_all(self):
         self.heal_ways(list(self._cut))
-        for what in list(self._late):
+        for what in [*self._late, *self._late_frames]:
             self.deliver(what)
 
-    def hold_up(self, what, is_late):
-        """Holds up frames in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
+    def hold_up(self, what, passing):
+        """Holds up packets in ``what``, a Pipe or the way from one machine to another, until ``deliver``.
 
-        Others pass. ``is_late(pipe, opcode, id, body)`` returns whether a frame is held up.
+        ``passing(pipe, data)`` returns how many of the next bytes are not held up.
         """
-        self._late[what] = is_late
+        self._late[what] = passing
+
+    def hold_up_frames(self, way, is_late):
+        """Holds up frames on the way from one machine to another, while others pass, until ``deliver``.
+
+        ``is_late(pipe, opcode, id, body)`` returns whether a frame is held up.
+        """
+        self._late_frames[way] = is_late
 
     def deliver(self, what):
-        """Ends ``hold_up``."""
-        if self._late.pop(what, None) is not None:
+        """Ends ``hold_up`` and ``hold_up_frames``."""
+        is_held = [late.pop(what, None) is not None for late in (self._late, self._late_frames)]
+        if any(is_held):
             for transport in self.transports:
                 if what in (transport.outgoing, transport.outgoing.link):
                     transport.outgoing.deliver()

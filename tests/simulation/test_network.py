@@ -106,14 +106,37 @@ def test_who_does_not_read_stops_who_sends(run):
 
 
 @pytest.mark.parametrize("is_way", [True, False])
-def test_late_frames_arrive_once_they_are_delivered_and_others_at_once(run, is_way):
+def test_a_late_packet_arrives_once_it_is_delivered_and_what_came_before_it_at_once(run, is_way):
+    async def body(made):
+        client, server = await made.connect()
+        other, others_server = await made.connect()
+        late = client.outgoing.link if is_way else client.outgoing
+        made.network.hold_up(late, lambda pipe, data: min(len(data), 8 - len(pipe.begun)))
+        for part in (b"early ", b"late, ", b"later"):
+            client.send(part)
+        await trio.sleep(10)
+        assert await server.receive() + await server.receive() == b"early la"
+        with trio.move_on_after(10):
+            raise AssertionError(await server.receive())
+        server.send(b"the other way")
+        assert await client.receive() == b"the other way"
+        if not is_way:
+            other.send(b"another connection")
+            assert await others_server.receive() == b"another connection"
+        made.network.deliver(late)
+        client.finish()
+        assert await receive_all(server) == b"te, later"
+
+    run(body)
+
+
+def test_late_frames_arrive_once_they_are_delivered_and_others_at_once(run):
     first, late, later, behind = (encode_frame(Opcode.NOOP, b"%d" % n, n) for n in (1, 2, 1, 2))
 
     async def body(made):
         client, server = await made.connect()
-        other, others_server = await made.connect()
-        late_one = client.outgoing.link if is_way else client.outgoing
-        made.network.hold_up(late_one, lambda pipe, opcode, id, body: (opcode, id) == (Opcode.NOOP, 2))
+        way = client.outgoing.link
+        made.network.hold_up_frames(way, lambda pipe, opcode, id, body: (opcode, id) == (Opcode.NOOP, 2))
         client.send(first + late)
         client.send(later)
         client.send(behind)
@@ -123,11 +146,8 @@ def test_late_frames_arrive_once_they_are_delivered_and_others_at_once(run, is_w
             raise AssertionError(await server.receive())
         server.send(b"the other way")
         assert await client.receive() == b"the other way"
-        if not is_way:
-            other.send(late)
-            assert await others_server.receive() == late
         client.finish()
-        made.network.deliver(late_one)
+        made.network.deliver(way)
         assert await receive_all(server) == late + behind
 
     run(body)

@@ -35,15 +35,15 @@ def _whatever_came(receiver):
     return ""
 
 
-async def _log_of_before(checkpoints, partition, level, *, flush=False, with_state=False):
+async def _log_of_before(checkpoints, partition, level, **options):
     """Tells the log of the checkpoint before: the chain is that of a later moment."""
-    taken = await _take_checkpoint(checkpoints, partition, level, flush=flush, with_state=with_state)
+    taken = await _take_checkpoint(checkpoints, partition, level, **options)
     logs = checkpoints.__dict__.setdefault("_logs", {})
     log, logs[partition] = logs.get(partition, taken.log), taken.log
     return taken._replace(log=log)
 
 
-async def _keep_first(checkpoints, partition, level, *, flush=False, with_state=False):
+async def _keep_first(checkpoints, partition, level, *, flush=False, with_state=False, asker=b""):
     """Keeps the segments first, and then flushes: the seq is that of a later moment."""
     kept = checkpoints._keep(partition.feed_id, partition.chain.segments)
     if flush:

@@ -94,7 +94,7 @@ class Stage:
                 late.add(stream)
             return stream in late
 
-        self.network.hold_up((sender, receiver), is_held)
+        self.network.hold_up_frames((sender, receiver), is_held)
 
     def bring_back(self, name):
         """Ends ``cut_off``."""

@@ -214,7 +214,7 @@ class TransferStage(Stage):
         """Holds up a connection from such a frame on. Returns the way of its bytes, for `release`."""
 
         def act(frame):
-            self.network.hold_up(frame.pipe, lambda pipe, opcode, id, body: True)
+            self.network.hold_up(frame.pipe, lambda pipe, data: 0)
             return frame.data, False
 
         frame = await self.frame(opcode, sender, receiver, act, when)
