@@ -56,6 +56,7 @@ def test_a_number_of_seeds(runs):
     assert runs.seeds == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_as_many_as_the_time_allows(runs):
     assert runs(SECONDS=1) == 0
     assert runs.seeds == list(range(len(runs.seeds)))

@@ -208,6 +208,7 @@ async def test_a_stream_without_async_goes_to_another_node_likewise(lacking, lea
     assert len(lacking.asked) == 3
 
 
+@pytest.mark.slow
 async def test_nobody_leads(put_up):
     post = await put_up(role="follower")
     with pytest.raises(Unreachable, match="does not lead"):

@@ -180,6 +180,7 @@ def test_a_rest_of_a_segment_that_is_skipped(monkeypatch):
     assert is_noticed(IN_PARTS)
 
 
+@pytest.mark.slow
 def test_the_rules_as_they_are():
     """The lives that notice what was planted end well."""
     for seed in range(20):

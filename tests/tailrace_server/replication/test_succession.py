@@ -46,6 +46,7 @@ async def test_another_member_leads_after_the_leader_was_killed(nodes):
         assert await nodes.level("orders") is second
 
 
+@pytest.mark.slow
 async def test_every_leader_in_turn_may_be_killed(nodes):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)
@@ -58,6 +59,7 @@ async def test_every_leader_in_turn_may_be_killed(nodes):
         assert [len(node.rows("orders")) for node in nodes] == [6] * 3
 
 
+@pytest.mark.slow
 async def test_one_of_three_does_not_lead_and_says_why(nodes):
     first = nodes.leader
     second, third = [node for node in nodes if node is not first]
@@ -78,6 +80,7 @@ async def test_the_parts_are_told_by_status(nodes):
         await until(lambda node=node, state=state: failover(node) == {"mode": "auto", "state": state, "why": ""})
 
 
+@pytest.mark.slow
 async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_one_is_back(nodes):
     leader = nodes.leader
     async with nodes.client() as client:
@@ -118,6 +121,7 @@ async def test_an_operator_may_promote_while_all_is_well(nodes):
     assert await nodes.settled() is first
 
 
+@pytest.mark.slow
 async def test_a_leader_with_a_failed_disk_steps_down(nodes, monkeypatch):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)
@@ -160,6 +164,7 @@ async def test_a_member_whose_disk_hangs_does_not_hold_up_a_failover(nodes, monk
     assert (answer["promised"], answer["refused"]) == (False, "an fsync has taken 5 s so far")
 
 
+@pytest.mark.slow
 async def test_a_disk_that_hangs_during_the_pause_before_a_candidacy_ends_only_that(nodes, monkeypatch):
     first = nodes.leader
     others = [node for node in nodes if node is not first]
@@ -245,6 +250,7 @@ async def test_a_leader_that_stops_hands_over_to_a_member_that_can_read_its_copy
         assert third.leads
 
 
+@pytest.mark.slow
 async def test_a_member_whose_file_is_gone_does_not_stand_though_no_reader_has_met_that(nodes):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)
@@ -282,6 +288,7 @@ async def fill_disk(node, monkeypatch):
     await space.look()
 
 
+@pytest.mark.slow
 async def test_a_member_without_room_for_writes_stands_after_one_with_room(nodes, monkeypatch):
     monkeypatch.setattr(pre_votes, "_RANK_SECONDS", 1.5)  # so that a busy machine does not turn the order round
     async with nodes.client() as client:
@@ -305,6 +312,7 @@ async def test_a_leader_that_stops_hands_over_to_a_member_with_room(nodes, monke
         assert roomy.leads
 
 
+@pytest.mark.slow
 async def test_a_member_without_room_leads_if_no_other_one_can(nodes, monkeypatch):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)

@@ -73,6 +73,7 @@ def on_virtual_time(work):
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.slow
 def test_each_ends_at_its_time():
     async def work(connection):
         for id, seconds in ((1, 3600.0), (2, 60.0), (3, 60.5)):

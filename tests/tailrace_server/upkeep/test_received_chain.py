@@ -136,6 +136,7 @@ async def test_segments_that_are_here_stay_as_they_are(pair):
     pair.restart()
 
 
+@pytest.mark.slow
 async def test_the_cost_does_not_depend_on_the_rows(pair):
     await pair.adopt()
     for index in range(50):
