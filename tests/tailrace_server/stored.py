@@ -120,7 +120,8 @@ class StoredPartition(Partition):
         if not blocks:
             return None
         id, path = self._new_path()
-        segment = write_segment(self.disk, self.disk, path, identity_of(self, blocks, id), blocks)
+        identity = identity_of(self, self.flushed_seq, blocks[-1].header.last_seq, id)
+        segment = write_segment(self.disk, self.disk, path, identity, blocks)
         self.install(self.chain.with_flushed(segment), 0)
         return segment
 

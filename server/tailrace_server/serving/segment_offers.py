@@ -38,6 +38,7 @@ from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.serving.segment_sender import WaitingPart
 from tailrace_server.state.last_batches import to_json
 from tailrace_server.stream.replication_stream import SegmentStream, encode_producers
+from tailrace_server.upkeep.flushed_segment import lacks_end
 
 if TYPE_CHECKING:
     from tailrace_server.serving.segment_sender import SendingConnection
@@ -149,6 +150,7 @@ class SegmentOffers:
                 continue
             found = self._next(offering)
             if found is None:
+                self._end_if_due(offering)
                 continue
             link, segment = found
             self._node.storage.pins.pin(segment)
@@ -169,6 +171,20 @@ class SegmentOffers:
         self._node.storage.broken_transfers.end(partition, target.placement)
         segments = partition.chain.segments
         return link, next(each for each in segments if each.identity.segment_id == link.id)
+
+    def _end_if_due(self, offering: _Offering) -> None:
+        """Has a segment made that brings the replica to the end of a history of which all rows were trimmed."""
+        partition = offering.stream.partition
+        if lacks_end(partition) and offering.stream.delivered_seq < partition.flushed_seq:
+            self._connection.nursery.start_soon(self._flush_end, offering)
+
+    async def _flush_end(self, offering: _Offering) -> None:
+        try:
+            await self._node.storage.flusher.flush_end(offering.stream.partition)
+        except (OSError, TailraceError) as error:
+            if not offering.is_closed:
+                log.warning("the end of a trimmed history is offered later: %s", error)
+                self._pause(offering)
 
     async def _offer(self, offering: _Offering, link: ChainLink, segment: Segment) -> None:
         """Offers a segment, after its checksum was read in a thread."""

@@ -23,6 +23,11 @@ def flushable_seq(partition: Partition) -> int:
     return partition.safe_seq if partition.pushes.by_segments else partition.stable_seq
 
 
+def lacks_end(partition: Partition) -> bool:
+    """Returns whether all segments of ``partition`` were trimmed, so that none has its flushed seq."""
+    return not partition.chain.segments and partition.flushed_seq > 0 and not partition.is_dropped
+
+
 def blocks_through(partition: Partition, seq: int) -> list[Block]:
     """Returns the oldest blocks of the write queue up to ``seq``, for one segment. A published run is not divided."""
     blocks: list[Block] = []
@@ -50,10 +55,9 @@ def divided_at(partition: Partition, seq: int) -> Iterator[None]:
         partition.divisions.remove(seq)
 
 
-def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes) -> SegmentIdentity:
-    """Returns the identity of the segment of ``blocks``, the oldest of the write queue, based on the newest segment."""
+def identity_of(partition: Partition, after_seq: int, last_seq: int, segment_id: bytes) -> SegmentIdentity:
+    """Returns the identity of a segment (``after_seq``, ``last_seq``] that is based on the newest one."""
     segments = partition.chain.segments
-    last_seq = blocks[-1].header.last_seq
     return SegmentIdentity(
         feed_id=partition.feed_id,
         partition=partition.id,
@@ -63,7 +67,7 @@ def identity_of(partition: Partition, blocks: Sequence[Block], segment_id: bytes
         included_ids=(),
         is_major=not segments,
         deduplicated=False,
-        after_seq=partition.flushed_seq,
+        after_seq=after_seq,
         last_seq=last_seq,
         purge_seq=0,
     )

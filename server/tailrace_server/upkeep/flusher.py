@@ -34,6 +34,7 @@ from tailrace_server.upkeep.flushed_segment import (
     divided_at,
     flushable_seq,
     identity_of,
+    lacks_end,
     write_segment,
 )
 from tailrace_server.upkeep.installer import Installer
@@ -397,11 +398,22 @@ class Flusher:
         if not blocks:
             return None
         with divided_at(partition, blocks[-1].seqs[1]):
-            return await self._flush_blocks(partition, blocks)
+            return await self._add_segment(partition, partition.flushed_seq, blocks[-1].header.last_seq, blocks)
 
-    async def _flush_blocks(self, partition: Partition, blocks: Sequence[Block]) -> Segment:
+    async def flush_end(self, partition: Partition) -> None:
+        """Gives a history whose segments were all trimmed one without rows, which ends at the flushed seq.
+
+        Followers that get segments only come to that seq by it. OSError, NoSpace: nothing has changed.
+        """
+        async with self.holding(partition):
+            if lacks_end(partition):
+                await self._add_segment(partition, partition.flushed_seq - 1, partition.flushed_seq, ())
+
+    async def _add_segment(
+        self, partition: Partition, after_seq: int, last_seq: int, blocks: Sequence[Block]
+    ) -> Segment:
         rollbacks = partition.rollbacks
-        identity = identity_of(partition, blocks, self._host.randomness.token(16))
+        identity = identity_of(partition, after_seq, last_seq, self._host.randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
         try:
             disk, files = self._host.disk, self._store.segment_files

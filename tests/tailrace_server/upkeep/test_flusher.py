@@ -407,3 +407,55 @@ async def test_a_flush_before_a_stop_ends_when_its_time_is_over(make_engine, mon
     await engine.flusher.flush_for_stop()
     assert trio.current_time() - began == 3.0
     assert [partition.flushed_seq for partition in partitions] == [1, 0, 0, 0, 0]
+
+
+async def trimmed(engine):
+    """A history of two rows, which were flushed and trimmed."""
+    partition = engine.create(retention="history")
+    engine.put(partition, (b"a", b"1"), (b"b", b"2"))
+    await engine.flusher.flush_all(partition)
+    await engine.node.storage.installer.drop_oldest(partition, 1)
+    await engine.flusher.trim()
+    assert not engine.segments(partition)
+    return partition
+
+
+async def test_the_end_of_a_trimmed_history_is_a_segment_without_rows(engine):
+    partition = await trimmed(engine)
+    await engine.flusher.flush_end(partition)
+    await engine.flusher.flush_end(partition)  # it is there
+    engine.kill()
+    partition = engine.partition()
+    [segment] = partition.chain.segments
+    assert segment.verify() == []
+    assert (segment.identity.last_seq, segment.identity.rows, partition.trim_seq) == (2, 0, 2)
+    engine.put(partition, (b"c", b"3"))
+    await engine.flusher.flush_all(partition)
+    engine.kill()
+    assert [s.identity.last_seq for s in engine.partition().chain.segments] == [2, 3]
+    assert engine.get(engine.partition(), b"a", b"c") == [None, b"3"]
+
+
+async def test_only_a_trimmed_history_gets_such_an_end(engine):
+    partition = engine.create(retention="history")
+    await engine.flusher.flush_end(partition)
+    assert not engine.segments(partition)
+    engine.put(partition, (b"a", b"1"))
+    await engine.flusher.flush_end(partition)
+    assert not engine.segments(partition)
+    await engine.flusher.flush_all(partition)
+    before = engine.segments(partition)
+    await engine.flusher.flush_end(partition)
+    assert engine.segments(partition) == before
+
+
+@pytest.mark.parametrize("call", ["rename", "sync"])
+async def test_a_disk_that_refuses_the_end_leaves_all_as_it_was(engine, call):
+    partition = await trimmed(engine)
+    engine.fail(call, ".seg")
+    with pytest.raises(OSError, match="Input/output error"):
+        await engine.flusher.flush_end(partition)
+    assert not partition.chain.segments
+    await engine.flusher.flush_end(partition)
+    assert [segment.identity.last_seq for segment in partition.chain.segments] == [2]
+    engine.node.check()
