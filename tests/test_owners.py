@@ -85,6 +85,7 @@ OWNERS = (
     owner("Leaderships", f"{SERVER}/replication/leaderships.py", "leaderships"),
     owner("Member", f"{SERVER}/replication/member.py", "member"),
     owner("LocalMember", f"{SERVER}/replication/local_member.py", "local"),
+    owner("MemberList", f"{SERVER}/replication/member_list.py", "members"),
     owner("PeerStates", f"{SERVER}/replication/peer_states.py", "peers"),
     owner("MembershipFile", f"{SERVER}/replication/membership.py", "file"),
     owner("Following", f"{SERVER}/replication/following.py", "following"),

@@ -29,6 +29,7 @@ from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import Leaderships
 from tailrace_server.replication.leaving import leave
 from tailrace_server.replication.member import Member
+from tailrace_server.replication.member_list import MemberList
 from tailrace_server.replication.promotion import lead_again, stand
 from tailrace_server.replication.succession import Succession
 from tailrace_server.replication.waiting import WaitingAnswers
@@ -127,8 +128,7 @@ class Node:
             Group(settings.number, self.feeds, self._grouping.group_of),
             self.connections,
             self.waiting,
-            members=settings.members,
-            own=settings.own,
+            members=MemberList(settings.members, settings.own),
             is_alone=self.config.is_alone,
         )
 

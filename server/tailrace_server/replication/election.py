@@ -4,6 +4,7 @@ The first row of the table that fits decides:
 
 | case | when | move |
 |---|---|---|
+| no_member | this one is not in the list of members | WAIT |
 | leads | one leads, in a term not below what this one has promised, or this one has no vote | FOLLOW |
 | is_behind | one leads, in a term below that: it has to learn of the promise | WAIT |
 | is_promoted | one is being promoted | WAIT |
@@ -77,7 +78,7 @@ class MemberState(NamedTuple):
 
 
 class OwnState(NamedTuple):
-    """The state of this node. ``number``: its place in the list of members, from 0."""
+    """The state of this node. ``number``: its place in the list of members, from 0; -1 if it is not there."""
 
     number: int
     is_new: bool
@@ -143,6 +144,8 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
     """
     answers = {address: answer for address, answer in seen.items() if answer is not None}
     silent = sorted(seen.keys() - answers.keys())
+    if own.number < 0:
+        return _wait("no_member", f"this node is no member of its set: {', '.join(sorted(seen))} are")
     leaders = sorted((answer.term, address) for address, answer in answers.items() if answer.leads)
     if leaders:
         term, address = leaders[-1]
@@ -166,7 +169,7 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
     if seen.keys() - asked:
         return _wait("not_asked", f"{min(seen.keys() - asked)} was not asked yet")
     voters = sum(counts(answer, own.voters, own.founders) for answer in answers.values()) + own.votes
-    needed = majority_of(len(seen) + 1)
+    needed = own.voters.majority if own.voters.epoch else majority_of(len(seen) + 1)
     if voters < needed:
         return _wait("no_majority", f"{voters} of {needed} voters are there; {_no_answer(silent)}")
     counted = (answer for answer in answers.values() if counts(answer, own.voters, own.founders))

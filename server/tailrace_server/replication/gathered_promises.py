@@ -41,6 +41,7 @@ class GatheredPromises:
         """
         self.term = 0
         self.voters = Voters()  # the record by which the promises count
+        self._members: tuple[str, ...] = ()  # the list of members that goes with it
         self.promised: dict[str, Promised] = {}
         self.silent: dict[str, str] = {}  # why a member has not promised, by address
         self.later = ""  # the refusal of a member that knows of a later leader
@@ -52,16 +53,20 @@ class GatheredPromises:
     async def gather(self, term: int) -> None:
         """Asks all others for ``term``. Raises NotLeader if the leader of a handover does not promise.
 
+        If the list of members changes meanwhile, the record does too. Those are asked that were members at the begin,
+        and `require_term` fails: promises of one record never count by another one.
+
         A member that did not answer the look is asked too, since a leader that hears of the term takes no more writes.
         It has had its time, so it is waited for only if the others are no majority. A handover waits for no member for
         long once its leader has promised, in a majority: the leader has all rows, and the others learn of the term from
         the new leader.
         """
-        self.term, self.voters = term, self._member.local.file.now.voters
+        local = self._member.local
+        self.term, self.voters, self._members = term, local.file.now.voters, local.members
         config = self._member.node.config.replication
         # A member has to end its tasks, and to write all its rows, before it promises.
         timeout_s = 2 * config.step_timeout_s
-        others = {str(address): address for address in self._member.local.others}
+        others = {str(address): address for address in local.others}
         silent = {name: others.pop(name) for name in list(others) if name in self.silent}
         self.silent = {name: self.silent[name] for name in silent} | dict.fromkeys(others, "no answer")
         if self.leader:
@@ -109,7 +114,7 @@ class GatheredPromises:
             "handover": bool(self.leader),
             "last_led": self._last_led,
             "by_itself": self._by_itself,
-            "members": self._member.local.members,
+            "members": self._members,
             "line": line_to_json(self._member.local.line),
             "voters": voters_to_json(self.voters),
         }

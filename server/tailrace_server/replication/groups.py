@@ -34,7 +34,8 @@ class GroupSettings(NamedTuple):
     """The settings of one group on one node.
 
     - ``number``: of the group, from 0.
-    - ``members``: the addresses of all members of the group's set, in their order; empty outside of a set.
+    - ``members``: the addresses of all members of the group's set at the start, in their order; empty outside of a
+      set.
     - ``own``: the address of this node among them. Messages that name no group are about the group whose address they
       came to.
     - ``source``: the address of the node that a plain replica follows; None in a set, and of a node that is alone.

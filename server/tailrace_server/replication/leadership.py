@@ -6,12 +6,11 @@ one of them has returned, nothing is written, answered or acknowledged by the ea
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from tailrace.errors import Forbidden, NotDurable, NotLeader, Overloaded
-from tailrace.link.address import Address
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.replica_messages import ReplicaAck
@@ -19,6 +18,7 @@ from tailrace_server.host.answers import Answer, Cancel, answered
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.groups import Group
 from tailrace_server.replication.leader_watch import LeaderWatch
+from tailrace_server.replication.member_list import MemberList
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.role import Role
@@ -45,8 +45,7 @@ class Leadership:
         streams: OpenStreams,
         waiting: WaitingAnswers,
         *,
-        members: Sequence[Address],
-        own: Address,
+        members: MemberList,
         is_alone: bool,
     ) -> None:
         """Begins as the leader if the node is alone, else as a follower until it is told to lead.
@@ -55,12 +54,11 @@ class Leadership:
             group: the partitions that are led or followed.
             streams: the open streams of the node. Those of the group end if the role changes.
             waiting: the answers of the node that wait. Those of the group fail if the role changes.
-            members: the addresses of all members of the group's set; empty outside of a set.
-            own: the address of this node among them.
+            members: the members of the group's set; none outside of a set.
             is_alone: whether the node is neither a member of a set nor a plain replica.
         """
         self.group = group
-        self.members = tuple(members)
+        self.members = members
         self.is_alone = is_alone
         self._streams = streams
         self.role = Role.LEADER if is_alone else Role.FOLLOWER
@@ -73,8 +71,7 @@ class Leadership:
         self._is_paused = False
         self.withheld = ""  # why this leader takes no writes; "" if it does
         self.watch = LeaderWatch()  # the signs of life of the leader that is followed
-        others = {str(Address(*member)) for member in members} - {str(own)}
-        self.replicas = Replicas(frozenset(others), self.majority - 1, group.feeds.system.partitions[0])
+        self.replicas = Replicas(members, self.majority - 1, group.feeds.system.partitions[0])
         self._waiting = waiting
         self.confirmations = Confirmations(self.majority - 1, self._ask_replicas)
         # `decided_by` sets these.
@@ -119,12 +116,12 @@ class Leadership:
     @property
     def in_set(self) -> bool:
         """Whether the group has members, so that a majority of them decides."""
-        return bool(self.members)
+        return bool(self.members.now)
 
     @property
     def majority(self) -> int:
         """The number of voters that have to hold the rows of level quorum; 1 outside of a set."""
-        return len(self.members) // 2 + 1
+        return len(self.members.now) // 2 + 1
 
     def count_by(self, voters: Voters, own_id: bytes) -> None:
         """Counts acknowledgements and confirmations by this record from now on.
@@ -135,6 +132,12 @@ class Leadership:
         needed = (voters.majority if voters.epoch else self.majority) - is_voter
         self.replicas.count_by(voters, needed)
         self.confirmations.recount(needed)
+        self._streams.flush()
+
+    def end_replicas(self, names: Collection[str]) -> None:
+        """Ends the streams by which the nodes of these addresses follow this one: they are members no more."""
+        for name in names:
+            self.replicas.end(name, f"{name} is no member of the set any more")
         self._streams.flush()
 
     def become_leader(self, term: int) -> None:

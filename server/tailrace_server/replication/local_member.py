@@ -35,23 +35,34 @@ class LocalMember:
 
     def __init__(self, node: LocalNode, leadership: Leadership, settings: GroupSettings) -> None:
         """Reads the promises of the directory in the group of ``settings``. Raises BadDirectory, OSError."""
-        members, own = settings.members, settings.own
+        own = settings.own
         self.node = node
         self.leadership = leadership
         self.is_in_set = leadership.in_set
-        self.number = members.index(own) if self.is_in_set else -1  # in the list of members
         self.name = str(own) if self.is_in_set else name_of(node)  # the address by which the others call this node
         self.file = MembershipFile(
             node.host.disk,
             node.config.data,
             node.identity.placement_id,
-            len(members),
+            len(leadership.members.now),
             self.number,
             name=settings.membership_name,
         )
-        self.others = [a for a in members if a != own] if self.is_in_set else [_source(settings.source)]
+        self._sources = () if self.is_in_set else (_source(settings.source),)
         self.promoting = False
         self.ready: tuple[int, int] | None = None  # as in `MemberState`
+
+        leadership.members.on_change(lambda change: self.file.become(len(leadership.members.now), self.number))
+
+    @property
+    def number(self) -> int:
+        """The place of this node in the list of members, from 0; -1 outside of a set, and if it is no member."""
+        return self.leadership.members.number
+
+    @property
+    def others(self) -> tuple[Address, ...]:
+        """The other members of the set; of a plain replica, the node that it follows."""
+        return self.leadership.members.others or self._sources
 
     @property
     def votes(self) -> bool:
@@ -71,8 +82,17 @@ class LocalMember:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The list of members that this node was started with; empty for a plain replica."""
-        return tuple(map(str, self.leadership.members))
+        """The present list of members; empty for a plain replica."""
+        return self.leadership.members.names
+
+    def why_no_member(self) -> str:
+        """Returns the sentence that this node is in no seat of its set; "" if it is, or outside of a set."""
+        if not self.is_in_set or self.number >= 0:
+            return ""
+        return (
+            f"{self.name} is no member of its set: {', '.join(self.members)} are. It has no vote, follows no leader, "
+            "and does not lead"
+        )
 
     @property
     def is_new(self) -> bool:
@@ -102,7 +122,7 @@ class LocalMember:
         """Returns the part of this node's state that decides its next step."""
         now = self.file.now
         return OwnState(
-            max(self.number, 0),
+            self.number,
             self.is_new,
             now.counts,
             now.term,
@@ -126,7 +146,7 @@ class LocalMember:
     def majority(self) -> int:
         """The number of voters that decide, by this node's record."""
         now = self.file.now
-        return now.voters.majority if now.voters.epoch else majority_of(len(self.others) + 1)
+        return now.voters.majority if now.voters.epoch else majority_of(len(self.members))
 
     def question(self) -> dict[str, Any]:
         """Returns the body of MEMBER: it tells this node's record of the voters."""
@@ -144,7 +164,7 @@ class LocalMember:
         now = self.file.now
         if not self.is_in_set or not voters.is_later(now.voters):
             return False
-        return len(voters.seats) == len(self.others) + 1 and voters.term <= now.term + TERMS_AHEAD_MAX
+        return len(voters.seats) == len(self.members) and voters.term <= now.term + TERMS_AHEAD_MAX
 
     def count(self) -> None:
         """Counts by this node's record from now on, as the leader."""

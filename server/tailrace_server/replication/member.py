@@ -33,6 +33,7 @@ from tailrace_server.replication.election import (
 )
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.local_member import LocalMember
+from tailrace_server.replication.member_list import ListChange
 from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.peers import (
     ask,
@@ -97,6 +98,7 @@ class Member:
         self._nursery: trio.Nursery | None = None
         self._last_case = self._last_warning = self._gave_up = ""
         self.successor = successor(self)
+        leadership.members.on_change(self._list_changed)
 
     @property
     def progress(self) -> str:
@@ -430,6 +432,17 @@ class Member:
             self.following.stop()
         elif self.following is not None:
             self.following.voters_changed()
+
+    def _list_changed(self, change: ListChange) -> None:
+        """Ends the links to members that have left, and looks at the new ones soon."""
+        if self.local.why_no_member():
+            log.error("%s", self.local.why_no_member())
+            self.step_down()
+        elif self.leadership.role is Role.LEADER:
+            self.leadership.end_replicas([str(address) for address in change.left])
+        elif self.following is not None and self.following.address in change.left:
+            self.following.stop()
+        self.wake()
 
     def step_down(self) -> None:
         """Ends leading and following at once. Tasks under way change nothing after this."""

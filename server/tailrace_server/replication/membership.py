@@ -201,6 +201,10 @@ class MembershipFile:
                 "and keep the order of --members"
             )
 
+    def become(self, members: int, number: int) -> None:
+        """Takes the size of another list of members, and the node's place in it; the next `store` writes them."""
+        self._members, self._number = members, number
+
     def store(self, membership: Membership) -> None:
         """Stores ``membership``, durably when this returns.
 

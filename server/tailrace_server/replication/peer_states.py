@@ -12,6 +12,7 @@ from tailrace.link.address import Address, parse_address
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, MemberStart, why_older
+from tailrace_server.replication.member_list import ListChange
 from tailrace_server.replication.peers import ask_all, look_at, never_enough
 from tailrace_server.replication.voters import Voters
 
@@ -48,6 +49,15 @@ class PeerStates:
         self.asked: set[str] = set()  # the addresses that were asked since the start, or since this node led last
         self.misfits: dict[str, str] = {}  # the sentence why an answer does not count, by address
         self._disks: dict[str, bytes] = {}  # the placement id that each other member has told last, if that counts
+        local.leadership.members.on_change(self._list_changed)
+
+    def _list_changed(self, change: ListChange) -> None:
+        """Forgets the members that have left, and knows no answers of those that have come, which were not asked."""
+        for name in map(str, change.left):
+            self.misfits.pop(name, None)
+            self._disks.pop(name, None)
+        self.states = {str(address): self.states.get(str(address)) for address in self._local.others}
+        self.asked.difference_update(map(str, change.left), map(str, change.joined))
 
     def forget_asked(self) -> None:
         """Begins to count anew who was asked: this node leads no more."""
@@ -63,9 +73,11 @@ class PeerStates:
         addresses = [*self._local.others, *self._hints()]
         questions = [partial(self._look_at, address, found) for address in addresses]
         await ask_all(questions, never_enough if is_enough is None else partial(is_enough, found))
-        # All at once: another look may run at the same time, and each decides by its own answers.
+        # All at once: another look may run at the same time, and each decides by its own answers. The list of members
+        # may have changed meanwhile.
+        addresses = [*self._local.others, *self._hints()]
         self.states = {str(address): found.get(str(address)) for address in addresses}
-        asked.update(found)
+        asked.update(found.keys() & self.states.keys())
 
     def _hints(self) -> list[Address]:
         """Returns the leader that a plain replica's source has named."""
@@ -87,6 +99,8 @@ class PeerStates:
             log.debug("%s does not answer: %s", name, error)
             found[name] = None
             return
+        if address not in self._local.others and self._local.is_in_set:
+            return  # it has left the set since it was asked
         found[name] = None if self._is_misfit(name, seen) else seen
 
     def _is_misfit(self, name: str, seen: MemberState) -> bool:

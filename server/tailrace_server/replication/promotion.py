@@ -103,6 +103,8 @@ class Promotion:
     async def _look(self) -> int:
         """Returns the term to ask for. Raises NotLeader if there is no majority, and the operator does not force it."""
         member = self._member
+        if member.local.why_no_member():
+            raise NotLeader(f"refused: {member.local.why_no_member()}")
         await member.peers.look(self._has_found_enough if self._leader or self._by_itself else None)
         answers = {address: seen for address, seen in member.peers.states.items() if seen is not None}
         self._promises.silent = {
@@ -254,6 +256,8 @@ class Promotion:
             branches.begin()
             await node.storage.all_durable()
         self._promises.require_term()
+        if member.local.why_no_member():
+            raise NotLeader(f"refused: {member.local.why_no_member()}")
         branches.begin()
         forced = not self._promises.has_majority() or bool(self._rows.unpaid)
         leading = member.local.file.now.leading(self._term, forced=forced)

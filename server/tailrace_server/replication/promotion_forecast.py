@@ -9,7 +9,7 @@ partition by partition. The first case that fits counts:
 | leads | this node leads already |
 | replica | a plain replica: there is no majority to ask |
 | new | nothing was ever in this directory, and no member whose directory is not new has answered |
-| refused | the voters that answered, this one included, are no majority; or this node has no vote and a later history |
+| refused | too few voters answer, this one included; or it is no member, or has no vote and a later history |
 | promoting | another member is about to lead: the second candidate is refused, or deposes it |
 | unreadable | this node is known to be unable to read a partition |
 | granted | else |
@@ -58,7 +58,12 @@ class KnownReplica(NamedTuple):
 
 
 def forecast_of_follower(
-    own: MemberState, seen: Mapping[str, MemberState | None], *, is_in_set: bool, unreadable: str = ""
+    own: MemberState,
+    seen: Mapping[str, MemberState | None],
+    *,
+    is_in_set: bool,
+    unreadable: str = "",
+    no_member: str = "",
 ) -> Forecast:
     """Returns the forecast for a node that does not lead.
 
@@ -68,7 +73,10 @@ def forecast_of_follower(
             its source and of the leader.
         is_in_set: Whether the node is a member of a set.
         unreadable: The sentence on the partitions that this node cannot read.
+        no_member: The sentence that this node is not in the list of members.
     """
+    if no_member:
+        return _refused("refused", no_member)
     answers = {address: answer for address, answer in seen.items() if answer is not None}
     silent = sorted(seen.keys() - answers.keys())
     if not is_in_set:
@@ -221,10 +229,16 @@ def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) 
     """Returns what ``promote`` would do on this node in one group; ``member`` decides who leads the group."""
     if member is None:
         return forecast_of_lone_node(_followers(node, leadership, member))
-    own, members = member.local.state(), leadership.members
+    own, members = member.local.state(), leadership.members.now
     if not own.leads:
         unreadable = told(unreadable_of(node, leadership.group))
-        return forecast_of_follower(own, member.peers.states, is_in_set=bool(members), unreadable=unreadable)
+        return forecast_of_follower(
+            own,
+            member.peers.states,
+            is_in_set=bool(members),
+            unreadable=unreadable,
+            no_member=member.local.why_no_member(),
+        )
     return forecast_of_leader(own, _followers(node, leadership, member), len(members))
 
 
@@ -236,7 +250,7 @@ def set_problem(member: Member) -> str | None:
     own = member.local.state()
     if own.leads:
         followers = _followers(member.node, leadership, member)
-        lost = lost_majority(own, followers, len(leadership.members))
+        lost = lost_majority(own, followers, len(leadership.members.now))
         return "; ".join(filter(None, [leadership.withheld, lost, _damaged_leader(own, followers)])) or None
     if leadership.leader:
         return None
@@ -277,7 +291,7 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
     ]
     own = name_of(node) if member is None else member.local.name
     known = {own, *(follower.address for follower in found)}
-    absent = [name for name in map(str, leadership.members) if name not in known]
+    absent = [name for name in leadership.members.names if name not in known]
     return found + [KnownReplica(name, False, None, connected=False) for name in absent]
 
 

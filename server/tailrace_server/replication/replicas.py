@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tailrace.errors import ProtocolError
 from tailrace.model import Level
 from tailrace.wire.replica_messages import Replica, ReplicaAck
+from tailrace_server.replication.member_list import MemberList
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.voters import Voters
 
@@ -39,6 +40,9 @@ class ReplicaConnection(Protocol):
 
     def ask(self, number: int) -> None:
         """Sends LEADER_CHECK."""
+
+    def end(self, message: str) -> None:
+        """Ends the streams of the replica."""
 
 
 class Peer:
@@ -117,11 +121,11 @@ class Peer:
 class Replicas:
     """The replicas of a leader. They are forgotten with every change of leadership."""
 
-    def __init__(self, members: frozenset[str], needed: int, feeds: Partition) -> None:
+    def __init__(self, members: MemberList, needed: int, feeds: Partition) -> None:
         """Knows no record of the voters yet.
 
         Args:
-            members: The addresses of the other members of the set, which may have votes; empty outside of a set.
+            members: The members of the set, which may have votes; none outside of a set.
             needed: The number of other voters that make a majority, with this node if it is a voter.
             feeds: The partition of ``_feeds``.
         """
@@ -138,14 +142,14 @@ class Replicas:
 
     def opened(self, replica: Replica, partition: Partition) -> Peer:
         """Notes that a stream of ``partition`` was opened for ``replica``. Returns its peer."""
-        if not self._members:
+        if not self._members.now:
             self.plain = replica.address
         peer = self.peers.get(replica.placement_id)
         if peer is None:
             peer = self.peers[replica.placement_id] = Peer(replica)
         has_moved, peer.address = peer.address != replica.address, replica.address
         peer.streams[partition] = peer.streams.get(partition, 0) + 1
-        if self._members and partition not in self._quorums:
+        if self._members.now and partition not in self._quorums:
             self._watch(partition)
         peer.claims = replica.votes
         self._set_vote(peer, self._counts(peer), has_moved=has_moved)
@@ -174,6 +178,12 @@ class Replicas:
         peer.acknowledged[partition] = Acknowledged(ack, now)
         if peer.votes:
             self._count(peer, partition, ack)
+
+    def end(self, address: str, message: str) -> None:
+        """Ends the streams of the peers at ``address``."""
+        for peer in [peer for peer in self.peers.values() if peer.address == address]:
+            for connection in list(peer.connections):
+                connection.end(message)
 
     def followers(self, partition: Partition) -> list[Peer]:
         """Returns the peers that stream ``partition``, or have acknowledged some of it."""
@@ -209,7 +219,7 @@ class Replicas:
     def _counts(self, peer: Peer) -> bool:
         if self._voters.epoch:
             return peer.claims and self._voters.has(peer.placement_id)
-        return peer.claims and peer.address in self._members
+        return peer.claims and peer.address in self._members.other_names
 
     def clear(self) -> None:
         """Forgets all peers: the node leads no more, or in another term, and replicas have to connect again."""

@@ -90,6 +90,8 @@ class Seats:
         local, voters = self._local, self._local.file.now.voters
         if not local.is_in_set or not voters.epoch or voters.has(local.node.identity.placement_id):
             return ""
+        if local.number < 0:
+            return local.why_no_member()
         holder = voters.seats[local.number]
         other = "is vacant" if holder == VACANT else f"is that of disk {holder.hex()[:8]}"
         own = local.node.identity.placement_id.hex()[:8]

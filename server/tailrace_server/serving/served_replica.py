@@ -10,7 +10,7 @@ import collections
 from typing import TYPE_CHECKING
 
 from tailrace.errors import ProtocolError
-from tailrace.model import Level
+from tailrace.model import EndReason, Level
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
 from tailrace.wire.stream_messages import encode_number
@@ -94,6 +94,11 @@ class ServedReplica:
         """Asks the replica whether it still follows this leader; a later question takes the place of an earlier one."""
         self._question = number
         self._connection.has_news()
+
+    def end(self, message: str) -> None:
+        """Ends the streams of the replica, which looks for a leader then."""
+        served = {each.stream for each in self._served.values()}
+        self._connection.end_streams(lambda stream: stream in served, EndReason.WRONG_STATE, message)
 
     def acknowledged(self, id: int, ack: ReplicaAck) -> None:
         """REPLICA_ACK on stream ``id``; it may be over by now. ProtocolError."""

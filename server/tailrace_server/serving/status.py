@@ -117,7 +117,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "term": leadership.term or max(partition.log.term for partition in partitions),
         "leader": leadership.leader,
         "default_level": leadership.safest_level.name.lower(),
-        "members": [str(address) for address in leadership.members],
+        "members": list(leadership.members.names),
         "replica_of": None if node.config.replica_of is None else str(node.config.replica_of),
         "others": _others_status(member),
         "voters": voters_to_json(Voters() if member is None else member.local.file.now.voters),

@@ -145,7 +145,7 @@ def _check_replica(connection: Connection, request: StreamRequest) -> None:
     if connection.replica is not None and connection.replica.leadership is not leadership:
         raise ProtocolError("STREAM_REQUEST: a replica follows another group on this connection; use one for each")
     member = node.members.get(leadership.group.number)
-    if member is not None and replica.address in map(str, member.local.others):
+    if member is not None and replica.address in leadership.members.other_names:
         copy = member.peers.why_copy(replica.address, replica.placement_id)
         if copy:
             raise Forbidden(f"{copy}: nothing is sent")

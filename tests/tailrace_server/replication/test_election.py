@@ -38,6 +38,7 @@ def answers():
 def owns():
     for number in (0, 1):
         yield OwnState(number, True, False, 0, 0, False)
+    yield OwnState(-1, False, False, 1, 1, False)
     for votes, led, term, leader_term in itertools.product((True, False), (True, False), (1, 2, 3), (1, 2)):
         if leader_term <= term:
             yield OwnState(0, False, votes, term, leader_term, led)
@@ -110,6 +111,23 @@ def test_what_a_member_without_a_vote_has_promised_keeps_nobody_from_leading_aga
         decide(own, {**three, "e:1": MemberState(votes=True, term=1)}, three.keys() | {"e:1"}).kind
         is StepKind.LEAD_AGAIN
     )
+
+
+def test_a_node_that_is_not_in_the_list_neither_follows_nor_founds_nor_leads():
+    for own, seen in ALL:
+        if own.number < 0:
+            assert decide(own, seen, frozenset(NAMES)).case == "no_member"
+    assert decide(OwnState(-1, True, False, 0, 0, False), {"b:1": MemberState(is_new=True)}, frozenset()).why
+
+
+def test_a_majority_to_lead_again_is_one_of_the_record():
+    """A member has just left: its seat is still in the record."""
+    ids = [bytes([number]) * 16 for number in range(1, 6)]
+    own = OwnState(0, False, True, 1, 1, True, placement_id=ids[0], voters=Voters(1, 1, tuple(ids)))
+    seen = {"b:1": MemberState(ids[1], term=1, leader_term=1), "c:1": None}
+    assert decide(own, seen, seen.keys()).case == "no_majority"
+    seen["c:1"] = MemberState(ids[2], term=1, leader_term=1)
+    assert decide(own, seen, seen.keys()).kind is StepKind.LEAD_AGAIN
 
 
 def test_only_the_first_of_a_set_of_which_all_are_new_founds_it():

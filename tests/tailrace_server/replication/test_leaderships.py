@@ -13,6 +13,7 @@ from tailrace_server.feeds.feed import Feed
 from tailrace_server.replication.groups import Group
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import Leaderships, Terms, confirm_all, lead_all
+from tailrace_server.replication.member_list import MemberList
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.state.memory import MemoryAccount
@@ -70,8 +71,7 @@ class MadeNode:
                 Group(number, self.feeds, by_parity),
                 self.streams,
                 self.waiting,
-                members=members,
-                own=OWN,
+                members=MemberList(members, OWN),
                 is_alone=False,
             )
             for number, members in enumerate((EVEN_MEMBERS, ODD_MEMBERS))
@@ -84,7 +84,7 @@ class MadeNode:
     def follow(self, leadership, voter, number):
         """A member of the leadership's set follows a partition of it, as far as it goes."""
         partition, placement_id = self.feed.partitions[number], bytes([voter]) * 16
-        replica = Replica(placement_id, leadership.term, str(leadership.members[voter]), True, b"c" * 16)
+        replica = Replica(placement_id, leadership.term, str(leadership.members.now[voter]), True, b"c" * 16)
         peer = leadership.replicas.opened(replica, partition)
         leadership.acknowledged(placement_id, partition, ReplicaAck(number, partition.log.branch, 100), 0.0)
         return peer
