@@ -37,9 +37,13 @@ def append(journal, number):
     return journal.append(RecordKind.FLUSHED, FEED, 3, b"%200d" % number)
 
 
-def write(disk, *numbers, synced=(), file_bytes_max=1 << 20):
-    """A journal of these records, synced after those of ``synced``, and then the process dies."""
-    journal, _ = open_journal(disk, "/journal", file_bytes_max=file_bytes_max)
+def write(disk, *numbers, synced=(), file_bytes_max=1 << 20, key=None):
+    """A journal of these records, synced after those of ``synced``, and then the process dies.
+
+    ``key`` is that of its file, with which the records' checksums are made; None: a random one.
+    """
+    token = {} if key is None else {"token": lambda count: key.to_bytes(count, "little")}
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=file_bytes_max, **token)
     for number in numbers:
         append(journal, number)
         if number in synced:
@@ -134,11 +138,24 @@ def test_allocated(disk):
 
 @pytest.mark.parametrize("kept", [1, 95, 96, 97, RECORD_BYTES - 1])
 def test_torn_at_any_place(disk, kept):
-    write(disk, 1, 2, synced=[1])
+    write(disk, 1, 2, synced=[1], key=1)
     crash_at_offset(disk, 1, END + kept)
+    assert disk.content(path(1))[END], "by this key the record begins with a byte that is no zero"
     found, recovered, journal = recover(disk)
     assert (found, cases(recovered), recovered.end) == ([1], [FileCase.TORN], (1, END))
     assert 0 < recovered.torn_bytes <= kept
+    append(journal, 3)
+    journal.close()
+    assert recover(disk)[0] == [1, 3]
+
+
+def test_torn_behind_a_zero_is_as_if_nothing_was_written(disk):
+    """The first byte of a record is one of its checksum. If it is a zero, it may be allocated space as well."""
+    write(disk, 1, 2, synced=[1], key=256)
+    assert not disk.content(path(1))[END], "by this key the record begins with a zero"
+    crash_at_offset(disk, 1, END + 1)
+    found, recovered, journal = recover(disk)
+    assert (found, cases(recovered), recovered.torn_bytes) == ([1], [FileCase.ALLOCATED], 0)
     append(journal, 3)
     journal.close()
     assert recover(disk)[0] == [1, 3]
