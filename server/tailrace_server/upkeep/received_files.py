@@ -87,18 +87,18 @@ class ReceivedSegment:
 
     def close(self) -> None:
         """Closes the file; the bytes stay. May be called again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def remove(self) -> None:
-        """Removes the file, and begins anew. OSError."""
-        self.close()
+        """Removes the file, and begins anew, also after an OSError: the next bytes empty a file that is left."""
         path = self.path if self.is_whole else self.path + TEMPORARY
-        if self._disk.exists(path):
-            self._disk.remove(path)
         self.offset, self.is_whole = 0, False
         self._sum.reset()
+        self.close()
+        if self._disk.exists(path):
+            self._disk.remove(path)
 
 
 class PartitionFiles:

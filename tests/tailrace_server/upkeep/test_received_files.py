@@ -1,6 +1,7 @@
 """Files that are received: verified, continued, and removed if no chain takes them."""
 
 import errno
+import os
 
 import pytest
 import trio
@@ -92,6 +93,25 @@ async def test_a_file_that_could_not_be_made_durable_begins_anew(sent):
     assert files.offset(told) == 0
     await files.store_parts([part(told, data, 0, len(data))])
     assert replica.segments(partition) == [told.file_name]
+
+
+async def test_a_file_that_can_be_neither_made_durable_nor_removed_begins_anew(sent):
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+
+    def before(name, path):
+        if name in ("sync", "remove") and ".seg" in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    replica.disk.before = before
+    with pytest.raises(OSError, match="rror"):
+        await files.store_parts([part(told, data, 0, len(data))])
+    replica.disk.before = None
+    assert files.offset(told) == 0
+    await files.store_parts([part(told, data, 0, len(data))])
+    assert replica.segments(partition) == [told.file_name]
+    path = replica.node.storage.store.segment_path(partition.feed_id, partition.id, told.id)
+    assert bytes(replica.disk.content(path)) == data
 
 
 async def test_a_copy_and_a_push_of_the_same_segment_do_not_write_one_file(sent):
