@@ -55,7 +55,9 @@ class Installer:
         self._pins = pins
         self.installs = 0  # manifests that were written
         self._orphans: collections.defaultdict[Partition, list[str]] = collections.defaultdict(list)
-        self._unsure: set[Partition] = set()  # the manifest on disk is perhaps of a chain that was not installed
+        # Segments that have left their chain, which the manifest on disk may still name.
+        self._left: collections.defaultdict[Partition, list[Segment]] = collections.defaultdict(list)
+        self._unsure: set[Partition] = set()  # the manifest on disk is perhaps of another chain than the partition's
         self._locks: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
 
     async def add(self, partition: Partition, segment: Segment, rollbacks: int | None = None) -> None:
@@ -109,11 +111,11 @@ class Installer:
             log.error("partition %s of feed %s: %s", partition.id, partition.feed_id.hex(), error)
 
     def is_unsure(self, partition: Partition) -> bool:
-        """Returns whether the manifest on disk is perhaps of a chain that was not installed."""
+        """Returns whether the manifest on disk is perhaps of another chain than the partition's."""
         return partition in self._unsure
 
     async def settle(self, partition: Partition) -> None:
-        """Writes the manifest if the one on disk is perhaps of a chain that was not installed. OSError, NoSpace.
+        """Writes the manifest if the one on disk is perhaps of another chain. OSError, NoSpace.
 
         Call it before rows are written to a partition of a follower.
         """
@@ -155,6 +157,7 @@ class Installer:
                 self._locks.pop(partition, None)
                 self._orphans.pop(partition, None)
                 self._unsure.discard(partition)
+                self._pins.retire(self._left.pop(partition, ()))
 
     async def write_held(self, partition: Partition) -> None:
         """Writes as ``write``, inside of ``holding``."""
@@ -195,6 +198,7 @@ class Installer:
         else:
             partition.install_received(chain, controls, *received)
         named = {segment.path for segment in chain.segments}
+        self._pins.retire(segment for segment in self._left.pop(partition, ()) if segment.path not in named)
         orphans = [path for path in self._orphans.pop(partition, ()) if path not in named]
         if orphans:
             # The chain has changed: a cancellation here would tell the caller that it has not.
@@ -208,6 +212,15 @@ class Installer:
         """
         if not partition.is_dropped:  # else its directory is removed as a whole
             self._orphans[partition].append(path)
+
+    def left(self, partition: Partition, segments: Sequence[Segment]) -> None:
+        """Notes that ``segments`` have left the running node's chain.
+
+        They retire when a manifest without them is durable. Until then a start may need their files.
+        """
+        if segments:
+            self._left[partition] += segments
+            self._unsure.add(partition)
 
     async def forget(self, partition: Partition) -> None:
         """Waits until nothing of a dropped partition is written any more."""

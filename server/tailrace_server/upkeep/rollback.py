@@ -147,15 +147,10 @@ async def _roll_back(
                 segment.close()
                 storage.installer.orphan(partition, segment.path)
             raise
+        storage.installer.left(partition, dropped)
         await storage.all_durable()
         if dropped:
-            try:
-                await storage.installer.write_held(partition)
-            except BaseException:
-                for segment in dropped:  # the manifest on disk may name them
-                    storage.installer.orphan(partition, segment.path)
-                raise
-            storage.pins.retire(dropped)
+            await storage.installer.write_held(partition)
     return point.seq
 
 

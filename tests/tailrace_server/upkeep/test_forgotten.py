@@ -12,7 +12,7 @@ def remembered(node):
     flusher, installer, compactor = node.storage.flusher, node.storage.installer, node.storage.compactor
     for known in (flusher._dirty, flusher._unmerged, flusher._crowded, flusher._failed, flusher._flushing):
         yield from known
-    for known in (installer._locks, installer._orphans, compactor._candidates, compactor._paused):
+    for known in (installer._locks, installer._orphans, installer._left, compactor._candidates, compactor._paused):
         yield from known
     yield from (partition for partition, _ in compactor._told)
 

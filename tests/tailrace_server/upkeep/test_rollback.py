@@ -261,6 +261,43 @@ async def test_a_disk_that_refuses_leaves_what_was(engine, held, part):
     assert {segment.path.split("/")[-1] for segment in held.chain.segments} == set(engine.segments(held)) >= set(names)
 
 
+async def test_a_reader_keeps_its_segment_though_the_manifest_of_the_rollback_failed(engine, held):
+    storage = engine.node.storage
+    read = held.chain.segments[1]
+    storage.pins.pin(read)
+    engine.fail("rename", "MANIFEST")
+    with pytest.raises(OSError, match="rror"):
+        await roll_back(storage, held, 2, held.log, engine.node.leaderships.system.on_shortfall)
+    await engine.flusher.trim()
+    assert not storage.pins.is_retired(read), "the manifest on disk names it"
+    assert len(engine.segments(held)) == 2
+    await storage.installer.settle(held)
+    await engine.flusher.trim()
+    assert storage.pins.is_retired(read)
+    storage.store.segment_files.close_idle()
+    assert read.verify() == []
+    storage.pins.unpin(read)
+    await engine.flusher.trim()
+    assert len(engine.segments(held)) == 1
+    engine.kill()
+    assert engine.partition().high_seq == 2
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_without_a_reader_the_segment_goes_with_the_next_manifest(engine, held, is_dropped):
+    storage = engine.node.storage
+    engine.fail("rename", "MANIFEST")
+    with pytest.raises(OSError, match="rror"):
+        await roll_back(storage, held, 2, held.log, engine.node.leaderships.system.on_shortfall)
+    if is_dropped:
+        engine.drop()
+    else:
+        await storage.installer.settle(held)
+    await engine.flusher.trim()
+    await engine.flusher.trim()
+    assert len(engine.segments(held)) == (not is_dropped)
+
+
 async def test_results_of_producers_above_are_forgotten(engine, held):
     await roll_back(engine.node.storage, held, 4, held.log, engine.node.leaderships.system.on_shortfall)
     for partition in (held, None):
