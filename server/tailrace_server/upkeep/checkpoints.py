@@ -102,8 +102,7 @@ class Checkpoints:
             finally:
                 if partition.is_dropped:  # during the flush, after `forget`
                     self.forget(partition)
-        if partition.is_dropped:
-            raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
+        _require(partition)
         if partition.visible_seq(level) < partition.flushed_seq:
             raise NotDurable(
                 f"partition {partition.id} is flushed up to seq {partition.flushed_seq}, and level "
@@ -112,10 +111,12 @@ class Checkpoints:
         asked = Asked(asker, partition.feed_id, partition.id) if asker else None
         kept = self._keep(partition.feed_id, partition.chain.segments, asked)
         try:
-            return await self._describe(partition, kept, with_state=with_state)
+            described = await self._describe(partition, kept, with_state=with_state)
+            _require(partition)
         except BaseException:
             self.release(kept.id)
             raise
+        return described
 
     def keep(self, feed_id: bytes, segments: Iterable[Segment]) -> bytes:
         """Keeps ``segments`` of a feed as those of a checkpoint are kept. Returns the checkpoint's id. Overloaded."""
@@ -164,7 +165,14 @@ class Checkpoints:
             segments = tuple(map(_file_of, kept.segments.values()))
             return described._replace(segments=segments, producers=told, sinks=sinks)
 
-        return await self._host.workers.in_thread(complete)
+        # The checkpoint may be released meanwhile: its feed is dropped, or the same copy asks again.
+        for segment in kept.segments.values():
+            self._pins.pin(segment)
+        try:
+            return await self._host.workers.in_thread(complete)
+        finally:
+            for segment in kept.segments.values():
+                self._pins.unpin(segment)
 
     async def _flush(self, partition: Partition) -> None:
         """Flushes the rows that are stable now, at most once in ``checkpoint_flush_s`` seconds; waits until it may."""
@@ -259,6 +267,12 @@ class Checkpoints:
     def _release_all(self, chosen: Iterable[KeptCheckpoint]) -> None:
         for kept in list(chosen):
             self.release(kept.id)
+
+
+def _require(partition: Partition) -> None:
+    """Raises UnknownFeed if the feed was dropped."""
+    if partition.is_dropped:
+        raise UnknownFeed(f"partition {partition.id} is of feed {partition.feed_id.hex()}, which was dropped")
 
 
 def _file_of(segment: Segment) -> CheckpointFile:

@@ -266,6 +266,50 @@ async def test_no_checkpoint_of_a_feed_that_was_dropped_meanwhile(engine):
     assert len(engine.node.storage.checkpoints) == 0
 
 
+def once(engine, step):
+    """Does ``step`` right before the next work in a thread, beside it."""
+    begin = engine.workers.begin
+
+    async def begin_late():
+        engine.workers.begin = begin
+        await step()
+
+    engine.workers.begin = begin_late
+
+
+async def test_no_checkpoint_of_a_feed_that_is_dropped_while_checksums_are_read(engine):
+    """Its files go after the reading, which would take them for damaged."""
+    partition = await flushed(engine, (b"a", b"1"))
+
+    async def drop():
+        engine.drop()
+        engine.sync()
+        await engine.flusher.trim()
+
+    once(engine, drop)
+    with pytest.raises(UnknownFeed):
+        await engine.node.storage.checkpoints.take(partition, Level.DISK)
+    assert len(engine.node.storage.checkpoints) == 0
+    await engine.flusher.trim()
+    assert engine.feed_directories() == []
+
+
+async def test_files_stay_while_their_checksums_are_read_also_if_the_same_copy_asks_again(engine):
+    partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
+    checkpoints = engine.node.storage.checkpoints
+
+    async def ask_again():
+        await compact(engine, partition)
+        assert len((await checkpoints.take(partition, Level.DISK, asker=b"c" * 16)).segments) == 1
+        await engine.flusher.trim()
+
+    once(engine, ask_again)
+    assert len((await checkpoints.take(partition, Level.DISK, asker=b"c" * 16)).segments) == 4
+    assert len(checkpoints) == 1
+    await engine.flusher.trim()
+    assert len(engine.segments(partition)) == 1
+
+
 async def test_nothing_is_kept_after_a_restart(engine):
     partition = await flushed(engine, (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"4"))
     taken = await engine.node.storage.checkpoints.take(partition, Level.DISK)
