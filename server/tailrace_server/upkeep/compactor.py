@@ -31,7 +31,7 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.ahead import Mark, PartitionPlace, is_ahead
 from tailrace_server.state.uptime import Uptime
-from tailrace_server.upkeep.installer import Installer, RolledBack, entries_of
+from tailrace_server.upkeep.installer import Installer, RolledBack, check_history, entries_of
 from tailrace_server.upkeep.space import Space
 
 log = logging.getLogger("tailrace.server")
@@ -301,10 +301,14 @@ class Compactor:
             cuts=tuple(sorted({entry.base for entry in partition.log})),
             next_base_id=behind[0].identity.base_id if behind else b"",
         )
-        if _is_small(folded):
-            result = await self._host.workers.compact_small(task)
-        else:
-            result = await self._host.workers.compact(task, self._rate)
+        try:
+            if _is_small(folded):
+                result = await self._host.workers.compact_small(task)
+            else:
+                result = await self._host.workers.compact(task, self._rate)
+        except (OSError, TailraceError):
+            check_history(partition, rollbacks)  # its inputs have left the chain then, and their files may be gone
+            raise
         try:
             made = await self._host.workers.in_thread(lambda: Segment.open(self._store.segment_files, output))
             try:

@@ -67,7 +67,7 @@ class Installer:
         changed. Raises RolledBack if it has changed.
         """
         async with self.holding(partition):
-            _check_history(partition, rollbacks)
+            check_history(partition, rollbacks)
             await self._install(partition, partition.chain.with_flushed(segment))
 
     async def install_snapshot(
@@ -127,7 +127,7 @@ class Installer:
     ) -> None:
         """Puts the result of a compaction in the place of its input. OSError, NoSpace: nothing has changed."""
         async with self.holding(partition):
-            _check_history(partition, rollbacks)
+            check_history(partition, rollbacks)
             chain = partition.chain.with_compacted(folded, result)
             await self._install(partition, chain, purge_seq=result.identity.purge_seq)
         self._pins.retire(folded)
@@ -135,7 +135,7 @@ class Installer:
     async def drop_oldest(self, partition: Partition, count: int, rollbacks: int | None = None) -> None:
         """Drops the oldest segments of a feed that bounds its history."""
         async with self.holding(partition):
-            _check_history(partition, rollbacks)
+            check_history(partition, rollbacks)
             dropped = partition.chain.segments[:count]
             chain = partition.chain.without_oldest(count)
             await self._install(partition, chain, trim_seq=dropped[-1].identity.last_seq)
@@ -232,7 +232,8 @@ class RolledBack(TailraceError):
     """The partition was rolled back while a segment or a manifest of it was made."""
 
 
-def _check_history(partition: Partition, rollbacks: int | None) -> None:
+def check_history(partition: Partition, rollbacks: int | None) -> None:
+    """Raises RolledBack if ``partition`` has been rolled back, or got another chain, since it had this count."""
     if rollbacks is not None and rollbacks != partition.rollbacks:
         raise RolledBack(f"partition {partition.id} of feed {partition.feed_id.hex()} was rolled back meanwhile")
 

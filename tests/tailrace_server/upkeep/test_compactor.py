@@ -10,6 +10,7 @@ from tailrace.errors import Overloaded, UnknownFeed
 from tailrace_server.directory.uptime_file import tick_uptime
 from tailrace_server.upkeep import compactor as compactor_module
 from tailrace_server.upkeep import installer as installer_module
+from tailrace_server.upkeep.rollback import roll_back
 
 
 async def flushed(engine, partition, count):
@@ -86,6 +87,27 @@ async def test_a_fold_that_the_disk_refuses_changes_nothing(engine):
     engine.check_rows(partition)
     engine.kill()
     engine.check_rows(engine.partition())
+
+
+@pytest.mark.parametrize("seq", [0, 5])
+async def test_inputs_that_a_rollback_removes_meanwhile_are_no_failure_and_no_damage(engine, seq):
+    """A leader steps down in the middle of a compaction, and takes its successor's history."""
+    partition, storage, workers = engine.create(), engine.node.storage, engine.workers
+    await engine.flusher.write_feeds()
+    await flushed(engine, partition, 8)
+
+    async def roll_back_once():
+        workers.begin_compaction = workers.begin
+        await roll_back(storage, partition, seq, partition.log, engine.node.leaderships.system.on_shortfall)
+        await engine.flusher.trim()
+
+    workers.begin_compaction = roll_back_once
+    await storage.compactor._tend(partition)
+    assert (storage.compactor.failure, storage.damages) == ("", {})
+    assert partition in storage.compactor._candidates, "its turn comes again at once"
+    await storage.compactor._tend(partition)
+    assert len(partition.chain.segments) == min(seq, 1)
+    partition.check()
 
 
 async def test_a_failure_is_told_until_it_is_made_good(engine):
