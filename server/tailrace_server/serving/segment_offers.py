@@ -303,7 +303,9 @@ class SegmentOffers:
             offering.sent += nbytes
 
     def _part_failed(self, offering: _Offering, number: int, error: TailraceError) -> None:
-        if not offering.is_closed and offering.target.number == number:
+        """Ends the offer ``number``, unless it has ended: another part has failed, or the replica has answered."""
+        is_under_way = offering.target.state is OfferState.SENDING and offering.target.number == number
+        if not offering.is_closed and is_under_way:
             self._failed(offering, error)
 
     def _declined(self, offering: _Offering, answer: SegmentDecline) -> None:

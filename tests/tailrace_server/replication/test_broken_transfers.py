@@ -1,6 +1,7 @@
 """Transfers of pushed segments that break, again and again, beside a leader that compacts what is being sent."""
 
 import os
+import threading
 
 import pytest
 import trio
@@ -9,12 +10,15 @@ from tests.segment_fixtures import flip
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
+from tailrace.errors import Overloaded
 from tailrace.link.address import Address
 from tailrace.wire.push_messages import SegmentAccept
 from tailrace_server.config import StorageConfig
 from tailrace_server.replication.pushed_segments import PushedSegments
+from tailrace_server.segment import Segment
 from tailrace_server.serving import segment_offers
 from tailrace_server.serving.segment_offers import SegmentOffers
+from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.upkeep.incoming_segments import IncomingSegment
 
 pytestmark = pytest.mark.slow
@@ -286,3 +290,42 @@ async def test_the_leader_finds_its_damaged_segment_when_a_follower_declines_it(
     await until(lambda: pair.storage.damages)
     assert list(pair.storage.damages) == [segment.path]
     assert not pair.leader.node.status()["healthy"]
+
+
+async def test_a_part_of_an_ended_offer_that_fails_late_leaves_the_next_one_alone(pair, monkeypatch):
+    """The next offer is being prepared: its checksum is read. A second one of the same segment must not be begun."""
+    token, prepared, is_over, reads, parts, late = trio.lowlevel.current_trio_token(), trio.Event(), [], [], [], []
+    goes_on = threading.Event()
+    read_checksum, send, failed = Segment.read_checksum, SegmentSender._send, SegmentOffers._part_failed
+
+    def read(self):
+        reads.append(self)
+        if len(reads) == 2:
+            trio.from_thread.run_sync(prepared.set, trio_token=token)
+            goes_on.wait()
+        return read_checksum(self)
+
+    async def starved(self, part):
+        parts.append(part)
+        if len(parts) == 2:
+            await prepared.wait()
+        if len(parts) <= 2:
+            raise Overloaded("no file descriptor is free")
+        if not is_over:
+            is_over.append(part)
+            goes_on.set()
+        await send(self, part)
+
+    def noted(self, offering, number, error):
+        before = offering.target, offering.segment
+        failed(self, offering, number, error)
+        late.append((before, (offering.target, offering.segment)))
+
+    monkeypatch.setattr(Segment, "read_checksum", read)
+    monkeypatch.setattr(SegmentSender, "_send", starved)
+    monkeypatch.setattr(SegmentOffers, "_part_failed", noted)
+    await pair.write(WHOLE)
+    await pair.level()
+    [_, (before, after)] = late
+    assert before == after
+    pair.leader.node.check()
