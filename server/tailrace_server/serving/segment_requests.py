@@ -47,7 +47,12 @@ async def _take(connection: Connection, id: int, request: CheckpointRequest, par
         if request.flush:
             await _wait_for_majority(node, partition, request.level)
         taken = await checkpoints.take(
-            partition, request.level, flush=request.flush, with_state=request.state, asker=request.asker
+            partition,
+            request.level,
+            flush=request.flush,
+            with_state=request.state,
+            asker=request.asker,
+            connected_at=connection.opened_at,
         )
         if request.leader:
             _require_term(node, partition, term, taken.id)

@@ -42,13 +42,17 @@ class Asked(NamedTuple):
 
 
 class KeptCheckpoint(NamedTuple):
-    """A checkpoint whose segments are pinned until ``until`` (monotonic seconds)."""
+    """A checkpoint whose segments are pinned until ``until`` (monotonic seconds).
+
+    ``connected_at`` (the same) is when the connection was opened by which it was asked for.
+    """
 
     id: bytes
     feed_id: bytes
     segments: dict[bytes, Segment]
     until: float
     asked: Asked | None
+    connected_at: float
 
 
 class Checkpoints:
@@ -84,13 +88,16 @@ class Checkpoints:
         flush: bool = False,
         with_state: bool = False,
         asker: bytes = b"",
+        connected_at: float = 0.0,
     ) -> PartitionCheckpoint:
         """Returns the checkpoint of ``partition``, whose files are kept from now on.
 
         With ``flush`` the rows that are stable now are flushed first. If the disk refuses, the checkpoint ends
         earlier. An earlier checkpoint of the same partition and ``asker`` is released: its answer was lost.
+        ``connected_at`` is when (monotonic) the connection of the request was opened.
 
         Raises:
+            UnknownCheckpoint: the asker has a checkpoint by a later connection; this request was given up.
             Overloaded: the node keeps as many checkpoints as it may.
             NotDurable: the segments do not have ``level`` yet.
             SegmentDamaged: a segment cannot be read.
@@ -109,7 +116,7 @@ class Checkpoints:
                 f"{level.name.lower()} has come to {partition.visible_seq(level)}: ask again"
             )
         asked = Asked(asker, partition.feed_id, partition.id) if asker else None
-        kept = self._keep(partition.feed_id, partition.chain.segments, asked)
+        kept = self._keep(partition.feed_id, partition.chain.segments, asked, connected_at)
         try:
             described = await self._describe(partition, kept, with_state=with_state)
             _require(partition)
@@ -126,21 +133,27 @@ class Checkpoints:
         """Returns whether the files of a checkpoint are still kept."""
         return checkpoint_id in self._kept
 
-    def _keep(self, feed_id: bytes, chosen: Iterable[Segment], asked: Asked | None = None) -> KeptCheckpoint:
-        """Pins the segments. Raises Overloaded."""
+    def _keep(
+        self, feed_id: bytes, chosen: Iterable[Segment], asked: Asked | None = None, connected_at: float = 0.0
+    ) -> KeptCheckpoint:
+        """Pins the segments. Raises UnknownCheckpoint, Overloaded."""
         self._release_old()
         if asked is not None and asked in self._asked:
-            self.release(self._asked[asked])
+            earlier = self._kept[self._asked[asked]]
+            if earlier.connected_at > connected_at:  # a frame that came late, by a link that is cut for the asker
+                raise UnknownCheckpoint("the same copy has asked again by a later connection: its checkpoint is kept")
+            self.release(earlier.id)
         if len(self._kept) >= self._limits.checkpoints_max:
             raise Overloaded(f"this node keeps the files of {len(self._kept)} checkpoints already: ask again later")
         segments = {segment.identity.segment_id: segment for segment in chosen}
         until = self._host.clock.monotonic() + self._limits.checkpoint_kept_s
-        kept = KeptCheckpoint(self._host.randomness.token(CHECKPOINT_ID_BYTES), feed_id, segments, until, asked)
+        id = self._host.randomness.token(CHECKPOINT_ID_BYTES)
+        kept = KeptCheckpoint(id, feed_id, segments, until, asked, connected_at)
         for segment in segments.values():
             self._pins.pin(segment)
-        self._kept[kept.id] = kept
+        self._kept[id] = kept
         if asked is not None:
-            self._asked[asked] = kept.id
+            self._asked[asked] = id
         return kept
 
     async def _describe(self, partition: Partition, kept: KeptCheckpoint, *, with_state: bool) -> PartitionCheckpoint:

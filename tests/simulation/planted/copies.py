@@ -43,7 +43,7 @@ async def _log_of_before(checkpoints, partition, level, **options):
     return taken._replace(log=log)
 
 
-async def _keep_first(checkpoints, partition, level, *, flush=False, with_state=False, asker=b""):
+async def _keep_first(checkpoints, partition, level, *, flush=False, with_state=False, **asked):
     """Keeps the segments first, and then flushes: the seq is that of a later moment."""
     kept = checkpoints._keep(partition.feed_id, partition.chain.segments)
     if flush:

@@ -234,6 +234,21 @@ async def test_an_answer_that_is_lost_keeps_no_files(raw, feed_id, rows, running
     assert len(running.node.storage.checkpoints) == 1
 
 
+async def test_a_late_ask_by_an_earlier_connection_does_not_end_a_checkpoint(raw, feed_id, rows, running):
+    """The link of the first connection is cut in one way for a while, and the client has connected again."""
+    async with raw() as earlier, raw() as later:
+        await earlier.hello()
+        used = await take(await later.hello(), feed_id, asker=b"a" * 16)
+        with pytest.raises(UnknownCheckpoint, match="asked again by a later connection"):
+            await take(earlier, feed_id, asker=b"a" * 16)
+        assert await fetch(later, used, 0, 10)
+        assert len(running.node.storage.checkpoints) == 1
+        again = await take(later, feed_id, asker=b"a" * 16)
+        with pytest.raises(UnknownCheckpoint):
+            await fetch(later, used, 0, 10)
+        assert await fetch(later, again, 0, 10)
+
+
 async def test_a_feed_that_is_not_there(greeted, feed_id):
     with pytest.raises(UnknownFeed):
         await take(greeted, bytes(16))
