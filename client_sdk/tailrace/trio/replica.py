@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import trio
 
 from tailrace.consuming.events import Event, ReplicaEvent, Rollback
 from tailrace.consuming.replica import ReplicaStreams
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.position import Position
 from tailrace.wire.push_messages import SegmentAnswer
 
@@ -63,6 +64,8 @@ class ReplicaStream:
         self.on_arrival: Callable[[], None] | None = None  # the owner's: called if no task waits for frames
         self._link = link
         self._arrived: trio.Event | None = None  # while a task waits for frames
+        self._asked: dict[trio.Event, None] = {}  # one for each task that waits for the partition map
+        self._is_left = False
 
     def __aiter__(self) -> ReplicaStream:
         return self
@@ -115,7 +118,8 @@ class ReplicaStream:
             self.on_arrival()
 
     def lost(self) -> None:
-        """Wakes the task that waits for frames: the connection has ended."""
+        """Wakes the tasks that wait for frames or for the partition map: the connection has ended."""
+        self._stop_waiting()
         if self._arrived is not None:
             self._arrived.set()
 
@@ -165,21 +169,39 @@ class ReplicaStream:
 
     def leave(self) -> None:
         """Ends the streams. No event comes any more, and the connection goes on without this feed."""
+        self._is_left = True
         self._link.forget(self)
+        self._stop_waiting()
 
     async def partition_map(self) -> list[Any]:
         """Returns the ``partitions`` of the node's partition map. Another task has to take the events meanwhile.
 
-        Raises the error of the connection.
+        Raises the error of the connection, or Unreachable after `leave`.
         """
         told: list[Any] = []
-        answered = trio.Event()
-
-        def answer(partitions: list[Any]) -> None:
-            told.extend(partitions)
-            answered.set()
-
-        self.streams.ask_map(answer)
-        self._link.flush()
-        await answered.wait()
+        asked = trio.Event()
+        self._asked[asked] = None
+        try:
+            if self._may_answer:
+                self.streams.ask_map(partial(_answer, told, asked))
+                self._link.flush()
+                await asked.wait()
+        finally:
+            del self._asked[asked]
+        if not told:
+            raise self._link.error or Unreachable("the feed is not copied any more")
         return told
+
+    @property
+    def _may_answer(self) -> bool:
+        return self._link.error is None and not self._is_left
+
+    def _stop_waiting(self) -> None:
+        """Wakes the tasks that wait for the partition map, which does not come any more."""
+        for asked in self._asked:
+            asked.set()
+
+
+def _answer(told: list[Any], asked: trio.Event, partitions: list[Any]) -> None:
+    told.extend(partitions)
+    asked.set()

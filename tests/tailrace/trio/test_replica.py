@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+import trio.testing
 from tests.processes.ports import free_port
 
 from tailrace.consuming.events import Agreed, Mutations, SnapshotEnd, SnapshotStart
@@ -138,6 +139,49 @@ async def test_what_is_slow_with_one_feed_holds_up_no_check_and_no_other_feed(li
         await leader.say(encode_number(Opcode.LEADER_CHECK, 3) + LeaderSeqs(0, 8, 7).encode(2))
         await checked.wait()
         assert await anext(other) == LeaderSeqs(0, 8, 7)
+
+
+async def test_a_partition_map_that_never_comes_since_the_connection_ends(listen, autojump_clock):
+    leader, address = await listen()
+    answered = leader.answer
+    asked = trio.Event()
+
+    def answer(frame):
+        if frame.opcode is not Opcode.PARTITIONS:
+            return answered(frame)
+        asked.set()
+        return b""
+
+    leader.answer = answer
+    async with replica_link(address, REPLICA, timeout_s=600.0) as link:
+        stream = link.copy("orders", NOWHERE, CopyOptions((0,)))
+        assert await anext(stream) == Agreed(0, LOG, 9)
+        with trio.fail_after(300):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(raises, Unreachable, stream.partition_map)
+                await asked.wait()
+                await leader.stream.send_eof()
+        await raises(Unreachable, stream.partition_map)  # nor after the end
+
+
+async def test_a_partition_map_that_never_comes_since_the_feed_is_left(listen, autojump_clock):
+    leader, address = await listen()
+    answered = leader.answer
+    leader.answer = lambda frame: b"" if frame.opcode is Opcode.PARTITIONS else answered(frame)
+    async with replica_link(address, REPLICA, timeout_s=600.0) as link:
+        stream = link.copy("orders", NOWHERE, CopyOptions((0,)))
+        assert await anext(stream) == Agreed(0, LOG, 9)
+        with trio.fail_after(300):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(raises, Unreachable, stream.partition_map)
+                await trio.testing.wait_all_tasks_blocked()
+                stream.leave()
+            await raises(Unreachable, stream.partition_map)
+
+
+async def raises(error, call):
+    with pytest.raises(error):
+        await call()
 
 
 async def test_from_a_node_as_it_is(feed, running):
