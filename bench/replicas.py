@@ -1,7 +1,8 @@
 """What replicas cost, and how soon another one leads: ingest, quorum beside etcd, failover by hand and by itself,
 handover, catching up, many feeds.
 
-    python bench/replicas.py [--quick] [--only ingest ...] [--repeats 3] [--feeds N ...] [--folder DIR]
+    python bench/replicas.py [--quick] [--only ingest ...] [--repeats 3] [--feeds N ...] [--partitions N ...]
+                             [--folder DIR]
 
 Every node is `tailrace serve` in a process of its own, with its default settings; all of them, and their clients, share
 this machine and its disk, which a set would not. Rows are of 16 + 100 bytes. `--quick` takes a tenth of the sizes. Exit
@@ -40,6 +41,7 @@ class Bench:
         self.part = 10 if args.quick else 1
         self.repeats: int = args.repeats
         self.feeds: list[int] = args.feeds or ([10, 100] if args.quick else [100, 1_000, 10_000])
+        self.partitions: list[int] = args.partitions
 
 
 async def _ingest(bench: Bench, folder: Path) -> list[Line]:
@@ -69,7 +71,7 @@ async def _away(bench: Bench, folder: Path) -> list[Line]:
 async def _feeds(bench: Bench, folder: Path) -> list[Line]:
     lines = []
     for count in bench.feeds:
-        for partitions in (1, 4):
+        for partitions in bench.partitions:
             made = folder / f"{count}-{partitions}"
             lines += await feeds(made, folder / "log", count, partitions)
     return lines
@@ -105,6 +107,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
     parser.add_argument("--feeds", type=int, nargs="+", metavar="N", help="the numbers of feeds of the question feeds")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1], metavar="N", help="the partitions of each feed")
     parser.add_argument("--folder", help="where the data lies meanwhile; the system's temporary folder by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=args.folder) as name:

@@ -5,6 +5,7 @@ A follower is level when the leader has a stream of each partition to it, and it
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,14 +32,17 @@ async def feeds(folder: Path, log: Path, count: int, partitions: int) -> list[Li
         began = time.perf_counter()
         async with tailrace.connect(nodes.url, retry_for=120) as client:
             await _create(client, count, partitions)
-        follower = (await nodes.followers())[0]
+        lines = [Line("created, with a row in each, by 32 clients", time.perf_counter() - began, "s")]
+        follower, third = await nodes.followers()
         total = count * partitions + 1
         status = await _level(leader, follower, total)
-        lines = [
-            Line("created, with a row in each, on all", time.perf_counter() - began, "s"),
+        lines += [
+            Line("the same, and on all", time.perf_counter() - began, "s"),
+            Line("processor time of the leader until then", leader.cpu_seconds(), "s"),
+            Line("processor time of a follower until then", follower.cpu_seconds(), "s"),
             Line("connections of a follower at the leader", _connections(status, follower), ""),
         ]
-        lines += await _at_rest(leader, follower)
+        lines += await _at_rest({"leader": leader, "follower": follower, "other follower": third})
         follower.stop()
         with Server(follower.folder, log, follower.port, follower.options) as again:
             began = time.perf_counter()
@@ -65,18 +69,18 @@ async def _create(client: tailrace.Client, count: int, partitions: int) -> None:
             nursery.start_soon(create, first)
 
 
-async def _at_rest(leader: Server, follower: Server) -> list[Line]:
+async def _at_rest(servers: dict[str, Server]) -> list[Line]:
     await trio.sleep(2.0)
-    before = [server.cpu_seconds() for server in (leader, follower)]
-    with Watch(leader) as first, Watch(follower) as second:
+    before = {name: server.cpu_seconds() for name, server in servers.items()}
+    with contextlib.ExitStack() as stack:
+        watches = {name: stack.enter_context(Watch(server)) for name, server in servers.items()}
         await trio.sleep(_REST_SECONDS)
     lines = []
-    for name, server, watch, seconds in zip(
-        ("leader", "follower"), (leader, follower), (first, second), before, strict=True
-    ):
-        share = (server.cpu_seconds() - seconds) / _REST_SECONDS
+    for name, server in servers.items():
+        share = (server.cpu_seconds() - before[name]) / _REST_SECONDS
+        memory = max(each.node for each in watches[name].samples) / 2**20
         lines.append(Line(f"at rest: processor of the {name}", 100 * share, "%"))
-        lines.append(Line(f"at rest: memory of the {name}", max(each.node for each in watch.samples) / 2**20, "MiB"))
+        lines.append(Line(f"at rest: memory of the {name}", memory, "MiB"))
     return lines
 
 
@@ -86,11 +90,24 @@ async def _after_a_kill(leader: Server, left: list[Server], total: int) -> list[
     now = await Nodes(left).leader()
     led = time.perf_counter() - began
     [other] = [server for server in left if server is not now]
+    async with tailrace.connect(Nodes(left).url, retry_for=120) as client:
+        feed = client.feed("feed-00000")
+        await feed.put(b"key", b"later", level="quorum")
+        wrote = time.perf_counter() - began
     await _level(now, other, total)
-    return [
+    lines = [
         Line("leader killed: another one leads after", led, "s"),
+        Line("leader killed: a write at quorum is accepted after", wrote, "s"),
         Line("leader killed: its follower is level after", time.perf_counter() - began, "s"),
     ]
+    return [*lines, Line("leader killed: feeds whose row is lost", await _lost(now, total), "", most=0)]
+
+
+async def _lost(leader: Server, total: int) -> int:
+    """Returns how many feeds have lost their row, which was acknowledged at quorum."""
+    seqs = (await ask(leader, Opcode.MEMBER, {"seqs": True}))["seqs"]
+    partitions = sum(map(len, seqs.values()))
+    return sum(not any(of_feed) for of_feed in seqs.values()) + (total - partitions)
 
 
 async def _level(leader: Server, follower: Server, total: int) -> dict[str, Any]:

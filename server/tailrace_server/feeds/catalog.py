@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ class Catalog:
         self._rows = FeedRows(self.system.partitions[0])
         self._by_name: dict[str, Feed] = {}
         self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
+        self._name_counts: Counter[str] = Counter()  # Invariant: how many feeds of ``_by_id`` have each name
         self._partition_count = len(self.system.partitions)  # Invariant: those of ``_by_id``
 
     def when_created(self, created: Callable[[Feed], None]) -> None:
@@ -143,15 +145,22 @@ class Catalog:
         self._partition_count += len(feed.partitions) - (0 if replaced is None else len(replaced.partitions))
         self._by_name[feed.info.name] = feed
         self._by_id[feed.info.feed_id] = feed
+        self._rows.unsettle(feed.info.feed_id)
+        if replaced is None:
+            self._name_counts[feed.info.name] += 1
         self.additions += 1
 
     def _remove(self, feed: Feed) -> None:
+        name = feed.info.name
         self._partition_count -= len(self._by_id.pop(feed.info.feed_id).partitions)
-        del self._by_name[feed.info.name]
+        self._rows.unsettle(feed.info.feed_id)
+        del self._by_name[name]
+        self._name_counts[name] -= 1
+        if not self._name_counts[name]:
+            del self._name_counts[name]
+            return
         # In a recovery the next feed of this name may exist already, from its file FEED.
-        self._by_name.update(
-            {other.info.name: other for other in self._by_id.values() if other.info.name == feed.info.name}
-        )
+        self._by_name.update({name: other for other in self._by_id.values() if other.info.name == name})
 
     def existing(self, info: FeedInfo, *, exist_ok: bool, asked: Container[str] = FeedInfo._fields) -> Feed | None:
         """Returns the feed that a creation finds, or None if no feed has that name.
@@ -261,39 +270,55 @@ class Catalog:
         Raises:
             SegmentDamaged, NoSpace, JournalFailed: Some feeds may be dropped or created; call it again.
         """
-        rows, stable_seq = self._rows.read(), self.system.partitions[0].stable_seq
+        rows, partition = self._rows.read(), self.system.partitions[0]
+        unsettled = [(feed_id, rows.get(feed_id)) for feed_id in self._rows.unsettled]
+        listed = [(feed_id, row, row.creation) for feed_id, row in unsettled if row and row.creation is not None]
         # A client has repeated its CREATE_FEED at a later leader, after a failover had lost the first row.
-        self.returning = frozenset(id for id, row in rows.items() if row.creation is not None and id in self.drops)
+        self.returning = frozenset(feed_id for feed_id, _, _ in listed if feed_id in self.drops)
         created = []
-        for feed_id, row in rows.items():
-            if row.creation is None or feed_id in self.drops:
+        for feed_id, row, creation in listed:
+            if feed_id in self.drops:
                 continue
             if feed_id not in self._by_id:
-                created.append(self._create(feed_id, row.creation, journal))
-            feed = self._by_id[feed_id]
-            if feed.partitions[0].listed_seq != row.seq:
-                self.switch(feed, info_of_creation(row.creation).replication)
-            _listed(feed, row.seq)
-            self._by_name[feed.info.name] = feed
+                created.append(self._create(feed_id, creation, journal))
+            self._is_listed(self._by_id[feed_id], row.seq, creation)
         if created and len(self) > feeds_max:
             log.warning(
                 "this node holds %s feeds, more than its bound of %s: raise the limit, or drop feeds on the leader",
                 len(self),
                 feeds_max,
             )
-        gone = [feed_id for feed_id, row in rows.items() if row.creation is None and feed_id in self._by_id]
-        final = [feed_id for feed_id in gone if rows[feed_id].seq <= stable_seq]
-        partition = self.system.partitions[0]
-        if partition.state != "leader":  # before the leader has reported its seqs, it may have more rows
-            whole = whole and partition.knows_leader_seqs and partition.high_seq >= partition.leader_durable_seq
-        absent = [] if keep_absent else [id for id in self._by_id if id not in rows and id != SYSTEM_FEED_ID]
-        if whole and stable_seq >= partition.high_seq:
+        gone = {feed_id: row for feed_id, row in unsettled if row is None or row.creation is None}
+        for feed_id in [feed_id for feed_id in gone if feed_id not in self._by_id]:
+            del gone[feed_id]
+            self._rows.settle(feed_id)
+        dropping = {feed_id: row.seq for feed_id, row in gone.items() if row is not None}
+        absent = [] if keep_absent else [feed_id for feed_id, row in gone.items() if row is None]
+        final = [feed_id for feed_id, seq in dropping.items() if seq <= partition.stable_seq]
+        if whole and self._has_whole_list():
             final += absent
         self.awaits_drops = True  # even if one of these fails
         dropped = [self.drop(feed_id, journal) for feed_id in final]
-        self.awaits_drops = len(final) < len(gone) + len(absent) or bool(self.returning)
+        self.awaits_drops = len(final) < len(dropping) + len(absent) or bool(self.returning)
         self._reconciled = partition.rollbacks, partition.high_seq
         return dropped, created
+
+    def _is_listed(self, feed: Feed, seq: int, creation: bytes) -> None:
+        """Makes ``feed`` as its row of ``_feeds`` says, which has this seq."""
+        if feed.partitions[0].listed_seq != seq:
+            self.switch(feed, info_of_creation(creation).replication)
+        _listed(feed, seq)
+        self._by_name[feed.info.name] = feed
+        self._rows.settle(feed.info.feed_id)
+
+    def _has_whole_list(self) -> bool:
+        """Returns whether a feed without a row is to be dropped, if ``_feeds`` has all of its leader's rows."""
+        partition = self.system.partitions[0]
+        if partition.stable_seq < partition.high_seq:
+            return False
+        # Before the leader has reported its seqs, it may have more rows.
+        is_behind = not partition.knows_leader_seqs or partition.high_seq < partition.leader_durable_seq
+        return partition.state == "leader" or not is_behind
 
     def lists_through(self, seq: int) -> bool:
         """Returns whether the feeds were reconciled with the rows of the present leader up to ``seq`` at least."""

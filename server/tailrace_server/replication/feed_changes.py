@@ -9,8 +9,8 @@ first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tailrace_server.upkeep.storage import Storage
 
 log = logging.getLogger("tailrace.server")
+
+# Takes the feeds that were dropped, and those that were created.
+FeedsChanged: TypeAlias = Callable[[Sequence[Feed], Sequence[Feed]], None]
 
 # A leader has to hear from a majority within this multiple of the time-out for short questions.
 _CONFIRMED_TIMEOUTS = 2
@@ -47,7 +50,8 @@ class FeedChanges:
         self._storage = storage
         self._leaderships = leaderships
         self._is_whole = True  # the ``whole`` of the last call of ``reconcile``
-        self._subscribers: dict[Callable[[], None], None] = {}
+        self._subscribers: dict[FeedsChanged, None] = {}
+        self._new: list[Feed] = []  # the feeds that were created, and of which the subscribers have not heard
         self._feeds.when_created(self._adopt)
         self._feeds.when_removed(self._settled)
         self._feeds.when_switched(lambda feed: self.on_mode_changed(feed))
@@ -77,7 +81,7 @@ class FeedChanges:
                 self.on_gone(self._feeds.drop(info.feed_id, self._storage.journal))
             raise
         self._feeds.listed(feed)
-        self._changed()
+        self._changed([])
         return feed
 
     def set_replication(self, feed_id: bytes, mode: str) -> Feed:
@@ -110,8 +114,9 @@ class FeedChanges:
             return
         if not self._leaderships.system.in_set:
             self._list(feed_id, None)
-            self.on_gone(self._feeds.drop(feed_id, self._storage.journal))
-            self._changed()
+            feed = self._feeds.drop(feed_id, self._storage.journal)
+            self.on_gone(feed)
+            self._changed([feed])
         elif not self._feeds.is_dropping(self._feeds.of_id(feed_id)):
             self._list(feed_id, None)
             self._feeds.awaits_drops = True
@@ -126,24 +131,28 @@ class FeedChanges:
         self._is_whole = whole
         for feed in dropped:
             self.on_gone(feed)
-        if dropped or created:
-            self._changed()
+        self._changed(dropped)
         return dropped, created
 
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        """Calls ``changed`` after feeds were created or dropped, until ``unsubscribe``."""
+    def subscribe(self, changed: FeedsChanged) -> None:
+        """Calls ``changed`` with the feeds that were dropped and those that were created, until ``unsubscribe``."""
         self._subscribers[changed] = None
 
-    def unsubscribe(self, changed: Callable[[], None]) -> None:
+    def unsubscribe(self, changed: FeedsChanged) -> None:
         """Ends ``subscribe``."""
         self._subscribers.pop(changed, None)
 
-    def _changed(self) -> None:
-        for changed in list(self._subscribers):
-            changed()
+    def _changed(self, dropped: Sequence[Feed]) -> None:
+        """Tells the subscribers of dropped feeds, and of those that were created since the last call."""
+        created = [feed for feed in self._new if self._feeds.find(feed.info.feed_id) is feed]
+        self._new.clear()
+        if dropped or created:
+            for changed in list(self._subscribers):
+                changed(dropped, created)
 
     def _adopt(self, feed: Feed) -> None:
         """Gives the partitions of a new feed the roles of their groups. Raises NoSpace, NotDurable."""
+        self._new.append(feed)
         for partition in feed.partitions:
             self._leaderships.adopt(partition)
         journal, now = self._storage.journal, self._host.clock.monotonic()

@@ -14,7 +14,7 @@ majority, held when it came.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -139,24 +139,34 @@ class Following:
             self._begin(puller.feed)
 
     def _feeds_told(self) -> None:
-        """Follows the feeds of a complete snapshot of ``_feeds``."""
+        """Follows the feeds of a complete snapshot of ``_feeds``. Later ones cost only what they have changed."""
         self._node.feed_changes.reconcile()
-        self._knows_feeds = True
-        self._follow_feeds()
-
-    def _feeds_changed(self) -> None:
-        if self._knows_feeds:
+        if not self._knows_feeds:
+            self._knows_feeds = True
             self._follow_feeds()
+        self._has_more()
 
     def _follow_feeds(self) -> None:
-        """Begins to follow the feeds of the group that are not followed yet, and ends with those that were dropped."""
+        """Begins to follow the feeds of the group that this node has."""
         feeds = self._node.feeds
-        for feed_id in [feed_id for feed_id in self._pullers if feed_id not in feeds]:
-            self._pulled.end(self._pullers.pop(feed_id))
+        unknown = [puller.feed for feed_id, puller in self._pullers.items() if feed_id not in feeds]
+        self._feeds_changed(unknown, list(feeds))
+
+    def _feeds_changed(self, dropped: Sequence[Feed], created: Sequence[Feed]) -> None:
+        """Begins to follow created feeds of the group that are not followed yet, and ends with those that were dropped.
+
+        Before the first complete snapshot of ``_feeds`` it does nothing: that is about all feeds.
+        """
+        if not self._knows_feeds:
+            return
+        for feed in dropped:
+            puller = self._pullers.pop(feed.info.feed_id, None)
+            if puller is not None:
+                self._pulled.end(puller)
         if not self._pulled.takes_tasks:  # a task has failed, and no other one may begin
             return
         self._has_more()
-        for feed in feeds:
+        for feed in created:
             if feed.info.feed_id not in self._pullers and self._group.of_feed(feed):
                 self._begin(feed)
 

@@ -17,6 +17,7 @@ from tailrace_server.config import Config
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.journal import Journal, RecordKind
 from tailrace_server.node.start import recover
+from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.replica_apply import apply_block, follow_log
 from tailrace_server.runtime.host import Host
 from tailrace_server.upkeep.rollback import roll_back
@@ -193,8 +194,36 @@ def test_a_follower_makes_the_feeds_that_are_listed_on_the_branch_that_the_row_n
     assert follower.node.feed_changes.reconcile() == ([], [])
 
 
+def test_a_row_costs_its_own_feed_and_no_other(monkeypatch):
+    """With ten thousand feeds, a look at each for each new one took a follower more time than all else."""
+    follower, touched = Follower(), []
+    list_at = Partition.list_at
+
+    def noted(partition, seq):
+        touched.append(partition.feed_id)
+        list_at(partition, seq)
+
+    for number in range(50):
+        follower.row(f"feed-{number}")
+    follower.node.feed_changes.reconcile()
+    monkeypatch.setattr(Partition, "list_at", noted)
+    follower.row("new")
+    follower.node.feed_changes.reconcile()
+    assert set(touched) == {follower.node.feeds.named("new").info.feed_id}
+    follower.partition.set_leader_seqs(51, 51)
+    touched.clear()
+    follower.row("feed-7", drops=True)
+    follower.node.feed_changes.reconcile()
+    follower.partition.set_leader_seqs(52, 52)
+    assert not touched
+    assert len(follower.names()) == 50
+    follower.node.feed_changes.reconcile()
+    assert not follower.node.feeds._rows.unsettled
+
+
 def test_a_feed_that_is_made_before_the_disk_is_full_is_followed_as_well(monkeypatch):
-    follower = Follower()
+    follower, heard = Follower(), []
+    follower.node.feed_changes.subscribe(lambda dropped, created: heard.extend(created))
     follower.row("first")
     follower.row("second")
     append, room = Journal.append, iter([True])
@@ -212,14 +241,15 @@ def test_a_feed_that_is_made_before_the_disk_is_full_is_followed_as_well(monkeyp
     assert {partition.state for partition in follower.node.feeds.partitions()} == {"follower"}
     follower.node.feed_changes.reconcile()
     assert follower.names() == ["first", "second"]
+    assert [feed.info.name for feed in heard] == ["first", "second"], "also of the one whose creation was interrupted"
 
 
 def test_who_subscribes_hears_of_each_change_of_feeds():
     made, heard = MadeDirectory(), []
     changed = made.node.feed_changes
 
-    def note():
-        heard.append(names(made.node))
+    def note(dropped, created):
+        heard.append(([feed.info.name for feed in dropped], [feed.info.name for feed in created], names(made.node)))
 
     changed.subscribe(note)
     made.create("orders")
@@ -229,10 +259,14 @@ def test_who_subscribes_hears_of_each_change_of_feeds():
     changed.reconcile()
     changed.unsubscribe(note)
     made.drop("log")
-    assert heard == [["orders"], ["log", "orders"], ["log"]]
+    assert heard == [
+        ([], ["orders"], ["orders"]),
+        ([], ["log"], ["log", "orders"]),
+        (["orders"], [], ["log"]),
+    ]
 
     follower, heard = Follower(), []
-    follower.node.feed_changes.subscribe(lambda: heard.append(follower.names()))
+    follower.node.feed_changes.subscribe(lambda *changed: heard.append(follower.names()))
     follower.row("orders")
     follower.node.feed_changes.reconcile()
     follower.partition.set_leader_seqs(2, 2)
