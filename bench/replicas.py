@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
     parser.add_argument("--feeds", type=int, nargs="+", metavar="N", help="the numbers of feeds of the question feeds")
-    parser.add_argument("--partitions", type=int, nargs="+", default=[1], metavar="N", help="the partitions of each feed")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1], metavar="N", help="of each feed")
     parser.add_argument("--folder", help="where the data lies meanwhile; the system's temporary folder by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=args.folder) as name:

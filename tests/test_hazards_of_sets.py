@@ -27,6 +27,7 @@ from tailrace.trio import request
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.publishing import joining
 from tailrace_server.replication import gathered_promises, handover
+from tailrace_server.replication.pulled_snapshots import PulledSnapshots
 from tailrace_server.replication.replica_puller import ReplicaPuller
 
 # Long enough that what must not happen would have happened: nodes look at each other every 0.05 seconds.
@@ -361,7 +362,7 @@ def stopped_inside(monkeypatch):
 
         async def snapshot_ended(puller, partition):
             follows = puller._node is made.node.services and puller._pulled.state == "leader"
-            if follows and partition.id in puller._fillings:
+            if follows and partition.id in puller._snapshots.runs:
                 inside.append(partition)
                 await trio.sleep_forever()
             await ended(puller, partition)
@@ -495,7 +496,7 @@ async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, publ
     first, second, third = members
     await publish(published_feed, 6)
     await members.level("orders")
-    gathered, gather, inside = [], ReplicaPuller._gather, trio.Event()
+    gathered, gather, inside = [], PulledSnapshots._gather, trio.Event()
 
     async def take_half(puller, event):
         await take(puller, event)
@@ -508,7 +509,7 @@ async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, publ
         gathered.append(block)
 
     take = ReplicaPuller._take
-    monkeypatch.setattr(ReplicaPuller, "_gather", staticmethod(gather_and_tell))
+    monkeypatch.setattr(PulledSnapshots, "_gather", staticmethod(gather_and_tell))
     monkeypatch.setattr(ReplicaPuller, "_take", take_half)
     await publish(published_feed, 7)  # the second node makes it a majority
     await inside.wait()

@@ -90,6 +90,7 @@ OWNERS = (
     owner("MembershipFile", f"{SERVER}/replication/membership.py", "file"),
     owner("Following", f"{SERVER}/replication/following.py", "following"),
     owner("ReplicaPuller", f"{SERVER}/replication/replica_puller.py", "puller"),
+    owner("PulledSnapshots", f"{SERVER}/replication/pulled_snapshots.py", "snapshots", runs="pop clear"),
     owner("Replicas", f"{SERVER}/replication/replicas.py", "replicas"),
     owner("Peer", f"{SERVER}/replication/replicas.py", "peer"),
     owner("Acknowledgements", f"{SERVER}/replication/quorum.py", "acknowledgements quorum"),

@@ -160,7 +160,7 @@ class Catalog:
             del self._name_counts[name]
             return
         # In a recovery the next feed of this name may exist already, from its file FEED.
-        self._by_name.update({name: other for other in self._by_id.values() if other.info.name == name})
+        [self._by_name[name], *_] = [other for other in self._by_id.values() if other.info.name == name]
 
     def existing(self, info: FeedInfo, *, exist_ok: bool, asked: Container[str] = FeedInfo._fields) -> Feed | None:
         """Returns the feed that a creation finds, or None if no feed has that name.

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.block import Block
 from tailrace.consuming.events import (
     Agreed,
     Event,
@@ -46,8 +45,6 @@ from tailrace_server.blocks import cut_above
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.replica_apply import (
-    apply_batch,
-    apply_block,
     apply_producers,
     apply_sinks,
     expect_producers,
@@ -55,11 +52,11 @@ from tailrace_server.partition.replica_apply import (
 )
 from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.lagging_partitions import LaggingPartitions
+from tailrace_server.replication.pulled_snapshots import PulledSnapshots
 from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
 from tailrace_server.upkeep.rollback import roll_back_to_common
-from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
@@ -68,11 +65,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# The bytes of one publish, with room for rows that merging has added to its blocks.
-GATHERED_BYTES_MAX = 64 * 1024 * 1024
-# The seconds that a block waits for room if memory is full. Not longer: the leader's seqs that allow a flush come
-# behind it.
-ROOM_SECONDS_MAX = 1.0
 # The seconds that events are handled before others have the loop. A read of 1 MiB may be about ten thousand partitions,
 # which takes 0.15 s of the processor.
 TURN_SECONDS = 0.002
@@ -122,7 +114,7 @@ class ReplicaPuller:
         self._scopes: dict[trio.CancelScope, None] = {}  # of the tasks
         self._is_taking = False  # whether one of them handles events
         self._stream: ReplicaStream | None = None
-        self._fillings: dict[int, SnapshotSegment] = {}
+        self._snapshots = PulledSnapshots(node, lambda: self._stopped, self._turn_ended, self._taken)
         segments = PushedSegments(node, leadership, feed)
         self._pushed = PushedPartitions(
             segments, node.storage.receive_failures, self._answer_push, self._start, self._failed
@@ -143,7 +135,6 @@ class ReplicaPuller:
             follows=until is None,
         )
         self._lagging = LaggingPartitions(node, feed, self._address, self._far, self._map, is_on=until is None)
-        self._published: dict[int, list[Block]] = {}  # the blocks of publishes that are still coming, by partition
 
     @property
     def acknowledged(self) -> Mapping[int, int]:
@@ -180,9 +171,7 @@ class ReplicaPuller:
     def _abandon(self) -> None:
         """Drops what is half done, when no task runs any more."""
         self._pushed.interrupt()
-        for filling in self._fillings.values():
-            filling.abandon()
-        self._fillings.clear()
+        self._snapshots.abandon()
 
     async def begin(self) -> None:
         """Asks for the feed. Raises NoSpace, NotDurable, OSError: this node cannot write."""
@@ -366,10 +355,8 @@ class ReplicaPuller:
 
     async def _caught_up(self) -> None:
         """Commits the rows that have arrived, and writes those that were gathered for segments."""
-        self._node.connections.turn_ended(self)
-        for id, filling in list(self._fillings.items()):
-            if not self._far.holds(id):
-                await filling.flow()
+        self._turn_ended()
+        await self._snapshots.flow(self._far.holds)
 
     async def _agreed(self, event: Agreed, partition: Partition) -> None:
         await self._pushed.end(partition)
@@ -411,10 +398,7 @@ class ReplicaPuller:
 
     def _forget_gathered(self, partition: Partition) -> None:
         """Drops the blocks gathered for a run: the partition is asked for anew, and they come again."""
-        filling = self._fillings.pop(partition.id, None)
-        self._published.pop(partition.id, None)
-        if filling is not None:
-            filling.abandon()
+        self._snapshots.forget(partition)
         self._lagging.forget(partition)
         self._acknowledgements.forget(partition)
 
@@ -426,7 +410,7 @@ class ReplicaPuller:
         node, now = self._node, self._node.clock.monotonic()
         if self._pushed.is_receiving(partition):
             await self._take_pushed(event, partition)
-        elif partition.id in self._fillings or partition.id in self._published:  # all comes at once, or nothing
+        elif self._snapshots.gathers(partition):  # all comes at once, or nothing
             expect_producers(partition, event.value, event.seq, now)
         else:
             apply_producers(partition, event.value, event.seq, node.storage.journal, now)
@@ -450,42 +434,16 @@ class ReplicaPuller:
             self._acknowledgements.adopt(partition)
             self._acknowledgements.acknowledge(partition)
         self._stream.answer_segment(partition.id, answer)
-        self._node.connections.turn_ended(self)
+        self._turn_ended()
 
-    # Blocks
+    # Rows
 
     async def _take(self, event: Mutations) -> None:
-        node, partition, block = self._node, self.feed.partitions[event.partition], event.block
+        partition, block = self.feed.partitions[event.partition], event.block
         self._lagging.received(partition, block)
         if block.header.first_seq < event.first_seq:
             block = cut_above(block, event.first_seq - 1)
-        filling = self._fillings.get(partition.id)
-        if filling is not None:
-            filling.add(block)
-            return
-        published = self._published.get(partition.id)
-        if published is not None:
-            self._gather(published, block)
-            return
-        await self._wait_for_memory()
-        if self._stopped:
-            return
-        apply_block(partition, block, node.storage.journal, node.clock.monotonic())
-        self._taken(partition)
-
-    async def _wait_for_memory(self) -> None:
-        node = self._node
-        if node.storage.memory.must_wait:
-            node.connections.turn_ended(self)
-            node.storage.flusher.wake()
-            with trio.move_on_after(ROOM_SECONDS_MAX):
-                await node.storage.memory.room()
-
-    @staticmethod
-    def _gather(published: list[Block], block: Block) -> None:
-        if sum(other.nbytes for other in published) + block.nbytes > GATHERED_BYTES_MAX:
-            raise ProtocolError(f"more than {GATHERED_BYTES_MAX} bytes were published at once")
-        published.append(block)
+        await self._snapshots.take(partition, block)
 
     def _taken(self, partition: Partition) -> None:
         """Commits journaled rows soon, and flushes them some day."""
@@ -495,53 +453,21 @@ class ReplicaPuller:
         if self._until is None:
             node.storage.committer.hurry()
 
-    # Snapshots
+    def _turn_ended(self) -> None:
+        self._node.connections.turn_ended(self)
 
     async def _snapshot_started(self, event: SnapshotStart) -> None:
         partition = self.feed.partitions[event.partition]
         if self._pushed.is_receiving(partition):
             raise ProtocolError(f"a snapshot of partition {partition.id}, of which a segment is being sent")
-        # If it is announced again, it is another kind of snapshot, which begins at the partition's present seq.
-        self._published.pop(partition.id, None)
-        if event.complete or event.published:
-            if partition.id in self._fillings:
-                raise ProtocolError(f"another snapshot of partition {partition.id} inside of a run")
-            if event.published:
-                self._published[partition.id] = []
-            return
-        filling = self._fillings.get(partition.id)
-        if filling is not None:  # the same run is announced again, since it ends later now
-            filling.extend(event.last_seq, event.purge_seq)
-            return
-        # It may have begun as a complete one, of which blocks were taken already.
-        if event.first_seq > partition.high_seq + 1:
-            raise ProtocolError(
-                f"a run of partition {partition.id} begins at seq {event.first_seq}, and it stands at "
-                f"{partition.high_seq}"
-            )
-        with trio.CancelScope(shield=True):
-            await self._node.storage.flusher.flush_all(partition)
-        if not self._stopped:
-            self._fillings[partition.id] = SnapshotSegment(
-                self._node.storage, partition, partition.high_seq, event.last_seq, event.purge_seq
-            )
+        await self._snapshots.start(event, partition)
 
     async def _snapshot_ended(self, partition: Partition) -> None:
         self.failed.pop(partition.id, None)
-        filling = self._fillings.pop(partition.id, None)
-        published = self._published.pop(partition.id, None)
-        if published:
-            await self._wait_for_memory()
-            if self._stopped:
-                return
-            apply_batch(partition, published, self._node.storage.journal, self._node.clock.monotonic())
-            self._taken(partition)
-        with trio.CancelScope(shield=True):
-            if filling is not None:
-                await filling.finish(self._acknowledgements.log_of(partition))
+        is_installed = await self._snapshots.end(partition, self._acknowledgements.log_of)
         if self._stopped:
             return
-        if filling is not None:
+        if is_installed:
             self._acknowledgements.adopt(partition)
             self._acknowledgements.acknowledge(partition)
         if self._on_snapshot is not None:

@@ -40,7 +40,7 @@ async def _acknowledge_before_fsync(puller, event):
     await _take(puller, event)
     number, partition = event.partition, puller.feed.partitions[event.partition]
     wanted = puller._acknowledgements.log_of(partition)
-    if puller._stream is None or puller._until is not None or number in puller._fillings:
+    if puller._stream is None or puller._until is not None or number in puller._snapshots.runs:
         return
     if partition.log.branch == wanted.branch and partition.high_seq >= wanted[0].base:
         puller._stream.acknowledge(number, wanted.branch, partition.high_seq)

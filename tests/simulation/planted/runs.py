@@ -17,13 +17,13 @@ async def _keep_what_came(puller, event):
     """Keeps, shows and acknowledges each block of a run before the rest has come."""
     await _take(puller, event)
     node, number, partition = puller._node, event.partition, puller.feed.partitions[event.partition]
-    filling = puller._fillings.get(number)
+    filling = puller._snapshots.runs.get(number)
     if filling is None or filling._seq == filling.last_seq:
         return
     last_seq, filling.last_seq = filling.last_seq, filling._seq
     await filling.finish(puller._acknowledgements.log_of(partition))
     puller._acknowledgements.adopt(partition)
-    puller._fillings[number] = SnapshotSegment(
+    puller._snapshots.runs[number] = SnapshotSegment(
         node.storage, partition, partition.high_seq, last_seq, filling._purge_seq
     )
     puller._acknowledgements.acknowledge(partition)
@@ -32,7 +32,7 @@ async def _keep_what_came(puller, event):
 async def _acknowledge_inside(puller, event):
     """Acknowledges each block of a run when it comes."""
     await _take(puller, event)
-    filling = puller._fillings.get(event.partition)
+    filling = puller._snapshots.runs.get(event.partition)
     wanted = puller._acknowledgements.log_of(puller.feed.partitions[event.partition])
     if filling is not None and puller._stream is not None and puller._until is None and filling._seq >= wanted[0].base:
         puller._stream.acknowledge(event.partition, wanted.branch, filling._seq)

@@ -9,7 +9,7 @@ from tests.tailrace_server.replication.made_set import numbered, until
 
 import tailrace
 from tailrace.errors import BadBlock, UnknownFeed
-from tailrace_server.replication import replica_puller
+from tailrace_server.replication import pulled_snapshots
 from tailrace_server.replication.replica_puller import ReplicaPuller
 
 FEEDS = 20
@@ -138,7 +138,7 @@ async def test_the_check_above_finds_a_failure_that_ends_the_others(members, mon
 @pytest.mark.parametrize("error", [BadBlock("it does not fit"), RuntimeError("a bug")], ids=["refused", "bug"])
 async def test_a_block_that_cannot_be_applied_is_its_partitions_alone(members, monkeypatch, error):
     """It is told in status, and asked for again until it fits."""
-    apply_block, is_bad = replica_puller.apply_block, True
+    apply_block, is_bad = pulled_snapshots.apply_block, True
     async with members.client() as client:
         feeds = await made_feeds(client, 2)
         await members.level("feed-1")
@@ -149,7 +149,7 @@ async def test_a_block_that_cannot_be_applied_is_its_partitions_alone(members, m
                 raise error
             apply_block(partition, *arguments)
 
-        monkeypatch.setattr(replica_puller, "apply_block", apply)
+        monkeypatch.setattr(pulled_snapshots, "apply_block", apply)
         [connection] = connections(members, 2)
         for feed in feeds:
             await put(feed, numbered(0, 20))
