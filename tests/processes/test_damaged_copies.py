@@ -150,8 +150,11 @@ async def test_a_leader_that_finds_damage_hands_over_to_a_member_that_can_read_i
         successor = await another_leader(group, leader)
         assert await rows(group.url) == ROWS
         assert f"this leader hands over to {successor.address}" in leader.log_path.read_text()
-        found = await until(leader, lambda found: found["replication"]["role"] == "follower")
-        assert found["replication"]["unreadable"]
+        await until(leader, lambda found: found["replication"]["role"] == "follower")
+        found = await until(leader, lambda found: found["healthy"])
+        assert not found["replication"]["unreadable"]
+        assert [anew["why"] for anew in found["replication"]["begun_anew"]] == ["damaged"]
+        assert await rows(leader.url, state="follower") == ROWS
 
 
 async def promote(node, *, force):

@@ -129,12 +129,18 @@ def _summary(details: dict[str, Any]) -> Text:
 
 def _begun_anew(begun: list[dict[str, Any]]) -> list[str]:
     """Returns lines on the partitions that a follower has begun anew, the first few."""
-    lines = [
-        f"begun anew: partition {each['partition']} of feed {each['feed']} stood at seq {each['stood_at']:,}, and its "
-        f"leader has {each['why']} rows below seq {each['kept_from']:,}"
-        for each in begun[:BEGUN_SHOWN_MAX]
-    ]
+    lines = [_begun_line(each) for each in begun[:BEGUN_SHOWN_MAX]]
     return [*lines, f"... and {len(begun) - BEGUN_SHOWN_MAX:,} more"] if len(begun) > BEGUN_SHOWN_MAX else lines
+
+
+def _begun_line(begun: dict[str, Any]) -> str:
+    partition = f"partition {begun['partition']} of feed {begun['feed']}"
+    if begun["why"] == "damaged":
+        return f"copied anew: {partition}, which could not be read here, has the segments of its leader"
+    return (
+        f"begun anew: {partition} stood at seq {begun['stood_at']:,}, and its leader has {begun['why']} rows below seq "
+        f"{begun['kept_from']:,}"
+    )
 
 
 def _cluster(details: dict[str, Any]) -> str:

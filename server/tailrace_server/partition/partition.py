@@ -25,7 +25,7 @@ from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow
 from tailrace_server.manifest import Manifest
-from tailrace_server.partition.chain import Chain
+from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.pushes import PushState
 from tailrace_server.partition.visibility import end_at
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
@@ -439,12 +439,15 @@ class Partition:
     ) -> None:
         """As ``install``, of a chain with rows of the leader's that were never in the tree; it ends at ``seq``.
 
-        All blocks of the tree are below ``seq``, and go. ``log`` and ``rollbacks`` are those from now on.
+        All blocks of the tree are below ``seq``, and go. ``log`` and ``rollbacks`` are those from now on. The partition
+        is damaged no more if all segments of ``chain`` were opened.
         """
         assert seq >= self.high_seq, "a received chain has all rows that were here"
         if log.branch != self.log.branch:
             self.end_history()
         self.log, self.rollbacks = log, rollbacks
+        if not any(isinstance(segment, LostSegment) for segment in chain.segments):
+            self.damage = None
         self.high_seq = self.durable_seq = seq
         self.adopt_expected()
         self.last_timestamp = max(self.last_timestamp, chain.newest_timestamp)

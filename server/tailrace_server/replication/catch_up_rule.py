@@ -6,6 +6,7 @@ The first row that fits decides:
 
 | case             | the leader, and what the follower lacks                                | copies   |
 |------------------|------------------------------------------------------------------------|----------|
+| DAMAGED          | any; the follower cannot read its own segments                         | segments |
 | TURNED_OFF       | any; ``bytes_min`` is None                                             | stream   |
 | OLD_NODE         | does not tell of its segments: an older version                        | stream   |
 | OTHER_STATE      | has another role, a lower term, or another branch of the same term     | stream   |
@@ -36,6 +37,7 @@ ADVANTAGE = 3
 class CatchUpCase(enum.Enum):
     """The rows of the table above; the value tells whether segments are copied."""
 
+    DAMAGED = enum.auto()
     TURNED_OFF = enum.auto()
     OLD_NODE = enum.auto()
     OTHER_STATE = enum.auto()
@@ -48,7 +50,7 @@ class CatchUpCase(enum.Enum):
     @property
     def by_segments(self) -> bool:
         """Whether the follower copies segments first."""
-        return self in (CatchUpCase.BEGINS_AT_0, CatchUpCase.FAR_BEHIND)
+        return self in (CatchUpCase.DAMAGED, CatchUpCase.BEGINS_AT_0, CatchUpCase.FAR_BEHIND)
 
 
 class LeaderPartition(NamedTuple):

@@ -65,10 +65,12 @@ class CatchUp:
         roll_back: Callable[[Partition, int], Awaitable[int]],
         is_stopped: Callable[[], bool],
         ahead: AheadStream | None,
+        damaged: frozenset[bytes] = frozenset(),
     ) -> None:
         """``roll_back`` rolls a partition back to a seq or below. After ``is_stopped()`` nothing is changed any more.
 
-        ``ahead`` streams the rows behind the segments meanwhile; None: no rows.
+        ``ahead`` streams the rows behind the segments meanwhile; None: no rows. ``damaged``: the ids of segments whose
+        files here cannot be read. They come again, and the partition may stand at the seq of the checkpoint already.
 
         The node at ``address`` has to be in ``role`` and ``term``, as when it agreed to be streamed from.
         """
@@ -80,6 +82,7 @@ class CatchUp:
         self._roll_back = roll_back
         self._is_stopped = is_stopped
         self._ahead = ahead
+        self._damaged = damaged
         self._window_bytes = WINDOW_BYTES_FIRST
         self._received_bytes = 0
 
@@ -118,9 +121,10 @@ class CatchUp:
         """Takes a checkpoint, and makes the partition what it says."""
         storage, partition = self._node.storage, self._partition
         asker = self._node.identity.placement_id
-        request = CheckpointRequest(partition.feed_id, partition.id, Level.DISK, state=True, asker=asker)
+        request = CheckpointRequest(
+            partition.feed_id, partition.id, Level.DISK, state=True, asker=asker, flush=bool(self._damaged)
+        )
         told = await source.checkpoint(request)
-        received = ReceivedChain.of(told)
         self._check(told)
         await prepare_to_receive(storage, partition)
         here = self._segments_here(told)
@@ -128,6 +132,8 @@ class CatchUp:
             storage.pins.pin(segment)
         try:
             missing = [s for s in copy_of(told).segments if s.id not in here]
+            again = frozenset(segment.id for segment in missing if segment.id in self._damaged)
+            received = ReceivedChain.of(told)._replace(again=again)
             receive = partial(self._receive, source, told, missing)
             await (receive() if self._ahead is None else self._ahead.run_beside(told.seq, told.log, receive))
             common = self._check(told)
@@ -160,7 +166,7 @@ class CatchUp:
         action, common_seq = compare(held, told)
         if action is Action.REFUSE:
             raise NotCaughtUp(f"{self._address} has another branch of term {told.log.term}")
-        if action is Action.KEEP or told.seq <= common_seq:
+        if action is Action.KEEP or (told.seq <= common_seq and not self._damaged):
             raise NotCaughtUp(f"the segments of {self._address} end at seq {told.seq}, and common are {common_seq}")
         return common_seq if action is Action.ROLL_BACK else partition.high_seq
 
@@ -172,7 +178,8 @@ class CatchUp:
         for segment in told.segments:
             if segment.id not in found and pins.is_leaving(segment.id):
                 raise NotCaughtUp(f"the file of segment {segment.id.hex()} is being removed here")
-        return {segment.id: found[segment.id] for segment in told.segments if segment.id in found}
+        here = found.keys() - self._damaged
+        return {segment.id: found[segment.id] for segment in told.segments if segment.id in here}
 
     async def _receive(self, source: SegmentSource, told: PartitionCheckpoint, missing: list[SegmentCopy]) -> None:
         """Receives the missing files. Raises UnknownCheckpoint, BadSegment, NoSpace, OSError; received bytes stay."""

@@ -97,6 +97,12 @@ class Following:
         """Returns the partitions that do not follow at present, each with its feed and the reason."""
         return [(puller.feed, failed) for puller in self._pullers.values() for failed in puller.failed.values()]
 
+    def copy_unreadable(self) -> None:
+        """Copies the partitions anew that this node cannot read. Without any damage this costs nothing."""
+        if self._node.storage.damages:
+            for puller in self._pullers.values():
+                puller.copy_unreadable()
+
     async def _begin_all(self) -> None:
         self._node.feed_changes.subscribe(self._feeds_changed)
         if self._group.lists_feeds:

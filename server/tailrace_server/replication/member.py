@@ -190,11 +190,13 @@ class Member:
         return self._changed.is_set()
 
     async def _look_beside(self, scope: trio.CancelScope) -> None:
-        """Asks the others while a leader is followed. It decides nothing, and is for status."""
+        """Asks the others while a leader is followed, for status, and has unreadable partitions copied anew."""
         seconds = _LOOKS_WHILE_FOLLOWING * self.node.config.replication.poll_s
         with scope:
             while True:
                 await trio.sleep(seconds)
+                if self.following is not None:
+                    self.following.copy_unreadable()
                 await self.peers.look()
 
     async def accepted_seqs(self, feed_ids: list[bytes]) -> dict[bytes, list[int]]:

@@ -56,6 +56,7 @@ from tailrace_server.replication.pulled_snapshots import PulledSnapshots
 from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
+from tailrace_server.replication.unreadable import unreadable_segments
 from tailrace_server.upkeep.rollback import roll_back_to_common
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class ReplicaPuller:
             follows=until is None,
         )
         self._lagging = LaggingPartitions(node, feed, self._address, self._far, self._map, is_on=until is None)
+        self._unreadable: list[Partition] = []  # the streams of these are to be given up for their leader's segments
 
     @property
     def acknowledged(self) -> Mapping[int, int]:
@@ -143,10 +145,9 @@ class ReplicaPuller:
 
     @property
     def _partitions(self) -> list[Partition]:
-        """The partitions that are pulled. Those that this node cannot read are left out; status tells of them."""
+        """The partitions that are pulled."""
         if self._until is None:
-            group = self._leadership.group
-            return [partition for partition in group.of_feed(self.feed) if partition.damage is None]
+            return list(self._leadership.group.of_feed(self.feed))
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
     def stop(self) -> None:
@@ -247,6 +248,29 @@ class ReplicaPuller:
         assert self._stream is not None, "a stream has told of rows"
         return await self._stream.partition_map()
 
+    def copy_unreadable(self) -> None:
+        """Copies the partitions anew that this node cannot read, each now and then, until it can."""
+        if self._stopped or self._stream is None:
+            return
+        for partition in self._partitions:
+            if unreadable_segments(self._node, partition) and self._far.is_due_anew(partition):
+                self._unreadable.append(partition)
+        if self._unreadable:
+            self._arrived()  # between two events
+
+    async def _give_up_unreadable(self, stream: ReplicaStream) -> None:
+        """Closes the streams of the chosen partitions, and copies their segments. One that has none waits for it."""
+        chosen, self._unreadable = self._unreadable, []
+        for partition in chosen:
+            await self._pushed.end(partition)
+            if self._stopped:
+                return
+            if partition.damage is None:
+                if not stream.withdraw(partition.id):
+                    continue
+                self._forget_gathered(partition)
+            self._far.begin_anew(partition)
+
     def _release(self, partition: Partition) -> None:
         """Asks for the stream of a partition whose segments are here, or could not be copied."""
         self._forget_gathered(partition)  # acknowledgements before this had no stream
@@ -267,6 +291,8 @@ class ReplicaPuller:
         monotonic = self._node.clock.monotonic
         turn_ends_at = monotonic() + TURN_SECONDS
         while not self._stopped:
+            if self._unreadable:
+                await self._give_up_unreadable(stream)
             event = stream.next_event()
             if event is None:
                 await self._caught_up()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace_server.partition.chain import LostSegment
+
 if TYPE_CHECKING:
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.groups import Group
     from tailrace_server.replication.local_node import LocalNode
 
@@ -38,13 +41,22 @@ def unreadable_of(node: LocalNode, group: Group) -> list[Unreadable]:
     found = []
     for feed in [node.feeds.system, *node.feeds]:
         for partition in group.of_feed(feed):
-            paths = (segment.path for segment in partition.chain.segments)
-            why = next((node.storage.damages[path] for path in paths if path in node.storage.damages), None)
+            why = next(iter(unreadable_segments(node, partition).values()), None)
             if partition.damage is not None:
                 why = str(partition.damage)
             if why is not None:
                 found.append(Unreadable(feed.info.name, partition.id, why))
     return found
+
+
+def unreadable_segments(node: LocalNode, partition: Partition) -> dict[bytes, str]:
+    """Returns the errors of the segments of ``partition`` that are known to be damaged, by id, oldest first."""
+    damages, damage = node.storage.damages, str(partition.damage)
+    return {
+        segment.identity.segment_id: damages.get(segment.path, damage)
+        for segment in partition.chain.segments
+        if segment.path in damages or isinstance(segment, LostSegment)
+    }
 
 
 def told(unreadable: Sequence[Unreadable]) -> str:

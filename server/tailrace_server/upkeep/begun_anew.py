@@ -1,10 +1,13 @@
-"""The partitions that this node has begun anew, because its leader does not keep the rows that followed its own.
+"""The partitions that this node has begun anew, or copied anew.
+
+It begins one anew if its leader does not keep the rows that followed its own:
 
     here      1 ..... 10                                    stood at 10
     leader                      (trimmed up to 20) 21 ... 30    kept from 21 on
 
 A history is trimmed by age or bytes, and deletions of a compact feed are purged. A follower that was away for longer
-takes what there is. Log and status say that the rows in between are not here.
+takes what there is. Log and status say that the rows in between are not here. It copies one anew if it could not read
+its own segments: then no row is missing.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ log = logging.getLogger("tailrace.server")
 class Beginning(NamedTuple):
     """A new beginning: the seq at which the partition stood, the first seq that the leader kept, and the reason.
 
-    ``why``: "trimmed" or "purged".
+    ``why``: "trimmed" or "purged"; "damaged" of a partition that was copied anew.
     """
 
     stood_at: int
@@ -56,6 +59,15 @@ class BegunAnew:
             self._begins(partition, stood_at)
         if gone > stood_at or partition.high_seq >= stood_at:
             del self._left[partition]
+
+    def copied(self, partition: Partition, stood_at: int) -> None:
+        """Notes that ``partition``, which stood at ``stood_at``, has its leader's segments for its damaged ones."""
+        feed = self._catalog.of_id(partition.feed_id).info
+        log.warning(
+            "partition %s of feed %s can be read again: it has the segments of its leader up to seq %s",
+            *(partition.id, feed.name, partition.high_seq),
+        )
+        self._begun[partition] = Beginning(stood_at, partition.trim_seq + 1, "damaged")
 
     def forget(self, partition: Partition) -> None:
         """Drops what is known of ``partition``, of a feed that was dropped."""

@@ -122,6 +122,10 @@ class Compactor:
         self._candidates[partition] = None
         self._wanted.set()
 
+    def forget_damage(self, path: str) -> None:
+        """Notes that the segment at ``path``, which could not be read, has a good file now, or has left its chain."""
+        self._damaged.discard(path)
+
     def forget(self, partition: Partition) -> None:
         """Drops all plans for ``partition``, of a feed that was dropped."""
         self._candidates.pop(partition, None)

@@ -88,7 +88,8 @@ class Installer:
 
         The tables that the partition expects as of ``end.seq`` become its own. OSError, NoSpace: nothing has changed.
         """
-        left = [segment for segment in partition.chain.segments if segment not in chain.segments]
+        named = {segment.path for segment in chain.segments}  # a damaged file was replaced at its path
+        left = [segment for segment in partition.chain.segments if segment.path not in named]
         await self._install_received(partition, chain, end)
         self._pins.retire(left)
 

@@ -48,6 +48,7 @@ class ReceivedChain(NamedTuple):
     the result of `producers_to_json` as of ``seq``, ``sinks`` that of `last_batches.to_json`. ``files`` are the ids
     that are received files; None: all that are no links when the chain is installed. A segment that was compacted away
     meanwhile may still have a file, which is about to be removed, so a caller that counts on links names the others.
+    ``again`` are the ids of links whose file was damaged: a received one is in its place.
     """
 
     seq: int
@@ -58,6 +59,7 @@ class ReceivedChain(NamedTuple):
     producers: dict[str, Any]
     sinks: dict[str, Any]
     files: frozenset[bytes] | None = None
+    again: frozenset[bytes] = frozenset()
 
     @classmethod
     def of(cls, told: PartitionCheckpoint) -> ReceivedChain:
@@ -104,9 +106,15 @@ async def install_received_chain(storage: Storage, partition: Partition, receive
             await storage.all_durable()
             await storage.flusher.write_feeds()
             _check_takes(partition, received)
-            with _pinned(storage.pins, partition) as known:
-                storage.begun_anew.left(partition, partition.high_seq)
+            with _pinned(storage.pins, partition) as found:
+                known = {id: segment for id, segment in found.items() if id not in received.again}
+                kept = known.keys() & set(received.segments)
+                left = [s.path for s in partition.chain.segments if s.identity.segment_id not in kept]
+                stood_at = partition.high_seq
+                storage.begun_anew.left(partition, stood_at)
                 await _open_and_install(storage, partition, received, known)
+                if storage.forget_damage(left):
+                    storage.begun_anew.copied(partition, stood_at)
     storage.flusher.on_flushed(partition)
 
 

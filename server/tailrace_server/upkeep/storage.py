@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -186,10 +186,21 @@ class Storage:
         self.begun_anew.forget(partition)
 
     def found_damage(self, error: SegmentDamaged) -> None:
-        """Notes that a segment could not be read: status says so until the node is restarted."""
+        """Notes that a segment could not be read: status says so until the file is replaced, or the next start."""
         if error.path not in self.damages:
             log.error("%s", error)
         self.damages[error.path] = str(error)
+
+    def forget_damage(self, paths: Iterable[str]) -> bool:
+        """Notes that the files at ``paths`` have left their chains, or were replaced by good ones.
+
+        Returns whether any of them was damaged.
+        """
+        damaged = [path for path in paths if path in self.damages]
+        for path in damaged:
+            del self.damages[path]
+            self.compactor.forget_damage(path)
+        return bool(damaged)
 
     # Ending
 

@@ -42,8 +42,9 @@ def test_each_case(case, high_seq, log, leader):
     assert choose(high_seq, log, leader, None, "leader") is CatchUpCase.TURNED_OFF
 
 
-def test_segments_are_copied_in_two_cases_only():
-    assert {case for case in CatchUpCase if case.by_segments} == {CatchUpCase.BEGINS_AT_0, CatchUpCase.FAR_BEHIND}
+def test_segments_are_copied_in_three_cases_only():
+    found = {case for case in CatchUpCase if case.by_segments}
+    assert found == {CatchUpCase.DAMAGED, CatchUpCase.BEGINS_AT_0, CatchUpCase.FAR_BEHIND}
 
 
 def test_the_share_from_which_files_are_cheaper():

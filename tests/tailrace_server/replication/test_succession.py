@@ -334,3 +334,29 @@ async def test_a_member_without_room_lets_one_that_has_less_lead(nodes, monkeypa
         assert "it has more" in successor.why_refused(less)
         await fill_disk(node, monkeypatch)
         assert successor.why_refused(less) == ""
+
+
+async def test_the_last_leader_that_cannot_read_its_copy_hands_over_when_it_is_back(nodes):
+    """All were stopped, and it leads again at first: the other partitions do not wait for a promotion."""
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        last = nodes.leader
+        for node in nodes:
+            await node.flush()
+        path = feed_partition(last).chain.segments[0].path
+        for node in nodes:
+            await node.kill()
+        os.truncate(path, 100)
+        await last.start()
+        others = [node for node in nodes if node is not last]
+        for node in others:
+            await node.start()
+        await until(lambda: any(node.leads for node in others))
+        assert await nodes.settled() in others
+        assert (await feed.get(b"a", level="quorum")).value == b"1"
+        await until(lambda: not last.node.status()["replication"]["unreadable"])
+
+
+def feed_partition(node):
+    [partition] = node.node.feeds.named("orders").partitions
+    return partition
