@@ -191,6 +191,15 @@ class CatchUp:
         self.abandon(partition)
         self._queued[partition.id] = partition
 
+    def _found_damage(self, copy: PartitionCatchUp, segment_id: bytes, reason: str) -> None:
+        """Tells the node of wrong bytes when the checkpoint is released, and asks for another one.
+
+        That of another program is not released. If the bytes are wrong again, the release of the next one tells.
+        """
+        copy.note_damaged(segment_id)
+        self._again(copy, reason)
+        self._given.pop(copy.partition.id, None)
+
     # Frames out
 
     def requests(self, feed_id: bytes) -> list[bytes]:
@@ -322,8 +331,7 @@ class CatchUp:
             try:
                 copy.took_footer(range)
             except BadSegment as error:
-                copy.note_damaged(range.segment_id)
-                self._again(copy, str(error))
+                self._found_damage(copy, range.segment_id, str(error))
 
     # Events
 
@@ -345,8 +353,9 @@ class CatchUp:
                 events = self._take(copy, step)
             except (BadSegment, BadBlock) as error:
                 if isinstance(step, BlockRange):
-                    copy.note_damaged(step.segment_id)
-                self._again(copy, str(error))
+                    self._found_damage(copy, step.segment_id, str(error))
+                else:
+                    self._again(copy, str(error))
         self._streams.emit(events)
         if copy.is_done:
             self._to_stream(copy, "its segments were read")

@@ -307,6 +307,30 @@ async def test_bytes_that_were_changed_on_the_way(history, job, monkeypatch):
     assert flips
 
 
+async def test_wrong_bytes_of_a_planned_segment_are_told_to_the_node(running, history, job, monkeypatch, asked):
+    """By the release of a checkpoint of the task's own. That of the plan is kept, for the other tasks."""
+    reading, reported = job("orders", **CUT), []
+    tasks = await reading.tasks()
+    decode_answer, checks = SegmentFetch.decode_answer, running.node.storage.damage_checks
+
+    def flipping(self, frame):
+        body = bytearray(decode_answer(self, frame))
+        if self.nbytes > 100_000:
+            body[len(body) // 2] ^= 1
+        return memoryview(bytes(body))
+
+    monkeypatch.setattr(checks, "reported", lambda segments: reported.extend(segments))
+    with monkeypatch.context() as wrong:
+        wrong.setattr(SegmentFetch, "decode_answer", flipping)
+        rows = await reading.read(tasks[0])
+    (partition,) = running.node.feeds.named("orders").partitions
+    assert reported
+    assert reported[0] is partition.chain.segments[0]
+    asked.clear()
+    assert sorted_rows(rows + await read_all(reading, tasks[1:])) == await streamed(job)
+    assert Opcode.SEGMENT_CHECKPOINT not in asked, "the plan's is kept"
+
+
 def flip_a_bit(path, offset):
     with open(path, "r+b") as file:
         file.seek(offset)
