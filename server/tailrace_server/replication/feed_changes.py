@@ -17,7 +17,7 @@ import trio
 from tailrace.errors import Forbidden, NotLeader, Overloaded, TailraceError
 from tailrace.model import Level
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
-from tailrace_server.partition.branching import FIRST_TERM, begin_branch
+from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ class FeedChanges:
         branch = self._host.randomness.token(16)
         try:
             feed = self._feeds.create(info, self._storage.journal, branch, self._limits.feeds_max)
+            for partition in feed.partitions:
+                if self._leaderships.of_partition(partition).group.lists_feeds:
+                    self._begin_branch(partition)
             self._list(info.feed_id, creation_to_bytes(info, branch))
         except TailraceError:
             # Nothing of the feed is left, unless the journal has no room for its drop until the node stops: then it
@@ -155,16 +158,22 @@ class FeedChanges:
         self._new.append(feed)
         for partition in feed.partitions:
             self._leaderships.adopt(partition)
-        journal, now = self._storage.journal, self._host.clock.monotonic()
         for partition in feed.partitions:
             leadership = self._leaderships.of_partition(partition)
-            if not leadership.branches_new_feeds or leadership.term == FIRST_TERM:
-                continue
+            if leadership.group.lists_feeds:
+                continue  # `create` does it, or the node before it leads
             try:
-                begin_branch(partition, self._host.randomness.token(16), journal, leadership.term, now=now)
+                self._begin_branch(partition)
             except TailraceError:
                 leadership.resign()  # it must not take writes on a branch that an earlier leader may have written to
                 raise
+
+    def _begin_branch(self, partition: Partition) -> None:
+        """Begins a branch of the leader's term in a new partition, if one is due. Raises NoSpace, NotDurable."""
+        leadership, host = self._leaderships.of_partition(partition), self._host
+        if leadership.branches_new_feeds:
+            branch, now = host.randomness.token(16), host.clock.monotonic()
+            begin_branch(partition, branch, self._storage.journal, leadership.term, now=now)
 
     async def confirm_known(self) -> None:
         """Returns once it is sure that this node knows all feeds that there were at this call.

@@ -15,6 +15,7 @@ from tailrace.model import EndReason, Level
 from tailrace.model.failover import SEQ_MAX
 from tailrace.wire.replica_messages import ReplicaAck
 from tailrace_server.host.answers import Answer, Cancel, answered
+from tailrace_server.partition.branching import FIRST_TERM
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.groups import Group
 from tailrace_server.replication.leader_watch import LeaderWatch
@@ -183,12 +184,13 @@ class Leadership:
 
     @property
     def branches_new_feeds(self) -> bool:
-        """Whether the leader has to begin a branch in each partition of the group that it hears of.
+        """Whether this leader has to begin a branch of its term in each partition that is made while it leads.
 
-        It has if the group lacks ``_feeds``. An earlier leader may have heard of the feed first, and have written to
-        the first branch, which is the same on all nodes.
+        An earlier leader may have made the same feed, since a request to create one comes again with the same feed id.
+        That leader's copy has a term of its own, or rows of the first term, and would stand above rows that a
+        majority has got from this leader.
         """
-        return self.role is Role.LEADER and not self.is_alone and not self.group.lists_feeds
+        return self.role is Role.LEADER and not self.is_alone and self.term != FIRST_TERM
 
     def pause_writes(self) -> None:
         """Takes no writes until ``resume_writes`` or another role: a handover is under way."""
