@@ -161,6 +161,7 @@ class Machine:
         self._sync_crash_in = None  # how many fsyncs are left until the power goes
         self._failing = None
         self._failing_call = None  # how many changing calls are left until the one that fails, and its errno
+        self._watch = None  # called with the name and the path of each call of the disk, before it
         self.failures = 0  # how many calls of the disk have failed
         # Since a node has last come up: how many were started, and how they ended.
         self.starts = 0
@@ -192,6 +193,13 @@ class Machine:
     def fail_once(self, calls, code):
         """Lets one changing call of the disk fail, after ``calls`` others."""
         self._failing_call = (calls, code)
+
+    def watch_calls(self, watch):
+        """Calls ``watch(name, path)`` before each call of the disk, of all lives; None ends that.
+
+        What it plans for the next call comes to that call.
+        """
+        self._watch = watch
 
     def fill(self, free_bytes):
         """Leaves ``free_bytes`` on the disk, until ``mend``."""
@@ -247,6 +255,9 @@ class Machine:
             raise Violation(f"{self.name}, whose disk is whole: {next(iter(node.storage.damages.values()))}")
 
     def _before(self, name, path):
+        if self._watch is not None:
+            self._watch(name, path)
+            self.life.check()
         if self._crash_in is not None and name not in READING:
             calls, end = self._crash_in
             if calls == 0:

@@ -166,6 +166,9 @@ BUGS = {
         ],
         {"lone_founder": 0},
     ),
+    "a feed that a leader makes on a branch of the first term": Bug(
+        [(Leadership, "branches_new_feeds", False)], {"feed_made_twice": 5}
+    ),
     "a handover that keeps the branch in any term": Bug(
         [(Promotion, "_keeps_branch", _keep_branch_in_any_term)], {"dead_branch": 0}
     ),

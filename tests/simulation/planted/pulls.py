@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from tailrace.consuming.events import Rollback
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.segment_messages import SegmentFetch
 from tailrace_server.manifest import invariants
 from tailrace_server.partition.chain import Pins
+from tailrace_server.replication import ahead_stream
+from tailrace_server.replication.ahead_stream import AheadStream
 from tailrace_server.upkeep import received_files
+from tailrace_server.upkeep.ahead_files import AheadFiles
 from tailrace_server.upkeep.checkpoints import Checkpoints
 from tailrace_server.upkeep.received_files import ReceivedSegment
 
@@ -16,6 +20,7 @@ from .copies import _retire_at_once
 _keep = Checkpoints._keep
 _take = Checkpoints.take
 _release = Checkpoints.release
+_take_ahead = AheadStream._take
 _finish = ReceivedSegment._finish
 
 
@@ -65,6 +70,16 @@ async def _log_without_the_newest_branch(checkpoints, partition, level, **option
     return told._replace(log=FailoverLog(told.log[1:] or told.log))
 
 
+async def _settle_nothing(files, partition, log, high_seq=0):
+    """Keeps all rows that came ahead, of any history."""
+    return files.find(partition)
+
+
+async def _keep_on_rollback(stream, connection, file, event):
+    """Keeps rows that came ahead though the leader does not have them, and ends their stream."""
+    return not isinstance(event, Rollback) and await _take_ahead(stream, connection, file, event)
+
+
 NO_CHECKSUM = (received_files, "why_wrong", _whatever_came)
 
 BUGS = {
@@ -88,5 +103,13 @@ BUGS = {
             (invariants, "_order", lambda manifest: []),
         ],
         {"pulled_fork": 0},
+    ),
+    "rows ahead that are kept over another history": Bug(
+        [
+            (AheadFiles, "settle", _settle_nothing),
+            (AheadStream, "_take", _keep_on_rollback),
+            (ahead_stream, "_why_not", lambda partition, file, log: ""),
+        ],
+        {"rows_ahead_of_a_deposed_leader": 0},
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     copies,
+    deaths,
     failing_partitions,
     failovers,
     leadership,
@@ -28,4 +29,5 @@ BUGS = {
     **copies.BUGS,
     **pulls.BUGS,
     **pushes.BUGS,
+    **deaths.BUGS,
 }

@@ -69,6 +69,36 @@ async def lone_founder(world):
     await trio.sleep(2.0)
 
 
+async def feed_made_twice(world):
+    """Two leaders make the feed of one request, and a majority gets a row of it from the second one.
+
+    The first one has led again before, with the feed, of which no other member has heard. The second one is lost then.
+    """
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.keep_away([name for name in world.program_names if name != "founder"])
+    await stage.until(lambda: all(len(stage.node(name).feeds) == 1 for name in stage.three))
+    stage.cut_off(old)
+    stage.send_clients(old, ["founder"])
+    await stage.until(lambda: len(stage.node(old).feeds) == 2)
+    stage.keep_away(["founder"])
+    stage.delay_feeds(old, third)
+    stage.heal((old, third))
+    await stage.restart(old)
+    await stage.leads(old)
+    stage.cut_off(old)
+    await stage.promote(new)
+    stage.send_clients(new, ["founder"])
+    await stage.until(lambda: any(partition.quorum_seq for partition in stage.feeds(new).get("passing", ())))
+    await trio.sleep(0.02)
+    await stage.end(new)
+    stage.bring_back(old)
+    await stage.promote(third)
+    stage.send_clients(third, ["founder"])
+    await trio.sleep(3.0)
+
+
 async def lost_handover(world):
     """A leader hands over, and is then cut off from its successor."""
     await trio.sleep(0.3)
@@ -193,6 +223,7 @@ STORIES = [
     Story(laggard),
     Story(promised_leader),
     Story(lone_founder),
+    Story(feed_made_twice),
     Story(lost_handover),
     Story(busy_handover),
     Story(dead_branch, nodes=5),

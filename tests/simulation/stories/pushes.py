@@ -7,59 +7,32 @@ import trio
 from tailrace.wire.opcodes import Opcode
 
 from .story import Story
-from .transfer_stage import TransferStage, cut_in_half, flipped, has_rows
+from .transfer_stage import TransferStage, cut_in_half, flipped
+from .transfers import begin_behind, change_part, lose_power_after, replace_meanwhile
 
 
 async def replaced_while_pushed(world):
     """A follower gets a segment in many parts, and meanwhile a compaction on the leader replaces the segment."""
-    stage = TransferStage(world)
-    await stage.begin_quietly()
-    leader, _, away = stage.three
-    await stage.behind(away)
+    stage, leader, away = await begin_behind(world)
     async with stage.writing() as write:
         await write(2)
     await stage.flush(leader)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.begin, away)
-        pipe = await stage.held(Opcode.SEGMENT_ACK, away, leader)
-    await stage.compact(leader)
-    await stage.trim(leader)
-    stage.release(pipe)
-    await stage.level(leader, away)
+    await replace_meanwhile(stage, leader, away, Opcode.SEGMENT_ACK)
 
 
 async def flipped_push(world):
     """A bit of a pushed segment flips on its way, and a program reads from the follower."""
-    stage = TransferStage(world)
-    await stage.begin_quietly(but=["reader"])
-    leader, _, away = stage.three
-    await stage.behind(away)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.begin, away)
-        await stage.frame(Opcode.SEGMENT_TRANSIT, leader, away, flipped, has_rows)
-    await stage.level(leader, away)
-    await stage.read(away)
+    await change_part(world, Opcode.SEGMENT_TRANSIT, flipped)
 
 
 async def truncated_push(world):
     """A part of a pushed segment is cut on its way, and a program reads from the follower."""
-    stage = TransferStage(world)
-    await stage.begin_quietly(but=["reader"])
-    leader, _, away = stage.three
-    await stage.behind(away)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.begin, away)
-        await stage.frame(Opcode.SEGMENT_TRANSIT, leader, away, cut_in_half, has_rows)
-    await stage.level(leader, away)
-    await stage.read(away)
+    await change_part(world, Opcode.SEGMENT_TRANSIT, cut_in_half)
 
 
 async def full_disk_in_a_push(world):
     """The disk of a follower is full while it gets a segment, and has room soon after."""
-    stage = TransferStage(world)
-    await stage.begin_quietly()
-    leader, _, away = stage.three
-    await stage.behind(away)
+    stage, leader, away = await begin_behind(world)
 
     def fill(frame):
         stage.machine(away).fill(10)
@@ -75,15 +48,7 @@ async def full_disk_in_a_push(world):
 
 async def power_cut_after_a_push(world):
     """A follower loses power after it has acknowledged a segment, and with it all that was not synced."""
-    stage = TransferStage(world)
-    await stage.begin_quietly()
-    leader, _, away = stage.three
-    await stage.behind(away)
-    await stage.begin(away)
-    await stage.level(leader, away)
-    await stage.lose(away)
-    await stage.begin(away)
-    await stage.level(leader, away)
+    await lose_power_after(world)
 
 
 async def merged_push(world):

@@ -84,6 +84,10 @@ class Stage:
 
         self._delay(sender, receiver, SYSTEM_FEED_ID, is_late)
 
+    def delay_feeds(self, sender, receiver):
+        """Holds up the rows of the list of feeds, and the frames of its stream behind them. Until all is healed."""
+        self._delay(sender, receiver, SYSTEM_FEED_ID, lambda opcode, body: opcode == Opcode.BLOCK)
+
     def _delay(self, sender, receiver, feed_id, is_late):
         """Holds up a feed's streams, each from its first frame on for which ``is_late(opcode, body)`` is true."""
         asked, late = feed_id.hex().encode(), set()

@@ -8,6 +8,7 @@ that is known for its rule.
 from __future__ import annotations
 
 from . import (
+    deaths,
     failing_partitions,
     failovers,
     fetches,
@@ -34,6 +35,7 @@ STORIES = {
         *sinks.STORIES,
         *pulls.STORIES,
         *pushes.STORIES,
+        *deaths.STORIES,
         *fetches.STORIES,
     )
 }

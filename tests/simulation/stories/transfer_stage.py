@@ -12,6 +12,7 @@ from tests.processes.violation import Violation
 from tailrace import Put
 from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.segment_messages import SegmentFetch
+from tailrace_server.segment import SegmentDamaged
 from tailrace_server.upkeep import compactor
 
 from ..checks.equal_segments import choose_all
@@ -93,6 +94,25 @@ class TransferStage(Stage):
     def chain(self, name):
         """Returns the segments of a node's partition 0."""
         return self.partitions(name)[0].chain.segments
+
+    def is_ahead(self, name, seq):
+        """Returns whether a node has rows of partition 0 ahead of its segments, up to ``seq``."""
+        ahead = self.node(name).storage.ahead.find(self.partitions(name)[0])
+        return ahead is not None and ahead.last_seq == seq
+
+    def require_whole(self, name):
+        """Reads all segments of a node's partition 0.
+
+        Raises:
+            Violation: One is damaged.
+        """
+        if (damage := self.partitions(name)[0].damage) is not None:
+            raise Violation(f"{name} has a damaged partition: {damage}")
+        for segment in self.chain(name):
+            try:
+                segment.read_blocks(0, segment.nbytes)
+            except SegmentDamaged as error:
+                raise Violation(f"{name} has a damaged segment: {error}") from None
 
     async def flush(self, name):
         """Moves all rows of a node's partition 0 to segments."""
