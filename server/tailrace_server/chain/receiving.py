@@ -63,7 +63,8 @@ class Receiver(NamedTuple):
     """The state of a partition by which a node answers offers; immutable.
 
     ``term`` is the leadership that the node follows or has promised, or its own if it ``leads``. ``log`` is the
-    failover log of ``chain``. ``incoming`` are the ids of the segments that are being received.
+    failover log of ``chain``. ``incoming`` are the ids of the segments that are being received; a node judges an offer
+    when none of the partition is.
     """
 
     chain: LinkedChain = LinkedChain()

@@ -200,7 +200,7 @@ class PushedSegments:
         await self._node.host.workers.in_thread(partial(_write, incoming, parts))
         try:
             await self._node.host.workers.in_thread(incoming.finish)
-            case = self._receiver(partition, leaders_log, offer.id).case_of(_judged(offer))
+            case = self._receiver(partition, leaders_log).case_of(_judged(offer))
             if case is OfferCase.FAST_FORWARD:
                 await self._fast_forward(partition, transfer, leaders_log)
             else:
@@ -307,15 +307,10 @@ class PushedSegments:
         others = (*partition.chain.segments, *pins.retired_of(partition.feed_id, partition.id))
         return any(segment.path == incoming.path for segment in others) or pins.is_leaving(incoming.pushed.id)
 
-    def _receiver(self, partition: Partition, leaders_log: FailoverLog, installed_id: bytes = b"") -> Receiver:
-        """Returns the state by which offers are judged; ``installed_id``: of the transfer that is complete now."""
-        return Receiver(
-            links_of(partition),
-            leaders_log,
-            self._leadership.term,
-            self._leadership.role is Role.LEADER,
-            self._storage.incoming.active_ids(partition) - {installed_id},
-        )
+    def _receiver(self, partition: Partition, leaders_log: FailoverLog) -> Receiver:
+        """Returns the state by which offers are judged. No transfer is under way then: an offer ends the one before."""
+        leadership = self._leadership
+        return Receiver(links_of(partition), leaders_log, leadership.term, leadership.role is Role.LEADER)
 
 
 def _write(incoming: IncomingSegment, parts: Sequence[SegmentTransit]) -> None:

@@ -123,11 +123,6 @@ class IncomingSegments:
         self._active_max = active_max
         self._segments: dict[Partition, IncomingSegment] = {}  # the one that was begun first comes first
 
-    def active_ids(self, partition: Partition) -> frozenset[bytes]:
-        """Returns the ids of the segments of ``partition`` that are being received now."""
-        segment = self._segments.get(partition)
-        return frozenset() if segment is None or not segment.is_active else frozenset((segment.pushed.id,))
-
     @property
     def are_full(self) -> bool:
         """Whether no other segment may be received now."""

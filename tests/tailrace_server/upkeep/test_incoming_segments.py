@@ -95,12 +95,13 @@ def test_a_file_of_another_segment_or_partition(incoming, tmp_path, id, number):
 
 def test_a_transfer_that_broke_is_continued(incoming, tmp_path):
     partition, (data, pushed) = Partition(), content()
-    incoming.begin(partition, pushed).add(data[:300])
+    broken = incoming.begin(partition, pushed)
+    broken.add(data[:300])
     incoming.interrupt(partition)
-    assert not incoming.active_ids(partition)
+    assert not broken.is_active
     segment = incoming.begin(partition, pushed)
     assert segment.offset == 300
-    assert incoming.active_ids(partition) == {pushed.id}
+    assert segment.is_active
     segment.add(data[300:])
     segment.finish()
     assert (tmp_path / f"{pushed.id.hex()}.seg").read_bytes() == data
