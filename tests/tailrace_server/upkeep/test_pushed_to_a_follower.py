@@ -63,17 +63,22 @@ class PushingPair(Pair):
         return await self.segments.got_parts(self.partition, [part], self.source.log)
 
     def offer_of(self, link, segment):
-        told = {name: value for name, value in link._asdict().items() if name != "placements"}
-        return SegmentOffered(
-            partition=0,
-            number=self.target.number,
-            term=TERM,
-            placement_id=b"l" * 16,
-            trim_seq=self.source.trim_seq,
-            nbytes=segment.nbytes,
-            checksum=segment.read_checksum(),
-            **told,
-        )
+        return offer_of(self.source, link, segment, self.target.number, TERM)
+
+
+def offer_of(source, link, segment, number, term):
+    """The offer of a segment of the leader's partition ``source``."""
+    told = {name: value for name, value in link._asdict().items() if name != "placements"}
+    return SegmentOffered(
+        partition=0,
+        number=number,
+        term=term,
+        placement_id=b"l" * 16,
+        trim_seq=source.trim_seq,
+        nbytes=segment.nbytes,
+        checksum=segment.read_checksum(),
+        **told,
+    )
 
 
 @pytest.fixture
