@@ -53,6 +53,10 @@ def promote(
 
 def handover(
     to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The member that becomes the leader.")],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Hand over even if the member's disk is nearly full. It refuses writes then."),
+    ] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -71,7 +75,7 @@ def handover(
     except ValueError as error:
         raise WrongUsage(f"--to: {error}") from None
     nodes = _nodes("handover", url, node, token)
-    leader, answer = trio.run(_hand_over, nodes, target_address, token)
+    leader, answer = trio.run(_hand_over, nodes, target_address, force, token)
     term = seq_field(answer, "term", "the answer to HANDOVER")
     if json:
         print_json({"from": str(leader), "leader": str(target_address), "term": term})
@@ -83,9 +87,10 @@ def _nodes(command: str, url: str, node: str | None, token: str | None) -> NodeU
     return parse_url(target(command, url, node, token).url)
 
 
-async def _hand_over(nodes: NodeUrl, to: Address, token: str | None) -> tuple[Address, dict[str, Any]]:
+async def _hand_over(nodes: NodeUrl, to: Address, force: bool, token: str | None) -> tuple[Address, dict[str, Any]]:
     leader = await _find_leader(nodes, token)
-    return leader, await _ask(leader, Opcode.HANDOVER, {"to": str(to)}, math.inf, token, nodes.cluster)
+    value = {"to": str(to), "force": force}
+    return leader, await _ask(leader, Opcode.HANDOVER, value, math.inf, token, nodes.cluster)
 
 
 async def _find_leader(nodes: NodeUrl, token: str | None) -> Address:

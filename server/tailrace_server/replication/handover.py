@@ -60,8 +60,10 @@ _SHIPPING_TIMEOUTS = 6
 _UNASKED_SECONDS = 0.5
 
 
-async def hand_over(member: Member, to: Address) -> int:
+async def hand_over(member: Member, to: Address, *, force: bool = False) -> int:
     """Hands the leadership over to the member at ``to``. Returns the term in which that leads.
+
+    A member whose disk is nearly full is refused, unless ``force``: it would refuse writes.
 
     Raises NotLeader if this node does not lead, and TailraceError that says why the handover failed.
     """
@@ -79,6 +81,11 @@ async def hand_over(member: Member, to: Address) -> int:
             raise TailraceError(misfit)
         if not member.local.counts_seen(seen):
             raise TailraceError(f"{to} has no vote yet: it has not caught up")
+        if not seen.has_room and not force:
+            raise TailraceError(
+                f"the disk of {to} is nearly full, so it would refuse writes as the leader: free some space there, or "
+                "take another member. --force hands over all the same"
+            )
         member.report(f"hands over to {to}")
         try:
             timeout_s = config.step_timeout_s * (_SHIPPING_TIMEOUTS if any(_pushed(member)) else 1)

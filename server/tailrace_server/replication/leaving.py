@@ -33,23 +33,25 @@ async def leave(members: Iterable[Member]) -> None:
             continue
         try:
             with trio.move_on_after(_SECONDS_MAX) as scope:
-                await hand_over(member, parse_address(to))
+                await hand_over(member, parse_address(to), force=True)
         except (TailraceError, OSError) as error:
             log.warning("the leadership was not handed over to %s before the stop: %s", to, error)
         if scope.cancelled_caught:
             log.warning("%s has not taken over within %g s: this node stops", to, _SECONDS_MAX)
 
 
-def most_complete(member: Member) -> str | None:
+def most_complete(member: Member, *, needs_room: bool = False) -> str | None:
     """Returns the address of the connected voter that lacks least; None without one.
 
     A voter that cannot read its copy is passed over: it takes no leadership. One with a full disk would refuse writes,
-    and comes last.
+    and comes last; with ``needs_room`` it is passed over, too.
     """
     leadership, seen = member.leadership, member.peers.states
     partitions, level = list(leadership.group), leadership.safest_level
     unreadable = {name for name, state in seen.items() if state is not None and state.unreadable}
     voters = (peer for peer in leadership.replicas.voters() if peer.is_connected and peer.address not in unreadable)
     full = {name for name, state in seen.items() if state is not None and not state.has_room}
+    if needs_room:
+        voters = (peer for peer in voters if peer.address not in full)
     found = ((peer.address in full, peer.missing(partitions, level), peer.address) for peer in voters)
     return min(found, default=(False, 0, None))[-1]

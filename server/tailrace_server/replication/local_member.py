@@ -207,7 +207,7 @@ class LocalMember:
             self.is_in_set and node.config.replication.failover is Failover.AUTO,
             now.voters,
             self.ready,
-            not node.storage.space.low,
+            not node.storage.space.is_tight,
         )
 
     def known_starts(self) -> dict[bytes, MemberStart]:

@@ -25,7 +25,7 @@ from tailrace_server.replication.election import MemberState, why_no_vacancy, wh
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.missing_rows import MissingRows
 from tailrace_server.replication.promises import keep_promise
-from tailrace_server.replication.readable_copies import instead, passed_over
+from tailrace_server.replication.readable_copies import instead, passed_over, why_no_writes
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standings
 from tailrace_server.replication.term_branches import TermBranches
@@ -168,6 +168,8 @@ class Promotion:
             )
         for step in [*([self._unreadable] if self._unreadable else []), *passed_over(answers)]:
             self._say(step)
+        if self._node.storage.space.is_tight:
+            self._say(why_no_writes(self._node.storage.space.low, answers))
 
     def _join(self, others: Iterable[MemberState]) -> None:
         """Joins the cluster of the members that are not new, if this node is new.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.replication.election import MemberState, counts, majority_of
 from tailrace_server.replication.peers import name_of
-from tailrace_server.replication.readable_copies import instead, partitions_of, why_none_leads
+from tailrace_server.replication.readable_copies import instead, partitions_of, why_no_writes, why_none_leads
 from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class KnownReplica(NamedTuple):
     missing: int | None
     connected: bool = True
     unreadable: int = 0  # the number of partitions that it is known to be unable to read
+    has_room: bool = True  # its disk has the space that writes need
 
 
 def forecast_of_follower(
@@ -105,6 +106,8 @@ def forecast_of_follower(
     text = f"would succeed: {tally}; {_fetch(own, of_voters)}"
     if leader is not None:
         text += f"; {leader} leads, and would step down"
+    if not own.has_room:
+        text += f"; {why_no_writes('', of_voters)}"
     if silent:
         text += f". What {_listed(silent)} alone may have at levels disk and memory would be lost; nothing at quorum"
     return Forecast("granted", True, text)
@@ -162,6 +165,7 @@ def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:
     if behind:
         texts.append(", ".join(f"{address} {_lacks(missing) or 'has no vote'}" for missing, address in behind))
     texts += sorted(f"{f.address} cannot read {partitions_of(f.unreadable)}" for f in here if f.unreadable)
+    texts += sorted(f"the disk of {f.address} is nearly full" for f in here if not f.has_room)
     texts += sorted(_away(f, level) for f in followers if not f.connected)
     return "; ".join(texts)
 
@@ -251,7 +255,12 @@ def set_problem(member: Member) -> str | None:
     if own.leads:
         followers = _followers(member.node, leadership, member)
         lost = lost_majority(own, followers, len(leadership.members.now))
-        return "; ".join(filter(None, [leadership.withheld, lost, _damaged_leader(own, followers)])) or None
+        return (
+            "; ".join(
+                filter(None, [leadership.withheld, lost, _damaged_leader(own, followers), _full_leader(own, followers)])
+            )
+            or None
+        )
     if leadership.leader:
         return None
     if not member.successor.is_on:
@@ -276,6 +285,19 @@ def _damaged_leader(own: MemberState, followers: Iterable[KnownReplica]) -> str 
     return f"{what}, and no other voter that can read its own copy is connected: {_MEND_FIRST}"
 
 
+def _full_leader(own: MemberState, followers: Iterable[KnownReplica]) -> str | None:
+    """Returns what to do if this leader's disk is nearly full; its health tells the bytes. None with room."""
+    if own.has_room:
+        return None
+    roomy = sorted(f.address for f in followers if f.connected and f.votes and f.has_room and not f.unreadable)
+    if roomy:
+        return (
+            f"the disk of this leader is nearly full: it is to hand over to {_listed(roomy)}, which can take writes "
+            f"(`tailrace handover --to {roomy[0]}`)"
+        )
+    return "the disk of this leader is nearly full, and no voter with room on its disk is connected: free some space"
+
+
 def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -> list[KnownReplica]:
     """Returns the replicas of this node, and the members of its set that have not come since it leads."""
     level, partitions = leadership.safest_level, list(leadership.group)
@@ -285,7 +307,7 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
             peer.votes,
             peer.missing(partitions, level),
             peer.is_connected,
-            _unreadable_at(member, peer.address),
+            *_disk_at(member, peer.address),
         )
         for peer in leadership.replicas.peers.values()
     ]
@@ -295,7 +317,10 @@ def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -
     return found + [KnownReplica(name, False, None, connected=False) for name in absent]
 
 
-def _unreadable_at(member: Member | None, address: str) -> int:
-    """Returns the number of partitions that the member at ``address`` says it cannot read; 0 without an answer."""
+def _disk_at(member: Member | None, address: str) -> tuple[int, bool]:
+    """Returns the number of partitions that the member at ``address`` cannot read, and whether it has room.
+
+    Without an answer it can read all, and has room.
+    """
     seen = None if member is None else member.peers.states.get(address)
-    return 0 if seen is None else seen.unreadable
+    return (0, True) if seen is None else (seen.unreadable, seen.has_room)

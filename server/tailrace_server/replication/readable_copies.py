@@ -1,4 +1,4 @@
-"""Tells which members can read their copies, and what an operator does about the others. Pure.
+"""Tells which members can read their copies and have room, and what an operator does about the others. Pure.
 
 A member that is known to be unable to read a partition is passed over: it does not stand, and is promoted by force
 only. If that is so of all voters that answer, none of them leads by itself.
@@ -56,6 +56,18 @@ def instead(voters: Mapping[str, MemberState]) -> str:
     if good:
         return f"promote {good[0]}, which can read all its partitions"
     return "no other voter that answers can read all its partitions"
+
+
+def why_no_writes(low: str, others: Mapping[str, MemberState]) -> str:
+    """Returns the sentence on a node with a nearly full disk that is to lead, and who has room.
+
+    Args:
+        low: Why the node refuses writes; "" if it has just room enough.
+        others: The answers of the others by address.
+    """
+    roomy = [name for name in good_copies(others) if others[name].votes and others[name].has_room]
+    there = f"{roomy[0]} has room" if roomy else "no other voter that answers has room"
+    return f"this node would {'' if low else 'soon '}refuse writes, because its disk is nearly full; {there}"
 
 
 def why_none_leads(own: str, voters: Mapping[str, MemberState], silent: list[str]) -> str:

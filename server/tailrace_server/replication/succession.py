@@ -25,9 +25,9 @@ from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 from tailrace_server.host.randomness import fraction
-from tailrace_server.replication.damaged_leader import DamagedLeader
 from tailrace_server.replication.election import MemberState, NextStep
 from tailrace_server.replication.failover import FailoverEvent, FailoverState, noticed, transition
+from tailrace_server.replication.giving_way import GivingWay
 from tailrace_server.replication.leader_watch import MajorityWatch
 from tailrace_server.replication.peers import ask, ask_all, seen_from_json
 from tailrace_server.replication.pre_votes import Completeness, Voter, pause_seconds, rank_of, why_refused
@@ -66,7 +66,7 @@ class Succession:
         self._clock = member.node.clock
         self._leadership = member.leadership
         self._majority = MajorityWatch()
-        self._damaged_leader = DamagedLeader(member)
+        self._giving_way = GivingWay(member)
         self.state = FailoverState.WAITS
         self._why = ""  # for people: the reason of the state
         self._failures = 0
@@ -133,7 +133,7 @@ class Succession:
         elif self._leadership.role is Role.LEADER:
             self._watch_majority(now)
             if self.state is FailoverState.LEADS:
-                self._damaged_leader.consider(now)
+                self._giving_way.consider(now)
         else:
             if since_s > _HELD_UP_INTERVALS * self._config.heartbeat_s:
                 self._leadership.watch.excuse(now)
@@ -280,8 +280,8 @@ class Succession:
         return True
 
     def _has_no_room(self) -> bool:
-        """Returns whether this member's disk is so full that it would refuse writes as the leader."""
-        return bool(self._node.storage.space.low)
+        """Returns whether this member's disk is so full that it would soon refuse writes as the leader."""
+        return self._node.storage.space.is_tight
 
     def _unreadable(self) -> str:
         """Returns the sentence on the partitions that this member is known to be unable to read; "" without any."""

@@ -147,14 +147,15 @@ def _on_promote(connection: Connection, frame: Frame) -> None:
 def _on_handover(connection: Connection, frame: Frame) -> None:
     """Gives the leadership of this node to another member."""
     member = _member(connection)
-    text = field(decode_json(frame.body, "HANDOVER"), "to", str, "HANDOVER")
+    value = decode_json(frame.body, "HANDOVER")
+    text, force = field(value, "to", str, "HANDOVER"), field(value, "force", bool, "HANDOVER", False)
     try:
         to = parse_address(text)
     except ValueError as error:
         raise ProtocolError(f"HANDOVER: field 'to': {error}") from None
 
     async def give() -> dict[str, Any]:
-        return {"term": await hand_over(member, to), "leader": str(to)}
+        return {"term": await hand_over(member, to, force=force), "leader": str(to)}
 
     _answer_in_turn(connection, frame, member, give)
 

@@ -1,6 +1,7 @@
 """The free space of the disk: a reserve to empty a full disk with, and a bound below which writers have to stop.
 
 plenty    the reserve is kept, all is well
+tight     since it was low: writes are taken, and other members of a set had better lead
 low       writes are refused, so that flushing and trimming still find room; the slowest readers release files
 none      a flush fails: the reserve is released for it, and made again once there is room
 """
@@ -15,9 +16,16 @@ from tailrace.errors import NoSpace
 from tailrace_server.journal import Reserve
 from tailrace_server.runtime.host import Host
 
+# After writes were refused, the disk is tight until so many times the bytes that writes need are free. So a leader does
+# not come and go while a disk is near the bound.
+_PLENTY = 1.5
+
 
 class Space:
-    """The space of one data directory. ``low`` is why writes are refused, "" if there is room."""
+    """The space of one data directory. ``low`` is why writes are refused, "" if there is room.
+
+    ``is_tight``: writes are refused, or were since there was plenty.
+    """
 
     def __init__(self, host: Host, directory: str, reserve: Reserve, free_bytes_min: int) -> None:
         self._host = host
@@ -26,6 +34,7 @@ class Space:
         self._free_bytes_min = free_bytes_min
         self.free_bytes = 0
         self.low = ""
+        self.is_tight = False
         self.on_low: Callable[[], None] = lambda: None
         self._using_reserve = trio.Lock()  # one call at a time
 
@@ -43,9 +52,11 @@ class Space:
                 f"only {self.free_bytes / 2**20:,.0f} MiB are free in {self._directory}, and writes need "
                 f"{self._free_bytes_min / 2**20:,.0f} MiB: free some"
             )
+            self.is_tight = True
             self.on_low()
         else:
             self.low = ""
+            self.is_tight = self.is_tight and self.free_bytes < _PLENTY * self._free_bytes_min
 
     async def check_room(self, nbytes: int, what: str) -> None:
         """Raises NoSpace if ``nbytes`` more, for ``what``, would leave writers too little. OSError.

@@ -11,7 +11,7 @@ import tailrace
 from tailrace.errors import Retryable
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
-from tailrace_server.replication import pre_votes, succession
+from tailrace_server.replication import giving_way, pre_votes, succession
 
 # Failover takes a fraction of a second; questions still have their long time-outs, so that a busy machine breaks none.
 AUTO = dataclasses.replace(
@@ -336,27 +336,76 @@ async def test_a_member_without_room_lets_one_that_has_less_lead(nodes, monkeypa
         assert successor.why_refused(less) == ""
 
 
-async def test_the_last_leader_that_cannot_read_its_copy_hands_over_when_it_is_back(nodes):
-    """All were stopped, and it leads again at first: the other partitions do not wait for a promotion."""
+@pytest.fixture
+def full_at_once(monkeypatch):
+    monkeypatch.setattr(giving_way, "FULL_SECONDS", 0.0)
+
+
+async def test_a_leader_whose_disk_gets_full_hands_over_to_a_member_with_room(nodes, monkeypatch, full_at_once):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)
-        last = nodes.leader
-        for node in nodes:
-            await node.flush()
-        path = feed_partition(last).chain.segments[0].path
-        for node in nodes:
-            await node.kill()
-        os.truncate(path, 100)
-        await last.start()
-        others = [node for node in nodes if node is not last]
+        first = nodes.leader
+        full, roomy = sorted((node for node in nodes if node is not first), key=lambda node: str(node.address))
+        await fill_disk(full, monkeypatch)
+        await until(lambda: not first.member.peers.states[str(full.address)].has_room)
+        await fill_disk(first, monkeypatch)
+        await feed.put(b"c", b"3", level="quorum")
+        assert await nodes.settled() is roomy
+        assert not first.node.status()["healthy"]
+
+
+async def test_a_leader_with_a_full_disk_leads_on_if_no_other_one_has_room(nodes, monkeypatch, full_at_once):
+    """And none comes to and fro: each of them counts as full."""
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        others = [node for node in nodes if node is not first]
         for node in others:
-            await node.start()
-        await until(lambda: any(node.leads for node in others))
-        assert await nodes.settled() in others
+            await fill_disk(node, monkeypatch)
+        await until(lambda: not any(seen.has_room for seen in first.member.peers.states.values()))
+        await fill_disk(first, monkeypatch)
+        way, now = first.member.successor._giving_way, first.node.storage.host.clock.monotonic()
+        way.consider(now)
+        way.consider(now + 100)
+        assert not way._is_busy
+        assert first.leads
+        assert "no voter with room on its disk is connected" in first.node.status()["failure"]
         assert (await feed.get(b"a", level="quorum")).value == b"1"
-        await until(lambda: not last.node.status()["replication"]["unreadable"])
 
 
-def feed_partition(node):
-    [partition] = node.node.feeds.named("orders").partitions
-    return partition
+async def test_a_disk_that_is_full_for_a_moment_moves_no_leader(nodes, monkeypatch):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        first, begun = nodes.leader, []
+        monkeypatch.setattr(first.member, "start", begun.append)
+        way, space = giving_way.GivingWay(first.member), first.node.storage.space
+        for at, low in [(100.0, "full"), (100.0 + giving_way.FULL_SECONDS / 2, "full"), (200.0, ""), (300.0, "full")]:
+            monkeypatch.setattr(space, "low", low)
+            way.consider(at)
+        assert not begun
+        way.consider(300.0 + giving_way.FULL_SECONDS)
+        assert begun
+
+
+async def test_no_handover_to_a_member_without_room_unless_forced(nodes, monkeypatch):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        first = nodes.leader
+        full = next(node for node in nodes if node is not first)
+        await fill_disk(full, monkeypatch)
+        with pytest.raises(tailrace.TailraceError, match=r"nearly full.*--force"):
+            await first.hand_over(full)
+        assert first.leads
+        await until(lambda: "is nearly full" in first.node.status()["replication"]["promotion"])
+        assert "would soon refuse writes" in full.node.status()["replication"]["promotion"]
+        await first.ask(Opcode.HANDOVER, to=str(full.address), force=True)
+        assert full.leads
+
+
+async def test_a_promotion_of_a_member_without_room_warns(nodes, monkeypatch):
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+        full = next(node for node in nodes if not node.leads)
+        await fill_disk(full, monkeypatch)
+        answer = await full.promote()
+        assert any("would refuse writes, because its disk is nearly full" in step for step in answer["steps"])

@@ -107,3 +107,20 @@ async def test_with_room_the_same_is_left_for_its_age(make_engine):
     await engine.flusher.pass_once()
     await engine.flusher.pass_once()
     assert partition.flushed_seq == 0
+
+
+async def test_a_disk_that_was_full_is_tight_until_half_more_than_writes_need_is_free(made):
+    disk, space = made
+    disk.size_bytes = 100_000
+    await space.look()
+    taken = disk.size_bytes - disk.free_bytes("/data")
+    for free, low, tight in [
+        (FREE_BYTES_MIN, False, False),
+        (FREE_BYTES_MIN - 1, True, True),
+        (FREE_BYTES_MIN * 3 // 2 - 1, False, True),
+        (FREE_BYTES_MIN - 1, True, True),
+        (FREE_BYTES_MIN * 3 // 2, False, False),
+    ]:
+        disk.size_bytes = taken + free
+        await space.look()
+        assert (bool(space.low), space.is_tight) == (low, tight)

@@ -1,0 +1,75 @@
+"""Hands the leadership over if the leader's own disk keeps it from its work, and another voter's does not.
+
+| this leader | hands over to | without one |
+|---|---|---|
+| cannot read its own copy | a voter that can, with room unless this one has none | leads on, without the partition |
+| has a full disk for a while | a voter that can read its copy, with room on its disk | leads on, and refuses writes |
+
+A damaged block may be found long after its node came to lead: by a reader, a compaction, or a check of the segments.
+Readers then get an error for the partition, although the other members have its rows. A leader with a full disk refuses
+all writes, although others could take them.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.errors import TailraceError
+from tailrace.link.address import parse_address
+from tailrace_server.replication.handover import hand_over
+from tailrace_server.replication.leaving import most_complete
+from tailrace_server.replication.unreadable import told, unreadable_of
+
+if TYPE_CHECKING:
+    from tailrace_server.replication.member import Member
+
+log = logging.getLogger("tailrace.server")
+
+# The seconds after a handover that has failed: the other member may have to catch up first.
+AGAIN_SECONDS = 10.0
+# The seconds that a disk has to be full: a flush that removes files of the journal may make room soon.
+FULL_SECONDS = 3.0
+
+
+class GivingWay:
+    """The handovers of one member for its own disk. Only its own methods change its fields."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._is_busy = False
+        self._not_before = 0.0
+        self._full_since: float | None = None
+
+    def consider(self, now: float) -> None:
+        """Begins a handover if this leader has to give way. ``now``: monotonic seconds.
+
+        Without damage and with room on the disk this costs nothing.
+        """
+        member, storage = self._member, self._member.node.storage
+        if not storage.space.low:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        is_full = self._full_since is not None and now - self._full_since >= FULL_SECONDS
+        if self._is_busy or now < self._not_before or not (storage.damages or is_full):
+            return
+        why, what = told(unreadable_of(member.node, member.leadership.group)), "which can read its own copy"
+        needs_room = not storage.space.low
+        if not why and is_full:
+            why, what, needs_room = storage.space.low, "whose disk has room", True
+        to = most_complete(member, needs_room=needs_room) if why else None
+        if to is None:
+            return
+        self._is_busy, self._not_before = True, now + AGAIN_SECONDS
+        log.warning("%s: this leader hands over to %s, %s", why, to, what)
+        member.start(partial(self._hand_over, to, force=not needs_room))
+
+    async def _hand_over(self, to: str, *, force: bool) -> None:
+        try:
+            await hand_over(self._member, parse_address(to), force=force)
+        except (TailraceError, OSError) as error:
+            log.warning("%s has not taken over, and is asked again in %g s: %s", to, AGAIN_SECONDS, error)
+        finally:
+            self._is_busy = False
