@@ -122,10 +122,13 @@ class PairLife:
         """From some call on, the follower's disk refuses some changes."""
         left, times = self.chance.randrange(30), self.chance.choice((1, 1, 2, 30))
         code = self.chance.choice((errno.EIO, errno.ENOSPC))
+        only = self.chance.choice(("", "", "rename", "sync_directory"))
+        if only:  # the last steps of a manifest: it may be on the disk, and is not installed
+            left, times = self.chance.randrange(4), self.chance.choice((1, 2))
 
         def before(name, path):
             nonlocal left, times
-            if "feeds" not in path or name in _READS:
+            if "feeds" not in path or name in _READS or only not in ("", name):
                 return
             if left:
                 left -= 1
