@@ -15,8 +15,16 @@ async def promote(faults):
 
 
 async def force(faults):
+    """Promotes a node by force, but none on a disk that it does not keep.
+
+    A backup that led by itself has terms far above those of its set. Clients that have seen such a leader of their
+    cluster follow no other one, so an operator who forces it has to keep it.
+    """
+    machine = faults.machine()
+    if machine in faults.taken_out:
+        return
     faults.world.report.fault("forced promotion")
-    await faults.world.operator.promote(faults.machine().name, force=True)
+    await faults.world.operator.promote(machine.name, force=True)
 
 
 async def hand_over(faults):

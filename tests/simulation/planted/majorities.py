@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication import waiting
+from tailrace_server.replication import promises, seats, waiting
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.quorum import Acknowledgements
@@ -15,6 +15,7 @@ from tailrace_server.upkeep import rollback
 
 from .bug import Bug
 
+_learns = LocalMember.learns
 _acknowledged = rollback.acknowledged
 _agreed, _take = ReplicaPuller._agreed, ReplicaPuller._take
 _visible_seq = Partition.visible_seq
@@ -66,6 +67,23 @@ def _owe_what_is_known(partition, seq, log_left):
     return _acknowledged(partition, seq, log_left) if log_left and seq else (0, 0)
 
 
+def _has_all(following, wanted):
+    """Counts as caught up, whatever is missing."""
+    return []
+
+
+def _exchange(voters, waiting):
+    """Gives a seat to a new disk in the step that takes it from the one before."""
+    found = [(seat, each) for seat, each in sorted(waiting.items()) if not voters.has(each.placement_id)]
+    return voters.with_seat(found[0][0], found[0][1].placement_id) if found else None
+
+
+def _learns_unless_it_loses(member, voters):
+    """Learns no record by which this directory loses its seat."""
+    own_id = member.node.identity.placement_id
+    return _learns(member, voters) and (voters.has(own_id) or not member.file.now.voters.has(own_id))
+
+
 BUGS = {
     "acknowledgements of another branch": Bug(
         [
@@ -95,5 +113,16 @@ BUGS = {
             (Seats, "why_no_seat", lambda seats: ""),
         ],
         {"replaced_disk": 0, "returned_disk": 0},
+    ),
+    "a seat that is given to a disk without the rows": Bug([(Following, "_lacks", _has_all)], {"early_seat": 0}),
+    "a disk that is exchanged in one step": Bug(
+        [(seats, "next_step", _exchange), (seats, "why_no_step", lambda before, after: "")], {"two_records": 0}
+    ),
+    "a candidate by an earlier record that gets promises": Bug(
+        [
+            (LocalMember, "learns", _learns_unless_it_loses),
+            (promises, "_why_not_by_voters", lambda member, promise: ""),
+        ],
+        {"returned_disk": 0},
     ),
 }

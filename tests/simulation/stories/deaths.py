@@ -6,10 +6,12 @@ away, and lacks a segment. After each of them it has to catch up, and after a po
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 
 import trio
+from tests.memory_disk import Crashed
 
 from tailrace.wire.opcodes import Opcode
 
@@ -68,6 +70,8 @@ async def _meet(world, stage, step, fault, *, at_leader):
     """
     leader, _, away = stage.three
     machine = stage.machine(leader if at_leader else away)
+    if world.plan.way == "pull":
+        await _flush_a_row(stage, leader, away)
     await stage.behind(away)
     act = functools.partial(fault, machine)
     async with trio.open_nursery() as nursery:
@@ -89,9 +93,24 @@ async def _meet(world, stage, step, fault, *, at_leader):
     await stage.level(leader, away)
 
 
+async def _flush_a_row(stage, leader, away):
+    """Gives the follower a segment of its own, which one of the leader replaces later."""
+    async with stage.writing() as write:
+        await write(1, 10)
+    await stage.level(leader, away)
+    await stage.flush(away)
+
+
 async def _transfer(stage, step):
     """Starts the follower. If the step is about new rows, the leader gets some while the segments are held up."""
     leader, _, away = stage.three
+    if step.is_trimmed:
+        await stage.begin(away)
+        with contextlib.suppress(Crashed, OSError):
+            while True:
+                await stage.trim(away)
+                await trio.sleep(HELD_SECONDS)
+        return
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.begin, away)
         if not step.has_new_rows:

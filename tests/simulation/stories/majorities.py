@@ -102,7 +102,7 @@ async def returned_disk(world):
     former = stage.machine(new).disk
     stage.machine(new).replace_disk()
     await stage.begin(new)
-    await stage.until(lambda: stage.node(new).members[0].local.votes)
+    await stage.seated(new)
     stage.cut_off(third)
     await stage.written(10)
     await stage.end(old)
@@ -111,6 +111,54 @@ async def returned_disk(world):
     await stage.begin(new)
     stage.bring_back(third)
     await stage.promote(new)
+    await stage.promote(third)
+    await trio.sleep(1.0)
+
+
+async def early_seat(world):
+    """A disk is replaced, and the new one has no rows yet; then the leader is lost, which alone has some rows.
+
+    The third member got no rows for a while, but heard of each record of the voters.
+    """
+    await trio.sleep(0.2)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.delay_rows(old, third)
+    await stage.written(10)
+    await stage.end(new, End.POWER)
+    stage.machine(new).replace_disk()
+    stage.delay_rows(old, new)
+    await stage.begin(new)
+    with trio.move_on_after(2.0):
+        await stage.seated(new)
+    await stage.end(old)
+    await stage.promote(new)
+    await trio.sleep(0.5)
+
+
+async def two_records(world):
+    """A disk is replaced, and the third member is cut off as soon as the leader changes the record of the voters.
+
+    Rows are written. Then the leader is lost, and the member gets its earlier disk back.
+    """
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    await stage.written(10)
+    epoch = stage.voters(old).epoch
+    await stage.end(new, End.POWER)
+    former = stage.machine(new).disk
+    stage.machine(new).replace_disk()
+    await stage.begin(new)
+    await stage.until(lambda: stage.voters(old).epoch > epoch)
+    stage.cut_off(third)
+    assert stage.voters(third).epoch == epoch, "the third member knows the next record"
+    await stage.written(10)
+    await stage.end(old)
+    await stage.end(new, End.POWER)
+    stage.machine(new).put_disk(former)
+    await stage.begin(new)
+    stage.bring_back(third)
     await stage.promote(third)
     await trio.sleep(1.0)
 
@@ -130,8 +178,7 @@ async def late_list(world):
     stage.delay_end_of_feeds(old, new, 1)
     await stage.begin(new)
     with trio.move_on_after(2.0):
-        while not stage.node(new).members[0].local.votes:  # noqa: ASYNC110 - it has no event
-            await trio.sleep(0.001)
+        await stage.seated(new)
     await stage.end(old)
     await stage.promote(new)
     await trio.sleep(0.5)
@@ -168,6 +215,8 @@ STORIES = [
     Story(eager_follower),
     Story(replaced_disk),
     Story(returned_disk),
+    Story(early_seat),
+    Story(two_records),
     Story(late_list, has_elder_feed=True),
     Story(forgotten_branches, entries_max=3),
 ]

@@ -156,6 +156,14 @@ class Stage:
         floors, partitions = self._world.checks.lasting_floors(), self.partitions(name)
         return any(seq > partitions[number].flushed_seq for number, told in floors.items() for _, seq in told)
 
+    def voters(self, name):
+        """Returns the record of the voters that a node has stored."""
+        return self.node(name).members[0].local.file.now.voters
+
+    async def seated(self, name):
+        """Waits until a node knows that its disk has a vote."""
+        await self.until(lambda: self.node(name).members[0].local.votes)
+
     async def has_stepped_down(self, name):
         """Waits until the node does not lead."""
         await self.until(lambda: not self._world.leads(self.machine(name)))

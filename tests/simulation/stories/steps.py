@@ -38,11 +38,13 @@ class Step(NamedTuple):
         name: For the story's name.
         marks: The last one is the step; the others come before it, in this order.
         has_new_rows: The leader gets rows meanwhile, while the segments are held up, and behind them.
+        is_trimmed: The follower removes what it needs no more, again and again.
     """
 
     name: str
     marks: tuple[FrameMark | CallMark, ...]
     has_new_rows: bool = False
+    is_trimmed: bool = False
 
 
 NAMED_SEGMENT = CallMark("rename", r"\.seg(\.pushed)?\.new$")
@@ -72,7 +74,7 @@ OF_A_PULL = (
     Step("naming", (NAMED_SEGMENT,)),
     Step("installing", (NAMED_SEGMENT, INSTALLING)),
     Step("installed", INSTALLED),
-    Step("removing", (*INSTALLED, CallMark("remove", r"\.seg$"))),
+    Step("removing", (*INSTALLED, CallMark("remove", r"\.seg$")), is_trimmed=True),
     Step("keeping_rows_ahead", (CallMark("sync", AHEAD),), has_new_rows=True),
     Step("applying_rows_ahead", (CallMark("sync", AHEAD), INSTALLING, CallMark("remove", AHEAD)), has_new_rows=True),
     Step("streaming", (RELEASED, FrameMark(Opcode.BLOCK, from_leader=True)), has_new_rows=True),
