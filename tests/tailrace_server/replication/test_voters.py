@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tailrace_server.replication.voters_model import ALL_RULES, BUGS, Lost, Model, walk
+from tests.tailrace_server.replication.voters_model import ALL_RULES, BUGS, BUGS_OF_MEMBERS, Lost, Model, walk
 
 from tailrace.errors import ProtocolError
 from tailrace_server.replication.voters import (
@@ -16,6 +16,7 @@ from tailrace_server.replication.voters import (
     Waiting,
     counts,
     first_record,
+    next_departure,
     next_step,
     voters_field,
     voters_from_json,
@@ -33,6 +34,13 @@ SEEDS = {
     "the next step does not wait until a majority has stored the last": (5, 33),
     "every directory counts": (3, 7),
 }
+# Of walks in which members are added and removed; chosen of 500.
+SEEDS_OF_MEMBERS = {
+    "two seats are dropped in one step": (3, 40),
+    "a member that is to join counts as if it had a seat": (3, 50),
+}
+SIZES = {3: (4, 5, 3, 4, 3, 5), 5: (4, 3, 4, 5)}
+NAMED = RECORD.naming(("a:1", "b:2", "c:3"))
 
 
 @st.composite
@@ -77,14 +85,41 @@ def test_a_seat_becomes_vacant_first_and_is_given_to_a_directory_that_is_ready_a
     assert next_step(vacated, {0: Waiting(B, 3, 4), 1: Waiting(D, 3, 5)}) == vacated.with_seat(1, D)
 
 
+def test_a_member_joins_without_a_seat_and_gets_one_of_its_own_as_it_catches_up():
+    joining = NAMED.with_joining("d:4")
+    assert joining.members == ("a:1", "b:2", "c:3", "d:4")
+    assert (joining.epoch, joining.seats, joining.majority) == (5, NAMED.seats, 2)
+    assert next_step(joining, {3: Waiting(D, 3, 4)}) is None
+    seated = next_step(joining, {3: Waiting(D, 3, 5)})
+    assert seated == Voters(3, 6, (A, B, C, D), joining.members)
+    assert not why_no_step(NAMED, joining) + why_no_step(joining, seated)
+    assert joining.with_leaving("d:4") == NAMED._replace(epoch=6)
+
+
+def test_a_member_leaves_if_those_that_are_left_are_a_majority_and_hold_the_rows():
+    leaving = NAMED.with_leaving("b:2")
+    assert (leaving.members, leaving.leaving) == (NAMED.members, ("b:2",))
+    gone = Voters(3, 6, (A, C), ("a:1", "c:3"))
+    assert not why_no_step(leaving, gone)
+    assert next_departure(leaving, A, {A, B, C}, is_held=True) == gone
+    assert next_departure(leaving, A, {A, B, C}, is_held=False) is None
+    assert next_departure(leaving, A, {A, B}, is_held=True) is None
+    assert next_departure(leaving, B, {A, B, C}, is_held=True) is None
+    assert next_departure(leaving.with_seat(1, VACANT), A, {A, C}, is_held=True) == gone._replace(epoch=7)
+    assert next_step(leaving, {1: Waiting(D, 3, 5)}) is None
+
+
 def test_two_disks_at_once_are_no_step():
     assert "one voter at a time" in why_no_step(RECORD, RECORD._replace(epoch=5, seats=(A, B, D)))
     assert "two seats" in why_no_step(RECORD, RECORD._replace(epoch=5, seats=(A, B, B)))
     assert "does not follow" in why_no_step(RECORD, RECORD._replace(epoch=6))
 
 
-@given(records())
-def test_a_record_survives_files_and_messages(voters):
+@given(records(), st.booleans())
+def test_a_record_survives_files_and_messages(voters, is_named):
+    if is_named:
+        names = tuple(f"n{number}:1" for number in range(len(voters.seats)))
+        voters = voters.naming(names).with_joining("new:1").with_leaving(names[0])
     assert voters_from_json(voters_to_json(voters)) == voters
     assert voters_field({"voters": voters_to_json(voters)}, "X") == voters
 
@@ -101,6 +136,14 @@ def test_a_record_survives_files_and_messages(voters):
         {"term": 1, "epoch": 1, "seats": [A.hex(), A.hex()]},
         {"term": 1, "epoch": 1, "seats": [1]},
         {"term": 1, "epoch": 1, "seats": [""] * 102},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": "a:1"},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1", "b:2"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:x"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "joining": ["b:2"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "joining": ["a:1"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "leaving": ["b:2"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "leaving": ["a:1", "a:1"]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "joining": ["b:%d" % n for n in range(1, 102)]},
     ],
 )
 def test_other_values_are_refused(value):
@@ -189,3 +232,85 @@ def test_a_seat_waits_for_the_rows_of_the_directory_that_left():
     assert seated_too_soon(ALL_RULES).changes == 1
     with pytest.raises(Lost):
         seated_too_soon(BUGS["a seat is given to a directory that lacks rows of the one that left"])
+
+
+@pytest.mark.parametrize("seats", SIZES)
+def test_no_walk_in_which_members_come_and_go_loses_an_acknowledged_row(seats):
+    done = [walk(seats, seed, steps=600, sizes=SIZES[seats]) for seed in range(60)]
+    assert sum(model.resized for model in done) > 60
+    assert sum(len(model.acknowledged) for model in done) > 100
+
+
+@pytest.mark.parametrize("bug", SEEDS_OF_MEMBERS)
+def test_each_planted_bug_of_members_loses_one(bug):
+    seats, seed = SEEDS_OF_MEMBERS[bug]
+    walk(seats, seed, steps=600, sizes=SIZES[seats])
+    with pytest.raises(Lost):
+        walk(seats, seed, BUGS_OF_MEMBERS[bug], steps=600, sizes=SIZES[seats])
+
+
+def grown(rules):
+    """A row is at quorum on two of three disks. A fourth, which had caught up before that row, has a seat by now."""
+    model = Model(3, 0, rules, sizes=(9,))
+    leader, second, third = model.running
+    model.stand(leader, 2, [second, third])
+    fourth = join(model, leader)
+    model.copy(leader, fourth)
+    model.write()
+    model.copy(leader, second)
+    assert len(model.acknowledged) == 2
+    model.change()
+    tell_all(model, leader)
+    assert leader.voters.seats == tuple(each.id for each in (leader, second, third, fourth))
+    return model
+
+
+def join(model, leader):
+    """Lets another member join."""
+    tell_all(model, leader)
+    model.resize()
+    tell_all(model, leader)
+    return model.running[-1]
+
+
+def tell_all(model, leader):
+    """All members store the leader's record, and promise its term."""
+    for each in model.members_of(leader):
+        each.learn(leader.voters)
+        each.promise(leader.leads)
+
+
+def dropped_too_soon(rules):
+    model = grown(rules)
+    leader, second, third, fourth = model.running
+    leader.voters = leader.voters.with_leaving("m:2")
+    model.recorded(leader)
+    tell_all(model, leader)
+    model.depart()
+    for each in (third, fourth):
+        each.learn(leader.voters)
+    model.stand(third, 3, [fourth])
+    return model
+
+
+def test_a_seat_is_dropped_only_if_a_majority_holds_the_rows():
+    assert len(dropped_too_soon(ALL_RULES).running[2].voters.seats) == 4
+    with pytest.raises(Lost):
+        dropped_too_soon(BUGS_OF_MEMBERS["a seat is dropped before a majority holds the rows"])
+
+
+def added_too_soon(rules):
+    model = grown(rules)
+    leader, _, third, fourth = model.running
+    fifth = join(model, leader)
+    model.change()
+    for each in (third, fourth, fifth):
+        each.learn(leader.voters)
+    model.stand(third, 3, [fourth, fifth])
+    return model
+
+
+def test_a_seat_is_added_only_for_a_directory_that_has_the_rows():
+    assert len(added_too_soon(ALL_RULES).running[2].voters.seats) == 4
+    with pytest.raises(Lost):
+        added_too_soon(BUGS_OF_MEMBERS["a seat is added for a directory that lacks rows"])
