@@ -40,7 +40,7 @@ def promote(
     (address, *more), cluster = _nodes("promote", url, node, token)
     if more:
         raise WrongUsage(f"the URL names {1 + len(more)} nodes: name the new leader with --node HOST:PORT")
-    answer = trio.run(_ask, address, Opcode.PROMOTE, {"force": force}, math.inf, token, cluster)
+    answer = trio.run(ask_node, address, Opcode.PROMOTE, {"force": force}, math.inf, token, cluster)
     term, steps, may_be_lost = _outcome(answer)
     if json:
         print_json({"node": str(address), "term": term, "steps": steps, "may_be_lost": may_be_lost})
@@ -88,18 +88,18 @@ def _nodes(command: str, url: str, node: str | None, token: str | None) -> NodeU
 
 
 async def _hand_over(nodes: NodeUrl, to: Address, force: bool, token: str | None) -> tuple[Address, dict[str, Any]]:
-    leader = await _find_leader(nodes, token)
+    leader = await find_leader(nodes, token)
     value = {"to": str(to), "force": force}
-    return leader, await _ask(leader, Opcode.HANDOVER, value, math.inf, token, nodes.cluster)
+    return leader, await ask_node(leader, Opcode.HANDOVER, value, math.inf, token, nodes.cluster)
 
 
-async def _find_leader(nodes: NodeUrl, token: str | None) -> Address:
+async def find_leader(nodes: NodeUrl, token: str | None) -> Address:
     """Returns the leader of the highest term that these nodes know. Raises CommandFailed, or the last node's error."""
     found: list[tuple[int, Address]] = []
     unreached: TailraceError | None = None
     for address in nodes.addresses:
         try:
-            answer = await _ask(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token, nodes.cluster)
+            answer = await ask_node(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token, nodes.cluster)
         except TailraceError as error:
             unreached = error
             continue
@@ -115,9 +115,10 @@ async def _find_leader(nodes: NodeUrl, token: str | None) -> Address:
     return max(found)[1]
 
 
-async def _ask(
+async def ask_node(
     address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float, token: str | None, cluster: str
 ) -> dict[str, Any]:
+    """Returns a node's answer to an operator's request. Raises as `tailrace.trio.request.ask`."""
     hello = Hello(name=f"tailrace {opcode.name.lower()}", token=token)
     return await ask(address, opcode, value, timeout_s=timeout_s, hello=hello, cluster=cluster)
 

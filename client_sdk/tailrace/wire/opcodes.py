@@ -61,6 +61,7 @@ class Opcode(enum.IntEnum):
     HANDOVER = 0x48
     TAKE_OVER = 0x49
     ACCEPTED_SEQS = 0x4A
+    MEMBER_CHANGE = 0x4B
     # Segments as files; SEGMENT_CHECKPOINT and SEGMENT_RELEASE are JSON, answered by RESULT or ERROR
     SEGMENT_CHECKPOINT = 0x50
     SEGMENT_FETCH = 0x51

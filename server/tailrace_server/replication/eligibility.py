@@ -3,7 +3,8 @@
 cluster    A set belongs to one cluster. A member on another cluster's directory has other feeds, terms and histories.
            A new directory belongs to no cluster until it joins one.
 list       A majority is one of a list, and the first of the list founds the set. Lists that differ, even in their
-           order alone, may make two sets of the same nodes, or two majorities without a common member.
+           order alone, may make two sets of the same nodes, or two majorities without a common member. Once a record
+           names the members (voters.py) the lists decide nothing: they differ while a node has not heard of it.
 disk       A majority is one of disks, and a disk is known by its placement id. Two directories with one id, as
            ``cp -r`` makes them, would be one disk for level quorum and two for a promotion, and what one of them has
            acknowledged the other one may lack. An older copy of the same directory is a case of its own (lineage.py).
@@ -63,15 +64,16 @@ def why_copy(own: bytes, name: str, told: bytes, known: Mapping[str, bytes]) -> 
     )
 
 
-def why_other_list(own: Sequence[str], name: str, told: Sequence[str]) -> str:
+def why_other_list(own: Sequence[str], name: str, told: Sequence[str], *, is_named: bool = False) -> str:
     """Returns the sentence on a node with another list of members, whose answers do not count; "" if the lists agree.
 
     Args:
         own: The addresses of this node's list, in their order. A node without a list is no member, and agrees with all.
         name: The other node's address.
         told: The addresses of the other node's list; empty if it is no member of a set.
+        is_named: Whether a record that one of the two nodes knows names the members.
     """
-    if not own or list(own) == list(told):
+    if not own or list(own) == list(told) or (told and is_named):
         return ""
     if not told:
         return f"{name} was started without --members, and is no member of this set"

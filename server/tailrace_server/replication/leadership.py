@@ -70,6 +70,7 @@ class Leadership:
         # the number of times that this node became the leader, ceased to be it, or led in another term
         self.changes = 0
         self._is_paused = False
+        self._had: dict[Partition, int] = {}
         self.withheld = ""  # why this leader takes no writes; "" if it does
         self.watch = LeaderWatch()  # the signs of life of the leader that is followed
         self.replicas = Replicas(members, self.majority - 1, group.feeds.system.partitions[0])
@@ -129,11 +130,22 @@ class Leadership:
 
         ``own_id``: this node's placement id. A leader that is no voter needs a majority of others.
         """
+        # A seat is dropped only if a majority holds the rows that there are now.
+        self._had = {partition: partition.high_seq for partition in self.group} if voters.leaving else {}
         is_voter = voters.has(own_id) or not voters.epoch
         needed = (voters.majority if voters.epoch else self.majority) - is_voter
         self.replicas.count_by(voters, needed)
         self.confirmations.recount(needed)
         self._streams.flush()
+
+    def is_held(self) -> bool:
+        """Returns whether a majority holds all rows that this leader had when it began to count by its record.
+
+        Call it if a member is to leave by that record.
+        """
+        feeds = self.group.feeds
+        left = ((each, seq) for each, seq in self._had.items() if feeds.find(each.feed_id) is not None)
+        return all(self.replicas.holds(partition, seq) for partition, seq in left)
 
     def end_replicas(self, names: Collection[str]) -> None:
         """Ends the streams by which the nodes of these addresses follow this one: they are members no more."""

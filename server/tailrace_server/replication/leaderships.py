@@ -38,8 +38,8 @@ class Leaderships:
         """The leadership that is meant if no group is named: that of ``_feeds``, which every node of a set has.
 
         ``replication`` of STATUS is about it, and so are the messages without a field for a group, on connections to
-        the node's own listener: HELLO_OK, MEMBER, PROMISE, PROMOTE, HANDOVER, TAKE_OVER and ACCEPTED_SEQS. Their
-        handlers ask the connection (`Connection.unnamed`), and nothing else.
+        the node's own listener: HELLO_OK, MEMBER, PROMISE, PROMOTE, HANDOVER, TAKE_OVER, ACCEPTED_SEQS and
+        MEMBER_CHANGE. Their handlers ask the connection (`Connection.unnamed`), and nothing else.
         """
         return self.system
 

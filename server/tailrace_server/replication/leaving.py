@@ -13,7 +13,7 @@ from tailrace_server.replication.handover import hand_over
 from tailrace_server.replication.role import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from tailrace_server.replication.member import Member
 
@@ -40,16 +40,16 @@ async def leave(members: Iterable[Member]) -> None:
             log.warning("%s has not taken over within %g s: this node stops", to, _SECONDS_MAX)
 
 
-def most_complete(member: Member, *, needs_room: bool = False) -> str | None:
-    """Returns the address of the connected voter that lacks least; None without one.
+def most_complete(member: Member, besides: Collection[str] = (), *, needs_room: bool = False) -> str | None:
+    """Returns the address of the connected voter that lacks least; None without one. None of ``besides`` is chosen.
 
     A voter that cannot read its copy is passed over: it takes no leadership. One with a full disk would refuse writes,
     and comes last; with ``needs_room`` it is passed over, too.
     """
     leadership, seen = member.leadership, member.peers.states
     partitions, level = list(leadership.group), leadership.safest_level
-    unreadable = {name for name, state in seen.items() if state is not None and state.unreadable}
-    voters = (peer for peer in leadership.replicas.voters() if peer.is_connected and peer.address not in unreadable)
+    passed_over = {name for name, state in seen.items() if state is not None and state.unreadable}.union(besides)
+    voters = (peer for peer in leadership.replicas.voters() if peer.is_connected and peer.address not in passed_over)
     full = {name for name, state in seen.items() if state is not None and not state.has_room}
     if needs_room:
         voters = (peer for peer in voters if peer.address not in full)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Failover
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
 from tailrace_server.replication.election import MemberState, OwnState, counts, majority_of
@@ -18,7 +19,6 @@ from tailrace_server.replication.unreadable import unreadable_of
 from tailrace_server.replication.voters import TERMS_AHEAD_MAX, Voters, voters_to_json
 
 if TYPE_CHECKING:
-    from tailrace.link.address import Address
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.groups import GroupSettings
     from tailrace_server.replication.leadership import Leadership
@@ -46,13 +46,23 @@ class LocalMember:
             node.identity.placement_id,
             len(leadership.members.now),
             self.number,
+            own=self.name,
             name=settings.membership_name,
         )
         self._sources = () if self.is_in_set else (_source(settings.source),)
         self.promoting = False
         self.ready: tuple[int, int] | None = None  # as in `MemberState`
+        self._was_named = False  # whether the list is that of a record
 
         leadership.members.on_change(lambda change: self.file.become(len(leadership.members.now), self.number))
+        self._begun_with = leadership.members.now  # the list that the node was started with
+        self.take_list()
+        if self.file.now.voters.is_named and set(leadership.members.now) != set(self._begun_with):
+            log.warning(
+                "the members are %s, by the record of the voters of %s. The list that this node was started with, %s, "
+                "is older and decides nothing: change --members",
+                *(",".join(self.members), self.file.now.voters, ",".join(map(str, self._begun_with))),
+            )
 
     @property
     def number(self) -> int:
@@ -90,9 +100,22 @@ class LocalMember:
         if not self.is_in_set or self.number >= 0:
             return ""
         return (
-            f"{self.name} is no member of its set: {', '.join(self.members)} are. It has no vote, follows no leader, "
-            "and does not lead"
+            f"{self.name} is no member of its set: {', '.join(self.members)} are, by {self.file.now.voters}. It has no "
+            f"vote, follows no leader, and does not lead. Stop it; or make it a member with `tailrace member add "
+            f"{self.name}`"
         )
+
+    def take_list(self) -> None:
+        """Takes the list of members by the record, which is stored already.
+
+        A record that names none is of the list that the node was started with.
+        """
+        voters, members = self.file.now.voters, self.leadership.members
+        if voters.is_named:
+            members.become(map(parse_address, voters.members))
+        elif self._was_named and len(voters.seats) == len(self._begun_with):
+            members.become(self._begun_with)
+        self._was_named = voters.is_named
 
     @property
     def is_new(self) -> bool:
@@ -162,9 +185,9 @@ class LocalMember:
         A record far above all terms that this node knows is not believed: no promise of such a term is made either.
         """
         now = self.file.now
-        if not self.is_in_set or not voters.is_later(now.voters):
+        if not self.is_in_set or not voters.is_later(now.voters) or voters.term > now.term + TERMS_AHEAD_MAX:
             return False
-        return len(voters.seats) == len(self.members) and voters.term <= now.term + TERMS_AHEAD_MAX
+        return voters.is_named or len(voters.seats) in (len(self.members), len(self._begun_with))
 
     def count(self) -> None:
         """Counts by this node's record from now on, as the leader."""

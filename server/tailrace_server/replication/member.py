@@ -276,6 +276,11 @@ class Member:
                     f"this directory is new, and members lead clusters {', '.join(sorted(clusters))}: one of them was "
                     "started on a wrong directory, stop it"
                 )
+        if local.is_in_set and local.name not in leader.members:
+            return (
+                f"{local.name} is no member yet: {', '.join(leader.members)} are, and {name} leads them. Run `tailrace "
+                f"member add {local.name} --node {name}`"
+            )
         known = local.file.now.voters
         if local.is_in_set and (known.term > leader.term or (known.epoch and not leader.voters.epoch)):
             return (
@@ -305,6 +310,7 @@ class Member:
         term = max(seen.term, now.term) if not self.local.is_in_set else seen.term
         voters = seen.voters if self.local.is_in_set else None
         self.local.file.store(now.followed(term, seen.founders, node.identity.placement_id, voters))
+        self.local.take_list()
         identity, votes = node.identity, self.local.votes and self.local.is_in_set
         replica = Replica(identity.placement_id, seen.term, self.local.name, votes, identity.cluster_id)
         self.following = self._under_way = following = Following(
@@ -418,6 +424,7 @@ class Member:
             return
         if self.seats.lead(answers):
             self.wake()  # the others are to store it soon
+        self.successor.depart()
         higher = [name for name, seen in answers.items() if seen.term > term and self.local.counts_seen(seen)]
         if not higher or any(seen.promoting for seen in answers.values()):
             self._higher_looks = 0

@@ -31,9 +31,10 @@ FILE_NAME = "MEMBERSHIP"
 FIRST_START = MemberStart(0, bytes(TOKEN_BYTES), (0, 0))
 # The fields that files of earlier versions lack.
 _LATER_FIELDS = ("size", "number", "start", "before", "older", "voters")
-FORMAT_VERSION = 2
-# A file of version 1 has no record of the voters.
-_READABLE_VERSIONS = (1, FORMAT_VERSION)
+FORMAT_VERSION = 3
+# A file of version 1 has no record of the voters, and one of version 2 no names in it: its members are those that the
+# node is started with.
+_READABLE_VERSIONS = (1, 2, FORMAT_VERSION)
 ID_BYTES = 16
 
 
@@ -169,13 +170,23 @@ class MembershipFile:
         members: int = 0,
         number: int = -1,
         *,
+        own: str = "",
         name: str = FILE_NAME,
     ) -> None:
         """Reads it; a directory without one begins as ``Membership()``.
 
-        ``members``: how many members the set has by the list that the node was started with, 0 outside of a set.
-        ``number``: the node's place in that list, from 0. ``name``: of the group's file in the directory. Raises
-        BadDirectory, also if the directory belongs to a set of another size, or to another member of the set; OSError.
+        Args:
+            disk: Of the host.
+            directory: The data directory.
+            placement_id: Of the directory.
+            members: How many members the set has by the list that the node was started with, 0 outside of a set.
+            number: The node's place in that list, from 0. A record that names the members decides instead of both.
+            own: The address by which the members call this node.
+            name: Of the group's file in the directory.
+
+        Raises:
+            BadDirectory: It is damaged, or belongs to a set of another size, or to another member of the set.
+            OSError: It cannot be read.
         """
         self._disk = disk
         self._path = f"{directory}/{name}"
@@ -185,6 +196,14 @@ class MembershipFile:
         self.now = Membership()
         if disk.exists(self._path):
             self.now = _parse(read_file(disk, self._path), self._path, placement_id)
+        voters = self.now.voters
+        if members and voters.is_named:
+            if voters.has(placement_id) and (seated := voters.names[voters.seats.index(placement_id)]) != own:
+                raise BadDirectory(
+                    f"{directory} is the directory of the member {seated}, and this node is {own}. Start it there; or "
+                    f"start {own} with an empty directory, and `tailrace member add` it"
+                )
+            return
         if members and self.now.size not in (0, members):
             size = self.now.size
             raise BadDirectory(

@@ -156,7 +156,17 @@ class PeerStates:
         joins = self._local.leadership.group.lists_feeds and (seen.is_new or self._local.is_new)
         other = "" if joins else why_other_cluster(self._node.identity.cluster_id, name, seen.cluster_id)
         disk = self.why_no_disk(name, seen.placement_id, seen.line)
-        return why_other_list(self._local.members, name, seen.members) or other or disk
+        return self._why_other_list(name, seen) or other or disk
+
+    def _why_other_list(self, name: str, seen: MemberState) -> str:
+        """Returns the sentence on a member with another list; "" if the lists agree, or do not decide.
+
+        They do not for a new node that is to be added to the list of a set.
+        """
+        local = self._local
+        is_named = local.file.now.voters.is_named or seen.voters.is_named
+        is_to_be_added = local.is_new and not seen.is_new and local.name not in seen.members
+        return why_other_list(local.members, name, seen.members, is_named=is_named or is_to_be_added)
 
     def why_no_disk(self, name: str, placement_id: bytes, line: Lineage | None) -> str:
         """Returns the sentence why the answers of a member on this disk do not count; "" if they do.

@@ -99,7 +99,10 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
         TailraceError: The node has another list of members, and so another majority; or is of another cluster, or
             on a copy of a directory, an older one of its own included.
     """
-    misfit = why_other_list(member.local.members, promise.address, promise.members) if promise.members else ""
+    is_named = member.local.file.now.voters.is_named or promise.voters.is_named
+    misfit = ""
+    if promise.members:
+        misfit = why_other_list(member.local.members, promise.address, promise.members, is_named=is_named)
     if not misfit and not member.local.may_join:
         misfit = why_other_cluster(member.node.identity.cluster_id, promise.address, promise.cluster_id)
     if not misfit and promise.placement_id is not None:

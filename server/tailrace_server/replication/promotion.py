@@ -178,6 +178,9 @@ class Promotion:
         """
         if not self._member.local.is_new:
             return
+        others, name = list(others), self._member.local.name
+        if any(seen.members and name not in seen.members for seen in others):
+            raise NotLeader(f"refused: {name} is no member yet. Run `tailrace member add {name}` at the leader")
         clusters = {seen.cluster_id for seen in others}
         if len(clusters) != 1:
             raise NotLeader(
@@ -267,6 +270,7 @@ class Promotion:
             seated = leading.voters.with_seat(member.local.number, node.identity.placement_id)
             leading = leading.knowing(seated)
         member.local.file.store(leading.caught_up(member.local.new_token()))
+        member.local.take_list()
         member.local.count()
         self._leadership.become_leader(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))

@@ -185,6 +185,16 @@ class Replicas:
             for connection in list(peer.connections):
                 connection.end(message)
 
+    def holds(self, partition: Partition, seq: int) -> bool:
+        """Returns whether a majority by the present record holds ``partition`` up to ``seq``.
+
+        ``Partition.quorum_seq`` may be of an earlier record.
+        """
+        acknowledgements = self._quorums.get(partition)
+        if acknowledgements is None:
+            return not seq
+        return acknowledgements.quorum_seq(partition.durable_seq, partition.log) >= seq
+
     def followers(self, partition: Partition) -> list[Peer]:
         """Returns the peers that stream ``partition``, or have acknowledged some of it."""
         return [p for p in self.peers.values() if partition in p.streams or partition in p.acknowledged]

@@ -23,7 +23,9 @@ from tailrace_server.replication.voters import (
     Voters,
     Waiting,
     first_record,
+    next_departure,
     next_step,
+    storing_of,
     why_no_step,
     why_not_yet,
 )
@@ -57,6 +59,8 @@ class Seats:
         self._leadership = leadership
         self._on_deposed = on_deposed
         self._on_told = on_told
+        self._stored = Voters()  # the last record of this leader that a majority was known to have stored
+        self.storing: frozenset[bytes] = frozenset()  # the voters that had stored the record at the last look
         self._had_majority = -1  # `Leadership.changes` of the last leadership whose record a majority had stored
         self.why = ""  # for people: why a disk that has caught up has no seat yet
 
@@ -73,7 +77,8 @@ class Seats:
         now, voted = local.file.now, local.votes
         local.file.store(now.knowing(voters).promised(max(now.term, voters.term)))
         log.info("the voters of term %s are %s", voters.term, voters)
-        if voted and not local.votes:
+        local.take_list()
+        if voted and not local.votes and local.number >= 0:
             log.error("%s", self.why_no_seat())
         if voters.term > self._leadership.term or self._leadership.role is Role.LEADER:
             self._on_deposed()
@@ -92,6 +97,8 @@ class Seats:
             return ""
         if local.number < 0:
             return local.why_no_member()
+        if local.number >= len(voters.seats):
+            return f"{local.name} is to join its set: it has no vote until it has caught up with the leader; {voters}"
         holder = voters.seats[local.number]
         other = "is vacant" if holder == VACANT else f"is that of disk {holder.hex()[:8]}"
         own = local.node.identity.placement_id.hex()[:8]
@@ -104,13 +111,44 @@ class Seats:
 
     def lead(self, answers: Mapping[str, MemberState]) -> bool:
         """Makes the next record, if a step is due by these answers. Returns whether it did. Raises OSError."""
-        local, now = self._local, self._local.file.now
+        now = self._local.file.now
         changed = self._first(answers) if not now.voters.epoch else self._next(answers)
         if changed is None:
             return False
-        local.file.store(now.knowing(changed))
-        local.count()
+        self._store(changed)
         return True
+
+    def _store(self, voters: Voters) -> None:
+        local = self._local
+        local.file.store(local.file.now.knowing(voters))
+        local.take_list()
+        local.count()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a majority was known to have stored the present record, in this leader's term, at the last look."""
+        return self._stored == self._local.file.now.voters
+
+    def noted(self, answers: Mapping[str, MemberState]) -> str:
+        """Returns why the leader must not make another record yet, by these answers; "" if it may."""
+        now, own_id = self._local.file.now, self._local.node.identity.placement_id
+        others = {seen.placement_id: Stored(seen.term, seen.voters) for seen in answers.values()}
+        own = Stored(now.term, now.voters)
+        missing = why_not_yet(own_id, self._leadership.term, own, others, is_forced=False)
+        self.storing = storing_of(own_id, own, others)
+        if not missing:
+            self._had_majority, self._stored = self._leadership.changes, now.voters
+        return missing
+
+    def intend(self, voters: Voters) -> None:
+        """Stores the record of the next epoch, by which a member is to join or to leave. Raises OSError.
+
+        ``noted`` has just returned that the leader may make it.
+        """
+        why = why_no_step(self._local.file.now.voters, voters)
+        assert not why, why
+        log.warning("the members of this set change: %s", voters)
+        self._store(voters)
 
     def _first(self, answers: Mapping[str, MemberState]) -> Voters | None:
         local, now = self._local, self._local.file.now
@@ -128,19 +166,16 @@ class Seats:
         return found
 
     def _next(self, answers: Mapping[str, MemberState]) -> Voters | None:
-        local, now, term = self._local, self._local.file.now, self._leadership.term
-        own_id, voters = local.node.identity.placement_id, now.voters
-        own = Stored(now.term, voters)
-        others = {seen.placement_id: Stored(seen.term, seen.voters) for seen in answers.values()}
-        missing = why_not_yet(own_id, term, own, others, is_forced=False)
-        if not missing:
-            self._had_majority = self._leadership.changes
+        local, now, voters = self._local, self._local.file.now, self._local.file.now.voters
+        missing = self.noted(answers)
         waiting = self._waiting(answers)
-        if not waiting:
-            self.why = ""
-            return None
         is_forced = now.forced and self._had_majority != self._leadership.changes
         after = next_step(voters, waiting) if is_forced or not missing else None
+        if after is None and voters.leaving:
+            after = self._departure(missing)
+        if after is None and not waiting:
+            self.why = self._why_staying(missing) if voters.leaving else ""
+            return None
         if after is None:
             names = ", ".join(local.members[seat] for seat in waiting)
             self.why = f"{names} waits for its seat: {missing or 'it has to catch up as of ' + str(voters)}"
@@ -149,6 +184,26 @@ class Seats:
         assert not why, why
         self._tell(voters, after)
         return after
+
+    def _departure(self, missing: str) -> Voters | None:
+        """Returns the record without a member that is to leave; None if there is none yet."""
+        local = self._local
+        is_held = not missing and self._leadership.is_held()
+        own_id = local.node.identity.placement_id
+        return next_departure(local.file.now.voters, own_id, self.storing, is_held=is_held)
+
+    def _why_staying(self, missing: str) -> str:
+        """Returns, for people, why a member that is to leave still has its seat."""
+        voters = self._local.file.now.voters
+        if self._local.name in voters.leaving:
+            why = "it leads, and hands over first"
+        elif missing:
+            why = missing
+        elif not self._leadership.is_held():
+            why = "a majority does not hold all rows yet"
+        else:
+            why = "too few of the others answer to be a majority without it"
+        return f"{', '.join(voters.leaving)} is to leave: {why}"
 
     def _waiting(self, answers: Mapping[str, MemberState]) -> dict[int, Waiting]:
         local, voters = self._local, self._local.file.now.voters
@@ -165,8 +220,15 @@ class Seats:
         return waiting
 
     def _tell(self, before: Voters, after: Voters) -> None:
-        [seat] = [number for number, id in enumerate(after.seats) if id != before.seats[number]]
-        name, left, came = self._local.members[seat], before.seats[seat].hex()[:8], after.seats[seat].hex()[:8]
+        if len(after.seats) < len(before.seats):
+            self.why = ""
+            [name] = set(before.names) - set(after.names)
+            log.warning("%s is no member any more, and its directory has no vote; %s", name, after)
+            return
+        seats = (*before.seats, VACANT)
+        [seat] = [number for number, id in enumerate(after.seats) if id != seats[number]]
+        name = after.names[seat] if after.is_named else self._local.members[seat]
+        left, came = seats[seat].hex()[:8], after.seats[seat].hex()[:8]
         if after.seats[seat] == VACANT:
             self.why = ""
             log.warning("disk %s has no vote any more: %s has another disk, which has caught up; %s", left, name, after)

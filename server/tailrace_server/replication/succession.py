@@ -25,6 +25,7 @@ from tailrace.wire.bodies import field
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 from tailrace_server.host.randomness import fraction
+from tailrace_server.replication.departing_leader import DepartingLeader
 from tailrace_server.replication.election import MemberState, NextStep
 from tailrace_server.replication.failover import FailoverEvent, FailoverState, noticed, transition
 from tailrace_server.replication.giving_way import GivingWay
@@ -67,6 +68,7 @@ class Succession:
         self._leadership = member.leadership
         self._majority = MajorityWatch()
         self._giving_way = GivingWay(member)
+        self._departing = DepartingLeader(member)
         self.state = FailoverState.WAITS
         self._why = ""  # for people: the reason of the state
         self._failures = 0
@@ -176,6 +178,10 @@ class Succession:
             log.warning("a majority of the set confirms that this node leads: it takes writes again")
             self._note(FailoverEvent.MAJORITY_BACK)
             self._leadership.restore_writes()
+
+    def depart(self) -> None:
+        """Hands over if this node leads and is to leave the set; with ``--failover manual`` too."""
+        self._departing.consider()
 
     def found(self, name: str, *, asks: bool) -> None:
         """Notes that the leader ``name`` is followed from now on; ``asks``: it will ask this member all the time."""

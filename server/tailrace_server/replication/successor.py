@@ -40,5 +40,8 @@ class Successor(Protocol):
     def why_no_promise(self) -> str:
         """Returns why no node that stands by itself gets a promise now; "" if it may."""
 
+    def depart(self) -> None:
+        """Hands over if this node leads and is to leave the set; with ``--failover manual`` too."""
+
     def to_json(self) -> dict[str, Any]:
         """Returns the part of the status."""

@@ -314,7 +314,7 @@ def voters_from_json(value: Any) -> Voters:
         raise ValueError(f"the seats {value['seats']!r:.100} cannot be read")
     if len(found.ids) != len([each for each in seats if each != VACANT]):
         raise ValueError(f"{found}: a directory has two seats")
-    if len(names) not in (0, len(seats)) or not found.is_named and joining + leaving:
+    if len(names) not in (0, len(seats)) or (joining + leaving and not found.is_named):
         raise ValueError(f"the names {names!r:.100} are not those of {len(seats)} seats")
     if len(set(found.members)) != len(found.members) or set(leaving) - set(names) or len(set(leaving)) != len(leaving):
         raise ValueError(f"{names!r:.100}, {joining!r:.100} and {leaving!r:.100} are no members of one set")

@@ -17,6 +17,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import require_cluster, why_other_list
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
+from tailrace_server.replication.member_changes import ChangeAction, change_members
 from tailrace_server.replication.peers import held_of, members_field, name_of, seen_to_json
 from tailrace_server.replication.pre_votes import Completeness
 from tailrace_server.replication.promises import Promise, answer_promise
@@ -79,7 +80,10 @@ def _on_member(connection: Connection, frame: Frame) -> None:
 def _learn_voters(member: Member, value: dict[str, Any], what: str) -> None:
     """Takes the asker's record of the voters, if the asker is a member of this set."""
     voters = voters_field(value, what)
-    if voters is None or why_other_list(member.local.members, "", members_field(value, what)):
+    if voters is None:
+        return
+    is_named = voters.is_named or member.local.file.now.voters.is_named
+    if why_other_list(member.local.members, "", members_field(value, what), is_named=is_named):
         return
     member.peers.learn_voters(hex_field(value, "cluster_id", 16, what), voters)
 
@@ -160,6 +164,18 @@ def _on_handover(connection: Connection, frame: Frame) -> None:
     _answer_in_turn(connection, frame, member, give)
 
 
+def _on_member_change(connection: Connection, frame: Frame) -> None:
+    """Adds a member to the set that this node leads, or removes one."""
+    member, what = _member(connection), "MEMBER_CHANGE"
+    value = decode_json(frame.body, what)
+    text, is_forced = field(value, "action", str, what), field(value, "force", bool, what, False)
+    try:
+        action, address = ChangeAction(text), parse_address(field(value, "name", str, what))
+    except ValueError as error:
+        raise ProtocolError(f"{what}: {error}") from None
+    _answer_in_turn(connection, frame, member, lambda: change_members(member, action, address, is_forced=is_forced))
+
+
 def _on_take_over(connection: Connection, frame: Frame) -> None:
     """The leader that this node follows wants it to lead."""
     member = _member(connection)
@@ -226,4 +242,5 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.PROMOTE: _on_promote,
     Opcode.HANDOVER: _on_handover,
     Opcode.TAKE_OVER: _on_take_over,
+    Opcode.MEMBER_CHANGE: _on_member_change,
 }

@@ -3,7 +3,8 @@
 import pytest
 
 from tailrace.cli.errors import CommandFailed
-from tailrace.cli.member import MemberRow, Phase, phase_of, plan_of, rows_of, why_unsafe
+from tailrace.cli.member import phase_of, plan_of, why_unsafe
+from tailrace.cli.member_rows import MemberRow, Phase, rows_of
 
 A, B, C, D = ("aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16)
 NAMES = ["a:1", "b:1", "c:1"]

@@ -36,6 +36,18 @@ debts = st.builds(
 starts = st.builds(
     MemberStart, terms, st.binary(min_size=8, max_size=8), st.tuples(st.integers(0, 2**32), st.integers(0, 2**32))
 )
+
+
+@st.composite
+def records(draw):
+    ids = draw(st.lists(st.binary(min_size=16, max_size=16).filter(any), max_size=3, unique=True))
+    record = Voters(draw(terms), draw(terms), (*ids, VACANT))
+    if draw(st.booleans()):
+        record = record.naming(tuple(f"m:{number + 1}" for number in range(len(record.seats))))
+        record = record.with_joining("new:1").with_leaving("m:1")._replace(epoch=record.epoch)
+    return record
+
+
 memberships = st.builds(
     Membership,
     terms,
@@ -51,14 +63,7 @@ memberships = st.builds(
     starts,
     st.lists(starts, max_size=STARTS_MAX).map(tuple),
     st.none() | starts,
-    voters=st.builds(
-        Voters,
-        terms,
-        terms,
-        st.lists(st.binary(min_size=16, max_size=16).filter(any), max_size=3, unique=True).map(
-            lambda ids: (*ids, VACANT)
-        ),
-    ),
+    voters=records(),
 )
 
 
@@ -99,6 +104,32 @@ def test_a_file_of_version_1_is_of_epoch_0(disk):
     assert MembershipFile(disk, "/data", ME).now.voters == RECORD
 
 
+def test_a_record_that_names_the_members_decides_instead_of_the_list(disk):
+    named = RECORD.naming(("a:1", "b:2")).with_joining("c:3")
+    MembershipFile(disk, "/data", ME, 2, 0).store(Membership(founded=True, voters=named))
+    assert MembershipFile(disk, "/data", ME, 3, 2, own="a:1").now.voters == named
+    with pytest.raises(BadDirectory, match="is the directory of the member a:1, and this node is c:3"):
+        MembershipFile(disk, "/data", ME, 3, 2, own="c:3")
+    removed = named.with_leaving("a:1").without("a:1")
+    MembershipFile(disk, "/data", ME, 2, 0, own="a:1").store(Membership(founded=True, voters=removed))
+    assert not MembershipFile(disk, "/data", ME, 2, 0, own="a:1").now.votes
+
+
+def test_a_file_of_version_2_names_nobody(disk):
+    MembershipFile(disk, "/data", ME, 2, 0).store(Membership(founded=True, voters=RECORD))
+    file = disk.open(PATH, writable=True)
+    value = json.loads(file.read_at(0, file.size())) | {"version": 2}
+    assert "names" not in value["voters"]
+    del value["checksum"]
+    value["checksum"] = f"{xxhash.xxh3_64_intdigest(json.dumps(value).encode()):016x}"
+    data = json.dumps(value).encode()
+    file.truncate(0)
+    file.write_at(0, [data], len(data))
+    assert MembershipFile(disk, "/data", ME, 2, 0).now.voters == RECORD
+    with pytest.raises(BadDirectory, match="belongs to a set of 2 members"):
+        MembershipFile(disk, "/data", ME, 3, 0)
+
+
 def test_a_promise_is_taken_back_once_the_seat_is_lost():
     voter = Membership(term=5, votes=True, voters=RECORD)
     with pytest.raises(AssertionError):
@@ -136,11 +167,11 @@ def test_a_damaged_one_stops_the_start(disk):
 def test_one_of_another_version_is_named(disk):
     MembershipFile(disk, "/data", ME).store(Membership(term=5))
     file = disk.open(PATH, writable=True)
-    value = json.loads(file.read_at(0, file.size())) | {"version": 3}
+    value = json.loads(file.read_at(0, file.size())) | {"version": 4}
     data = json.dumps(value).encode()
     file.truncate(0)
     file.write_at(0, [data], len(data))
-    with pytest.raises(BadDirectory, match="version 3"):
+    with pytest.raises(BadDirectory, match="version 4"):
         MembershipFile(disk, "/data", ME)
 
 

@@ -143,7 +143,7 @@ def test_a_record_survives_files_and_messages(voters, is_named):
         {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "joining": ["a:1"]},
         {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "leaving": ["b:2"]},
         {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "leaving": ["a:1", "a:1"]},
-        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "joining": ["b:%d" % n for n in range(1, 102)]},
+        {"term": 1, "epoch": 1, "seats": [A.hex()], "names": ["a:1"], "joining": [f"b:{n}" for n in range(1, 102)]},
     ],
 )
 def test_other_values_are_refused(value):
@@ -282,7 +282,7 @@ def tell_all(model, leader):
 
 def dropped_too_soon(rules):
     model = grown(rules)
-    leader, second, third, fourth = model.running
+    leader, _, third, fourth = model.running
     leader.voters = leader.voters.with_leaving("m:2")
     model.recorded(leader)
     tell_all(model, leader)

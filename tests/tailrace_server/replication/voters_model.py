@@ -287,9 +287,10 @@ class Model:
             stored = self._stored(own)
             if not own.voters.leaving or why_not_yet(own.id, own.leads, *stored, is_forced=False):
                 continue
-            if own.voters.leaving[0] in own.voters.names and self.members_of(own)[
-                own.voters.names.index(own.voters.leaving[0])
-            ] is own:
+            if (
+                own.voters.leaving[0] in own.voters.names
+                and self.members_of(own)[own.voters.names.index(own.voters.leaving[0])] is own
+            ):
                 own.leads = 0
                 continue
             had = own.had[own.voters.term, own.voters.epoch]

@@ -1,0 +1,188 @@
+"""``tailrace member add`` and ``remove``: they change the members of a set, and follow the change to its end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.leading import ask_node, find_leader
+from tailrace.cli.member_rows import POLL_SECONDS, MemberRow, Phase, row_of, rows_of, seats_of
+from tailrace.cli.options import DEFAULT_URL, Node, Target, Token, Url, target
+from tailrace.cli.output import printable
+from tailrace.errors import Retryable
+from tailrace.link.address import Address, NodeUrl, parse_address, parse_url
+from tailrace.wire.opcodes import Opcode
+
+# A set of fewer members does not stand the loss of one.
+MEMBERS_MIN = 3
+# The seconds that a leader has to answer: it asks a majority twice.
+_ANSWER_SECONDS = 30.0
+
+
+def phase_of_change(details: dict[str, Any], action: str, address: str) -> Phase:
+    """Returns how far a change has come, by the leader's status. Raises CommandFailed outside of a set.
+
+    Args:
+        details: The status.
+        action: "add" or "remove".
+        address: Of the member.
+    """
+    rows = rows_of(details)
+    row = next((row for row in rows if row.address == address), None)
+    if action == "remove":
+        if row is None:
+            return Phase(f"{address} is no member any more: stop it", is_over=True)
+        doing = details["replication"]["doing"]
+        return Phase(f"{address} is to leave" + (f"; the leader: {doing}" if doing else ""))
+    if row is None:
+        return Phase(f"{address} is no member yet")
+    if row.votes and not row.change:
+        return Phase(f"disk {row.disk[:8]} of {address} votes", is_over=True)
+    return Phase(f"{address} catches up: {row.state}")
+
+
+def plan_of_change(rows: list[MemberRow], action: str, address: str) -> list[str]:
+    """Returns what a change does, step by step.
+
+    Raises CommandFailed if a member is to be added that is one already, or to be removed that is none.
+    """
+    seats = seats_of(rows)
+    if action == "add":
+        _require_stranger(rows, address)
+        return [
+            f"start {address} with an empty directory, and --members that names it and the others; it waits",
+            "a majority stores that it is to join",
+            "it copies all rows of the leader, without a vote",
+            f"it gets a vote; a majority is {_majority(seats + 1)} of {seats + 1} members then",
+        ]
+    row = row_of(rows, address)
+    hands_over = ["it leads, and hands over"] if row.state.startswith("leads") else []
+    return [
+        "a majority stores that it is to leave",
+        *hands_over,
+        f"its seat is dropped once a majority holds all rows; a majority is {_majority(seats - 1)} of {seats - 1} then",
+        "it learns that, takes no writes and never leads; stop it",
+    ]
+
+
+def why_not_removed(rows: list[MemberRow], address: str) -> str:
+    """Returns why the member must not be removed now; "" if it may. The leader decides by the same."""
+    left = seats_of(rows) - 1
+    votes = sum(row.votes for row in rows if row.address != address)
+    if left < MEMBERS_MIN:
+        return f"{left} members are left, which do not stand the loss of one"
+    if votes < _majority(left):
+        return f"{votes} of the others answer with a vote, and {_majority(left)} are a majority without it"
+    return ""
+
+
+def _majority(members: int) -> int:
+    return members // 2 + 1
+
+
+def _require_stranger(rows: list[MemberRow], address: str) -> None:
+    if any(row.address == address and not row.change for row in rows):
+        raise CommandFailed(f"{address} is a member already")
+
+
+_Plan = Annotated[bool, typer.Option("--plan", help="Print the steps, and whether they are safe now; change nothing.")]
+
+
+def add(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The node that becomes a member.")],
+    plan: _Plan = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Add a member to a set, and wait until it votes.
+
+    The node runs already, with an empty directory and --members that names it and the others. The command may be
+    ended and called again: the leader goes on, and after its loss the next one.
+
+    \b
+    Example:
+      tailrace member add 10.0.0.4:4700
+    """
+    _run("add", address, url, node, token, plan=plan, force=False)
+
+
+def remove(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The member that leaves the set.")],
+    plan: _Plan = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Leave fewer than three members, or too few that answer now.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    node: Node = None,
+    token: Token = None,
+) -> None:
+    """Remove a member from a set, and wait until its vote is gone. A leader hands over first.
+
+    The command may be ended and called again: the leader goes on, and after its loss the next one.
+
+    \b
+    Example:
+      tailrace member remove 10.0.0.4:4700
+    """
+    _run("remove", address, url, node, token, plan=plan, force=force)
+
+
+def _run(action: str, address: str, url: str, node: str | None, token: str | None, *, plan: bool, force: bool) -> None:
+    try:
+        name = str(parse_address(address))
+    except ValueError as error:
+        raise WrongUsage(f"HOST:PORT: {error}") from None
+    trio.run(_change, target(f"member {action}", url, node, token), action, name, plan, force)
+
+
+async def _change(node_target: Target, action: str, name: str, plan: bool, force: bool) -> None:
+    async with node_target.client() as client:
+        rows = rows_of((await client.status()).details)
+        steps = plan_of_change(rows, action, name)
+        unsafe = why_not_removed(rows, name) if action == "remove" else ""
+        if plan:
+            for number, step in enumerate(steps, 1):
+                print(f"{number}. {printable(step)}")
+            print(f"Not now: {unsafe}." if unsafe else "It is safe now.")
+            return
+    nodes = parse_url(node_target.url)
+    nodes = nodes._replace(addresses=tuple(dict.fromkeys([*nodes.addresses, *map(_address, rows)])))
+    await _begin(nodes, {"action": action, "name": name, "force": force}, node_target.token)
+    every = ",".join(map(str, nodes.addresses))  # the leader may be another one soon
+    async with node_target._replace(url=f"tailrace://{every}/{nodes.cluster}").client() as client:
+        before = ""
+        while True:
+            try:
+                phase = phase_of_change((await client.status()).details, action, name)
+            except Retryable as error:
+                phase = Phase(f"no leader answers: {error}")
+            if phase.text != before:
+                print(printable(phase.text), flush=True)
+                before = phase.text
+            if phase.is_over:
+                return
+            await trio.sleep(POLL_SECONDS)
+
+
+def _address(row: MemberRow) -> Address:
+    return parse_address(row.address)
+
+
+async def _begin(nodes: NodeUrl, value: dict[str, Any], token: str | None) -> None:
+    """Asks whoever leads for the change, until one has answered: to ask again changes nothing."""
+    before = ""
+    while True:
+        try:
+            leader = await find_leader(nodes, token)
+            await ask_node(leader, Opcode.MEMBER_CHANGE, value, _ANSWER_SECONDS, token, nodes.cluster)
+            return
+        except (Retryable, CommandFailed) as error:
+            text = f"no leader has answered: {error}"
+        if text != before:
+            print(printable(text), flush=True)
+            before = text
+        await trio.sleep(POLL_SECONDS)
