@@ -169,7 +169,7 @@ class LocalMember:
     def majority(self) -> int:
         """The number of voters that decide, by this node's record."""
         now = self.file.now
-        return now.voters.majority if now.voters.epoch else majority_of(len(self.members))
+        return now.voters.majority if now.voters.epoch else majority_of(len(self.members) or len(self.others) + 1)
 
     def question(self) -> dict[str, Any]:
         """Returns the body of MEMBER: it tells this node's record of the voters."""
