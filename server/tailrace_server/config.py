@@ -166,6 +166,8 @@ class Config:
     members: tuple[Address, ...] = ()
     #: The name of this node among ``members``, if that is not ``listen``: it has moved since the set was founded.
     member_name: Address | None = None
+    #: Whether this node may found the set, if all members are new. False if the set is known to be founded.
+    may_found: bool = True
     #: The name of the cluster, which URLs of clients may contain. An empty name is none.
     cluster: str = ""
     #: The times of replication.

@@ -2,7 +2,7 @@
 
     /tailrace/<name>/format              {"format": 1, "cluster_id"}: the cluster that the keys belong to
     /tailrace/<name>/nodes/<node id>     a node, on its lease
-    /tailrace/<name>/groups/0/voters     the voters, changed by compare-and-swap only
+    /tailrace/<name>/groups/0/voters     a copy of the leader's record of the voters, changed by compare-and-swap only
     /tailrace/<name>/groups/0/leader     the leader, on its lease: for routing, never authority
 
 Values come from outside: each is checked, and nothing is believed that is not of its form.
@@ -24,6 +24,8 @@ FORMAT = 1
 DEFAULT_NAME = "default"
 VOTERS_MAX = 101
 _ID_BYTES = 16
+# The placement id of a vacant seat, and the id of a node that is not known.
+NO_ID = bytes(_ID_BYTES)
 _TEXT_MAX = 300
 
 
@@ -72,7 +74,10 @@ class NodeValue(NamedTuple):
 
 
 class Voter(NamedTuple):
-    """A voter: its directory, its node, and its name in the set, which is the address that it was founded with."""
+    """A seat: the directory that has it, the node of that, and the name of the member, an address that never changes.
+
+    ``placement_id``: NO_ID if the seat is vacant. ``node_id``: NO_ID if the node of the directory is not known.
+    """
 
     placement_id: bytes
     node_id: bytes
@@ -80,10 +85,57 @@ class Voter(NamedTuple):
 
 
 class Voters(NamedTuple):
-    """The voters of a group in an epoch, in their order."""
+    """The voters of a group in an epoch, in the order of their seats.
+
+    ``term``: of the leader that wrote the record; 0 as the set was founded. ``learners``: the names of the members that
+    are to get a seat.
+    """
 
     epoch: int
     voters: tuple[Voter, ...]
+    term: int = 0
+    learners: tuple[Address, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The later one of two records is the one with the higher order."""
+        return self.term, self.epoch
+
+    @property
+    def names(self) -> tuple[Address, ...]:
+        """The names of all members, those with a seat first."""
+        return (*(voter.name for voter in self.voters), *self.learners)
+
+    def seat_of(self, placement_id: bytes) -> Voter | None:
+        """Returns the seat of a directory; None if it has none."""
+        return next((each for each in self.voters if each.placement_id == placement_id != NO_ID), None)
+
+    def is_same(self, other: Voters) -> bool:
+        """Returns whether both are the same record, whatever is known of the nodes."""
+        return self.without_nodes() == other.without_nodes()
+
+    def without_nodes(self) -> Voters:
+        """Returns this record with no node known."""
+        return self._replace(voters=tuple(each._replace(node_id=NO_ID) for each in self.voters))
+
+    def with_nodes(self, nodes: Mapping[bytes, NodeValue], before: Voters | None) -> Voters:
+        """Returns this record with the nodes of its directories, as far as they are known.
+
+        Args:
+            nodes: The registered nodes by id.
+            before: An earlier record, which may know nodes that are not registered now. The node that had a vacant seat
+                last stays there.
+        """
+        node_ids = {node.placement_id: node_id for node_id, node in nodes.items()}
+        former = {} if before is None else {each.placement_id: each.node_id for each in before.voters}
+        left = {} if before is None else {each.name: each.node_id for each in before.voters}
+
+        def node_of(voter: Voter) -> bytes:
+            if voter.placement_id == NO_ID:
+                return left.get(voter.name, NO_ID)
+            return node_ids.get(voter.placement_id) or former.get(voter.placement_id, NO_ID)
+
+        return self._replace(voters=tuple(each._replace(node_id=node_of(each)) for each in self.voters))
 
 
 class LeaderValue(NamedTuple):
@@ -136,6 +188,11 @@ def known_of(keys: ClusterKeys, entries: Mapping[str, Entry]) -> Known:
     )
 
 
+def id_text(id: bytes) -> str:
+    """Returns an id in hex, as values have it; "" for NO_ID."""
+    return "" if id == NO_ID else id.hex()
+
+
 def format_to_bytes(cluster_id: bytes) -> bytes:
     """Returns the value of the key of the format."""
     return _to_bytes({"format": FORMAT, "cluster_id": cluster_id.hex()})
@@ -183,10 +240,11 @@ def node_of(data: bytes | None) -> NodeValue:
 def voters_to_bytes(voters: Voters) -> bytes:
     """Returns the value of the voters' key."""
     told = [
-        {"placement_id": each.placement_id.hex(), "node_id": each.node_id.hex(), "name": str(each.name)}
+        {"placement_id": id_text(each.placement_id), "node_id": id_text(each.node_id), "name": str(each.name)}
         for each in voters.voters
     ]
-    return _to_bytes({"epoch": voters.epoch, "voters": told, "learners": []})
+    learners = [str(name) for name in voters.learners]
+    return _to_bytes({"term": voters.term, "epoch": voters.epoch, "voters": told, "learners": learners})
 
 
 def voters_of(data: bytes | None) -> Voters:
@@ -196,20 +254,27 @@ def voters_of(data: bytes | None) -> Voters:
     with _damaged():
         found = tuple(
             Voter(
-                hex_field(each, "placement_id", _ID_BYTES, what),
-                hex_field(each, "node_id", _ID_BYTES, what),
+                _id_or_none(each, "placement_id", what),
+                _id_or_none(each, "node_id", what),
                 _address(each, "name", what),
             )
             for each in field(value, "voters", list, what)
             if isinstance(each, dict)
         )
-        epoch = seq_field(value, "epoch", what)
+        # A set that was founded by an earlier version has no term here until its leader has one written.
+        epoch, term = seq_field(value, "epoch", what), seq_field(value, "term", what, 0)
+        learners = field(value, "learners", list, what, [])
+        joining = tuple(_address({"learners": text}, "learners", what) for text in learners)
     for name in Voter._fields:
-        if len({getattr(each, name) for each in found}) != len(value["voters"]):
+        told = [getattr(each, name) for each in found if getattr(each, name) != NO_ID]
+        if len(set(told)) != len(told) or len(found) != len(value["voters"]):
             raise StoreDamaged(f"{what}: two voters have the same {name}, or a voter cannot be read")
-    if epoch < 1 or not 2 <= len(found) <= VOTERS_MAX:
-        raise StoreDamaged(f"{what}: epoch {epoch} with {len(found)} voters cannot be")
-    return Voters(epoch, found)
+    voters = Voters(epoch, found, term, joining)
+    if epoch < 1 or len(found) < 2 or len(voters.names) > VOTERS_MAX:
+        raise StoreDamaged(f"{what}: epoch {epoch} with {len(voters.names)} members cannot be")
+    if len(set(voters.names)) != len(voters.names):
+        raise StoreDamaged(f"{what}: two members have the same name")
+    return voters
 
 
 def leader_to_bytes(leader: LeaderValue) -> bytes:
@@ -237,6 +302,10 @@ def leader_of(data: bytes | None) -> LeaderValue:
             seq_field(value, "term", what),
             seq_field(value, "epoch", what),
         )
+
+
+def _id_or_none(value: dict[str, Any], name: str, what: str) -> bytes:
+    return NO_ID if value.get(name) == "" else hex_field(value, name, _ID_BYTES, what)
 
 
 def _to_bytes(value: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
     register   puts nodes/<node id> on a lease, and the leader's key while this node leads; again if the lease ends
     follow     watches all keys of the cluster, decides by founding.py, and keeps the file CLUSTER as they are
+    mirror     writes this node's record of the voters while this node leads, if etcd has an earlier one
 
 The file CLUSTER is written before anything relies on it, so that a node starts again without the coordinator.
 """
@@ -25,6 +26,7 @@ from tailrace_server.coordination.cluster_keys import (
     Voters,
     cluster_of,
     format_to_bytes,
+    id_text,
     known_of,
     leader_of,
     leader_to_bytes,
@@ -43,7 +45,18 @@ from tailrace_server.coordination.coordinator import (
     Unchanged,
     View,
 )
-from tailrace_server.coordination.founding import GROUP, Copy, Move, OwnNode, Step, decide
+from tailrace_server.coordination.founding import (
+    GROUP,
+    Copy,
+    Move,
+    OwnNode,
+    Place,
+    Step,
+    addresses_of,
+    decide,
+    mirrored,
+    place_of,
+)
 from tailrace_server.coordination.static_store import StaticStore
 from tailrace_server.coordination.store_state import StoreEvent, StoreHealth
 
@@ -55,14 +68,17 @@ LEASE_S = 4
 _LOOK_S = 0.2
 _PAUSE_S = 1.0
 _STOP_S = 1.0
+# The case of a node that cannot read the keys. It overwrites nothing that it has not understood.
+DAMAGED = "damaged"
 # The keys of the file CLUSTER.
-_FORMAT, _VOTERS, _ADDRESSES = "format", "voters", "addresses"
+_FORMAT, _VOTERS, _ADDRESSES, _OWN = "format", "voters", "addresses", "placement_id"
 
 
 class Leading(NamedTuple):
-    """This node leads, in ``term``."""
+    """This node leads, in ``term``, by a record of the voters without nodes; None in a set that has recorded none."""
 
     term: int
+    record: Voters | None = None
 
 
 class ClusterLink:
@@ -107,8 +123,22 @@ class ClusterLink:
     @property
     def own_name(self) -> Address:
         """The name of this node in the set. Call it after `founded`."""
-        [own] = [each for each in self.voters.voters if each.placement_id == self._own.value.placement_id]
-        return own.name
+        return self._place.name
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this directory has a seat. Call it after `founded`."""
+        return self.voters.seat_of(self._own.value.placement_id) is not None
+
+    @property
+    def members(self) -> tuple[Address, ...]:
+        """The names of the members, with this node at the end if it is none. Call it after `founded`."""
+        place = self._place
+        return self.voters.names if place.is_member else (*self.voters.names, place.name)
+
+    @property
+    def _place(self) -> Place:
+        return place_of(self._own, self.voters, self._addresses)
 
     def led_by(self, leads: Callable[[], Leading | None]) -> None:
         """Connects the function that tells whether this node leads."""
@@ -119,7 +149,7 @@ class ClusterLink:
         return self._addresses.get(name, name)
 
     async def founded(self) -> None:
-        """Returns once the set is founded with this node as a voter, or was at an earlier start."""
+        """Returns once the set is founded, and this node may serve; at once if that is known from an earlier start."""
         await self._founded.wait()
 
     async def run(self) -> None:
@@ -204,7 +234,28 @@ class ClusterLink:
                         self._published = leads
                 except StoreError as error:
                     log.debug("the leader's key is not written: %s", error)
+            await self._mirror(leads)
             await trio.sleep(_LOOK_S)
+
+    async def _mirror(self, leads: Leading | None) -> None:
+        """Writes the record by which this node leads, if etcd has an earlier one, or knows less of its nodes.
+
+        The keys are those that the watch has told last. If they have changed since, the transaction changes nothing,
+        and the next look tries again. So it does if the answer is lost.
+        """
+        record = None if leads is None else leads.record
+        if record is None or self._own.copy is None or self.known.cluster_id != self._own.copy.cluster_id:
+            return
+        if self.step.case == DAMAGED:
+            return
+        step = mirrored(self._keys, record, self.known)
+        if step is None:
+            return
+        try:
+            if await self._store.txn(step.comparisons, step.puts):
+                log.info("the voters of %s are written to %s", record.order, self._keys.prefix)
+        except StoreError as error:
+            log.debug("the voters are not written: %s", error)
 
     async def _put_leader(self, leads: Leading | None, lease: Lease) -> bool:
         key = self._keys.leader(GROUP)
@@ -216,9 +267,8 @@ class ClusterLink:
             return await self._store.txn([Unchanged(key, before.revision)], [Put(key, None)])
         if told is not None and told.term > leads.term:
             return False  # of a later leader, or of an etcd that was restored: it goes with its lease
-        value = LeaderValue(
-            self._own.node_id, self._own.value.placement_id, self._own.value.address, leads.term, self.voters.epoch
-        )
+        epoch = self.voters.epoch if leads.record is None else leads.record.epoch
+        value = LeaderValue(self._own.node_id, self._own.value.placement_id, self._own.value.address, leads.term, epoch)
         return await self._store.txn([Unchanged(key, before.revision)], [Put(key, leader_to_bytes(value), lease.id)])
 
     # Following
@@ -233,7 +283,7 @@ class ClusterLink:
         try:
             known = known_of(self._keys, view.entries)
         except StoreDamaged as error:
-            self._is_at(Step(Move.WAIT, "damaged", f"{error}: this node keeps what it knows"))
+            self._is_at(Step(Move.WAIT, DAMAGED, f"{error}: this node keeps what it knows"))
             return
         self._tell_leader(known)
         self.known = known
@@ -251,7 +301,8 @@ class ClusterLink:
 
     def _is_at(self, step: Step) -> None:
         if step[:3] != self.step[:3]:
-            log.log(logging.INFO if step.move is Move.SERVE else logging.WARNING, "%s: %s", step.case, step.why or "ok")
+            is_well = step.move is Move.SERVE and step.case != "spare"
+            log.log(logging.INFO if is_well else logging.WARNING, "%s: %s", step.case, step.why or "ok")
         self.step = step
 
     def _tell_leader(self, known: Known) -> None:
@@ -264,14 +315,10 @@ class ClusterLink:
         """Stores voters and addresses, then uses them. OSError: nothing has changed."""
         assert known.voters is not None, "the step is SERVE"
         assert known.cluster_id is not None, "the step is SERVE"
-        addresses = dict(self._addresses)
-        for voter in known.voters.voters:
-            node = known.nodes.get(voter.node_id)
-            if node is not None and node.placement_id == voter.placement_id:
-                addresses[voter.name] = node.address
+        addresses = addresses_of(known, self._addresses)
         copy = Copy(known.cluster_id, known.voters)
         if copy != self._own.copy or addresses != self._addresses:
-            self._file.write([], [*_copy_puts(copy), Put(_ADDRESSES, _addresses_to_bytes(addresses))])
+            self._file.write([], [*_copy_puts(copy, self._own), Put(_ADDRESSES, _addresses_to_bytes(addresses))])
         for name, address in addresses.items():
             if address != self.address_of(name):
                 log.warning("the member %s is at %s now", name, address)
@@ -290,7 +337,9 @@ class ClusterLink:
             **self.health.to_json(),
             "case": self.step.case,
             "step": self.step.why,
-            "epoch": 0 if self._own.copy is None else self._own.copy.voters.epoch,
+            "term": 0 if self._own.copy is None else self.voters.term,
+            "epoch": 0 if self._own.copy is None else self.voters.epoch,
+            "learners": [] if self._own.copy is None else [str(name) for name in self.voters.learners],
             "voters": [] if self._own.copy is None else [self._voter_to_json(each) for each in self.voters.voters],
             "leader": None if leader is None else {"address": str(leader.address), "term": leader.term},
         }
@@ -299,20 +348,32 @@ class ClusterLink:
         return {
             "name": str(voter.name),
             "address": str(self.address_of(voter.name)),
-            "placement_id": voter.placement_id.hex(),
-            "node_id": voter.node_id.hex(),
+            "placement_id": id_text(voter.placement_id),
+            "node_id": id_text(voter.node_id),
             "registered": voter.node_id in self.known.nodes,
         }
 
 
-def copy_in(file: StaticStore) -> Copy | None:
-    """Returns the voters in a file CLUSTER; None if there are none. Raises StoreDamaged."""
-    format, voters = file.read(_FORMAT).value, file.read(_VOTERS).value
-    return None if format is None or voters is None else Copy(cluster_of(format), voters_of(voters))
+def copy_in(file: StaticStore, placement_id: bytes) -> Copy | None:
+    """Returns the voters in a file CLUSTER; None if there are none, or if it is another directory's.
+
+    It was copied with that one then. A file of an earlier version does not say whose it is: it is that of a voter.
+    Raises StoreDamaged.
+    """
+    format, voters, own = (file.read(key).value for key in (_FORMAT, _VOTERS, _OWN))
+    if format is None or voters is None:
+        return None
+    copy = Copy(cluster_of(format), voters_of(voters))
+    is_own = copy.voters.seat_of(placement_id) is not None if own is None else own == placement_id.hex().encode()
+    return copy if is_own else None
 
 
-def _copy_puts(copy: Copy) -> list[Put]:
-    return [Put(_FORMAT, format_to_bytes(copy.cluster_id)), Put(_VOTERS, voters_to_bytes(copy.voters))]
+def _copy_puts(copy: Copy, own: OwnNode) -> list[Put]:
+    return [
+        Put(_FORMAT, format_to_bytes(copy.cluster_id)),
+        Put(_VOTERS, voters_to_bytes(copy.voters)),
+        Put(_OWN, own.value.placement_id.hex().encode()),
+    ]
 
 
 def _addresses_to_bytes(addresses: Mapping[Address, Address]) -> bytes:

@@ -4,12 +4,15 @@ The first row of the table that fits decides:
 
 | case | when | move |
 |---|---|---|
-| foreign | the keys are of another cluster than the one that this node knows | WAIT |
+| foreign | the keys are of another cluster than the one that this node knows, or that its directory is of | WAIT |
 | lost | there are no voters, and this node knows some | PUT_BACK |
-| older | the voters are of an earlier epoch than those that this node knows | PUT_BACK |
-| changed | the voters are not those that this node knows | WAIT |
-| voter | this node is one of the voters | SERVE |
-| spare | this node is not one of the voters | WAIT |
+| older | the record is earlier than the one that this node knows | PUT_BACK |
+| changed | the record is of the same term and epoch, and is another one | WAIT |
+| voter | this directory has a seat | SERVE |
+| taken | this directory has no seat, and another node is registered at this node's address | WAIT |
+| new_disk | this node has the address, or the id, of a member whose seat another directory has, or none | SERVE |
+| joining | this node is to get a seat | SERVE |
+| spare | this node is no member | SERVE |
 | no_voters | there are no voters, and this node was in a set before | WAIT |
 | to_return | a node that was in a set has registered: it knows the voters, and puts them back | WAIT |
 | other_number | the registered nodes were started with different numbers of founders | WAIT |
@@ -23,13 +26,20 @@ the founders is still registered as it was. A node that knows a set never founds
 it. So an etcd that has lost its keys gets them back, and does not get a second set.
 
 The voters that a node knows are in its file CLUSTER. They were in the coordinator before: they are written there first.
+The leader writes its own record there (`mirrored`), and a later record takes the place of an earlier one, never the
+other way round. The coordinator has a copy: a vote is what the voters themselves have stored.
+
+A directory without a seat is served without a vote. One of a member copies the leader's rows and gets the seat; a spare
+waits until it is added (`tailrace member add`), which asks it.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from tailrace.link.address import Address
 from tailrace_server.coordination.cluster_keys import (
     ClusterKeys,
     Known,
@@ -50,6 +60,7 @@ class Move(enum.Enum):
     SERVE = "serve"
     FOUND = "found"
     PUT_BACK = "put_back"
+    MIRROR = "mirror"
     WAIT = "wait"
 
 
@@ -88,22 +99,104 @@ def decide(keys: ClusterKeys, own: OwnNode, known: Known) -> Step:
             f"{keys.prefix} is of cluster {told}, and this directory is of cluster {copy.cluster_id.hex()}: start the "
             "node with the --cluster-store and --cluster of its own set",
         )
+    if copy is None and not own.value.is_new and known.cluster_id not in (None, own.value.cluster_id):
+        return _wait(
+            "foreign",
+            f"{keys.prefix} is of another cluster than this directory, which is of {own.value.cluster_id.hex()}: start "
+            "the node with the --cluster-store and --cluster of its own set, or with an empty directory",
+        )
     if known.voters is None or known.cluster_id is None:
         return _without_voters(keys, own, known)
-    if copy is not None and known.voters.epoch < copy.voters.epoch:
-        return _put_back(keys, copy, known, "older", f"{keys.prefix} has voters of epoch {known.voters.epoch}")
-    if copy is not None and known.voters != copy.voters:
+    if copy is not None and known.voters.order < copy.voters.order:
+        return _put_back(keys, copy, known, "older", f"{keys.prefix} has voters of {_order(known.voters)}")
+    if copy is not None and known.voters.order == copy.voters.order and not known.voters.is_same(copy.voters):
         return _wait(
             "changed",
-            f"the voters in {keys.prefix} are not those that this node knows, though no member was replaced by a "
-            f"command: this node keeps {_names(copy.voters)}; etcd has {_names(known.voters)}",
+            f"the voters in {keys.prefix} are not those that this node knows, though both are of the same term and "
+            f"epoch: this node keeps {_names(copy.voters)}; etcd has {_names(known.voters)}",
         )
-    if any(voter.placement_id == own.value.placement_id for voter in known.voters.voters):
+    if known.voters.seat_of(own.value.placement_id) is not None:
         return Step(Move.SERVE, "voter")
-    return _wait(
+    return _without_seat(own, known, known.voters)
+
+
+class Place(NamedTuple):
+    """The name of a node in its set, and whether it is that of a member."""
+
+    name: Address
+    is_member: bool
+
+
+def place_of(own: OwnNode, voters: Voters, addresses: Mapping[Address, Address]) -> Place:
+    """Returns the place of a node by the record: that of its directory, else of its node id, else of its address.
+
+    ``addresses``: the present addresses of members, by name, as far as they are known.
+    """
+    seated = voters.seat_of(own.value.placement_id)
+    if seated is not None:
+        return Place(seated.name, is_member=True)
+    for voter in voters.voters:
+        if voter.node_id == own.node_id:
+            return Place(voter.name, is_member=True)
+    for name in voters.names:
+        if addresses.get(name, name) == own.value.address:
+            return Place(name, is_member=True)
+    return Place(own.value.address, is_member=False)
+
+
+def addresses_of(known: Known, before: Mapping[Address, Address]) -> dict[Address, Address]:
+    """Returns the present address of each member by its name: of its registered node, else as it was ``before``.
+
+    A new disk of a member that had moved may be at the member's first address again. Members that are there no more are
+    left out, so this does not grow.
+    """
+    assert known.voters is not None, "the set is founded"
+    addresses = {name: before[name] for name in known.voters.names if name in before}
+    unseated = {node.address for node in known.nodes.values() if known.voters.seat_of(node.placement_id) is None}
+    for voter in known.voters.voters:
+        node = known.nodes.get(voter.node_id)
+        if node is not None and node.placement_id == voter.placement_id:
+            addresses[voter.name] = node.address
+        elif voter.name in unseated:
+            addresses[voter.name] = voter.name
+    return addresses
+
+
+def mirrored(keys: ClusterKeys, record: Voters, known: Known) -> Step | None:
+    """Returns the leader's step that writes its record; None if it is there, or a later one, or another set's.
+
+    ``record``: the leader's, without nodes. ``known``: the keys as the leader has read them last.
+    """
+    if known.voters is None or known.voters.order > record.order:
+        return None
+    value = record.with_nodes(known.nodes, known.voters)
+    if known.voters == value or (known.voters.order == record.order and not known.voters.is_same(record)):
+        return None
+    key = keys.voters(GROUP)
+    comparisons = tuple(Unchanged(name, known.revisions[name]) for name in (keys.format, key))
+    return Step(Move.MIRROR, "mirrored", "", comparisons, (Put(key, voters_to_bytes(value)),))
+
+
+def _without_seat(own: OwnNode, known: Known, voters: Voters) -> Step:
+    """Returns the step of a node whose directory has no seat."""
+    address = own.value.address
+    others = sorted(id.hex() for id, node in known.nodes.items() if id != own.node_id and node.address == address)
+    if others:
+        return _wait(
+            "taken",
+            f"node {others[0]} is registered at {address} still: this directory takes its place when that one is gone, "
+            "within seconds of its stop",
+        )
+    place = place_of(own, voters, addresses_of(known, {}))
+    if place.name in voters.learners:
+        return Step(Move.SERVE, "joining", f"{place.name} gets a vote when it has caught up")
+    if place.is_member:
+        return Step(Move.SERVE, "new_disk", f"this directory of {place.name} gets the vote when it has caught up")
+    return Step(
+        Move.SERVE,
         "spare",
-        f"the set of {_names(known.voters)} is founded, and this directory is none of its voters: it has no vote, and "
-        "is not served",
+        f"{address} is no member of {_names(voters)}: it has no vote and holds nothing until it is added with "
+        f"`tailrace member add {address}`",
     )
 
 
@@ -154,14 +247,18 @@ def _put_back(keys: ClusterKeys, copy: Copy, known: Known, case: str, what: str)
     return Step(
         Move.PUT_BACK,
         case,
-        f"{what}: this node puts back those of epoch {copy.voters.epoch}",
+        f"{what}: this node puts back those of {_order(copy.voters)}",
         tuple(Unchanged(name, known.revisions.get(name, 0)) for name in names),
         tuple(Put(name, value) for name, value in zip(names, values, strict=True)),
     )
 
 
 def _names(voters: Voters) -> str:
-    return f"{','.join(str(voter.name) for voter in voters.voters)} (epoch {voters.epoch})"
+    return f"{','.join(map(str, voters.names))} ({_order(voters)})"
+
+
+def _order(voters: Voters) -> str:
+    return f"term {voters.term}, epoch {voters.epoch}"
 
 
 def _wait(case: str, why: str) -> Step:

@@ -2,6 +2,9 @@
 
 The order at a start: the directory's ids are durable; the node registers; the set is founded, or known from the file
 CLUSTER of an earlier start; the node starts. So a node of a founded set starts without the coordinator.
+
+From then on the node's own record of the voters says who the members are (voters.py). The coordinator has a copy of the
+leader's, which new nodes begin with, and the addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import trio
 from tailrace import _version
 from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Config
-from tailrace_server.coordination.cluster_keys import ClusterKeys, NodeValue
+from tailrace_server.coordination.cluster_keys import NO_ID, ClusterKeys, NodeValue, Voter, Voters
 from tailrace_server.coordination.cluster_link import ClusterLink, Leading, copy_in
 from tailrace_server.coordination.etcd_store import EtcdStore
 from tailrace_server.coordination.founding import OwnNode
@@ -31,6 +34,7 @@ from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.manifest.store import FEEDS_NAME
 from tailrace_server.node.node import Node
 from tailrace_server.node.start import open_node, prepare
+from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.role import Role
 from tailrace_server.runtime.host import Host
@@ -63,9 +67,10 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             await link.founded()
-            log.info("the members are %s", ", ".join(str(voter.name) for voter in link.voters.voters))
-            members = tuple(voter.name for voter in link.voters.voters)
-            config = dataclasses.replace(config, members=members, member_name=link.own_name)
+            log.info("the members are %s", ", ".join(map(str, link.voters.names)))
+            config = dataclasses.replace(
+                config, members=link.members, member_name=link.own_name, may_found=link.is_voter
+            )
             host = dataclasses.replace(host, network=MovedNetwork(host.network, link.address_of))
             async with open_node(config, host) as node:
                 link.led_by(partial(_leading, node))
@@ -87,9 +92,7 @@ def _link(config: Config, store: ClusterStore, host: Host, identity: Identity, e
         _is_new(config, host, identity),
         _version.__version__,
     )
-    copy = copy_in(file)
-    if copy is not None and all(voter.placement_id != identity.placement_id for voter in copy.voters.voters):
-        copy = None  # the file is of the directory that this one was copied from
+    copy = copy_in(file, identity.placement_id)
     own = OwnNode(identity.node_id, value, copy)
     return ClusterLink(etcd, etcd.health, ClusterKeys.of(config.cluster), own, file, str(store.url))
 
@@ -104,7 +107,18 @@ def _is_new(config: Config, host: Host, identity: Identity) -> bool:
 
 def _leading(node: Node) -> Leading | None:
     leadership = node.leaderships.unnamed
-    return Leading(leadership.term) if leadership.role is Role.LEADER else None
+    if leadership.role is not Role.LEADER:
+        return None
+    return Leading(leadership.term, _record_of(node.members[leadership.group.number]))
+
+
+def _record_of(member: Member) -> Voters | None:
+    """Returns the record by which a member leads, as the coordinator has it; None in epoch 0."""
+    record, names = member.local.file.now.voters, member.leadership.members.now
+    if not record.epoch or len(names) < len(record.seats):
+        return None
+    voters = tuple(Voter(id, NO_ID, name) for id, name in zip(record.seats, names, strict=False))
+    return Voters(record.epoch, voters, record.term, names[len(voters) :])
 
 
 def _address_of(link: ClusterLink, name: str) -> str:

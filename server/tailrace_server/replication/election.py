@@ -10,6 +10,7 @@ The first row of the table that fits decides:
 | is_promoted | one is being promoted | WAIT |
 | all_new | all have answered, all are new, and this is the first of the list | FOUND |
 | to_be_founded | all have answered, all are new, and this is another one | WAIT |
+| is_founded | all are new, though their set was founded before, as the coordinator says | WAIT |
 | new | this one is new, and not all are | WAIT |
 | was_follower | another one was the last leader that this one knows of | WAIT |
 | later_leader | another one knows of a later leader, or of one in the same term | WAIT |
@@ -78,7 +79,10 @@ class MemberState(NamedTuple):
 
 
 class OwnState(NamedTuple):
-    """The state of this node. ``number``: its place in the list of members, from 0; -1 if it is not there."""
+    """The state of this node. ``number``: its place in the list of members, from 0; -1 if it is not there.
+
+    ``may_found``: False if it is known that its set was founded, by other directories.
+    """
 
     number: int
     is_new: bool
@@ -89,6 +93,7 @@ class OwnState(NamedTuple):
     founders: frozenset[bytes] = frozenset()
     placement_id: bytes = bytes(16)
     voters: Voters = Voters()
+    may_found: bool = True
 
 
 class StepKind(enum.Enum):
@@ -156,6 +161,12 @@ def decide(own: OwnState, seen: Mapping[str, MemberState | None], asked: frozens
     if promoting is not None:
         return _wait("is_promoted", f"{promoting} is being promoted")
     if own.is_new and not silent and all(answer.is_new for answer in answers.values()):
+        if not own.may_found:
+            return _wait(
+                "is_founded",
+                "this set was founded before, and the directories of all its members are new: start one that has the "
+                "set's rows, or give the nodes another --cluster",
+            )
         if own.number == 0:
             return NextStep(StepKind.FOUND, "all_new")
         return _wait("to_be_founded", "all members are new: the first of the list founds the set")

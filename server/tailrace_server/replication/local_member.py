@@ -154,6 +154,7 @@ class LocalMember:
             frozenset(now.founders),
             self.node.identity.placement_id,
             now.voters,
+            self.node.config.may_found,
         )
 
     def counts(self, votes: bool, placement_id: bytes) -> bool:

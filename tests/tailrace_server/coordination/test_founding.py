@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 
 import hypothesis.strategies as st
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 
 from tailrace.link.address import Address
 from tailrace_server.coordination.cluster_keys import (
+    NO_ID,
     ClusterKeys,
     LeaderValue,
     NodeValue,
@@ -25,7 +28,7 @@ from tailrace_server.coordination.cluster_keys import (
     voters_to_bytes,
 )
 from tailrace_server.coordination.coordinator import NO_ENTRY, Entry, Put, StoreDamaged
-from tailrace_server.coordination.founding import Copy, Move, OwnNode, decide
+from tailrace_server.coordination.founding import Copy, Move, OwnNode, addresses_of, decide, mirrored, place_of
 
 KEYS = ClusterKeys.of("demo")
 
@@ -131,7 +134,9 @@ def test_a_node_that_comes_too_late_or_belonged_to_a_set_founds_none():
         keys.register(number)
     assert decide(KEYS, own(4), keys.known()).case == "too_many"
     assert decide(KEYS, own(1, is_new=False), keys.known()).case == "no_voters"
-    assert decide(KEYS, own(4), founded().known()).case == "spare"
+    step = decide(KEYS, own(4), founded().known())
+    assert (step.move, step.case) == (Move.SERVE, "spare")
+    assert "`tailrace member add h:4704`" in step.why
 
 
 def test_an_etcd_that_lost_the_voters_gets_them_back_and_no_second_set():
@@ -148,21 +153,195 @@ def test_an_etcd_that_lost_the_voters_gets_them_back_and_no_second_set():
     assert not keys.run(step), "a transaction that comes late changes nothing"
 
 
-def test_an_older_epoch_is_replaced_and_a_newer_one_waits():
+def test_an_earlier_record_is_replaced_a_later_one_is_learnt_and_another_of_the_same_epoch_waits():
     keys = founded()
     copy = copy_of(keys)
-    newer = copy._replace(voters=copy.voters._replace(epoch=2))
+    newer = copy._replace(voters=copy.voters._replace(term=1))
     step = decide(KEYS, own(1, newer), keys.known())
     assert (step.move, step.case) == (Move.PUT_BACK, "older")
     assert keys.run(step)
     assert copy_of(keys) == newer
-    assert decide(KEYS, own(1, copy), keys.known()).case == "changed"
+    assert decide(KEYS, own(1, copy), keys.known()).case == "voter", "it learns the later one"
+    other = newer._replace(voters=newer.voters._replace(voters=newer.voters.voters[::-1]))
+    assert decide(KEYS, own(1, other), keys.known()).case == "changed"
+    nodeless = newer._replace(voters=newer.voters.without_nodes())
+    assert decide(KEYS, own(1, nodeless), keys.known()).case == "voter"
 
 
 def test_keys_of_another_cluster_change_nothing():
     keys = founded()
     other = Copy(bytes(16), copy_of(keys).voters)
     assert decide(KEYS, own(1, other), keys.known()).case == "foreign"
+
+
+def test_a_directory_of_another_cluster_is_not_served():
+    keys = founded()
+    assert decide(KEYS, own(9, is_new=False), keys.known()).case == "foreign"
+    of_this = own(9, is_new=False)
+    of_this = of_this._replace(value=of_this.value._replace(cluster_id=keys.known().cluster_id))
+    assert decide(KEYS, of_this, keys.known()).case == "spare"
+
+
+# Directories without a seat
+
+
+def replaced(number, port):
+    """A node with another directory at the address of a member."""
+    return own(number, port=port)
+
+
+def test_a_new_disk_is_served_as_its_member_once_the_old_node_is_gone():
+    keys = founded()
+    new = replaced(8, 4703)
+    keys.register(8, port=4703)
+    step = decide(KEYS, new, keys.known())
+    assert (step.move, step.case) == (Move.WAIT, "taken")
+    assert bytes([3]).hex() * 16 in step.why
+    keys.put(Put(KEYS.node(bytes([3]) * 16), None))
+    step = decide(KEYS, new, keys.known())
+    assert (step.move, step.case) == (Move.SERVE, "new_disk")
+    assert place_of(new, keys.known().voters, {}) == (Address("h", 4703), True)
+
+
+def test_a_new_disk_of_a_member_that_has_moved_has_its_name():
+    keys, moved = founded(), Address("h", 9)
+    assert place_of(replaced(8, 9), keys.known().voters, {Address("h", 4703): moved}) == (Address("h", 4703), True)
+    assert place_of(replaced(8, 9), keys.known().voters, {}) == (moved, False)
+
+
+def test_a_directory_without_a_seat_is_known_by_its_node_wherever_it_is():
+    keys = founded()
+    seats = keys.known().voters.voters
+    vacated = keys.known().voters._replace(epoch=2, voters=(*seats[:2], seats[2]._replace(placement_id=NO_ID)))
+    keys.put(Put(KEYS.voters(0), voters_to_bytes(vacated)))
+    assert decide(KEYS, own(3, port=9), keys.known()).case == "new_disk"
+    assert place_of(own(3, port=9), vacated, {}) == (Address("h", 4703), True)
+
+
+def test_a_node_that_is_to_join_is_served():
+    keys = founded()
+    record = keys.known().voters._replace(epoch=2, learners=(Address("h", 4704),))
+    keys.put(Put(KEYS.voters(0), voters_to_bytes(record)))
+    assert decide(KEYS, own(4), keys.known()).case == "joining"
+    assert decide(KEYS, own(5), keys.known()).case == "spare"
+    assert record.names[-1] == Address("h", 4704)
+
+
+def test_addresses_are_those_of_the_present_members():
+    keys = founded()
+    keys.register(3, port=9)
+    name, gone = Address("h", 4703), Address("h", 1)
+    assert addresses_of(keys.known(), {gone: gone})[name] == Address("h", 9)
+    assert gone not in addresses_of(keys.known(), {gone: gone})
+    keys.put(Put(KEYS.node(bytes([3]) * 16), None))
+    before = {name: Address("h", 9)}
+    assert addresses_of(keys.known(), before)[name] == Address("h", 9), "the last that is known"
+    keys.register(8, port=4703)
+    assert addresses_of(keys.known(), before)[name] == name, "a new disk where the member was first"
+
+
+# The leader's record
+
+
+def later(record, **changes):
+    return record.without_nodes()._replace(**changes)
+
+
+def test_the_leader_writes_its_record_over_an_earlier_one_and_never_over_a_later_one():
+    keys = founded()
+    record = later(keys.known().voters, term=1, epoch=2)
+    step = mirrored(KEYS, record, keys.known())
+    assert step.move is Move.MIRROR
+    assert keys.run(step)
+    assert keys.known().voters == record.with_nodes(keys.known().nodes, None)
+    assert mirrored(KEYS, record, keys.known()) is None, "there is nothing to write"
+    assert mirrored(KEYS, later(record, epoch=1), keys.known()) is None
+    assert mirrored(KEYS, later(record, voters=record.voters[::-1]), keys.known()) is None
+    assert not keys.run(step), "a transaction that comes twice, or late, changes nothing"
+
+
+def test_a_leader_that_is_deposed_and_late_changes_nothing():
+    keys = founded()
+    seen = keys.known()
+    first, second = later(seen.voters, term=1, epoch=2), later(seen.voters, term=2, epoch=1)
+    stale, fresh = mirrored(KEYS, first, seen), mirrored(KEYS, second, seen)
+    assert keys.run(fresh)
+    assert not keys.run(stale)
+    assert mirrored(KEYS, first, keys.known()) is None
+    assert keys.known().voters.order == (2, 1)
+
+
+def test_the_leader_writes_the_node_of_a_directory_once_it_is_known_and_keeps_it():
+    keys = founded()
+    seats, disk = keys.known().voters.voters, bytes([8]) * 16
+    record = later(keys.known().voters, epoch=3, voters=(*seats[:2], seats[2]._replace(placement_id=disk)))
+    record = record.without_nodes()
+    assert keys.run(mirrored(KEYS, record, keys.known()))
+    assert keys.known().voters.voters[2].node_id == NO_ID
+    keys.register(8, port=4703)
+    placed = keys.known().nodes[bytes([8]) * 16]._replace(placement_id=disk)
+    keys.put(Put(KEYS.node(bytes([8]) * 16), node_to_bytes(placed)))
+    assert keys.run(mirrored(KEYS, record, keys.known()))
+    assert keys.known().voters.voters[2].node_id == bytes([8]) * 16
+    keys.put(Put(KEYS.node(bytes([8]) * 16), None))
+    assert mirrored(KEYS, record, keys.known()) is None
+
+
+def test_a_vacant_seat_keeps_the_node_that_it_had():
+    keys = founded()
+    seats = keys.known().voters.voters
+    record = later(keys.known().voters, epoch=2, voters=(*seats[:2], seats[2]._replace(placement_id=NO_ID)))
+    assert keys.run(mirrored(KEYS, record.without_nodes(), keys.known()))
+    assert keys.known().voters.voters[2] == (NO_ID, bytes([3]) * 16, Address("h", 4703))
+
+
+def test_nothing_is_written_before_a_set_is_founded():
+    assert mirrored(KEYS, later(founded().known().voters, epoch=2), Keys().known()) is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_records_only_go_forward_whatever_transactions_are_lost_late_or_doubled_and_etcd_forgets(seed):
+    """Leaders of later terms write their records; followers learn them, and put them back into a restored etcd."""
+    chance, keys = random.Random(seed), founded()
+    first, backup = keys.known().voters, dict(keys.entries)
+    copies = {number: copy_of(keys) for number in (1, 2, 3)}
+    records, waiting = [first._replace(term=0, epoch=1)], []
+    for _ in range(80):
+        match chance.randrange(6):
+            case 0:  # the next record of a leader, perhaps of a later term
+                last = records[-1]
+                records.append(later(last, term=last.term + chance.randrange(2), epoch=last.epoch + 1))
+            case 1:  # a leader, the present one or one that was deposed
+                step = mirrored(KEYS, chance.choice(records[-3:]), keys.known())
+                waiting += [] if step is None else [step] * chance.choice((1, 1, 2))
+            case 2:  # a follower looks
+                number = chance.choice((1, 2, 3))
+                step = decide(KEYS, own(number, copies[number]), keys.known())
+                if step.move is Move.SERVE:
+                    assert keys.known().voters.order >= copies[number].voters.order
+                    copies[number] = copy_of(keys)
+                else:
+                    assert step.case in ("older", "lost")
+                    waiting.append(step)
+            case 3 if waiting:  # a transaction arrives, or is lost
+                step, before = waiting.pop(chance.randrange(len(waiting))), keys.known().voters
+                if chance.random() < 0.7 and keys.run(step) and before is not None:
+                    assert keys.known().voters.order >= before.order
+            case 4 if chance.random() < 0.2:  # an old backup, in which a revision may come again
+                keys.entries = dict(backup)
+            case 5 if chance.random() < 0.1:
+                backup = dict(keys.entries)
+    waiting.clear()
+    for _, number in itertools.product(range(3), (1, 2, 3)):
+        step = mirrored(KEYS, records[-1], keys.known())
+        assert step is None or keys.run(step)
+        step = decide(KEYS, own(number, copies[number]), keys.known())
+        if step.move is Move.SERVE:
+            copies[number] = copy_of(keys)
+        else:
+            assert keys.run(step)
+    assert keys.known().voters.is_same(records[-1])
+    assert all(copy.voters.is_same(records[-1]) for copy in copies.values())
 
 
 NODES = st.dictionaries(
@@ -208,6 +387,22 @@ def test_a_set_is_founded_once_whatever_the_order(nodes, first, order):
             {"epoch": 1, "voters": [{"placement_id": "00" * 16, "node_id": "00" * 16, "name": "a:1"}] * 2}
         ).encode(),
         json.dumps({"epoch": "1", "voters": []}).encode(),
+        json.dumps(
+            {
+                "epoch": 1,
+                "voters": [{"placement_id": "", "node_id": "", "name": f"a:{port}"} for port in (1, 2)],
+                "learners": ["a:2"],
+            }
+        ).encode(),
+        json.dumps(
+            {"epoch": 1, "voters": [{"placement_id": "", "node_id": "", "name": "a:1"}] * 2, "learners": []}
+        ).encode(),
+        json.dumps(
+            {
+                "epoch": 1,
+                "voters": [{"placement_id": "", "node_id": "", "name": f"a:{port}"} for port in range(1, 103)],
+            }
+        ).encode(),
     ],
 )
 def test_voters_that_cannot_be_read_are_not_believed(data):
@@ -233,4 +428,12 @@ def test_values_come_back():
     assert keys.known().leader == leader
     assert node_of(node_to_bytes(node(1))) == node(1)
     assert cluster_of(format_to_bytes(bytes(16))) == bytes(16)
-    assert voters_of(voters_to_bytes(keys.known().voters)) == keys.known().voters
+    voters = keys.known().voters
+    vacant = voters.voters[0]._replace(placement_id=NO_ID, node_id=NO_ID)
+    changed = voters._replace(term=7, voters=(vacant, *voters.voters[1:]), learners=(Address("::1", 9),))
+    for each in (voters, changed):
+        assert voters_of(voters_to_bytes(each)) == each
+    assert voters_of(json.dumps(json.loads(voters_to_bytes(voters)) | {"term": 0}).encode()).order == (0, 1)
+    value = json.loads(voters_to_bytes(voters))
+    del value["term"], value["learners"]
+    assert voters_of(json.dumps(value).encode()) == voters, "as an earlier version wrote them"

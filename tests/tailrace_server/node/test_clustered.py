@@ -56,6 +56,10 @@ class ClusteredSet:
             key.removeprefix("/tailrace/demo/"): json.loads(entry.value) for key, entry in entries_of(answer).items()
         }
 
+    def seats(self):
+        """The directory in each member's seat by etcd, by the member's name."""
+        return {each["name"]: each["placement_id"] for each in self.values()["groups/0/voters"]["voters"]}
+
     async def status(self, node):
         return (await node.ask(Opcode.STATUS))["cluster_store"]
 
@@ -65,6 +69,13 @@ class ClusteredSet:
             found = await self.status(node)
             if condition(found):
                 return found
+            await trio.sleep(0.05)
+
+    async def until_recorded(self, node, seats):
+        """Waits until the node's own record of the voters has these directories in its seats."""
+        while True:
+            if (await node.ask(Opcode.STATUS))["replication"]["voters"]["seats"] == list(seats):
+                return
             await trio.sleep(0.05)
 
     async def leads(self):
@@ -183,10 +194,67 @@ async def test_a_node_that_is_no_founder_waits_and_says_so(clustered):
     for node in clustered.nodes:
         node.require_ready()
     spare = clustered.add("--voters", "2")
-    await until_logged(spare, "this directory is none of its voters")
+    await until_logged(spare, f"until it is added with `tailrace member add {spare.address}`")
+    spare.require_ready()
     await put(clustered, b"1")
+    replication = (await spare.ask(Opcode.STATUS))["replication"]
+    assert (replication["role"], replication["leader"]) == ("follower", "")
     spare.signal(15)
     assert spare.wait() == 0
+
+
+async def test_a_lost_disk_is_replaced_and_etcd_has_the_new_one(clustered):
+    clustered.found()
+    await put(clustered, b"1")
+    leader = await clustered.leads()
+    lost, other = (node for node in clustered.nodes if node is not leader)
+    before = clustered.seats()
+    lost.kill()
+    shutil.rmtree(lost.data)
+    lost.start()
+    await until(lambda: clustered.seats()[lost.address] not in ("", before[lost.address]))
+    await put(clustered, b"2")
+    found = await clustered.until(lost, lambda found: found["case"] == "voter")
+    assert found["epoch"] == 3
+    assert {each["name"]: each["placement_id"] for each in found["voters"]} == clustered.seats()
+    lost.stop()
+    lost.port = free_port()  # with its new disk it may move, too
+    lost.start()
+    await clustered.until(other, lambda found: any(each["address"] == lost.address for each in found["voters"]))
+    other.kill()
+    await put(clustered, b"3")
+
+
+async def test_an_etcd_that_is_restored_gets_the_new_disk_of_a_member_back(clustered):
+    """The leader of then is gone, and the backup names the disk that was lost."""
+    clustered.found()
+    await put(clustered, b"1")
+    clustered.etcd.stop()
+    backup = clustered.folder / "backup"
+    shutil.copytree(clustered.etcd.directory, backup)
+    clustered.etcd.start().wait()
+    leader = await clustered.leads()
+    lost = next(node for node in clustered.nodes if node is not leader)
+    before = clustered.seats()
+    lost.kill()
+    shutil.rmtree(lost.data)
+    lost.start()
+    await until(lambda: clustered.seats()[lost.address] not in ("", before[lost.address]))
+    after = clustered.seats()
+    for node in clustered.nodes:  # etcd may have the leader's record before a majority has stored it
+        await clustered.until_recorded(node, after.values())
+    clustered.etcd.stop()
+    shutil.rmtree(clustered.etcd.directory)
+    shutil.copytree(backup, clustered.etcd.directory)
+    leader.kill()
+    await put(clustered, b"2")
+    clustered.etcd.start().wait()
+    await until(lambda: clustered.seats() == after)
+    leader.start()
+    await put(clustered, b"3")
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: (found["state"], found["case"]) == ("connected", "voter"))
+    assert clustered.seats() == after
 
 
 async def test_a_leader_that_is_killed_is_gone_from_etcd_with_its_lease(clustered):

@@ -38,6 +38,7 @@ def answers():
 def owns():
     for number in (0, 1):
         yield OwnState(number, True, False, 0, 0, False)
+    yield OwnState(0, True, False, 0, 0, False, may_found=False)
     yield OwnState(-1, False, False, 1, 1, False)
     for votes, led, term, leader_term in itertools.product((True, False), (True, False), (1, 2, 3), (1, 2)):
         if leader_term <= term:
