@@ -40,6 +40,11 @@ log = logging.getLogger("tailrace.server")
 _LOOK_SECONDS = 0.25
 
 
+# A node that is forced without a majority leads so many terms above those that it knows of. The lost members may have
+# had later leaders. When they come back, they follow this one, and clients that knew those leaders find it.
+FORCED_TERMS = 1 << 10
+
+
 class PromotionResult(NamedTuple):
     """A promotion that has succeeded: the term, its steps, and the rows that may be lost ("" for none)."""
 
@@ -121,7 +126,10 @@ class Promotion:
         self._require_known(voters)
         now = member.local.file.now
         terms = [seen.term for seen in voters] + [now.term, now.voters.term, self._leadership.term]
-        return max(terms + [p.log.term for p in self._leadership.group]) + 1
+        terms += member.told_terms.values()
+        is_majority = not member.local.is_in_set or len(voters) + member.local.votes >= member.local.majority
+        step = 1 if is_majority else FORCED_TERMS
+        return max(terms + [p.log.term for p in self._leadership.group]) + step
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
         """Returns whether the voters that answered are a majority, and in a handover the leader has answered."""
