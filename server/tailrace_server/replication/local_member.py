@@ -173,12 +173,18 @@ class LocalMember:
         return now.voters.majority if now.voters.epoch else majority_of(len(self.members) or len(self.others) + 1)
 
     def question(self) -> dict[str, Any]:
-        """Returns the body of MEMBER: it tells this node's record of the voters."""
+        """Returns the body of MEMBER: it tells this node's promise, and its record of the voters."""
         now = self.file.now
         if not self.is_in_set or not now.voters.epoch:
             return {}
         cluster_id = self.node.identity.cluster_id.hex()
-        return {"voters": voters_to_json(now.voters), "cluster_id": cluster_id, "members": list(self.members)}
+        promise = {"term": now.term, "placement_id": self.node.identity.placement_id.hex()}
+        return {
+            "voters": voters_to_json(now.voters),
+            "cluster_id": cluster_id,
+            "members": list(self.members),
+            **promise,
+        }
 
     def learns(self, voters: Voters) -> bool:
         """Returns whether ``voters``, told by a member of this set and cluster, takes the place of this node's record.

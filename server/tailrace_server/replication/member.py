@@ -45,7 +45,7 @@ from tailrace_server.replication.role import Role
 from tailrace_server.replication.seats import Seats
 from tailrace_server.replication.successor import Successor
 from tailrace_server.replication.term_branches import TermBranches
-from tailrace_server.replication.voters import Voters
+from tailrace_server.replication.voters import TERMS_AHEAD_MAX, Voters
 
 if TYPE_CHECKING:
     from tailrace_server.replication.groups import GroupSettings
@@ -89,6 +89,7 @@ class Member:
         self.peers = PeerStates(self.local, self._warn, self.step_down, self.seats.learn)
         self.procedure = trio.Lock()
         self.following: Following | None = None
+        self.told_terms: dict[bytes, int] = {}  # the promises that voters have told with their questions, by disk
         self.turns = 0  # the number of requests under way that are to change the leader
         self._under_way: Following | PulledNode | None = None  # the last task that pulled from another node
         self._doing = ""
@@ -426,6 +427,7 @@ class Member:
             self.wake()  # the others are to store it soon
         self.successor.depart()
         higher = [name for name, seen in answers.items() if seen.term > term and self.local.counts_seen(seen)]
+        higher += [f"disk {id.hex()[:8]}" for id, told in self.told_terms.items() if told > term]
         if not higher or any(seen.promoting for seen in answers.values()):
             self._higher_looks = 0
             return
@@ -434,6 +436,17 @@ class Member:
             self._higher_looks = 0
             log.warning("%s promised a higher term, and no node leads by it: this node leads anew", ", ".join(higher))
             await self._lead_again()
+
+    def told_term(self, placement_id: bytes, term: int) -> None:
+        """Notes the promise that a voter has told with a question.
+
+        This leader may not be able to ask that voter. Without its promise the voter would wait for ever for a leader
+        that it may follow.
+        """
+        now = self.local.file.now
+        if now.voters.has(placement_id) and term <= now.term + TERMS_AHEAD_MAX:
+            told = self.told_terms | {placement_id: term}
+            self.told_terms = {id: term for id, term in told.items() if now.voters.has(id)}
 
     def _told_voters(self, is_other_vote: bool) -> None:
         """Goes on following by a later record of the voters, anew if this node has gained or lost its vote by it."""

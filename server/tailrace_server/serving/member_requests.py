@@ -85,7 +85,10 @@ def _learn_voters(member: Member, value: dict[str, Any], what: str) -> None:
     is_named = voters.is_named or member.local.file.now.voters.is_named
     if why_other_list(member.local.members, "", members_field(value, what), is_named=is_named):
         return
-    member.peers.learn_voters(hex_field(value, "cluster_id", 16, what), voters)
+    cluster_id = hex_field(value, "cluster_id", 16, what)
+    member.peers.learn_voters(cluster_id, voters)
+    if "term" in value and cluster_id == member.node.identity.cluster_id:
+        member.told_term(hex_field(value, "placement_id", 16, what), seq_field(value, "term", what))
 
 
 def _why_later(member: Member, value: dict[str, Any], what: str) -> str:

@@ -8,7 +8,7 @@ import trio
 from tests.tailrace_server.replication.made_set import REPLICATION, make_set, until
 
 import tailrace
-from tailrace.errors import Retryable
+from tailrace.errors import Retryable, Unreachable
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 from tailrace_server.replication import giving_way, pre_votes, succession
@@ -409,3 +409,28 @@ async def test_a_promotion_of_a_member_without_room_warns(nodes, monkeypatch):
         await fill_disk(full, monkeypatch)
         answer = await full.promote()
         assert any("would refuse writes, because its disk is nearly full" in step for step in answer["steps"])
+
+
+async def test_a_member_that_has_promised_more_is_led_again_by_a_leader_that_cannot_ask_it(nodes, monkeypatch):
+    """A cut goes one way: the leader cannot connect to it. It tells its promise with its own questions."""
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        first = nodes.leader
+        second = next(node for node in nodes if node is not first)
+        network = first.node.host.network
+        connect = network.connect
+
+        async def cut(address):
+            if address == second.address:
+                raise Unreachable("a test has cut this way")
+            return await connect(address)
+
+        monkeypatch.setattr(network, "connect", cut)
+        await until(lambda: first.member.peers.states[str(second.address)] is None)
+        now = second.member.local.file.now
+        second.member.local.file.store(now.promised(now.term + 5))
+        second.member.step_down()
+        await until(lambda: second.follows(first))
+        assert first.node.leaderships.system.term > now.term + 5
+        await feed.put(b"c", b"3", level="quorum")
+        assert await nodes.level("orders") is first
