@@ -5,7 +5,8 @@ from __future__ import annotations
 from tailrace.consuming import replica
 from tailrace.errors import StreamEnded
 from tailrace.model import EndReason
-from tailrace_server.replication import following
+from tailrace_server.replication import following, local_member, promotion, succession
+from tailrace_server.replication.giving_way import GivingWay
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.stream import resume
 
@@ -34,6 +35,11 @@ async def _require_nothing(promoting, answers):
     promoting._unreadable = ""
 
 
+def _none_unreadable(node, group):
+    """Knows of no damage."""
+    return []
+
+
 BUGS = {
     "a partition that fails and ends all that is followed": Bug(
         [(replica, "_OF_ALL", dict.fromkeys(EndReason, _ends))], {"damaged_leader": 0}
@@ -46,5 +52,12 @@ BUGS = {
     ),
     "a promotion of who cannot read a partition": Bug(
         [(Promotion, "_require_readable", _require_nothing)], {"damaged_candidate": 0}
+    ),
+    "a leader that leads on with a partition that it cannot read": Bug(
+        [(GivingWay, "consider", lambda giving_way, now: None)], {"damage_on_the_leader": 0}
+    ),
+    "a member that stands for the lead and cannot read a partition": Bug(
+        [(module, "unreadable_of", _none_unreadable) for module in (local_member, promotion, succession)],
+        {"damage_in_front_of_a_lost_leader": 1},
     ),
 }

@@ -8,6 +8,7 @@ from tests.processes.violation import Violation
 
 import tailrace
 from tailrace.trio.host import Host
+from tailrace_server.config import Failover
 
 from ..faults import shapes
 from ..machine import End
@@ -96,7 +97,68 @@ async def damaged_candidate(world):
     stage.mend_segments(new, places)
 
 
+async def damage_on_the_leader(world):
+    """The leader cannot read a segment, and finds that by a read. The set fails over by itself."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.keep_away(world.program_names)
+    for partition in stage.partitions(old):
+        await stage.node(old).storage.flusher.flush_all(partition)
+    await stage.until(lambda: stage.high_seqs(new) == stage.high_seqs(third) == stage.high_seqs(old))
+    places = stage.damage_segments(old)
+    await _read_all(world)
+    assert stage.node(old).storage.damages, "no read has found the damage"
+    await stage.has_stepped_down(old)
+    await trio.sleep(1.0)
+    if world.leads(stage.machine(old)):
+        raise Violation(f"{old} leads on, though it cannot read a partition, and others can")
+    await _repair(stage, old, places)
+
+
+async def damage_in_front_of_a_lost_leader(world):
+    """A member cannot read a segment, and finds that by a read; then the leader is lost, and both others stand."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    stage.keep_away([name for name in world.program_names if name != "reader"])
+    await stage.until(lambda: stage.high_seqs(new) == stage.high_seqs(third) == stage.high_seqs(old))
+    for partition in stage.partitions(new):
+        await stage.node(new).storage.flusher.flush_all(partition)
+    stage.cut_off(new)
+    places = stage.damage_segments(new)
+    world.read_from = new
+    stage.network.drop_all(["reader"])
+    await stage.until(lambda: stage.node(new).storage.damages)
+    assert stage.node(new).storage.damages, "no read has found the damage"
+    stage.keep_away(["reader"])
+    await stage.end(old)
+    stage.bring_back(new)
+    stage.cut_off(old)
+    await stage.until(lambda: any(world.leads(stage.machine(name)) for name in (new, third)))
+    if not world.leads(stage.machine(third)):
+        raise Violation(f"{third} does not come to lead, though {new} cannot read a partition")
+    await _repair(stage, new, places)
+
+
+async def _read_all(world):
+    """Reads the feed from the leader, from its first row on."""
+    async with world.connect_operator("reading") as client:
+        with world.damage(), trio.move_on_after(2.0):
+            async for _ in client.feed(world.feed_name).items():
+                pass
+
+
+async def _repair(stage, name, places):
+    """Mends the disk of a node, and starts it again."""
+    await stage.end(name)
+    stage.mend_segments(name, places)
+    await stage.begin(name)
+
+
 STORIES = [
+    Story(damage_on_the_leader, failover=Failover.AUTO),
+    Story(damage_in_front_of_a_lost_leader, failover=Failover.AUTO),
     Story(trimmed_log),
     Story(damaged_leader),
     Story(damaged_candidate),
