@@ -51,7 +51,10 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.push_messages import SegmentAnswer, SegmentOffered, SegmentTransit
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold
-from tailrace.wire.stream_messages import StreamEnd, StreamOk
+from tailrace.wire.stream_messages import StreamEnd, StreamOk, encode_number
+
+# The handled bytes of a feed that are credited to its streams at once, though more of its blocks wait.
+STREAMS_CREDIT_BYTES_MAX = 256 * 1024
 
 _STREAMING = (ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT)
 # Ends that concern the whole node or feed, with the error that they are raised as.
@@ -84,6 +87,16 @@ class ReplicaConnection(Protocol):
 
     def consumed(self, nbytes: int) -> None:
         """Notes that so many bytes of blocks were handled."""
+        ...
+
+    @property
+    def credits_streams(self) -> bool:
+        """Whether the node knows a CREDIT of a stream."""
+        ...
+
+    @property
+    def stream_credit_bytes(self) -> int:
+        """The consumed bytes of a feed from which on they are credited when none of its blocks waits."""
         ...
 
 
@@ -121,6 +134,8 @@ class ReplicaStreams(PartitionStreams):
         self._handing: Queued | None = None  # the event that the replica handles now
         self._map_ids: dict[int, Callable[[list[Any]], None]] = {}  # the requests for the map that are under way
         self._maps: list[Callable[[list[Any]], None]] = []  # those that are not sent yet
+        self._uncredited: dict[int, int] = {}  # by stream: handled bytes that were not credited to it
+        self._uncredited_bytes = 0
         self._is_over = False
         self._offered: set[int] = set()  # the partitions of which a segment was offered
         self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
@@ -168,6 +183,7 @@ class ReplicaStreams(PartitionStreams):
             if frame.opcode is Opcode.BLOCK:
                 self._connection.consumed(len(frame.body))
         self._frames.clear()
+        self._uncredited.clear()
         self._leader_seqs.clear()
         self._events.clear()
         self._hand_over()
@@ -211,13 +227,20 @@ class ReplicaStreams(PartitionStreams):
         if self._handing is not None:
             self._hand_over()
         while self._events or self._frames:
-            queued = self._events.popleft() if self._events else self.receive(self._next_frame())
-            if self._dropped_bytes:
-                self._connection.consumed(self.take_dropped_bytes())
+            queued = self._events.popleft() if self._events else self._take_frame()
             if queued is not None:
                 self._handing = queued
                 return queued[0]  # type: ignore[return-value]
+        if self._uncredited_bytes >= max(self._connection.stream_credit_bytes, 1):
+            self._credit_streams()
         return None
+
+    def _take_frame(self) -> Queued | None:
+        frame = self._next_frame()
+        queued = self.receive(frame)
+        if self._dropped_bytes:
+            self._consumed(frame.id, self.take_dropped_bytes())
+        return queued
 
     def _next_frame(self) -> Frame:
         frame = self._frames.popleft()
@@ -230,9 +253,26 @@ class ReplicaStreams(PartitionStreams):
         event, partition, _, nbytes = self._handing
         self._handing = None
         if nbytes:
-            self._connection.consumed(nbytes)
+            self._consumed(self._partitions[partition].stream_id, nbytes)
         if self.rollbacks.under_way:
             self.rollbacks.handled(partition, event)
+
+    def _consumed(self, stream_id: int, nbytes: int) -> None:
+        """Notes that so many bytes of a stream were handled."""
+        self._connection.consumed(nbytes)
+        if not self._connection.credits_streams:
+            return
+        self._uncredited[stream_id] = self._uncredited.get(stream_id, 0) + nbytes
+        self._uncredited_bytes += nbytes
+        if self._uncredited_bytes >= STREAMS_CREDIT_BYTES_MAX:
+            self._credit_streams()
+
+    def _credit_streams(self) -> None:
+        """Tells the node that this feed has handled its blocks, so that it gets its share of the window again."""
+        for stream_id, nbytes in self._uncredited.items():
+            self._connection.send(encode_number(Opcode.CREDIT, nbytes, stream_id))
+        self._uncredited.clear()
+        self._uncredited_bytes = 0
 
     def _emit(self, queued: Iterable[Queued]) -> None:
         self._events.extend(queued)

@@ -23,6 +23,9 @@ from tailrace.wire.stream_messages import decode_number, encode_number
 
 # The requests without an answer, above which no further feed asks. Their answers take about 1 MiB.
 REQUESTS_MAX = 1_024
+# The consumed bytes of a feed that are credited to its streams when no block of it waits. Of small blocks, fewer frames
+# go back than come.
+STREAM_CREDIT_BYTES = 16 * 1024
 
 
 class ReplicaSession:
@@ -61,7 +64,7 @@ class ReplicaSession:
         self._timed: list[tuple[float, int, ReplicaStreams]] = []  # a heap of those that have some at a time
         self._waiting_bytes = 0  # of blocks that have come and are not handled
         self._consumed_bytes = 0  # handled and not credited yet
-        self._credit_bytes = 1  # consumed bytes are credited from this number on
+        self._window_bytes = 0  # which the node may have made smaller
 
     def copy(self, subscription: Subscription) -> ReplicaStreams:
         """Returns the streams of a feed. They are asked for with the next `data_to_send`."""
@@ -116,8 +119,7 @@ class ReplicaSession:
             raise ProtocolError(f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}")
         self._check(peer)
         self.peer = peer
-        # A quarter of the window, which the node may have made smaller.
-        self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
+        self._window_bytes = min(self.hello.window_bytes, peer.window_bytes)
 
     # Bytes out
 
@@ -125,11 +127,19 @@ class ReplicaSession:
         """Returns the frames that are due."""
         if self.peer is not None:
             self._send_requests()
-            if self._consumed_bytes >= self._credit_bytes:
+            if self._consumed_bytes and self._consumed_bytes >= self._credit_bytes:
                 self._out.append(encode_number(Opcode.CREDIT, self._consumed_bytes))
                 self._consumed_bytes = 0
         out, self._out = self._out, []
         return out
+
+    @property
+    def _credit_bytes(self) -> int:
+        """The consumed bytes from which on they are credited: a quarter of the window, or half of what is in motion.
+
+        Blocks of a feed that is held up may leave little of the window for the others.
+        """
+        return min(self._window_bytes // 4, max(self._window_bytes - self._waiting_bytes, 0) // 2)
 
     def _send_requests(self) -> None:
         if self._timed:
@@ -180,6 +190,16 @@ class ReplicaSession:
             self._due[streams] = None
         else:
             heapq.heappush(self._timed, (at, next(self._ids), streams))
+
+    @property
+    def credits_streams(self) -> bool:
+        """Whether the node knows a CREDIT of a stream."""
+        return self.peer is not None and self.peer.takes_stream_credit
+
+    @property
+    def stream_credit_bytes(self) -> int:
+        """The consumed bytes of a feed from which on they are credited when none of its blocks waits."""
+        return min(STREAM_CREDIT_BYTES, self._window_bytes // 8)
 
     def send(self, frame: bytes) -> None:
         """Queues a frame."""

@@ -73,7 +73,7 @@ class ReplicaLink:
                 None if options.partitions is None else frozenset(options.partitions),
                 Level.MEMORY,
                 state=self._state,
-                replica=self._replica,
+                replica=self._replica._replace(credits_streams=self.peer.takes_stream_credit),
                 feed_id=positions.feed_id,
                 hold=options.hold,
             )

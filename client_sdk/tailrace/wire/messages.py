@@ -88,7 +88,7 @@ class HelloOk(NamedTuple):
     is the node's term, which grows with each change of leadership. ``leader`` is the address ("HOST:PORT") of the
     leader that the node knows; "" if it knows none or leads itself. ``cluster`` is the name of the cluster, "" if it
     has none. ``default_level`` is the level of a write that names none, in feeds of replication mode stream; "" if the
-    node is too old to know writes without a level.
+    node is too old to know writes without a level. ``takes_stream_credit`` is true if it knows a CREDIT of a stream.
     """
 
     version: int
@@ -104,6 +104,7 @@ class HelloOk(NamedTuple):
     leader: str = ""
     cluster: str = ""
     default_level: str = ""
+    takes_stream_credit: bool = False
 
     def encode(self) -> bytes:
         return encode_json(Opcode.HELLO_OK, {**self._asdict(), "levels": list(self.levels)})
@@ -126,6 +127,7 @@ class HelloOk(NamedTuple):
             field(value, "leader", str, what, ""),
             field(value, "cluster", str, what, ""),
             field(value, "default_level", str, what, ""),
+            field(value, "takes_stream_credit", bool, what, False),
         )
 
 

@@ -22,7 +22,8 @@ class Replica(NamedTuple):
 
     ``placement_id`` (16 bytes) is the id of its data directory, and ``cluster_id`` (16 bytes) that of its cluster.
     ``term`` is the highest term that it has promised. ``address`` is its listening address, "" if it cannot be reached.
-    ``votes`` is true if its acknowledgements count for a majority.
+    ``votes`` is true if its acknowledgements count for a majority. ``credits_streams`` is true if it credits each
+    stream by itself, besides the connection, so that the leader can give each feed a share of the window.
     """
 
     placement_id: bytes
@@ -30,6 +31,7 @@ class Replica(NamedTuple):
     address: str
     votes: bool
     cluster_id: bytes
+    credits_streams: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "placement_id": self.placement_id.hex(), "cluster_id": self.cluster_id.hex()}
@@ -47,6 +49,7 @@ class Replica(NamedTuple):
             address_field(value, "address", what),
             field(value, "votes", bool, what),
             hex_field(value, "cluster_id", 16, what),
+            field(value, "credits_streams", bool, what, False),
         )
 
 

@@ -290,9 +290,12 @@ def decode_seq(body: memoryview, what: str) -> tuple[int, int]:
     return partition, seq
 
 
-def encode_number(opcode: Opcode, number: int) -> bytes:
-    """Returns a frame with one number: that of a ROUND_COMPLETE, or the consumed bytes of a CREDIT."""
-    return frame_header(opcode, _U64.size) + _U64.pack(number)
+def encode_number(opcode: Opcode, number: int, id: int = 0) -> bytes:
+    """Returns a frame with one number: that of a ROUND_COMPLETE, or the consumed bytes of a CREDIT.
+
+    ``id``: of the stream that a CREDIT is about; 0: the connection.
+    """
+    return frame_header(opcode, _U64.size, id) + _U64.pack(number)
 
 
 def decode_number(body: memoryview, what: str) -> int:

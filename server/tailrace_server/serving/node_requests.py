@@ -46,6 +46,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             leadership.leader_address,
             node.config.cluster,
             leadership.safest_level.name.lower(),
+            takes_stream_credit=True,
         ).encode()
     )
 

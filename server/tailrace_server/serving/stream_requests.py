@@ -249,7 +249,7 @@ def _begin(
     make: Callable[..., PartitionStream] = PartitionStream
     if request.replica is not None:
         kind = SegmentStream if is_pushed(request, partition) else ReplicationStream
-        make = partial(kind, now=node.clock.monotonic)
+        make = partial(kind, now=node.clock.monotonic, is_credited=request.replica.credits_streams)
     answer, stream = begin_stream(id, request, partition, node.storage.pins, node.filtered, start, make)
     connection.answers.add(answer.encode(id))
     if stream is None:
@@ -336,8 +336,12 @@ def _on_stream_close(connection: Connection, frame: Frame) -> None:
 
 
 def _on_credit(connection: Connection, frame: Frame) -> None:
-    """Grants the bytes that the consumer has consumed."""
-    connection.rounds.credit(decode_number(frame.body, "CREDIT"))
+    """Grants the bytes that the consumer has consumed; with the id of a stream, notes those of that stream."""
+    nbytes = decode_number(frame.body, "CREDIT")
+    if frame.id:
+        connection.rounds.credit_stream(frame.id, nbytes)
+    else:
+        connection.rounds.credit(nbytes)
     connection.has_news()
 
 

@@ -67,6 +67,7 @@ class PartitionStream:
         filtered blocks that all streams share.
         """
         self.id = id
+        self.is_credited = False  # its consumer credits the stream by itself, besides the connection
         self.partition = partition
         self.level = level
         self.wanted = wanted

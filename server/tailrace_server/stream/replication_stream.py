@@ -27,11 +27,15 @@ from tailrace_server.stream.partition_stream import PartitionStream
 
 
 class ReplicationStream(PartitionStream):
-    """``now()``: monotonic seconds."""
+    """A stream of which the replica may have a share of the window only (feed_shares.py)."""
 
-    def __init__(self, *arguments: Any, now: Callable[[], float], **options: Any) -> None:
-        """Makes a stream; the other arguments are those of `PartitionStream`."""
+    def __init__(self, *arguments: Any, now: Callable[[], float], is_credited: bool = False, **options: Any) -> None:
+        """Makes a stream; the other arguments are those of `PartitionStream`.
+
+        ``now()``: monotonic seconds. ``is_credited``: the replica credits the stream by itself, besides the connection.
+        """
         super().__init__(*arguments, **options)
+        self.is_credited = is_credited
         self._on_close: list[Callable[[], None]] = []
         self._now = now
         # The replica may have its rows from another leader, or in a run.

@@ -26,6 +26,7 @@ from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.stream.barriers import Barrier, WaitingBarriers
 from tailrace_server.stream.chunk_reads import ChunkReads
 from tailrace_server.stream.deadlines import Deadlines
+from tailrace_server.stream.feed_shares import FeedShares
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import Key, StreamSlot
@@ -65,13 +66,14 @@ class Rounds:
         self.slots: dict[int, StreamSlot] = {}  # those of the open streams, by stream id
         self.barriers = WaitingBarriers()
         self.deadlines = Deadlines()
-        # Invariant, between two calls: the slots whose state has a turn.
+        # Invariant, between two calls: the slots whose state has a turn, but those that wait for their feed's share.
         self._turns: SortedKeyList[StreamSlot] = SortedKeyList(key=attrgetter("key"))
         self._in_pass = False
         self._last_turn: Key | None = None  # of the stream that had the last turn of this pass
         self._interrupted: StreamSlot | None = None  # its turn was interrupted by a full window
         self._out: list[bytes | memoryview] = []
         self._reads = ChunkReads()
+        self._shares = FeedShares()
         # Invariant: the sum of the slots' flushed_bytes.
         self._flushed_bytes = 0
         self._draining = ""  # the message with which streams end; "" until `drain`
@@ -84,7 +86,7 @@ class Rounds:
     @property
     def waits_for_credit(self) -> bool:
         """Streams have something to send, and the consumer has granted no room for it."""
-        return bool(self._turns) and self.window_full
+        return (bool(self._turns) and self.window_full) or self._shares.is_holding
 
     @property
     def has_news(self) -> bool:
@@ -152,8 +154,11 @@ class Rounds:
 
     def _forget(self, slot: StreamSlot) -> None:
         del self.slots[slot.stream.id]
-        if slot.state.has_turn:
+        if slot.state.has_turn and not self._shares.holds(slot):
             self._turns.remove(slot)
+        if slot.stream.is_credited:
+            self._shares.forget(slot)
+            self._release()
         self.deadlines.forget(slot)
         self._reads.forget(slot)
         self._flushed_bytes -= slot.flushed_bytes
@@ -241,6 +246,25 @@ class Rounds:
         """Takes back ``consumed_bytes``, which the consumer has consumed."""
         self.credited_bytes += consumed_bytes
         self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
+        self._release()
+
+    def credit_stream(self, stream_id: int, consumed_bytes: int) -> None:
+        """Notes that a replica has consumed so many bytes of one stream. They are taken back by `credit`, too."""
+        slot = self.slots.get(stream_id)
+        if slot is not None:
+            self._shares.credited(slot, consumed_bytes)
+            self._release()
+
+    @property
+    def _free_bytes(self) -> int:
+        return self.window_bytes - self.outstanding_bytes
+
+    def _release(self) -> None:
+        """Gives their turns back to streams whose feed has room again."""
+        if self._shares.is_holding:
+            for slot in self._shares.take_released(self._free_bytes):
+                self._turns.add(slot)
+                slot.notify()
 
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
         """Returns the next buffers to send, about ``bytes_max`` bytes; empty if there is nothing, or no room.
@@ -256,6 +280,10 @@ class Rounds:
             slot = self._next_slot()
             if slot is None:
                 break
+            if not self._shares.has_room(slot, self._free_bytes):
+                self._turns.remove(slot)
+                self._shares.hold(slot)
+                continue
             budget -= self._give_turn(slot)
         buffers, self._out = self._out, []
         return buffers
@@ -288,6 +316,10 @@ class Rounds:
         if size >= bytes_max or self.outstanding_bytes + size >= self.window_bytes:
             return []
         stream, frames = slot.stream, slot.frames
+        if stream.is_credited:
+            if not self._shares.has_room(slot, self._free_bytes):
+                return []
+            self._shares.sent(slot, size)
         self.round_number += 1
         last_seq, after_seq = block.header.last_seq, stream.delivered_seq
         stream.sent_only_block(block)
@@ -340,11 +372,13 @@ class Rounds:
                 self._announce(stream)
             before = stream.before_block(block)
             self._out += before
-            taken += self._send_block(stream, block) + sum(map(len, before))
+            taken += self._send_block(slot, block) + sum(map(len, before))
             if self.window_full and not stream.all_sent and not stream.is_past_time:
                 self._interrupted = slot  # its turn goes on when the consumer grants more
                 self._load_next(slot)
                 return taken
+            if not self._shares.has_room(slot, self._free_bytes):
+                break
         if stream.is_past_time:  # a row that was stamped too late was sent, or left out by the filter
             if stream.has_passed_over:
                 passed = encode_seq(Opcode.SEQ_ADVANCED, stream.partition.id, stream.delivered_seq, stream.id)
@@ -399,8 +433,10 @@ class Rounds:
     def _announce(self, stream: PartitionStream) -> None:
         self._out.append(stream.announce().encode(stream.id))
 
-    def _send_block(self, stream: PartitionStream, block: Block) -> int:
-        size = block.nbytes
+    def _send_block(self, slot: StreamSlot, block: Block) -> int:
+        stream, size = slot.stream, block.nbytes
+        if stream.is_credited:
+            self._shares.sent(slot, size)
         self._out.append(frame_header(Opcode.BLOCK, size, stream.id) + block.head)
         self._out.append(block.body)
         self.outstanding_bytes += size

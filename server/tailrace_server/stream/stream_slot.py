@@ -21,7 +21,18 @@ class StreamSlot:
     `PartitionStream` chooses the next block, and the state here the time to send it.
     """
 
-    __slots__ = ("_on_flush", "_on_news", "flushed_bytes", "frames", "holds_chunk", "key", "notify", "state", "stream")
+    __slots__ = (
+        "_on_flush",
+        "_on_news",
+        "flushed_bytes",
+        "frames",
+        "holds_chunk",
+        "key",
+        "notify",
+        "state",
+        "stream",
+        "under_way_bytes",
+    )
 
     def __init__(self, stream: PartitionStream, notify: Callable[[], None]) -> None:
         """``notify`` is called when the stream has something to send."""
@@ -39,6 +50,7 @@ class StreamSlot:
         # The bytes in memory that were flushed too, when they were last counted. Invariant: 0 if the stream has never
         # held any since it was opened, or since it let go of them.
         self.flushed_bytes = 0
+        self.under_way_bytes = 0  # sent and not credited, if the stream is credited by itself
         self._on_news: Callable[[], None] = _no_news
         self._on_flush: Callable[[], None] = _no_news
 
@@ -67,6 +79,10 @@ class StreamSlot:
         """Counts the flushed bytes that the stream holds in memory. Returns by how many bytes they changed."""
         before, self.flushed_bytes = self.flushed_bytes, self.stream.flushed_bytes
         return self.flushed_bytes - before
+
+    def add_under_way(self, nbytes: int) -> None:
+        """Notes that so many bytes more are under way; fewer if negative."""
+        self.under_way_bytes += nbytes
 
     def close(self) -> None:
         """Ends the stream, and frees its segments and callbacks."""

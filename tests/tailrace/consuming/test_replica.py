@@ -212,7 +212,7 @@ def test_blocks_give_their_credit_back():
     made.start(0, 3)
     nbytes = made.block(1, 3)
     made.events()
-    made.session._credit_bytes = 1
+    made.session._window_bytes = 4
     assert ("CREDIT", nbytes) in made.sent()
 
 
@@ -486,10 +486,10 @@ def test_another_feed_under_the_name():
 OTHER = b"g" * 16
 
 
-def two_feeds(**options):
+def two_feeds(window_bytes=8 << 20, **hello):
     """Two feeds whose streams are open: the conversation, and the streams of both."""
-    made = ReplicaConversation(**options)
-    made.hello(window_bytes=options.get("window_bytes", 8 << 20))
+    made = ReplicaConversation(window_bytes=window_bytes)
+    made.hello(window_bytes=window_bytes, **hello)
     first, second = made.copy(), made.copy(feed=OTHER, name="others")
     assert made.sent() == ["STREAM_REQUEST"] * 2
     for key, streams in ((0, first), ((OTHER, 0), second)):
@@ -570,6 +570,41 @@ def test_the_window_is_that_of_all_feeds():
     assert made.sent() == []
     made.events(first)
     assert made.sent() == [("CREDIT", nbytes)]
+
+
+def credits(made):
+    """The streams' credit, by id, that is sent; the connection's is that of id 0."""
+    return [(frame.id, decode_number(frame.body, "")) for frame in made.frames() if frame.opcode is Opcode.CREDIT]
+
+
+def test_a_stream_is_credited_by_itself_when_no_block_of_its_feed_waits():
+    made, first, second = two_feeds(window_bytes=8, takes_stream_credit=True)
+    made.start(0, 9)
+    nbytes = made.block(1, 3)
+    assert credits(made) == []
+    made.events(first)
+    assert sorted(credits(made)) == [(0, nbytes), (made.id(), nbytes)]
+    made.events(second)
+    assert credits(made) == []
+
+
+def test_a_node_that_knows_no_credit_of_streams_gets_none():
+    made, first, _ = two_feeds(window_bytes=8)
+    made.start(0, 9)
+    nbytes = made.block(1, 3)
+    made.events(first)
+    assert credits(made) == [(0, nbytes)]
+
+
+def test_little_that_is_left_of_the_window_is_credited_early():
+    """A feed that is held up has the rest: a quarter of the window would never be handled."""
+    made, first, _ = two_feeds(window_bytes=4000)
+    made.hear(encode_frame(Opcode.BLOCK, bytes(3800), made.requests[OTHER, 0][0]))
+    made.start(0, 9)
+    nbytes = made.block(1, 3)
+    assert 100 <= nbytes < 1000
+    made.events(first)
+    assert credits(made) == [(0, nbytes)]
 
 
 def test_more_than_the_window_is_refused():

@@ -9,10 +9,11 @@ from tests.tailrace_server.replication.made_set import numbered, until
 
 import tailrace
 from tailrace.errors import BadBlock, UnknownFeed
-from tailrace_server.replication import pulled_snapshots
+from tailrace_server.replication import pulled_node, pulled_snapshots
 from tailrace_server.replication.replica_puller import ReplicaPuller
 
 FEEDS = 20
+WINDOW_BYTES = 4 * 1024 * 1024
 
 
 async def put(feed, rows):
@@ -177,6 +178,57 @@ async def test_rows_that_wait_hold_up_no_other_feed_and_no_sign_of_life(members,
         for each in held:
             each.release()
         await members.level("feed-0")
+
+
+@pytest.fixture
+def small_window(monkeypatch):
+    """Connections of replicas have a window of 4 MiB: a feed that is held up fills it with little."""
+    monkeypatch.setattr(pulled_node, "WINDOW_BYTES", WINDOW_BYTES)
+
+
+@pytest.fixture
+def hold_feeds(monkeypatch):
+    """A function: from then on no follower applies a row of these feeds before the event that it returns is set."""
+    take, names, released, reached = ReplicaPuller._take, set(), trio.Event(), set()
+
+    async def wait(puller, event):
+        name = puller.feed.info.name
+        if name in names and not released.is_set():
+            reached.add((puller._node, name))
+            await released.wait()
+        await take(puller, event)
+
+    monkeypatch.setattr(ReplicaPuller, "_take", wait)
+
+    def hold(*held):
+        names.update(held)
+        return released, reached
+
+    return hold
+
+
+async def fill_window(feed, level):
+    """Writes half more than the window. A block has 1 MiB at most, also if the leader merges some."""
+    async with feed.writer(level=level, batch_bytes=64 * 1024) as writer:
+        for number in range(WINDOW_BYTES * 3 // 2 // 10_000):
+            await writer.put(b"%d" % number, os.urandom(10_000))
+
+
+async def test_feeds_that_are_held_up_leave_room_in_the_window(small_window, members, hold_feeds):
+    """As by a flush or rollback that takes long, on both followers: a majority needs the rows of the other feed."""
+    async with members.client() as client:
+        first, second, fast = await made_feeds(client, 3, partitions=3)
+        await members.level("feed-2")
+        released, reached = hold_feeds("feed-0", "feed-1")
+        for slow in (first, second):
+            await fill_window(slow, "disk")
+        await until(lambda: len(reached) == 4)
+        await fill_window(fast, "quorum")
+        released.set()
+        for number in range(3):
+            await members.level(f"feed-{number}")
+    slots = [slot for number in (1, 2) for each in connections(members, number) for slot in each.rounds.slots.values()]
+    assert all(slot.under_way_bytes < 16 * 1024 for slot in slots), "what was handled is credited"
 
 
 async def test_a_feed_that_the_leader_does_not_know_ends_alone(members, monkeypatch):
