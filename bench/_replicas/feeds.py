@@ -30,7 +30,7 @@ async def feeds(folder: Path, log: Path, count: int, partitions: int) -> list[Li
     with a_set(folder, log) as nodes:
         leader = await nodes.leader()
         began = time.perf_counter()
-        async with tailrace.connect(nodes.url, retry_for=120) as client:
+        async with tailrace.connect(nodes.url, retry_for=600) as client:
             await _create(client, count, partitions)
         lines = [Line("created, with a row in each, by 32 clients", time.perf_counter() - began, "s")]
         follower, third = await nodes.followers()
@@ -90,7 +90,7 @@ async def _after_a_kill(leader: Server, left: list[Server], total: int) -> list[
     now = await Nodes(left).leader()
     led = time.perf_counter() - began
     [other] = [server for server in left if server is not now]
-    async with tailrace.connect(Nodes(left).url, retry_for=120) as client:
+    async with tailrace.connect(Nodes(left).url, retry_for=600) as client:
         feed = client.feed("feed-00000")
         await feed.put(b"key", b"later", level="quorum")
         wrote = time.perf_counter() - began

@@ -157,6 +157,11 @@ class ReplicaSession:
         return self._timed[0][0] if self._timed else None
 
     @property
+    def retries(self) -> int:
+        """How many requests wait for their time."""
+        return len(self._timed)
+
+    @property
     def awaits_answers(self) -> bool:
         """True if a request has no answer yet."""
         return bool(self._unanswered)

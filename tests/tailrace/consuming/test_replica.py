@@ -4,6 +4,7 @@ import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, talk
 
 from tailrace.consuming.events import Agreed, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
+from tailrace.consuming.replica import RETRIES_PER_SECOND
 from tailrace.consuming.replica_session import REQUESTS_MAX, ReplicaSession
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
@@ -401,6 +402,25 @@ def test_the_pause_grows_with_each_failure_until_a_snapshot_ends():
     made.events()
     made.streams.resume(0, Position.at(LOG_U, 9))
     assert made.session.next_retry - made.now < pauses[2]
+
+
+def test_partitions_that_go_on_failing_are_not_asked_for_more_often_the_more_there_are():
+    count, seconds, steps = 500, 15, 10
+    made = begun(partitions=range(count))
+    fails = dict.fromkeys(range(count))
+    asked = 0
+    for step in range(2 * seconds * steps):
+        for partition in fails:
+            made.hear(StreamEnd(partition, EndReason.ERROR, "damaged").encode(made.id(partition)))
+        for event in made.events():
+            made.streams.resume(event.partition, Position.at(LOG_U, 0))
+        made.now += 1 / steps
+        before = {partition: id for partition, (id, _) in made.requests.items()}
+        made.sent()
+        fails = [partition for partition, (id, _) in made.requests.items() if id != before[partition]]
+        if step >= seconds * steps:  # the first failures are tried again soon
+            asked += len(fails)
+    assert RETRIES_PER_SECOND / 2 <= asked / seconds <= 2 * RETRIES_PER_SECOND
 
 
 @pytest.mark.parametrize("reason", sorted(OF_ALL, key=lambda reason: reason.value))
