@@ -6,7 +6,7 @@ first, then the feeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -203,8 +203,8 @@ class MissingRows:
                 done.set()
 
         async def pull() -> None:
+            self._say(f"fetches {sum(map(len, wanted.values()))} partitions of {_feeds(wanted)} from {address}")
             for feed, seqs in wanted.items():
-                self._say(f"fetches {len(seqs)} partitions of feed {feed.info.name} from {address}")
                 pullers.append(ReplicaPuller(self._node, self._leadership, feed, pulled, until=seqs, on_end=ended))
                 pulled.begin(pullers[-1])
             await done.wait()
@@ -222,3 +222,8 @@ class MissingRows:
     def _replica(self) -> Replica:
         identity, local = self._node.identity, self._member.local
         return Replica(identity.placement_id, self._promises.term, local.name, local.votes, identity.cluster_id)
+
+
+def _feeds(wanted: Collection[Feed]) -> str:
+    """Returns the name of the only feed, or how many feeds there are: thousands of names would fill the log."""
+    return f"{len(wanted)} feeds" if len(wanted) > 1 else f"feed {next(iter(wanted)).info.name}"

@@ -250,6 +250,22 @@ async def test_a_feed_that_the_leader_does_not_know_ends_alone(members, monkeypa
         assert connections(members, 2) == [connection]
 
 
+async def test_a_candidate_that_fetches_many_feeds_says_so_once(members, caplog):
+    first, second, third = members
+    async with members.client() as client:
+        feeds = await made_feeds(client, partitions=1)
+        await members.level(f"feed-{FEEDS - 1}")
+        await third.kill()
+        for feed in feeds:
+            await put(feed, numbered(0, 2))
+    await first.kill()
+    await third.start()
+    await third.promote()
+    assert [third.seqs(f"feed-{number}") for number in range(FEEDS)] == [[2]] * FEEDS
+    [said] = [record.message for record in caplog.records if "fetches" in record.message]
+    assert said.endswith(f"fetches {FEEDS} partitions of {FEEDS} feeds from {second.address}")
+
+
 @pytest.mark.long
 async def test_thousands_of_feeds_come_on_one_connection(source_and_replica):
     """What takes longer for each feed, the more feeds there are, would not end in time."""
