@@ -60,3 +60,9 @@ def test_the_list_is_told_and_an_answer_without_one_is_read():
 def test_a_list_that_cannot_be_read(members):
     with pytest.raises(ProtocolError, match="'members'"):
         members_field({"members": members}, "PROMISE")
+
+
+def test_lists_decide_nothing_once_a_record_names_the_members():
+    assert "other --members" in why_other_list(["a:1", "b:1"], "b:1", ["b:1"])
+    assert why_other_list(["a:1", "b:1"], "b:1", ["b:1"], is_named=True) == ""
+    assert "no member of this set" in why_other_list(["a:1", "b:1"], "b:1", [], is_named=True)
