@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import errno
 import os
+import random
 
+import trio
 from tests.tailrace_server.upkeep.conftest import Engine
 
 from tailrace.errors import TailraceError
@@ -166,6 +168,17 @@ class PairLife:
             seq, value = state.get(key, (0, None))
             if not 0 < seq <= partition.trim_seq or found is not None:
                 assert found == value, f"{key} of seq {seq} is {found}, not {value}, at {partition.high_seq}"
+
+
+def is_noticed(live, step_names, count):
+    """Whether a planted bug is noticed in one of the first ``count`` lives."""
+    for seed in range(count):
+        chance = random.Random(seed)
+        try:
+            trio.run(live, chance.choices(step_names, k=40), chance)
+        except (AssertionError, TailraceError, OSError):
+            return True
+    return False
 
 
 @contextlib.contextmanager

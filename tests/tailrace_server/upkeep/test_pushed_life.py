@@ -3,10 +3,11 @@
 import random
 from types import SimpleNamespace
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tailrace_server.upkeep.pair_life import PairLife, refused
+from tests.tailrace_server.upkeep.pair_life import PairLife, is_noticed, refused
 from tests.tailrace_server.upkeep.test_pushed_to_a_follower import offer_of
 from tests.tiers import examples
 
@@ -16,6 +17,7 @@ from tailrace_server.chain import OfferEvent, OfferState, Target, advance, next_
 from tailrace_server.chain.offering import offered, reconnected
 from tailrace_server.partition.links import links_of
 from tailrace_server.partition.replica_apply import apply_block, follow_log, settle_producers
+from tailrace_server.replication import pushed_segments
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.replication.role import Role
 from tailrace_server.upkeep.flushed_segment import lacks_end
@@ -29,6 +31,8 @@ STEPS = [
     *("flush_replica", "trim", "refuse", "fork") * 2,
     "restart",
 ]
+# The lives in which a planted bug is noticed.
+LIVES_MAX = 100
 # The offers after which a follower has everything, if nothing breaks any more.
 OFFERS_MAX = 60
 
@@ -225,3 +229,11 @@ async def live(steps, chance):
 @given(st.lists(st.sampled_from(STEPS), min_size=20, max_size=60), st.integers(0, 2**32 - 1))
 def test_a_follower_has_what_its_history_says_and_comes_to_the_end(steps, seed):
     trio.run(live, steps, random.Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.planted
+def test_a_trim_seq_that_is_not_taken_over_is_noticed(monkeypatch):
+    """Planted: the follower has no rows of the leader's trimmed beginning, and would count as having them."""
+    monkeypatch.setattr(pushed_segments, "_trim_seq", lambda partition, chain, offer: partition.trim_seq)
+    assert is_noticed(live, STEPS, LIVES_MAX)
