@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.replication.member import Member
 
+# A member whose reads hang answers signs of life all the same. If nothing has come for so long, another copy is chosen.
+STALLED_SECONDS = 15.0
+
 
 class MissingRows:
     """The fetch of one try to lead. ``fetch`` may be called once."""
@@ -207,7 +210,7 @@ class MissingRows:
             for feed, seqs in wanted.items():
                 pullers.append(ReplicaPuller(self._node, self._leadership, feed, pulled, until=seqs, on_end=ended))
                 pulled.begin(pullers[-1])
-            await done.wait()
+            await _all_come(done, lambda: (self._node.storage.received.nbytes, *(p.handled for p in pullers)))
 
         self._member.pulls(pulled)
         await pulled.run(pull)
@@ -217,7 +220,18 @@ class MissingRows:
         for feed, number, failed in failures:
             self._cannot_read[address, PartitionId(feed.info.feed_id, number)] = failed.message
             self._say(f"{address} cannot read partition {number} of feed {feed.info.name}: {failed.message}")
-        return not failures
+        if not done.is_set():
+            self._note_stalled(address, wanted)
+        return not failures and done.is_set()
+
+    def _note_stalled(self, address: str, wanted: Mapping[Feed, Mapping[int, int]]) -> None:
+        """Counts the partitions that have not come as ones that the member at ``address`` cannot read."""
+        why = f"nothing has come from it for {STALLED_SECONDS:g} s"
+        self._say(f"fetches no more from {address}: {why}")
+        for feed, seqs in wanted.items():
+            for number, seq in seqs.items():
+                if feed.partitions[number].high_seq < seq:
+                    self._cannot_read.setdefault((address, PartitionId(feed.info.feed_id, number)), why)
 
     def _replica(self) -> Replica:
         identity, local = self._node.identity, self._member.local
@@ -227,3 +241,12 @@ class MissingRows:
 def _feeds(wanted: Collection[Feed]) -> str:
     """Returns the name of the only feed, or how many feeds there are: thousands of names would fill the log."""
     return f"{len(wanted)} feeds" if len(wanted) > 1 else f"feed {next(iter(wanted)).info.name}"
+
+
+async def _all_come(done: trio.Event, progress: Callable[[], object]) -> None:
+    """Returns once ``done`` is set, or ``progress`` has returned the same for STALLED_SECONDS."""
+    before: object = None
+    while not done.is_set() and (now := progress()) != before:
+        before = now
+        with trio.move_on_after(STALLED_SECONDS):
+            await done.wait()

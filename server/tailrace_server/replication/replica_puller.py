@@ -101,6 +101,7 @@ class ReplicaPuller:
         """
         self.feed = feed
         self.failed: dict[int, StreamFailed] = {}  # by partition: the other node's last failure to stream it
+        self.handled = 0  # events
         self._node = node
         self._leadership = leadership
         self._pulled = pulled
@@ -310,6 +311,7 @@ class ReplicaPuller:
 
     async def _take_apart(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
         """Handles an event. An error that is the partition's alone ends its stream, which is asked for again."""
+        self.handled += 1
         try:
             await self._handle(stream, event)
         except (Retryable, UnknownFeed, StreamEnded, OSError):

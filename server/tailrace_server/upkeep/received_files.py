@@ -121,6 +121,11 @@ class PartitionFiles:
         return self.in_use or bool(self._segments)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes that have come."""
+        return sum(segment.offset for segment in self._segments.values())
+
+    @property
     def runs(self) -> list[tuple[int, int]]:
         """The runs (after seq, last seq) of the whole files."""
         return [(s.segment.first_seq - 1, s.segment.last_seq) for s in self._segments.values() if s.is_whole]
@@ -229,6 +234,11 @@ class ReceivedFiles:
         if self._limiter is None:  # a limiter belongs to the loop that it is made in
             self._limiter = trio.CapacityLimiter(PARTITIONS_AT_ONCE)
         return self._limiter
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that have come of files that no chain has yet."""
+        return sum(files.nbytes for files in self._files.values())
 
     def of(self, partition: Partition) -> PartitionFiles:
         """Returns the files of ``partition``, to receive more of them."""
