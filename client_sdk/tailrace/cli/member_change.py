@@ -53,7 +53,8 @@ def plan_of_change(rows: list[MemberRow], action: str, address: str) -> list[str
     if action == "add":
         _require_stranger(rows, address)
         return [
-            f"start {address} with an empty directory, and --members that names it and the others; it waits",
+            f"start {address} with an empty directory, and --members that names it and the others, or in etcd with "
+            "--cluster-store; it waits",
             "a majority stores that it is to join",
             "it copies all rows of the leader, without a vote",
             f"it gets a vote; a majority is {_majority(seats + 1)} of {seats + 1} members then",
@@ -100,8 +101,8 @@ def add(
 ) -> None:
     """Add a member to a set, and wait until it votes.
 
-    The node runs already, with an empty directory and --members that names it and the others. The command may be
-    ended and called again: the leader goes on, and after its loss the next one.
+    The node runs already, with an empty directory and --members that names it and the others, or in a set in etcd with
+    --cluster-store. The command may be ended and called again: the leader goes on, and after its loss the next one.
 
     \b
     Example:

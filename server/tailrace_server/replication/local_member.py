@@ -57,7 +57,8 @@ class LocalMember:
         leadership.members.on_change(lambda change: self.file.become(len(leadership.members.now), self.number))
         self._begun_with = leadership.members.now  # the list that the node was started with
         self.take_list()
-        if self.file.now.voters.is_named and set(leadership.members.now) != set(self._begun_with):
+        is_option = node.config.member_name is None  # else a coordinator has told the list
+        if is_option and self.file.now.voters.is_named and set(leadership.members.now) != set(self._begun_with):
             log.warning(
                 "the members are %s, by the record of the voters of %s. The list that this node was started with, %s, "
                 "is older and decides nothing: change --members",

@@ -100,7 +100,7 @@ def why_no_newcomer(cluster_id: bytes, name: str, seen: MemberState) -> str:
     if not seen.members:
         return (
             f"{name} is a node outside of a set: start it with an empty directory, and with --members that names it "
-            "and the members of this set"
+            "and the members of this set; in a set in etcd with its --cluster-store"
         )
     if seen.is_new and name not in seen.members:
         return f"the node at {name} is none of its own members, {', '.join(seen.members)}: start it with {name} in them"
@@ -181,7 +181,7 @@ async def _require_newcomer(member: Member, address: Address) -> None:
     except (TailraceError, OSError) as error:
         raise Forbidden(
             f"refused: {name} does not answer as a node: {error}. Start it first, with --members that names it and "
-            f"{', '.join(local.members)}"
+            f"{', '.join(local.members)}; in a set in etcd with its --cluster-store"
         ) from None
     why = why_no_newcomer(member.node.identity.cluster_id, name, seen) or member.peers.why_copy(name, seen.placement_id)
     if why:

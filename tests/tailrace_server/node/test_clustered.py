@@ -225,6 +225,44 @@ async def test_a_lost_disk_is_replaced_and_etcd_has_the_new_one(clustered):
     await put(clustered, b"3")
 
 
+async def test_members_are_added_and_removed_and_etcd_follows(clustered):
+    """The new node has only etcd, the removed one leads, and a member that was added moves."""
+    clustered.found()
+    await put(clustered, b"1")
+    leader = await clustered.leads()
+    added = clustered.add()
+    added.require_ready()
+    await clustered.until(added, lambda found: found["case"] == "spare")
+    name = added.address
+    await leader.ask(Opcode.MEMBER_CHANGE, action="add", name=name)
+    await until(lambda: clustered.seats().get(name))
+    await clustered.until(added, lambda found: found["case"] == "voter" and found["learners"] == [])
+    await put(clustered, b"2")
+    added.stop()
+    added.port = free_port()
+    added.start()
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: any(each["address"] == added.address for each in found["voters"]))
+    await put(clustered, b"3")
+
+    await leader.ask(Opcode.MEMBER_CHANGE, action="remove", name=leader.address)
+    await until(lambda: len(clustered.seats()) == 3)
+    assert leader.address not in clustered.seats()
+    clustered.nodes.remove(leader)
+    await put(clustered, b"4")
+    assert await clustered.leads() is not leader
+    await until_logged(leader, f"{leader.address} is no member of its set")
+    leader.stop()
+    await until(lambda: len(leases(clustered)) == 3)
+    for node in clustered.nodes:  # without the leader a majority of the last record that it knows has to be there
+        await clustered.until_recorded(node, clustered.seats().values())
+    lost = next(node for node in clustered.nodes if node is not added)
+    lost.kill()
+    await put(clustered, b"5")
+    lost.start()
+    await put(clustered, b"6")
+
+
 async def test_an_etcd_that_is_restored_gets_the_new_disk_of_a_member_back(clustered):
     """The leader of then is gone, and the backup names the disk that was lost."""
     clustered.found()

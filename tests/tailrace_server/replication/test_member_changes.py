@@ -1,5 +1,7 @@
 """Members are added to a set and removed from it: the refusals alone, and with real nodes."""
 
+import dataclasses
+
 import pytest
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, numbered, put, until
 
@@ -179,6 +181,16 @@ async def test_the_record_says_who_the_members_are_after_a_restart(members, tmp_
         assert "is older and decides nothing: change --members" in caplog.text
         assert all(node.member.local.members == names(members) for node in members)
         await client.feed("orders").put(b"more", b"v", level="quorum")
+
+
+async def test_a_list_that_a_coordinator_has_told_is_no_option_to_change(members, tmp_path, nursery, caplog):
+    await added(members, tmp_path, nursery)
+    node = members[1]
+    await node.stop()
+    node.config = dataclasses.replace(node.config, member_name=node.address)
+    await node.start()
+    assert node.member.local.members == names(members)
+    assert "--members" not in caplog.text
 
 
 @pytest.mark.parametrize("action", ["add", "remove"])
