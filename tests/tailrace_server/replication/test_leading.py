@@ -23,6 +23,7 @@ from tailrace.wire.messages import Get, Got, HelloOk, WriteFlag, Written, decode
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Producers
 from tailrace.wire.stream_messages import StreamEnd, decode_number
+from tailrace_server.replication.voters import Voters
 from tailrace_server.upkeep.rollback import roll_back
 
 QUORUM = Level.QUORUM
@@ -642,3 +643,29 @@ async def test_status_tells_of_roles_and_followers(running, greeted, replicas, f
     assert (state["role"], state["durable"], state["quorum"], state["visible"]) == ("leader", 1, 1, 1)
     [follower] = state["followers"]
     assert (follower["seq"], follower["lag"], follower["votes"]) == (1, 0, True)
+
+
+async def test_rows_are_held_by_a_majority_of_the_present_record_only(running, greeted, feed_id, partition, replicas):
+    """A row is at quorum with one replica of two. Then the set has a fourth member, and one is to leave."""
+    leadership, own = running.node.leaderships.system, running.node.identity.placement_id
+    one, other = replicas
+    ids = [replica.placement_id for replica in VOTERS]
+    three = Voters(leadership.term, 1, (own, *ids), ("a:1", "b:2", "c:3"))
+    leadership.count_by(three, own)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY)), id=5)
+    await running.node.storage.all_durable()
+    for replica in replicas:
+        await replica.follow_feeds()
+        await replica.follow(feed_id)
+        [system] = running.node.feeds.system.partitions
+        await replica.acknowledge(system, id=SYSTEM_STREAM)
+    await one.acknowledge(partition)
+    await one.handled()
+    assert partition.quorum_seq == partition.high_seq
+    leaving = three.with_joining("d:4").with_seat(3, b"d" * 16).with_leaving("b:2")
+    leadership.count_by(leaving, own)
+    assert partition.quorum_seq == partition.high_seq
+    assert not leadership.is_held()
+    await other.acknowledge(partition)
+    await other.handled()
+    assert leadership.is_held()
