@@ -16,6 +16,7 @@ from tailrace_server.upkeep import rollback
 from .bug import Bug
 
 _learns = LocalMember.learns
+_next_departure = seats.next_departure
 _acknowledged = rollback.acknowledged
 _agreed, _take = ReplicaPuller._agreed, ReplicaPuller._take
 _visible_seq = Partition.visible_seq
@@ -78,6 +79,11 @@ def _exchange(voters, waiting):
     return voters.with_seat(found[0][0], found[0][1].placement_id) if found else None
 
 
+def _drop_at_once(voters, own_id, storing, *, is_held):
+    """Drops a seat whatever rows the others hold."""
+    return _next_departure(voters, own_id, storing, is_held=True)
+
+
 def _learns_unless_it_loses(member, voters):
     """Learns no record by which this directory loses its seat."""
     own_id = member.node.identity.placement_id
@@ -124,5 +130,8 @@ BUGS = {
             (promises, "_why_not_by_voters", lambda member, promise: ""),
         ],
         {"returned_disk": 0},
+    ),
+    "a seat that is dropped before a majority has the rows": Bug(
+        [(seats, "next_departure", _drop_at_once)], {"two_leave": 0}
     ),
 }

@@ -62,6 +62,12 @@ class Operator:
             report.operation("handover", f"{machine} to {to} {answer['term']}")
         return answer is not None
 
+    async def change_members(self, leader, action, name):
+        """Adds a member to the set, or removes one, and returns whether the leader has taken that on."""
+        self._world.report.operation(f"member: {action}", name)
+        answer = await self.ask(leader, Opcode.MEMBER_CHANGE, action=action, name=f"{name}:{PORT}")
+        return answer is not None
+
     async def run(self):
         """Looks for a leader now and then, and promotes a node if there is none."""
         while True:

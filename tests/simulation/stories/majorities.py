@@ -163,6 +163,32 @@ async def two_records(world):
     await trio.sleep(1.0)
 
 
+async def two_leave(world):
+    """Two members are removed, while two others get no rows for a while; then the leader is lost.
+
+    With the leader, only the two that leave have some rows. In the end they are members again.
+    """
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, first, second, *behind = stage.five
+    for name in behind:
+        stage.delay_rows(old, name)
+    await stage.written(10)
+    for name in (first, second):
+        await stage.remove_member(old, name)
+    await stage.until(lambda: all(stage.voters(name) == stage.voters(old) for name in behind))
+    await stage.end(old)
+    await stage.promote(behind[0])
+    await trio.sleep(1.0)
+    for name in behind:
+        stage.network.deliver((old, name))
+    await stage.begin(old)
+    leader = await world.operator.leader()
+    await stage.until(lambda: not any(stage.is_member(leader, name) for name in (first, second)))
+    for name in (first, second):
+        await stage.add_member(leader, name)
+
+
 async def late_list(world):
     """A replaced disk has heard of one feed, and not yet of the end of the list; then the leader is lost.
 
@@ -217,6 +243,7 @@ STORIES = [
     Story(returned_disk),
     Story(early_seat),
     Story(two_records),
+    Story(two_leave, nodes=5),
     Story(late_list, has_elder_feed=True),
     Story(forgotten_branches, entries_max=3),
 ]

@@ -233,6 +233,24 @@ class Stage:
         """Hands the leadership over to another node, and returns whether that node leads."""
         return await self._world.operator.hand_over(name, to)
 
+    async def remove_member(self, leader, name):
+        """Lets the leader remove a member, and waits until its seat is gone, or 2 seconds."""
+        assert await self._world.operator.change_members(leader, "remove", name), f"{leader} does not remove {name}"
+        with trio.move_on_after(2.0):
+            await self.until(lambda: not self.is_member(leader, name))
+
+    async def add_member(self, leader, name):
+        """Gives a removed member an empty disk, lets the leader add it, and waits until it has a seat."""
+        await self.end(name, End.POWER)
+        self.machine(name).replace_disk()
+        await self.begin(name)
+        assert await self._world.operator.change_members(leader, "add", name), f"{leader} does not add {name}"
+        await self.until(lambda: self.is_member(leader, name))
+
+    def is_member(self, leader, name):
+        """Returns whether a member has a seat by the record of the leader, or is to lose it."""
+        return any(each.startswith(f"{name}:") for each in self.voters(leader).names)
+
     async def force(self, name):
         """Promotes a node by force."""
         return await self._world.operator.promote(name, force=True)
