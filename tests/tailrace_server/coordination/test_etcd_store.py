@@ -103,7 +103,8 @@ async def test_slow_answers_are_told(start_etcd):
             await trio.sleep(0.3)
             etcd.signal(signal.SIGCONT)
         assert store.health.state is StoreState.SLOW
-        await store.get(KEY)
+        while store.health.state is StoreState.SLOW:  # on a busy machine the next answer may be slow, too
+            await store.get(KEY)
         assert store.health.state is StoreState.CONNECTED
 
 

@@ -444,6 +444,25 @@ async def test_an_etcd_that_hangs_is_named_and_rows_and_failover_go_on(clustered
     await until(lambda: len(leases(clustered)) == 3)
 
 
+async def test_an_etcd_whose_clock_jumps_ends_all_leases_and_moves_no_leader(clustered):
+    """It is paused until each node counts its lease as ended. Then it finds the ends of all leases in its past."""
+    clustered.found()
+    await put(clustered, b"1")
+    leader = await clustered.leads()
+    term, before = clustered.values()["groups/0/leader"]["term"], leases(clustered)
+    clustered.etcd.signal(signal.SIGSTOP)
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: found["counts"]["lease ended"])
+        await put(clustered, b"2")
+    clustered.etcd.signal(signal.SIGCONT)
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: found["state"] == "connected")
+    await until(lambda: len(leases(clustered)) == 3 and not set(leases(clustered).values()) & set(before.values()))
+    await until(lambda: clustered.values().get("groups/0/leader", {}).get("term") == term)
+    assert await clustered.leads() is leader
+    await put(clustered, b"3")
+
+
 async def test_a_watch_that_is_cut_off_finds_what_it_has_missed(clustered):
     async with open_proxy(("127.0.0.1", clustered.etcd.port)) as proxy:
         node = clustered.add(endpoint=f"127.0.0.1:{proxy.port}")
