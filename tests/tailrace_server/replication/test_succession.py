@@ -434,3 +434,28 @@ async def test_a_member_that_has_promised_more_is_led_again_by_a_leader_that_can
         assert first.node.leaderships.system.term > now.term + 5
         await feed.put(b"c", b"3", level="quorum")
         assert await nodes.level("orders") is first
+
+
+async def test_the_last_leader_that_cannot_read_its_copy_hands_over_when_it_is_back(nodes):
+    """All were stopped, and it leads again at first: the other partitions do not wait for a promotion."""
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, ROWS)
+        last = nodes.leader
+        for node in nodes:
+            await node.flush()
+            await node.node.storage.flusher.write_feeds()  # else the start takes the rows from the journal
+        [partition] = last.node.feeds.named("orders").partitions
+        folder = os.path.dirname(partition.chain.segments[0].path)
+        for node in nodes:
+            await node.kill()
+        for name in os.listdir(folder):
+            if name.endswith(".seg"):
+                os.truncate(os.path.join(folder, name), 100)
+        await last.start()
+        assert last.node.status()["replication"]["unreadable"]
+        others = [node for node in nodes if node is not last]
+        for node in others:
+            await node.start()
+        await until(lambda: any(node.leads for node in others))
+        assert (await feed.get(b"a", level="quorum")).value == b"1"
+        await until(lambda: not last.node.status()["replication"]["unreadable"])
