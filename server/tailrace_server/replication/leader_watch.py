@@ -65,13 +65,13 @@ class MajorityWatch:
     def __init__(self) -> None:
         """Does not lead."""
         self._leads_since = -1  # `Leadership.changes` at the begin of the leadership that is watched
-        self._confirmed_at = 0.0
+        self.confirmed_at = 0.0  # when the last question was asked that a majority has answered
         self.is_asking = False
 
     def lead(self, changes: int, now: float) -> None:
         """Begins anew if this is another leadership than before: a majority has just promised it."""
         if changes != self._leads_since:
-            self._leads_since, self._confirmed_at, self.is_asking = changes, now, False
+            self._leads_since, self.confirmed_at, self.is_asking = changes, now, False
 
     def asked(self) -> None:
         """Notes that a question is under way. There is one at a time."""
@@ -80,7 +80,7 @@ class MajorityWatch:
     def confirmed(self, changes: int, asked_at: float) -> None:
         """Notes that a majority has answered a question of ``asked_at``."""
         if changes == self._leads_since:
-            self._confirmed_at, self.is_asking = max(self._confirmed_at, asked_at), False
+            self.confirmed_at, self.is_asking = max(self.confirmed_at, asked_at), False
 
     def failed(self, changes: int) -> None:
         """Notes that a question has ended without an answer."""
@@ -89,4 +89,4 @@ class MajorityWatch:
 
     def unconfirmed_s(self, now: float) -> float:
         """Returns how long ago the last question was asked that a majority has answered."""
-        return now - self._confirmed_at
+        return now - self.confirmed_at

@@ -6,6 +6,7 @@ one of them has returned, nothing is written, answered or acknowledged by the ea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -72,6 +73,8 @@ class Leadership:
         self._is_paused = False
         self._had: dict[Partition, int] = {}
         self.withheld = ""  # why this leader takes no writes; "" if it does
+        self.sure_until = math.inf  # monotonic seconds: then the last confirmation by a majority is too old
+        self._why_unsure = ""
         self.watch = LeaderWatch()  # the signs of life of the leader that is followed
         self.replicas = Replicas(members, self.majority - 1, group.feeds.system.partitions[0])
         self._waiting = waiting
@@ -174,6 +177,7 @@ class Leadership:
         is_other_right = role is not before or (role is Role.LEADER and term != self.term)
         self.term, self.leader = term, leader
         self._is_paused, self.withheld, self.refuses_writes = False, "", role is not Role.LEADER
+        self.sure_until = math.inf
         if role is not before:
             for partition in self.group:
                 self.adopt(partition)
@@ -225,6 +229,19 @@ class Leadership:
     def restore_writes(self) -> None:
         """Ends ``withhold_writes``."""
         self.withheld, self.refuses_writes = "", self.role is not Role.LEADER or self._is_paused
+
+    def is_sure_until(self, at: float, why: str) -> None:
+        """Notes that a majority has confirmed this leader, which counts until ``at`` (monotonic seconds).
+
+        ``withhold_writes`` comes by a task. If the whole process was stopped, writes may have their turn before that.
+        ``why`` is the sentence that they get.
+        """
+        self.sure_until, self._why_unsure = at, why
+
+    def require_sure(self, now: float) -> None:
+        """Raises NotLeader if no majority has confirmed this leader lately; ``now``: monotonic seconds."""
+        if now >= self.sure_until:
+            raise NotLeader(self._why_unsure)
 
     def not_leader(self) -> NotLeader:
         """Returns the error for a request that needs the leader."""

@@ -158,21 +158,30 @@ class Succession:
             majority.asked()
             leadership.confirm(partial(self._confirmed, now, changes))
             self._node.connections.flush()
-        silent_s = majority.unconfirmed_s(now)
-        if self.state is FailoverState.LEADS and silent_s >= self._config.majority_timeout_s:
-            why = (
-                f"no majority of the set has confirmed for {self._config.majority_timeout_s:g} s that this node leads: "
-                "it takes no writes, at any level, until a majority does"
-            )
-            log.error("%s", why)
-            self._note(FailoverEvent.MAJORITY_GONE, why)
-            leadership.withhold_writes(why)
+        self._tell_majority()
+        if self.state is FailoverState.LEADS and majority.unconfirmed_s(now) >= self._config.majority_timeout_s:
+            log.error("%s", self._why_unsure)
+            self._note(FailoverEvent.MAJORITY_GONE, self._why_unsure)
+            leadership.withhold_writes(self._why_unsure)
+
+    def _tell_majority(self) -> None:
+        """Tells the leadership until when the last confirmation by a majority counts."""
+        self._leadership.is_sure_until(self._majority.confirmed_at + self._config.majority_timeout_s, self._why_unsure)
+
+    @property
+    def _why_unsure(self) -> str:
+        return (
+            f"no majority of the set has confirmed for {self._config.majority_timeout_s:g} s that this node leads: "
+            "it takes no writes, at any level, until a majority does"
+        )
 
     def _confirmed(self, asked_at: float, changes: int, error: TailraceError | None) -> None:
         if error is not None:
             self._majority.failed(changes)
             return
         self._majority.confirmed(changes, asked_at)
+        if changes == self._leadership.changes:
+            self._tell_majority()
         is_late = self._clock.monotonic() - asked_at >= self._config.majority_timeout_s
         if self.state is FailoverState.WITHHOLDS and changes == self._leadership.changes and not is_late:
             log.warning("a majority of the set confirms that this node leads: it takes writes again")

@@ -211,6 +211,7 @@ class Connection:
         Its request may have been on the way since then, and the client may have written elsewhere meanwhile.
         """
         leadership.require_writable()
+        leadership.require_sure(self.node.turn.now)
         if self.changes.get(leadership.group.number) != leadership.changes:
             raise NotLeader(
                 f"this node came to lead in term {leadership.term} after this connection had its HELLO: connect anew"

@@ -25,7 +25,8 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     write = Write.decode(frame.body)
     block = detached(Block.parse(write.block))
     leadership = node.leaderships.of(write.feed_id, block.header.partition)
-    if leadership.refuses_writes or connection.changes[leadership.group.number] != leadership.changes:
+    is_deposed = leadership.refuses_writes or node.turn.now >= leadership.sure_until
+    if is_deposed or connection.changes[leadership.group.number] != leadership.changes:
         connection.require_writable(leadership)  # a node that refuses need not know of the feed
     partition = node.feeds.partition(write.feed_id, block.header.partition)
     level = write.level

@@ -104,6 +104,25 @@ async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_on
     assert leader.node.leaderships.system.term == 1
 
 
+async def test_a_leader_whose_watch_has_not_had_its_turn_takes_no_writes_either(nodes, monkeypatch):
+    """A process that was stopped for long may read a write first when it goes on."""
+    leader = nodes.leader
+    async with nodes.client() as client:
+        await nodes.filled(client, ROWS)
+    leadership, clock = leader.node.leaderships.system, leader.node.services.clock
+    monkeypatch.setattr(succession.Succession, "_tick", lambda self, now: None)
+    for node in nodes:
+        if node is not leader:
+            await node.stop()
+    await until(lambda: clock.monotonic() >= leadership.sure_until)
+    assert leadership.withheld == ""
+    async with tailrace.connect(leader.url, retry_for=0.3) as client:
+        for level in ("memory", "disk", "quorum"):
+            with pytest.raises(Retryable, match=r"no majority of the set has confirmed for 0\.6 s"):
+                await client.feed("orders").put(b"c", b"3", level=level)
+    assert leader.rows("orders") == ROWS
+
+
 async def test_a_member_that_hears_the_leader_refuses_pre_votes_and_promises(nodes):
     leader = nodes.leader
     follower = next(node for node in nodes if node is not leader)
