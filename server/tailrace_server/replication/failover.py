@@ -81,7 +81,7 @@ _TABLE: dict[FailoverState, dict[FailoverEvent, FailoverState]] = {
         _E.DISK_STUCK: _S.UNFIT,
     },
     _S.LEADS: {_E.MAJORITY_GONE: _S.WITHHOLDS, _E.DEPOSED: _S.WAITS, _E.DISK_STUCK: _S.UNFIT},
-    _S.WITHHOLDS: {_E.MAJORITY_BACK: _S.LEADS, _E.DEPOSED: _S.WAITS, _E.DISK_STUCK: _S.UNFIT},
+    _S.WITHHOLDS: {_E.MAJORITY_BACK: _S.LEADS, _E.WON: _S.LEADS, _E.DEPOSED: _S.WAITS, _E.DISK_STUCK: _S.UNFIT},
     _S.UNFIT: {_E.DISK_WELL: _S.WAITS, _E.WON: _S.LEADS},
 }
 
@@ -94,7 +94,7 @@ def transition(state: FailoverState, event: FailoverEvent) -> FailoverState:
         raise RuntimeError(f"failover state {state.name}: event {event.name} is not possible") from None
 
 
-def noticed(state: FailoverState, *, leads: bool, has_leader: bool) -> FailoverEvent | None:
+def noticed(state: FailoverState, *, leads: bool, withholds: bool, has_leader: bool) -> FailoverEvent | None:
     """Returns the event that a member learns of by its present role; None if ``state`` fits the role.
 
     Operators, handovers and other members change the role, too.
@@ -102,10 +102,11 @@ def noticed(state: FailoverState, *, leads: bool, has_leader: bool) -> FailoverE
     Args:
         state: The state so far.
         leads: Whether the member leads.
+        withholds: Whether it leads, and takes no writes. A leader that leads anew takes them.
         has_leader: Whether it follows a leader.
     """
     if leads:
-        return None if state in (_S.LEADS, _S.WITHHOLDS) else _E.WON
+        return None if state is _S.LEADS or (state is _S.WITHHOLDS and withholds) else _E.WON
     if state in (_S.LEADS, _S.WITHHOLDS):
         return _E.DEPOSED
     if has_leader and state in (_S.WAITS, _S.ASKS, _S.STANDS):

@@ -19,7 +19,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.errors import NotLeader
+import trio
+
+from tailrace.errors import NotLeader, TailraceError
 from tailrace_server.replication.ahead_stream import drop_ahead
 from tailrace_server.replication.election import MemberState, why_no_vacancy, why_not_again
 from tailrace_server.replication.gathered_promises import GatheredPromises
@@ -288,15 +290,36 @@ class Promotion:
 
 
 async def promote(member: Member, *, force: bool) -> PromotionResult:
-    """Makes this node lead, as an operator has asked for. Raises TailraceError that says why it does not."""
+    """Makes this node lead, as an operator has asked for. Raises TailraceError that says why it does not.
+
+    A leader whose majority is lost leads anew: forced, it may give seats to new disks without that majority.
+    """
     async with member.procedure:
         leadership = member.leadership
-        if leadership.role is Role.LEADER:
+        if leadership.role is Role.LEADER and await _is_confirmed(member):
             return PromotionResult(leadership.term, ["this node leads already"], "")
         try:
             return await Promotion(member, force=force).run()
         finally:
             member.wake()
+
+
+async def _is_confirmed(member: Member) -> bool:
+    """Returns whether a majority confirms in time that this node leads. Outside of a set there is none to ask."""
+    answers: list[TailraceError | None] = []
+    answered = trio.Event()
+
+    def note(error: TailraceError | None) -> None:
+        answers.append(error)
+        answered.set()
+
+    cancel = member.leadership.confirm(note)
+    member.node.connections.flush()
+    with trio.move_on_after(member.node.config.replication.majority_timeout_s):
+        await answered.wait()
+    if cancel is not None:
+        cancel()
+    return answers == [None]
 
 
 async def stand(member: Member) -> PromotionResult:

@@ -6,7 +6,7 @@ partition by partition. The first case that fits counts:
 | case | when |
 |---|---|
 | alone | this node is in no set and is no replica: it leads by itself, for ever |
-| leads | this node leads already |
+| leads | this node leads already; without a majority it leads anew if it is forced |
 | replica | a plain replica: there is no majority to ask |
 | new | nothing was ever in this directory, and no member whose directory is not new has answered |
 | refused | too few voters answer, this one included; or it is no member, or has no vote and a later history |
@@ -116,9 +116,12 @@ def forecast_of_follower(
 def forecast_of_leader(own: MemberState, followers: Iterable[KnownReplica], members: int) -> Forecast:
     """Returns the forecast for a leader, and who would keep its rows if it were gone; ``members``: of the set."""
     followers = list(followers)
-    text = f"leads already: it would change nothing. Should this node be gone: {_kept(followers, in_set=members > 0)}"
+    gone = f"Should this node be gone: {_kept(followers, in_set=members > 0)}"
     lost = lost_majority(own, followers, members) if members else None
-    return Forecast("leads", False, text if lost is None else f"{text}. {lost}")
+    if lost is None:
+        return Forecast("leads", False, f"leads already: it would change nothing. {gone}")
+    forced = _forced(_voters_away(followers))
+    return Forecast("leads", False, f"leads already, and would be refused without a majority. {forced}. {gone}. {lost}")
 
 
 def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: int) -> str | None:
@@ -128,13 +131,20 @@ def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: 
     needed = _needed(own, members)
     if voting >= needed:
         return None
-    # A plain replica counts for no majority: it has no vote, and the number of its missing mutations is known.
-    away = sorted(f.address for f in followers if not f.connected and (f.votes or f.missing is None))
+    away = _voters_away(followers)
     missing = f" (not connected: {_listed(away)})" if away else ""
     return (
         f"no majority: {voting} of {members} members are here with a vote, and {needed} are needed{missing}; "
         "writes at level quorum and changes of feeds wait"
     )
+
+
+def _voters_away(followers: Iterable[KnownReplica]) -> list[str]:
+    """Returns the members that are not connected.
+
+    A plain replica is none of them: it has no vote, and the number of its missing mutations is known.
+    """
+    return sorted(f.address for f in followers if not f.connected and (f.votes or f.missing is None))
 
 
 def forecast_of_lone_node(followers: Iterable[KnownReplica]) -> Forecast:

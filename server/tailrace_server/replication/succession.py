@@ -98,7 +98,8 @@ class Succession:
     def _notice(self) -> None:
         """Takes over what has become of the member meanwhile."""
         leads, has_leader = self._leadership.role is Role.LEADER, bool(self._leadership.leader)
-        while (event := noticed(self.state, leads=leads, has_leader=has_leader)) is not None:
+        withholds = bool(self._leadership.withheld)
+        while (event := noticed(self.state, leads=leads, withholds=withholds, has_leader=has_leader)) is not None:
             self._note(event)
             if event in (FailoverEvent.LEADER_FOUND, FailoverEvent.WON):
                 self._failures = 0

@@ -8,7 +8,8 @@ from tailrace_server.replication.failover import FailoverEvent as E
 from tailrace_server.replication.failover import FailoverState as S
 from tailrace_server.replication.failover import noticed, transition
 
-MEMBERS = [(False, False), (False, True), (True, False)]
+# Whether it leads, withholds writes, and follows a leader.
+MEMBERS = [(False, False, False), (False, False, True), (True, False, False), (True, True, False)]
 
 
 def walk(state, *events):
@@ -24,6 +25,7 @@ def walk(state, *events):
         (S.WAITS, [E.DUE, E.REFUSED, E.DUE, E.GRANTED, E.FAILED], S.WAITS),
         (S.WAITS, [E.DUE, E.LEADER_FOUND], S.FOLLOWS),
         (S.LEADS, [E.MAJORITY_GONE, E.MAJORITY_BACK], S.LEADS),
+        (S.LEADS, [E.MAJORITY_GONE, E.WON], S.LEADS),
         (S.LEADS, [E.MAJORITY_GONE, E.DEPOSED, E.LEADER_FOUND], S.FOLLOWS),
         (S.LEADS, [E.DISK_STUCK, E.DISK_WELL], S.WAITS),
     ],
@@ -50,17 +52,26 @@ def test_other_events_are_errors(state, event):
 
 @pytest.mark.parametrize(("state", "member"), [*itertools.product(S, MEMBERS)])
 def test_whatever_a_member_notices_is_possible_and_noticed_once(state, member):
-    leads, has_leader = member
-    event = noticed(state, leads=leads, has_leader=has_leader)
+    leads, withholds, has_leader = member
+
+    def notice(state):
+        return noticed(state, leads=leads, withholds=withholds, has_leader=has_leader)
+
+    event = notice(state)
     if event is None:
         return
     after = transition(state, event)
-    second = noticed(after, leads=leads, has_leader=has_leader)
+    second = notice(after)
     if second is not None:
         # Deposed for another leader, which it follows.
         assert (event, second) == (E.DEPOSED, E.LEADER_FOUND)
         after = transition(after, second)
-    assert noticed(after, leads=leads, has_leader=has_leader) is None
+    assert notice(after) is None
+
+
+def test_a_leader_that_withholds_writes_notices_that_it_leads_anew():
+    assert noticed(S.WITHHOLDS, leads=True, withholds=True, has_leader=False) is None
+    assert noticed(S.WITHHOLDS, leads=True, withholds=False, has_leader=False) is E.WON
 
 
 @pytest.mark.parametrize("state", [state for state in S if state is not S.UNFIT])

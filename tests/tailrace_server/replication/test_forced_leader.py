@@ -1,6 +1,62 @@
 """What becomes of the rows of a leader that was forced without a majority, when the lost members come back."""
 
-from tests.tailrace_server.replication.made_set import numbered, put, until
+import dataclasses
+
+import pytest
+from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
+
+from tailrace.errors import NotLeader
+from tailrace_server.config import Failover
+from tailrace_server.replication.promotion import FORCED_TERMS
+
+# A leader notices soon that its majority is gone.
+SHORT = dataclasses.replace(
+    REPLICATION, step_timeout_s=5.0, heartbeat_s=0.05, leader_timeout_s=0.6, majority_timeout_s=0.6
+)
+
+
+async def lead_without(nodes, *lost):
+    """Kills the nodes, and their disks are lost; returns once the leader knows that."""
+    for node in lost:
+        await node.kill()
+        node.replace_disk()
+    replicas = nodes.leader.node.leaderships.system.replicas.voters
+    gone = {str(node.address) for node in lost}
+    await until(lambda: not any(peer.streams for peer in replicas() if peer.address in gone))
+
+
+@pytest.mark.parametrize("failover", Failover)
+async def test_a_leader_that_has_lost_its_majority_for_good_is_forced_and_fills_the_others(tmp_path, nursery, failover):
+    nodes = make_set(tmp_path, nursery, replication=dataclasses.replace(SHORT, failover=failover))
+    await nodes.start()
+    await nodes.settled()
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, numbered(0, 5))
+        leader = nodes.leader
+        term = leader.member.local.file.now.leader_term
+        lost = [node for node in nodes if node is not leader]
+        for force in (False, True):
+            answer = await leader.promote(force=force)
+            assert (answer["term"], answer["steps"]) == (term, ["this node leads already"])
+        await lead_without(nodes, *lost)
+        if failover is Failover.AUTO:
+            await until(lambda: leader.node.leaderships.system.withheld)
+        with pytest.raises(NotLeader, match=r"1 of the 2 voters .* --force leads all the same"):
+            await leader.promote()
+        assert leader.leads
+        assert leader.member.local.file.now.leader_term == term
+        answer = await leader.promote(force=True)
+        assert answer["term"] == term + FORCED_TERMS
+        assert all(str(node.address) in answer["may_be_lost"] for node in lost)
+        assert leader.member.local.file.now.forced
+        if failover is Failover.AUTO:
+            await until(lambda: leader.node.leaderships.system.withheld)
+        for node in lost:
+            await node.start()
+            await until(lambda node=node: node.is_up and node.member.local.votes)
+        await put(feed, numbered(5, 5))
+        assert await nodes.level("orders") is leader
+        assert all(node.rows("orders") == numbered(0, 10) for node in nodes)
 
 
 async def test_rows_of_a_forced_leader_stay_when_a_member_of_later_terms_comes_back(members):

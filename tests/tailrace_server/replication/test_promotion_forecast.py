@@ -125,6 +125,11 @@ LEADERS = {
         "no node that could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. "
         r"no majority: 1 of 3 members .*2 are needed \(not connected: b:1, c:1\)",
     ),
+    "all are away, and it is forced": (
+        [KnownReplica("b:1", True, 0, connected=False), KnownReplica("c:1", True, 4, connected=False)],
+        3,
+        "^leads already, .*refused without a majority. With --force it leads, and could lose .* only b:1, c:1 had",
+    ),
     "they have not come": (
         [KnownReplica(name, False, None, connected=False) for name in ("b:1", "c:1")],
         3,
