@@ -69,8 +69,18 @@ def plan_of_change(rows: list[MemberRow], action: str, address: str) -> list[str
     ]
 
 
-def why_not_removed(rows: list[MemberRow], address: str) -> str:
-    """Returns why the member must not be removed now; "" if it may. The leader decides by the same."""
+def why_not_now(rows: list[MemberRow], action: str, address: str) -> str:
+    """Returns why the change must not begin now; "" if it may. The leader decides by the same."""
+    seats, voting = seats_of(rows), sum(row.votes for row in rows)
+    if voting < _majority(seats):
+        return (
+            f"{voting} of {seats} members answer with a vote, and {_majority(seats)} have to store each change: start "
+            "the others, or, if their disks are lost, see `tailrace promote --force`"
+        )
+    return _why_not_removed(rows, address) if action == "remove" else ""
+
+
+def _why_not_removed(rows: list[MemberRow], address: str) -> str:
     left = seats_of(rows) - 1
     votes = sum(row.votes for row in rows if row.address != address)
     if left < MEMBERS_MIN:
@@ -144,7 +154,7 @@ async def _change(node_target: Target, action: str, name: str, plan: bool, force
     async with node_target.client() as client:
         rows = rows_of((await client.status()).details)
         steps = plan_of_change(rows, action, name)
-        unsafe = why_not_removed(rows, name) if action == "remove" else ""
+        unsafe = why_not_now(rows, action, name)
         if plan:
             for number, step in enumerate(steps, 1):
                 print(f"{number}. {printable(step)}")
@@ -176,14 +186,21 @@ def _address(row: MemberRow) -> Address:
 async def _begin(nodes: NodeUrl, value: dict[str, Any], token: str | None) -> None:
     """Asks whoever leads for the change, until one has answered: to ask again changes nothing."""
     before = ""
-    while True:
-        try:
-            leader = await find_leader(nodes, token)
-            await ask_node(leader, Opcode.MEMBER_CHANGE, value, _ANSWER_SECONDS, token, nodes.cluster)
-            return
-        except (Retryable, CommandFailed) as error:
-            text = f"no leader has answered: {error}"
+    while text := await _why_not_begun(nodes, value, token):
         if text != before:
             print(printable(text), flush=True)
             before = text
         await trio.sleep(POLL_SECONDS)
+
+
+async def _why_not_begun(nodes: NodeUrl, value: dict[str, Any], token: str | None) -> str:
+    """Asks the leader for the change once. Returns why it has not begun yet; "" if it has. Raises its refusal."""
+    try:
+        leader = await find_leader(nodes, token)
+    except (Retryable, CommandFailed) as error:
+        return f"no leader has answered: {error}"
+    try:
+        await ask_node(leader, Opcode.MEMBER_CHANGE, value, _ANSWER_SECONDS, token, nodes.cluster)
+    except Retryable as error:
+        return f"{leader}, which leads, was asked: {error}"
+    return ""

@@ -113,7 +113,7 @@ async def change_members(member: Member, action: ChangeAction, address: Address,
 
     Raises:
         NotLeader: This node does not lead, or no more.
-        Forbidden: The change is refused.
+        Forbidden: The change is refused, or no majority is there to store it.
         Overloaded: Too few members answer at present; the change has not begun.
         Unreachable: The change has begun here, and it is not known whether a majority has stored that.
         OSError: The record cannot be written.
@@ -128,6 +128,7 @@ async def change_members(member: Member, action: ChangeAction, address: Address,
     with trio.move_on_after(timeout_s) as scope:
         await _begun(member, action, name, is_forced=is_forced)
     if scope.cancelled_caught:
+        _require_majority(member)
         raise Overloaded(f"nothing is changed: a majority has not stored {local.file.now.voters} yet; ask again")
     intent = local.file.now.voters.epoch
     with trio.move_on_after(timeout_s) as scope:
@@ -142,6 +143,18 @@ async def change_members(member: Member, action: ChangeAction, address: Address,
         )
     voters = local.file.now.voters.naming(local.members)
     return {"epoch": voters.epoch, "term": voters.term, "done": is_done(voters, action, name)}
+
+
+def _require_majority(member: Member) -> None:
+    """Raises Forbidden if fewer voters than a majority answered the last look: no change can be stored then."""
+    local = member.local
+    found = local.votes + sum(local.counts_seen(seen) for seen in member.peers.states.values() if seen is not None)
+    if found < local.majority:
+        raise Forbidden(
+            f"refused: {found} voters answer, and {local.majority} are a majority, which has to store each change: "
+            f"start the others. If their disks are lost, run `tailrace promote --force --node {local.name}`, and start "
+            "one of the others with an empty directory"
+        )
 
 
 async def _begun(member: Member, action: ChangeAction, name: str, *, is_forced: bool) -> None:

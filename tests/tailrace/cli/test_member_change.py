@@ -3,9 +3,12 @@
 import pytest
 from tests.tailrace.cli.test_member import HERE, NAMES, A, B, C, D, follower, status
 
+from tailrace.cli import member_change
 from tailrace.cli.errors import CommandFailed
-from tailrace.cli.member_change import phase_of_change, plan_of_change, why_not_removed
+from tailrace.cli.member_change import phase_of_change, plan_of_change, why_not_now
 from tailrace.cli.member_rows import rows_of, seats_of
+from tailrace.errors import Overloaded
+from tailrace.link.address import parse_address, parse_url
 
 THIRD = follower("c:1", C)
 
@@ -44,12 +47,34 @@ def test_the_plans_and_what_is_not_safe():
     assert "hands over" in plan_of_change(rows, "remove", "a:1")[1]
     with pytest.raises(CommandFailed, match="d:1 is no member"):
         plan_of_change(rows, "remove", "d:1")
-    assert why_not_removed(rows, "c:1").startswith("2 members are left")
+    assert why_not_now(rows, "remove", "c:1").startswith("2 members are left")
+    assert not why_not_now(rows, "add", "d:1")
     names = [*NAMES, "d:1"]
     four = rows_of(changed(HERE, THIRD, follower("d:1", D), names=names, seats=(A, B, C, D)))
-    assert not why_not_removed(four, "d:1")
+    assert not why_not_now(four, "remove", "d:1")
     away = rows_of(changed({"address": "b:1", "answers": False}, THIRD, names=names[:3], seats=(A, B, C)))
-    assert why_not_removed(away, "c:1")
+    assert why_not_now(away, "remove", "c:1").startswith("2 members are left")
+
+
+@pytest.mark.parametrize(("action", "name"), [("remove", "d:1"), ("add", "e:1")])
+def test_nothing_is_safe_without_a_majority_of_the_present_set(action, name):
+    """Of four members two are lost. Without one of the lost the other two would be a majority."""
+    gone = [{"address": address, "answers": False} for address in ("c:1", "d:1")]
+    rows = rows_of(changed(HERE, *gone, names=[*NAMES, "d:1"], seats=(A, B, C, D)))
+    assert why_not_now(rows, action, name).startswith("2 of 4 members answer with a vote, and 3 have to store")
+
+
+async def test_the_leaders_answer_is_told_as_such(monkeypatch):
+    async def leader(*_):
+        return parse_address("a:1")
+
+    async def busy(*_):
+        raise Overloaded("a majority has not stored it yet")
+
+    monkeypatch.setattr(member_change, "find_leader", leader)
+    monkeypatch.setattr(member_change, "ask_node", busy)
+    told = await member_change._why_not_begun(parse_url("tailrace://a:1"), {}, None)
+    assert told == "a:1, which leads, was asked: a majority has not stored it yet"
 
 
 @pytest.mark.parametrize("action", ["add", "remove"])

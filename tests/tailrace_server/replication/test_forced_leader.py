@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
 
-from tailrace.errors import NotLeader
+from tailrace.errors import Forbidden, NotLeader
+from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
 from tailrace_server.replication.promotion import FORCED_TERMS
 
-# A leader notices soon that its majority is gone.
+# A leader notices soon that its majority is gone. A change that is not stored fails as soon as in production.
 SHORT = dataclasses.replace(
     REPLICATION, step_timeout_s=5.0, heartbeat_s=0.05, leader_timeout_s=0.6, majority_timeout_s=0.6
 )
@@ -56,6 +57,31 @@ async def test_a_leader_that_has_lost_its_majority_for_good_is_forced_and_fills_
             await until(lambda node=node: node.is_up and node.member.local.votes)
         await put(feed, numbered(5, 5))
         assert await nodes.level("orders") is leader
+        assert all(node.rows("orders") == numbered(0, 10) for node in nodes)
+
+
+async def test_of_four_members_two_are_lost_and_one_with_an_empty_directory_suffices_to_remove_the_other(
+    tmp_path, nursery
+):
+    nodes = make_set(tmp_path, nursery, count=4, replication=SHORT)
+    await nodes.start()
+    await nodes.settled()
+    async with nodes.client() as client:
+        feed = await nodes.filled(client, numbered(0, 5))
+        leader = nodes.leader
+        back, gone = [node for node in nodes if node is not leader][:2]
+        await lead_without(nodes, back, gone)
+        for force in (False, True):
+            with pytest.raises(Forbidden, match=rf"2 voters answer, and 3 .*--force --node {leader.address}`"):
+                await leader.ask(Opcode.MEMBER_CHANGE, action="remove", name=str(gone.address), force=force)
+        await leader.promote(force=True)
+        await back.start()
+        await until(lambda: back.is_up and back.member.local.votes)
+        await leader.ask(Opcode.MEMBER_CHANGE, action="remove", name=str(gone.address))
+        await until(lambda: len(leader.member.local.file.now.voters.seats) == 3)
+        nodes.nodes.remove(gone)
+        await put(feed, numbered(5, 5))
+        await nodes.level("orders")
         assert all(node.rows("orders") == numbered(0, 10) for node in nodes)
 
 
