@@ -208,9 +208,10 @@ class MembershipFile:
             size = self.now.size
             raise BadDirectory(
                 f"{directory} belongs to a set of {size} members, and --members names {members}: a majority of "
-                f"{members} may lack writes that a majority of {size} has acknowledged. Start it with all {size}; "
-                "replace a lost member at its address, with an empty directory. A set of another size is a new set, "
-                "made from a backup"
+                f"{members} may lack writes that a majority of {size} has acknowledged. Start it with all {size}, also "
+                "if others were added since: it learns that from them. To replace a lost member at its address, "
+                "start that one with an empty directory. To change the number of members, run `tailrace member add` or "
+                "`tailrace member remove` while the set serves"
             )
         if members and self.now.number not in (-1, number):
             raise BadDirectory(
