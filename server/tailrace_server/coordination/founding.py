@@ -195,8 +195,8 @@ def _without_seat(own: OwnNode, known: Known, voters: Voters) -> Step:
     return Step(
         Move.SERVE,
         "spare",
-        f"{address} is no member of {_names(voters)}: it has no vote and holds nothing until it is added with "
-        f"`tailrace member add {address}`",
+        f"{address} is no member of {_names(voters)}: it has no vote and copies no rows until it is added with "
+        f"`tailrace member add {address} --node {voters.names[0]}`",
     )
 
 

@@ -136,7 +136,7 @@ def test_a_node_that_comes_too_late_or_belonged_to_a_set_founds_none():
     assert decide(KEYS, own(1, is_new=False), keys.known()).case == "no_voters"
     step = decide(KEYS, own(4), founded().known())
     assert (step.move, step.case) == (Move.SERVE, "spare")
-    assert "`tailrace member add h:4704`" in step.why
+    assert "`tailrace member add h:4704 --node h:4701`" in step.why
 
 
 def test_an_etcd_that_lost_the_voters_gets_them_back_and_no_second_set():

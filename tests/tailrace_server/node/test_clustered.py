@@ -194,7 +194,7 @@ async def test_a_node_that_is_no_founder_waits_and_says_so(clustered):
     for node in clustered.nodes:
         node.require_ready()
     spare = clustered.add("--voters", "2")
-    await until_logged(spare, f"until it is added with `tailrace member add {spare.address}`")
+    await until_logged(spare, f"until it is added with `tailrace member add {spare.address} --node ")
     spare.require_ready()
     await put(clustered, b"1")
     replication = (await spare.ask(Opcode.STATUS))["replication"]
