@@ -45,13 +45,9 @@ def phase_of_change(details: dict[str, Any], action: str, address: str) -> Phase
 
 
 def plan_of_change(rows: list[MemberRow], action: str, address: str) -> list[str]:
-    """Returns what a change does, step by step.
-
-    Raises CommandFailed if a member is to be added that is one already, or to be removed that is none.
-    """
+    """Returns what a change does, step by step. Raises CommandFailed if a member is to be removed that is none."""
     seats = seats_of(rows)
     if action == "add":
-        _require_stranger(rows, address)
         return [
             f"start {address} with an empty directory, and --members that names it and the others, or in etcd with "
             "--cluster-store; it waits",
@@ -94,9 +90,16 @@ def _majority(members: int) -> int:
     return members // 2 + 1
 
 
-def _require_stranger(rows: list[MemberRow], address: str) -> None:
-    if any(row.address == address and not row.change for row in rows):
-        raise CommandFailed(f"{address} is a member already")
+def why_nothing_to_do(rows: list[MemberRow], action: str, address: str) -> str:
+    """Returns the sentence that the change is over, or was never needed; "" if there is something to do.
+
+    A command that is called again ends with it.
+    """
+    row = next((row for row in rows if row.address == address), None)
+    if action == "add":
+        return f"{address} is a member already: nothing to do" if row is not None and not row.change else ""
+    names = ", ".join(row.address for row in rows)
+    return f"{address} is no member: nothing to do; the members are {names}" if row is None else ""
 
 
 _Plan = Annotated[bool, typer.Option("--plan", help="Print the steps, and whether they are safe now; change nothing.")]
@@ -153,6 +156,10 @@ def _run(action: str, address: str, url: str, node: str | None, token: str | Non
 async def _change(node_target: Target, action: str, name: str, plan: bool, force: bool) -> None:
     async with node_target.client() as client:
         rows = rows_of((await client.status()).details)
+        over = why_nothing_to_do(rows, action, name)
+        if over:
+            print(printable(over))
+            return
         steps = plan_of_change(rows, action, name)
         unsafe = why_not_now(rows, action, name)
         if plan:

@@ -37,8 +37,9 @@ def rows_of(details: dict[str, Any]) -> list[MemberRow]:
         raise CommandFailed("this node is no member of a set (--members, --cluster-store)")
     if not voters or not voters["epoch"]:
         raise CommandFailed(
-            "the voters of this set are not recorded yet: its leader records them once a majority of the members runs "
-            "this version"
+            why_not_added(replication)
+            or "the voters of this set are not recorded yet: its leader records them once a majority of the members "
+            "runs this version"
         )
     others = {other["address"]: other for other in replication["others"]}
     replicas = {replica["placement_id"]: replica for replica in replication["replicas"]}
@@ -50,6 +51,22 @@ def rows_of(details: dict[str, Any]) -> list[MemberRow]:
         change = "joins" if address in joining else "leaves" if address in leaving else ""
         rows.append(MemberRow(address, disk, seat, _state(seen, seat, replicas.get(disk)), change))
     return rows
+
+
+def why_not_added(replication: dict[str, Any]) -> str:
+    """Returns the sentence that the asked node is in its own list only, and whom to ask; "" if others have it, too."""
+    others = replication.get("others", ())
+    own = next(iter(set(replication["members"]) - {other["address"] for other in others}), "")
+    of_set = [other for other in others if other["answers"] and other.get("members") and not other["is_new"]]
+    strangers = [other for other in of_set if own not in other["members"]]
+    if not own or not strangers:
+        return ""
+    member = max(strangers, key=lambda other: (other["role"] == "leader", other["term"]))
+    address, names = member["address"], ", ".join(member["members"])
+    return (
+        f"{own} is no member yet: {names} are. `tailrace member list --node {address}` lists them, and `tailrace "
+        f"member add {own} --node {address}` adds it"
+    )
 
 
 def _own(details: dict[str, Any], replication: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,19 @@ def test_a_node_outside_of_a_set_and_a_set_that_is_not_recorded():
         rows_of({"replication": {"members": NAMES, "voters": {"term": 0, "epoch": 0, "seats": []}}})
 
 
+def test_a_node_that_is_not_added_yet_names_the_members_to_ask():
+    told = {"members": NAMES, "is_new": False}
+    others = [follower("a:1", A, **told) | {"role": "leader"}, follower("b:1", B, **told), AWAY]
+    replication = {"members": [*NAMES, "d:1"], "voters": {"term": 0, "epoch": 0, "seats": []}, "others": others}
+    with pytest.raises(
+        CommandFailed, match=r"d:1 is no member yet: a:1, b:1, c:1 are.*--node a:1`.*add d:1 --node a:1"
+    ):
+        rows_of({"replication": replication})
+    new = [other | {"is_new": True} for other in others[:2]]
+    with pytest.raises(CommandFailed, match="not recorded yet"):
+        rows_of({"replication": replication | {"others": [*new, AWAY]}})
+
+
 @pytest.mark.parametrize(
     ("third", "seats", "says"),
     [

@@ -5,7 +5,7 @@ from tests.tailrace.cli.test_member import HERE, NAMES, A, B, C, D, follower, st
 
 from tailrace.cli import member_change
 from tailrace.cli.errors import CommandFailed
-from tailrace.cli.member_change import phase_of_change, plan_of_change, why_not_now
+from tailrace.cli.member_change import phase_of_change, plan_of_change, why_not_now, why_nothing_to_do
 from tailrace.cli.member_rows import rows_of, seats_of
 from tailrace.errors import Overloaded
 from tailrace.link.address import parse_address, parse_url
@@ -38,11 +38,22 @@ def test_how_far_a_removal_has_come():
     assert phase_of_change(gone, "remove", "c:1") == ("c:1 is no member any more: stop it", True)
 
 
+def test_a_change_that_is_over_is_nothing_to_do():
+    rows = rows_of(changed(HERE, THIRD))
+    assert why_nothing_to_do(rows, "add", "c:1") == "c:1 is a member already: nothing to do"
+    assert why_nothing_to_do(rows, "remove", "d:1").endswith("nothing to do; the members are a:1, b:1, c:1")
+    assert not why_nothing_to_do(rows, "add", "d:1")
+    assert not why_nothing_to_do(rows, "remove", "c:1")
+    joining = rows_of(changed(HERE, THIRD, follower("d:1", D), joining=["d:1"]))
+    assert not why_nothing_to_do(joining, "add", "d:1")
+    leaving = rows_of(changed(HERE, THIRD, leaving=["c:1"]))
+    assert not why_nothing_to_do(leaving, "remove", "c:1")
+    assert not why_nothing_to_do(leaving, "add", "c:1")  # the leader refuses it
+
+
 def test_the_plans_and_what_is_not_safe():
     rows = rows_of(changed(HERE, THIRD))
     assert plan_of_change(rows, "add", "d:1")[-1].endswith("3 of 4 members then")
-    with pytest.raises(CommandFailed, match="c:1 is a member already"):
-        plan_of_change(rows, "add", "c:1")
     assert len(plan_of_change(rows, "remove", "c:1")) == 3
     assert "hands over" in plan_of_change(rows, "remove", "a:1")[1]
     with pytest.raises(CommandFailed, match="d:1 is no member"):
