@@ -66,6 +66,8 @@ class Leadership:
         self.role = Role.LEADER if is_alone else Role.FOLLOWER
         self.term = 0
         self.leader = ""  # the name of the leader that is followed; "" if none is, or if this node leads
+        self._why_outside = ""  # why this node is no member; "" if it is one
+        self._outside_leader = ""  # the name of the leader of the members then; "" if none is known
         self._address_of: Callable[[str], str] = _as_named
         self.refuses_writes = not is_alone
         # the number of times that this node became the leader, ceased to be it, or led in another term
@@ -115,8 +117,12 @@ class Leadership:
 
     @property
     def leader_address(self) -> str:
-        """The present address of the leader that is followed, for clients; "" if none is, or if this node leads."""
-        return self._address_of(self.leader) if self.leader else ""
+        """The present address of the leader, for clients; "" if none is known, or if this node leads.
+
+        It is the one that is followed; for a node that is no member, the one that the members have told.
+        """
+        leader = self.leader or self._outside_leader
+        return self._address_of(leader) if leader else ""
 
     @property
     def in_set(self) -> bool:
@@ -156,6 +162,13 @@ class Leadership:
             self.replicas.end(name, f"{name} is no member of the set any more")
         self._streams.flush()
 
+    def stand_outside(self, why: str, leader: str) -> None:
+        """Notes the sentence why this node is no member of its set, and the set's leader, for clients.
+
+        Both are "" if it is a member; the leader also if none is known.
+        """
+        self._why_outside, self._outside_leader = why, leader
+
     def become_leader(self, term: int) -> None:
         """Leads from now on, in ``term``. The streams of a follower end."""
         self._become(Role.LEADER, term, "")
@@ -176,6 +189,7 @@ class Leadership:
         before, self.role = self.role, role
         is_other_right = role is not before or (role is Role.LEADER and term != self.term)
         self.term, self.leader = term, leader
+        self._why_outside = self._outside_leader = ""
         self._is_paused, self.withheld, self.refuses_writes = False, "", role is not Role.LEADER
         self.sure_until = math.inf
         if role is not before:
@@ -247,7 +261,8 @@ class Leadership:
         """Returns the error for a request that needs the leader."""
         leader = self.leader_address
         where = f"the leader is at {leader}" if leader else "it knows no leader at present"
-        return NotLeader(f"this node does not lead; {where}", leader=leader or None)
+        why = f": {self._why_outside}" if self._why_outside else ""
+        return NotLeader(f"this node does not lead; {where}{why}", leader=leader or None)
 
     def require_leader(self) -> None:
         """Raises NotLeader if this node does not lead."""

@@ -12,6 +12,7 @@ from tailrace_server.replication.election import MemberState, OwnState, counts, 
 from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStart, learned, why_older
 from tailrace_server.replication.membership import ID_BYTES as PLACEMENT_ID_BYTES
 from tailrace_server.replication.membership import MembershipFile
+from tailrace_server.replication.outsider import adding
 from tailrace_server.replication.peers import held_of, name_of, standings_of
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standing
@@ -102,8 +103,8 @@ class LocalMember:
             return ""
         return (
             f"{self.name} is no member of its set: {', '.join(self.members)} are, by {self.file.now.voters}. It has no "
-            f"vote, follows no leader, and does not lead. Stop it; or make it a member with `tailrace member add "
-            f"{self.name}`"
+            f"vote, follows no leader, and does not lead. Stop it; or make it a member with "
+            f"`{adding(self.name, self.members[0])}`"
         )
 
     def take_list(self) -> None:

@@ -34,6 +34,7 @@ from tailrace_server.replication.election import (
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.member_list import ListChange
+from tailrace_server.replication.outsider import why_not_added
 from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.peers import (
     ask,
@@ -229,6 +230,7 @@ class Member:
         if self.procedure.locked() or self.leadership.role is Role.LEADER:
             return
         step = self._decide(self.peers.states)
+        self.leadership.stand_outside(*self.peers.outside())
         if step.case != self._last_case:
             self._last_case = step.case
             log.info("%s: %s", step.case, step.why or step.kind.value)
@@ -278,10 +280,7 @@ class Member:
                     "started on a wrong directory, stop it"
                 )
         if local.is_in_set and local.name not in leader.members:
-            return (
-                f"{local.name} is no member yet: {', '.join(leader.members)} are, and {name} leads them. Run `tailrace "
-                f"member add {local.name} --node {name}`"
-            )
+            return why_not_added(local.name, {name: leader})
         known = local.file.now.voters
         if local.is_in_set and (known.term > leader.term or (known.epoch and not leader.voters.epoch)):
             return (

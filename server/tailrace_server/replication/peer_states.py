@@ -13,6 +13,7 @@ from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, MemberStart, why_older
 from tailrace_server.replication.member_list import ListChange
+from tailrace_server.replication.outsider import leader_outside, why_not_added
 from tailrace_server.replication.peers import ask_all, look_at, never_enough
 from tailrace_server.replication.voters import Voters
 
@@ -144,6 +145,17 @@ class PeerStates:
             return
         if is_older:
             self._on_older()
+
+    def outside(self) -> tuple[str, str]:
+        """Returns why this node is no member of its set, or not yet, and the leader of the set. "" for both if it is.
+
+        "" for the leader also if none is known.
+        """
+        local = self._local
+        if not local.is_in_set:
+            return "", ""
+        why = local.why_no_member() or (why_not_added(local.name, self.states) if local.is_new else "")
+        return why, leader_outside(local.name, self.states) if why else ""
 
     def why_misfit(self, name: str, seen: MemberState) -> str:
         """Returns the sentence why the answers of the node ``name`` do not count in this set; "" if they do.

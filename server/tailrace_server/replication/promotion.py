@@ -188,9 +188,10 @@ class Promotion:
         """
         if not self._member.local.is_new:
             return
-        others, name = list(others), self._member.local.name
-        if any(seen.members and name not in seen.members for seen in others):
-            raise NotLeader(f"refused: {name} is no member yet. Run `tailrace member add {name}` at the leader")
+        others = list(others)
+        why, _ = self._member.peers.outside()
+        if why:
+            raise NotLeader(f"refused: {why}")
         clusters = {seen.cluster_id for seen in others}
         if len(clusters) != 1:
             raise NotLeader(

@@ -1,10 +1,16 @@
 """Members are added to a set and removed from it: the refusals alone, and with real nodes."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, numbered, put, until
 
+import tailrace
+from tailrace.cli.errors import CommandFailed
+from tailrace.cli.member_change import _change
+from tailrace.cli.member_rows import rows_of
+from tailrace.cli.options import target
 from tailrace.errors import Forbidden, NotLeader
 from tailrace.link.address import Address
 from tailrace.wire.opcodes import Opcode
@@ -143,6 +149,12 @@ async def test_a_node_that_is_not_added_waits_and_does_not_lead(members, tmp_pat
         for force in (False, True):
             with pytest.raises(NotLeader, match="is no member yet"):
                 await node.promote(force=force)
+        status = node.node.status()
+        forecast = status["replication"]
+        assert (forecast["promotion_case"], forecast["promotion_succeeds"]) == ("refused", False)
+        assert "is no member yet" in forecast["promotion"]
+        with pytest.raises(CommandFailed, match=f"{node.address} is no member yet"):
+            rows_of(status)
         assert await change(members, "add", node) == await change(members, "add", node)
         await until(lambda: node.member.local.votes)
 
@@ -169,6 +181,42 @@ async def test_a_removed_member_that_comes_back_does_nothing_until_it_is_added_a
         await until(lambda: gone.member.local.votes)
         await members.level("orders")
         assert gone.rows("orders") == rows | numbered(5, 5)
+
+
+def says(node, text):
+    return text in node.member.progress
+
+
+async def test_a_node_that_is_no_member_names_the_leader_to_clients(members, tmp_path, nursery):
+    """Before it is added, and after it was removed; the leader is another one meanwhile."""
+    async with members.client() as client:
+        await members.filled(client, numbered(0, 5))
+    node = newcomer(members, tmp_path, nursery)
+    await node.start()
+    for phase in ("is no member yet", "is no member of its set"):
+        await until(partial(says, node, phase))
+        async with tailrace.connect(node.url) as client:
+            await client.feed("orders").put(phase.encode(), b"v", level="quorum")
+        leader = await members.settled()
+        with pytest.raises(NotLeader, match=phase) as caught:
+            await node.ask(Opcode.CREATE_FEED, name="more", partitions=1)
+        assert caught.value.leader == str(leader.address)
+        await members[0 if leader is not members[0] else 1].promote()
+        if phase == "is no member yet":
+            await change(members, "add", node)
+            await until(lambda: node.member.local.votes)
+            await change(members, "remove", node)
+
+
+async def test_a_command_that_is_over_ends_well_if_it_is_called_again(members, tmp_path, nursery, capsys):
+    node = await added(members, tmp_path, nursery)
+    members.nodes.remove(node)
+    nodes = target("member add", str(members.url), None, None)
+    await _change(nodes, "add", str(node.address), plan=False, force=False)
+    assert capsys.readouterr().out == f"{node.address} is a member already: nothing to do\n"
+    for end in ("is no member any more: stop it", "is no member: nothing to do"):
+        await _change(nodes, "remove", str(node.address), plan=False, force=False)
+        assert f"{node.address} {end}" in capsys.readouterr().out
 
 
 async def test_the_record_says_who_the_members_are_after_a_restart(members, tmp_path, nursery, caplog):
