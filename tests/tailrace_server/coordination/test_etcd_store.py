@@ -27,6 +27,7 @@ from tailrace_server.coordination.coordinator import (
     Unchanged,
 )
 from tailrace_server.coordination.etcd_codec import encode
+from tailrace_server.coordination.etcd_gateway import REQUEST_S
 from tailrace_server.coordination.store_state import StoreEvent, StoreState
 
 pytestmark = pytest.mark.long
@@ -257,6 +258,12 @@ async def test_a_full_etcd_is_read_only(start_etcd):
         assert store.health.state is StoreState.READ_ONLY
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """Requests may take as long as they do without tests: etcd hashes a password for a good part of a second."""
+    monkeypatch.setattr(etcd_gateway, "REQUEST_S", REQUEST_S)
+
+
 def make_users(etcd):
     """A user who may use the keys below /tailrace/ only, and authentication."""
     for path, body in [
@@ -278,7 +285,7 @@ def make_users(etcd):
         assert status == 200 or path == "auth/role/add", (path, answer)
 
 
-async def test_a_user_with_a_password_whose_token_is_renewed(start_etcd, tmp_path):
+async def test_a_user_with_a_password_whose_token_is_renewed(start_etcd, tmp_path, patient):
     etcd = start_etcd().wait()
     make_users(etcd)
     secret = tmp_path / "password"
@@ -304,7 +311,7 @@ async def test_a_user_with_a_password_whose_token_is_renewed(start_etcd, tmp_pat
         assert store.health.state is StoreState.CONNECTED
 
 
-async def test_a_user_or_password_that_is_refused(start_etcd, tmp_path):
+async def test_a_user_or_password_that_is_refused(start_etcd, tmp_path, patient):
     etcd = start_etcd().wait()
     make_users(etcd)
     secret = tmp_path / "password"
