@@ -136,7 +136,11 @@ async def test_a_repeated_answer_has_no_effect_while_the_next_offer_is_prepared(
         await put(feed, numbered(10 * number, 10))
         await flush(leader)
     await same_segments(made, "orders")
-    for partition in leader.node.feeds.named("orders").partitions:
+    partitions = leader.node.feeds.named("orders").partitions
+    # The last acknowledgement of a follower comes after its segment is here. Later it would acknowledge it anew.
+    sent = [(each.pushes, segment.identity.segment_id) for each in partitions for segment in each.chain.segments]
+    await until(lambda: all(len(pushes.placements.get(id, ())) == 2 for pushes, id in sent))
+    for partition in partitions:
         partition.pushes.acknowledge(())  # as after a failover: the followers answer that they have all of them
         partition.pushes.chain_changed()
     await until(lambda: len(reasons) == 6)
