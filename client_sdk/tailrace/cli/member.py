@@ -11,13 +11,12 @@ import trio
 import typer
 from rich.console import RenderableType
 
-from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.errors import CommandFailed
 from tailrace.cli.member_change import add, remove
-from tailrace.cli.member_rows import POLL_SECONDS, MemberRow, Phase, row_of, rows_of, seats_of
+from tailrace.cli.member_progress import follow, member_name, print_plan
+from tailrace.cli.member_rows import MemberRow, Phase, row_of, rows_of, seats_of
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
-from tailrace.errors import Retryable
-from tailrace.link.address import parse_address
 
 app = typer.Typer(help="The members of a set, and who of them votes.", no_args_is_help=True)
 
@@ -133,10 +132,7 @@ def replace(
     Example:
       tailrace member replace 10.0.0.3:4700
     """
-    try:
-        name = str(parse_address(address))
-    except ValueError as error:
-        raise WrongUsage(f"HOST:PORT: {error}") from None
+    name = member_name(address)
     trio.run(_replace, target("member replace", url, node, token), name, plan, force)
 
 
@@ -145,21 +141,10 @@ async def _replace(node_target: Any, address: str, plan: bool, force: bool) -> N
         rows = rows_of((await client.status()).details)
         row, unsafe = row_of(rows, address), why_unsafe(rows, address)
         if plan:
-            for number, step in enumerate(plan_of(rows, address), 1):
-                print(f"{number}. {printable(step)}")
-            print(f"Not now: {unsafe}." if unsafe else "A majority of the other members votes: it is safe now.")
+            verdict = f"Not now: {unsafe}." if unsafe else "A majority of the other members votes: it is safe now."
+            print_plan(plan_of(rows, address), verdict)
             return
         if unsafe and not force:
             raise CommandFailed(f"refused: {unsafe}. --force goes on all the same")
-        old, before = (row.disk if row.votes else ""), ""
-        while True:
-            try:
-                phase = phase_of((await client.status()).details, address, old)
-            except Retryable as error:
-                phase = Phase(f"no leader answers: {error}")
-            if phase.text != before:
-                print(printable(phase.text), flush=True)
-                before = phase.text
-            if phase.is_over:
-                return
-            await trio.sleep(POLL_SECONDS)
+        old = row.disk if row.votes else ""
+        await follow(client, lambda details: phase_of(details, address, old))

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.errors import CommandFailed
 from tailrace.cli.leading import ask_node, find_leader
+from tailrace.cli.member_progress import follow, member_name, print_plan
 from tailrace.cli.member_rows import POLL_SECONDS, MemberRow, Phase, row_of, rows_of, seats_of
 from tailrace.cli.options import DEFAULT_URL, Node, Target, Token, Url, target
 from tailrace.cli.output import printable
@@ -146,10 +147,7 @@ def remove(
 
 
 def _run(action: str, address: str, url: str, node: str | None, token: str | None, *, plan: bool, force: bool) -> None:
-    try:
-        name = str(parse_address(address))
-    except ValueError as error:
-        raise WrongUsage(f"HOST:PORT: {error}") from None
+    name = member_name(address)
     trio.run(_change, target(f"member {action}", url, node, token), action, name, plan, force)
 
 
@@ -163,27 +161,14 @@ async def _change(node_target: Target, action: str, name: str, plan: bool, force
         steps = plan_of_change(rows, action, name)
         unsafe = why_not_now(rows, action, name)
         if plan:
-            for number, step in enumerate(steps, 1):
-                print(f"{number}. {printable(step)}")
-            print(f"Not now: {unsafe}." if unsafe else "It is safe now.")
+            print_plan(steps, f"Not now: {unsafe}." if unsafe else "It is safe now.")
             return
     nodes = parse_url(node_target.url)
     nodes = nodes._replace(addresses=tuple(dict.fromkeys([*nodes.addresses, *map(_address, rows)])))
     await _begin(nodes, {"action": action, "name": name, "force": force}, node_target.token)
     every = ",".join(map(str, nodes.addresses))  # the leader may be another one soon
     async with node_target._replace(url=f"tailrace://{every}/{nodes.cluster}").client() as client:
-        before = ""
-        while True:
-            try:
-                phase = phase_of_change((await client.status()).details, action, name)
-            except Retryable as error:
-                phase = Phase(f"no leader answers: {error}")
-            if phase.text != before:
-                print(printable(phase.text), flush=True)
-                before = phase.text
-            if phase.is_over:
-                return
-            await trio.sleep(POLL_SECONDS)
+        await follow(client, lambda details: phase_of_change(details, action, name))
 
 
 def _address(row: MemberRow) -> Address:

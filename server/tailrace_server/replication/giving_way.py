@@ -12,22 +12,16 @@ all writes, although others could take them.
 
 from __future__ import annotations
 
-import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tailrace.errors import TailraceError
-from tailrace.link.address import parse_address
-from tailrace_server.replication.handover import hand_over
 from tailrace_server.replication.leaving import most_complete
+from tailrace_server.replication.own_handover import OwnHandover
 from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
 
-log = logging.getLogger("tailrace.server")
-
-# The seconds after a handover that has failed: the other member may have to catch up first.
+# The seconds after a handover that has failed.
 AGAIN_SECONDS = 10.0
 # The seconds that a disk has to be full: a flush that removes files of the journal may make room soon.
 FULL_SECONDS = 3.0
@@ -38,8 +32,7 @@ class GivingWay:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._is_busy = False
-        self._not_before = 0.0
+        self._handover = OwnHandover(member, AGAIN_SECONDS)
         self._full_since: float | None = None
 
     def consider(self, now: float) -> None:
@@ -53,23 +46,12 @@ class GivingWay:
         elif self._full_since is None:
             self._full_since = now
         is_full = self._full_since is not None and now - self._full_since >= FULL_SECONDS
-        if self._is_busy or now < self._not_before or not (storage.damages or is_full):
+        if not self._handover.may_begin(now) or not (storage.damages or is_full):
             return
         why, what = told(unreadable_of(member.node, member.leadership.group)), "which can read its own copy"
         needs_room = not storage.space.low
         if not why and is_full:
             why, what, needs_room = storage.space.low, "whose disk has room", True
         to = most_complete(member, needs_room=needs_room) if why else None
-        if to is None:
-            return
-        self._is_busy, self._not_before = True, now + AGAIN_SECONDS
-        log.warning("%s: this leader hands over to %s, %s", why, to, what)
-        member.start(partial(self._hand_over, to, force=not needs_room))
-
-    async def _hand_over(self, to: str, *, force: bool) -> None:
-        try:
-            await hand_over(self._member, parse_address(to), force=force)
-        except (TailraceError, OSError) as error:
-            log.warning("%s has not taken over, and is asked again in %g s: %s", to, AGAIN_SECONDS, error)
-        finally:
-            self._is_busy = False
+        if to is not None:
+            self._handover.begin(to, f"{why}: this leader hands over to {to}, {what}", now, force=not needs_room)

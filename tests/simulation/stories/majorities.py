@@ -115,11 +115,8 @@ async def returned_disk(world):
     await trio.sleep(1.0)
 
 
-async def early_seat(world):
-    """A disk is replaced, and the new one has no rows yet; then the leader is lost, which alone has some rows.
-
-    The third member got no rows for a while, but heard of each record of the voters.
-    """
+async def _lost_before_a_new_disk_has_all(world, hold):
+    """A disk is replaced, and ``hold`` holds up what the leader sends it; then the leader is lost."""
     await trio.sleep(0.2)
     stage = Stage(world)
     old, new, third = stage.three
@@ -127,13 +124,21 @@ async def early_seat(world):
     await stage.written(10)
     await stage.end(new, End.POWER)
     stage.machine(new).replace_disk()
-    stage.delay_rows(old, new)
+    hold(stage, old, new)
     await stage.begin(new)
     with trio.move_on_after(2.0):
         await stage.seated(new)
     await stage.end(old)
     await stage.promote(new)
     await trio.sleep(0.5)
+
+
+async def early_seat(world):
+    """A disk is replaced, and the new one has no rows yet; then the leader is lost, which alone has some rows.
+
+    The third member got no rows for a while, but heard of each record of the voters.
+    """
+    await _lost_before_a_new_disk_has_all(world, lambda stage, old, new: stage.delay_rows(old, new))
 
 
 async def two_records(world):
@@ -194,20 +199,7 @@ async def late_list(world):
 
     The third member got no rows of the second feed for a while.
     """
-    await trio.sleep(0.2)
-    stage = Stage(world)
-    old, new, third = stage.three
-    stage.delay_rows(old, third)
-    await stage.written(10)
-    await stage.end(new, End.POWER)
-    stage.machine(new).replace_disk()
-    stage.delay_end_of_feeds(old, new, 1)
-    await stage.begin(new)
-    with trio.move_on_after(2.0):
-        await stage.seated(new)
-    await stage.end(old)
-    await stage.promote(new)
-    await trio.sleep(0.5)
+    await _lost_before_a_new_disk_has_all(world, lambda stage, old, new: stage.delay_end_of_feeds(old, new, 1))
 
 
 async def forgotten_branches(world):

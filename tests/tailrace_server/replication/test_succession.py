@@ -386,7 +386,7 @@ async def test_a_leader_with_a_full_disk_leads_on_if_no_other_one_has_room(nodes
         way, now = first.member.successor._giving_way, first.node.storage.host.clock.monotonic()
         way.consider(now)
         way.consider(now + 100)
-        assert not way._is_busy
+        assert not way._handover.is_busy
         assert first.leads
         assert "no voter with room on its disk is connected" in first.node.status()["failure"]
         assert (await feed.get(b"a", level="quorum")).value == b"1"
