@@ -4,7 +4,7 @@ The order at a start: the directory's ids are durable; the node registers; the s
 CLUSTER of an earlier start; the node starts. So a node of a founded set starts without the coordinator.
 
 From then on the node's own record of the voters says who the members are (voters.py). The coordinator has a copy of the
-leader's, which new nodes begin with, and the addresses.
+leader's, as a majority has stored it, which new nodes begin with, and the addresses.
 """
 
 from __future__ import annotations
@@ -113,9 +113,13 @@ def _leading(node: Node) -> Leading | None:
 
 
 def _record_of(member: Member) -> Voters | None:
-    """Returns the record by which a member leads, as the coordinator has it; None in epoch 0."""
+    """Returns the record by which a member leads, as the coordinator has it.
+
+    None in epoch 0, and until a majority has stored the record: the next leader may not know it, and goes on with an
+    earlier one.
+    """
     record, names = member.local.file.now.voters, member.leadership.members.now
-    if not record.epoch or len(names) < len(record.seats):
+    if not record.epoch or len(names) < len(record.seats) or not member.seats.is_stored:
         return None
     voters = tuple(Voter(id, NO_ID, name) for id, name in zip(record.seats, names, strict=False))
     return Voters(record.epoch, voters, record.term, names[len(voters) :])

@@ -14,6 +14,7 @@ from tailrace.cli.options import target
 from tailrace.errors import Forbidden, NotLeader
 from tailrace.link.address import Address
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.node.clustered import _leading
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.member_changes import ChangeAction, intended, is_done, why_no_newcomer, why_not
 from tailrace_server.replication.voters import SEATS_MAX, VACANT, Voters
@@ -206,6 +207,18 @@ async def test_a_node_that_is_no_member_names_the_leader_to_clients(members, tmp
             await change(members, "add", node)
             await until(lambda: node.member.local.votes)
             await change(members, "remove", node)
+
+
+async def test_a_coordinator_is_told_no_record_that_a_majority_has_not_stored(members):
+    """A leader that is lost before that takes the record with it."""
+    leader = await members.settled()
+    await until(lambda: leader.member.seats.is_stored)
+    assert _leading(leader.node).record.epoch == 1
+    leader.member.seats.intend(record(leader).naming(names(members)).with_joining("x:1"))
+    assert _leading(leader.node).record is None
+    await until(lambda: leader.member.seats.is_stored)
+    told = _leading(leader.node).record
+    assert (told.epoch, told.learners) == (2, (Address("x", 1),))
 
 
 async def test_a_command_that_is_over_ends_well_if_it_is_called_again(members, tmp_path, nursery, capsys):
