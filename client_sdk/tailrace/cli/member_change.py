@@ -13,7 +13,7 @@ from tailrace.cli.member_progress import follow, member_name, print_plan
 from tailrace.cli.member_rows import POLL_SECONDS, MemberRow, Phase, row_of, rows_of, seats_of
 from tailrace.cli.options import DEFAULT_URL, Node, Target, Token, Url, target
 from tailrace.cli.output import printable
-from tailrace.errors import Retryable
+from tailrace.errors import Retryable, TailraceError
 from tailrace.link.address import Address, NodeUrl, parse_address, parse_url
 from tailrace.wire.opcodes import Opcode
 
@@ -67,7 +67,7 @@ def plan_of_change(rows: list[MemberRow], action: str, address: str) -> list[str
 
 
 def why_not_now(rows: list[MemberRow], action: str, address: str) -> str:
-    """Returns why the change must not begin now; "" if it may. The leader decides by the same."""
+    """Returns why the change must not begin now; "" if it may. The leader decides by the same, and by more."""
     seats, voting = seats_of(rows), sum(row.votes for row in rows)
     if voting < _majority(seats):
         return (
@@ -158,13 +158,15 @@ async def _change(node_target: Target, action: str, name: str, plan: bool, force
         if over:
             print(printable(over))
             return
-        steps = plan_of_change(rows, action, name)
-        unsafe = why_not_now(rows, action, name)
-        if plan:
-            print_plan(steps, f"Not now: {unsafe}." if unsafe else "It is safe now.")
-            return
     nodes = parse_url(node_target.url)
     nodes = nodes._replace(addresses=tuple(dict.fromkeys([*nodes.addresses, *map(_address, rows)])))
+    steps = plan_of_change(rows, action, name)
+    if plan:
+        asked = {"action": f"plan_{action}", "name": name, "force": force}
+        unsafe = "" if force else why_not_now(rows, action, name)
+        unsafe = unsafe or await _why_refused(nodes, asked, node_target.token)
+        print_plan(steps, f"Not now: {unsafe}." if unsafe else "It is safe now.")
+        return
     await _begin(nodes, {"action": action, "name": name, "force": force}, node_target.token)
     every = ",".join(map(str, nodes.addresses))  # the leader may be another one soon
     async with node_target._replace(url=f"tailrace://{every}/{nodes.cluster}").client() as client:
@@ -173,6 +175,14 @@ async def _change(node_target: Target, action: str, name: str, plan: bool, force
 
 def _address(row: MemberRow) -> Address:
     return parse_address(row.address)
+
+
+async def _why_refused(nodes: NodeUrl, value: dict[str, Any], token: str | None) -> str:
+    """Returns why the leader would not begin a change now, such as a newcomer that does not answer; "" if it would."""
+    try:
+        return await _why_not_begun(nodes, value, token)
+    except TailraceError as error:
+        return str(error).removeprefix("refused: ")
 
 
 async def _begin(nodes: NodeUrl, value: dict[str, Any], token: str | None) -> None:

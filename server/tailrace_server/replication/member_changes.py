@@ -1,6 +1,7 @@
 """Adds a member to a set, and removes one: the leader writes down what is to become of it, and answers.
 
     MEMBER_CHANGE ──> refused? ──> a record with the intent ──> a majority has stored it ──> RESULT
+                         └─ a plan only ──> RESULT
 
 Whoever leads from then on goes on with it (seats.py): a member that is to join gets a seat once it has caught up; one
 that is to leave loses its seat once a majority of the others holds all rows. The refusals are pure.
@@ -119,19 +120,11 @@ async def change_members(member: Member, action: ChangeAction, address: Address,
         OSError: The record cannot be written.
     """
     local, name = member.local, str(address)
-    member.leadership.require_leader()
-    if not local.is_in_set:
-        raise Forbidden("this node is in no set (--members, --cluster-store): it has no members to change")
-    if action is ChangeAction.ADD and address not in local.leadership.members.now:
-        await _require_newcomer(member, address)
-    timeout_s = member.node.config.replication.step_timeout_s
-    with trio.move_on_after(timeout_s) as scope:
-        await _begun(member, action, name, is_forced=is_forced)
-    if scope.cancelled_caught:
-        _require_majority(member)
-        raise Overloaded(f"nothing is changed: a majority has not stored {local.file.now.voters} yet; ask again")
+    begins_with = await _agreed(member, action, address, is_forced=is_forced)
+    if begins_with.epoch > local.file.now.voters.epoch:
+        member.seats.intend(begins_with)
     intent = local.file.now.voters.epoch
-    with trio.move_on_after(timeout_s) as scope:
+    with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
         while not member.seats.is_stored and local.file.now.voters.epoch == intent:
             await _look(member)
     member.leadership.require_leader()
@@ -141,8 +134,39 @@ async def change_members(member: Member, action: ChangeAction, address: Address,
             "see `tailrace member list`, or ask again",
             outcome="unknown",
         )
-    voters = local.file.now.voters.naming(local.members)
+    return _told(member, action, name)
+
+
+async def plan_change(member: Member, action: ChangeAction, address: Address, *, is_forced: bool) -> dict[str, Any]:
+    """Returns what the answer to a plan tells; changes nothing. Raises as `change_members` would before it begins."""
+    await _agreed(member, action, address, is_forced=is_forced)
+    return _told(member, action, str(address))
+
+
+def _told(member: Member, action: ChangeAction, name: str) -> dict[str, Any]:
+    """Returns the present record, and whether the change has come to its end by it."""
+    voters = member.local.file.now.voters.naming(member.local.members)
     return {"epoch": voters.epoch, "term": voters.term, "done": is_done(voters, action, name)}
+
+
+async def _agreed(member: Member, action: ChangeAction, address: Address, *, is_forced: bool) -> Voters:
+    """Returns the record that a change begins with, or the present one if it has begun or ended.
+
+    The caller may store it before it waits for anything. Raises as `change_members`.
+    """
+    local = member.local
+    member.leadership.require_leader()
+    if not local.is_in_set:
+        raise Forbidden("this node is in no set (--members, --cluster-store): it has no members to change")
+    if action is ChangeAction.ADD and address not in local.leadership.members.now:
+        await _require_newcomer(member, address)
+    found = None
+    with trio.move_on_after(member.node.config.replication.step_timeout_s):
+        found = await _next_record(member, action, str(address), is_forced=is_forced)
+    if found is None:
+        _require_majority(member)
+        raise Overloaded(f"nothing is changed: a majority has not stored {local.file.now.voters} yet; ask again")
+    return found
 
 
 def _require_majority(member: Member) -> None:
@@ -157,21 +181,19 @@ def _require_majority(member: Member) -> None:
         )
 
 
-async def _begun(member: Member, action: ChangeAction, name: str, *, is_forced: bool) -> None:
-    """Stores the intent, when the last record is stored by a majority."""
+async def _next_record(member: Member, action: ChangeAction, name: str, *, is_forced: bool) -> Voters:
+    """Returns the record of `_agreed`, when the last one is stored by a majority. Raises Forbidden, NotLeader."""
     local = member.local
     while True:
         missing = await _look(member)
         if missing or not local.file.now.voters.epoch:
             continue
         voters = local.file.now.voters.naming(local.members)
-        if intended(voters, action, name) == voters:
-            return
-        why = why_not(voters, action, name, member.seats.storing, is_forced=is_forced)
+        after = intended(voters, action, name)
+        why = "" if after == voters else why_not(voters, action, name, member.seats.storing, is_forced=is_forced)
         if why:
             raise Forbidden(f"refused: {why}")
-        member.seats.intend(intended(voters, action, name))
-        return
+        return after
 
 
 async def _look(member: Member) -> str:

@@ -17,7 +17,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import require_cluster, why_other_list
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
-from tailrace_server.replication.member_changes import ChangeAction, change_members
+from tailrace_server.replication.member_changes import ChangeAction, change_members, plan_change
 from tailrace_server.replication.peers import held_of, members_field, name_of, seen_to_json
 from tailrace_server.replication.pre_votes import Completeness
 from tailrace_server.replication.promises import Promise, answer_promise
@@ -34,6 +34,9 @@ log = logging.getLogger("tailrace.server")
 
 # Operators' requests that wait for each other, in tasks that outlive their connections.
 TURNS_MAX = 16
+# An action that begins with this changes nothing. It is no field: a leader of an earlier version would not read that,
+# and begin the change.
+_PLAN = "plan_"
 
 
 def _member_or_none(connection: Connection) -> Member | None:
@@ -168,15 +171,16 @@ def _on_handover(connection: Connection, frame: Frame) -> None:
 
 
 def _on_member_change(connection: Connection, frame: Frame) -> None:
-    """Adds a member to the set that this node leads, or removes one."""
+    """Adds a member to the set that this node leads, or removes one; or tells why it would refuse that."""
     member, what = _member(connection), "MEMBER_CHANGE"
     value = decode_json(frame.body, what)
     text, is_forced = field(value, "action", str, what), field(value, "force", bool, what, False)
+    change = plan_change if text.startswith(_PLAN) else change_members
     try:
-        action, address = ChangeAction(text), parse_address(field(value, "name", str, what))
+        action, address = ChangeAction(text.removeprefix(_PLAN)), parse_address(field(value, "name", str, what))
     except ValueError as error:
         raise ProtocolError(f"{what}: {error}") from None
-    _answer_in_turn(connection, frame, member, lambda: change_members(member, action, address, is_forced=is_forced))
+    _answer_in_turn(connection, frame, member, lambda: change(member, action, address, is_forced=is_forced))
 
 
 def _on_take_over(connection: Connection, frame: Frame) -> None:

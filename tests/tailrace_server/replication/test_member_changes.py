@@ -232,6 +232,30 @@ async def test_a_command_that_is_over_ends_well_if_it_is_called_again(members, t
         assert f"{node.address} {end}" in capsys.readouterr().out
 
 
+async def verdict(members, capsys, action, node, *, force=False):
+    """The last line of a plan."""
+    await _change(target(f"member {action}", str(members.url), None, None), action, str(node.address), True, force)
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+async def test_a_plan_says_what_the_leader_would_say_and_changes_nothing(members, tmp_path, nursery, capsys):
+    leader = await members.settled()
+    await until(lambda: leader.member.seats.is_stored)
+    before = record(leader)
+    node = newcomer(members, tmp_path, nursery)
+    assert "Not now" in (told := await verdict(members, capsys, "add", node))
+    assert f"{node.address} does not answer as a node" in told
+    await node.start()
+    await until(partial(says, node, "is no member yet"))
+    assert await verdict(members, capsys, "add", node) == "It is safe now."
+    alone = MadeNode(make_config(tmp_path / "alone", free_addresses(1)[0]), nursery)
+    await alone.start()
+    assert "is a node outside of a set" in await verdict(members, capsys, "add", alone)
+    assert "do not stand the loss of one" in await verdict(members, capsys, "remove", members[2])
+    assert await verdict(members, capsys, "remove", members[2], force=True) == "It is safe now."
+    assert record(leader) == before
+
+
 async def test_the_record_says_who_the_members_are_after_a_restart(members, tmp_path, nursery, caplog):
     async with members.client() as client:
         await members.filled(client, numbered(0, 5))
