@@ -190,7 +190,7 @@ class RequestSession:
         level = Level.parse(text)
         if self.peer is not None and text not in self.peer.levels:
             offered = ", ".join(self.peer.levels)
-            raise NotDurable(f"level {text!r} cannot be given by this node, which offers {offered}")
+            raise NotDurable(f"level {level.name.lower()} cannot be given by this node, which offers {offered}")
         return level
 
     def write_level(self, text: str | None) -> Level | None:

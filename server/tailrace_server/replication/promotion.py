@@ -227,7 +227,7 @@ class Promotion:
         if self._promises.has_majority() and gaps:
             return f"What may be lost: writes of every level, quorum among them: {listed(gaps, '; ')}"
         if self._promises.has_majority():
-            text = f"nothing at level quorum; at levels disk and memory what only {without} had"
+            text = f"What may be lost: nothing at level quorum; at levels disk and memory what only {without} had"
             return text if self._promises.silent else ""
         text = f"What may be lost: writes of every level, quorum among them, that only {without} had"
         return "; ".join([text, listed(gaps, "; ")]) if gaps else text

@@ -121,6 +121,7 @@ def forecast_of_leader(own: MemberState, followers: Iterable[KnownReplica], memb
     if lost is None:
         return Forecast("leads", False, f"leads already: it would change nothing. {gone}")
     forced = _forced(_voters_away(followers))
+    lost = lost[0].upper() + lost[1:]
     return Forecast("leads", False, f"leads already, and would be refused without a majority. {forced}. {gone}. {lost}")
 
 

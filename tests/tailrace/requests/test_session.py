@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import enum
 import itertools
 import json
 
@@ -675,6 +676,19 @@ def test_a_part_whose_caller_is_gone_is_dropped(made):
     assert sum(map(len, parts.came)) == 100_000 - 16
     assert made.session.idle
     assert not made.answers
+
+
+class Choice(enum.StrEnum):
+    """A level as the options of a command have it."""
+
+    QUORUM = "quorum"
+
+
+def test_a_level_that_the_node_does_not_offer_is_named_as_it_is_written():
+    made = Conversation()
+    made.greet()
+    with pytest.raises(NotDurable, match=r"^level quorum cannot be given by this node, which offers memory, disk$"):
+        made.session.level(Choice.QUORUM)
 
 
 @pytest.mark.parametrize(("default", "level"), [("", Level.DISK), ("quorum", None), ("disk", None)])

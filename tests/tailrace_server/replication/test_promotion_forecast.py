@@ -123,7 +123,7 @@ LEADERS = {
         [KnownReplica("b:1", True, 0, connected=False), KnownReplica("c:1", True, 4, connected=False)],
         3,
         "no node that could lead is connected; b:1 is .* had all .*; c:1 is .* lacks about 4 mutations. "
-        r"no majority: 1 of 3 members .*2 are needed \(not connected: b:1, c:1\)",
+        r"No majority: 1 of 3 members .*2 are needed \(not connected: b:1, c:1\)",
     ),
     "all are away, and it is forced": (
         [KnownReplica("b:1", True, 0, connected=False), KnownReplica("c:1", True, 4, connected=False)],
@@ -133,7 +133,7 @@ LEADERS = {
     "they have not come": (
         [KnownReplica(name, False, None, connected=False) for name in ("b:1", "c:1")],
         3,
-        "is connected; b:1 is not connected; c:1 is not connected. no majority: 1 of 3",
+        "is connected; b:1 is not connected; c:1 is not connected. No majority: 1 of 3",
     ),
     "nobody follows": ([], 0, "no node follows it, so none can be promoted$"),
     "a plain replica": ([KnownReplica("b:1", False, 0)], 0, "b:1 holds all that is at disk$"),
@@ -210,7 +210,7 @@ async def test_a_leader_does_not_count_on_followers_that_are_gone(members):
     told = replication(first)
     assert "gone: no node that could lead is connected; " in told["promotion"]
     assert f"{third.address} is not connected, and had all that is at quorum" in told["promotion"]
-    assert "no majority: 1 of 3 members are here with a vote, and 2 are needed" in told["promotion"]
+    assert "No majority: 1 of 3 members are here with a vote, and 2 are needed" in told["promotion"]
     told = await http_status(first)
     assert not told["healthy"]
     away = ", ".join(sorted(str(node.address) for node in (second, third)))
