@@ -204,12 +204,13 @@ class EtcdWatch:
             self._gateway.health.note(StoreEvent.COMPACTED, "etcd compacted changes before this node had read them")
         if message.ended:
             raise StoreUnreachable(f"the watch ended: {message.ended}")
+        # Etcd sends each change after the read once, in order. A message's own revision says nothing of them: the first
+        # one tells etcd's revision as the watch began, before the changes between the read and that.
         for key, entry in message.changes:
-            if entry.revision > self._revision:
-                self._entries.pop(key, None)
-                if entry.value is not None:
-                    self._entries[key] = entry
-        self._revision = max(self._revision, message.header.revision)
+            self._entries.pop(key, None)
+            if entry.value is not None:
+                self._entries[key] = entry
+            self._revision = entry.revision
 
     async def _message(self, lines: Lines) -> Watched:
         """Returns the next message. Asks etcd beside the wait whether there is something that has not come."""

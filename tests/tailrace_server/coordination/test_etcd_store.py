@@ -189,6 +189,32 @@ async def test_a_watch_whose_place_was_compacted_reads_all_keys_again(start_etcd
         assert store.health.state is StoreState.CONNECTED
 
 
+async def test_a_change_between_the_read_and_the_watch_is_told_though_a_later_one_follows(start_etcd, monkeypatch):
+    """The watch's first message tells etcd's revision, and carries no change. The later one makes the newest equal."""
+    etcd = start_etcd().wait()
+    async with etcd_store(f"etcd://{etcd.endpoint}") as store:
+        await store.txn([], [Put(KEY, b"1"), Put("/test/b", b"1")])
+        right = store.gateway.stream
+
+        @contextlib.asynccontextmanager
+        async def stream(*arguments):
+            etcd.ask("kv/put", {"key": encode(KEY), "value": encode(b"2")})
+            async with right(*arguments) as lines:
+                yield lines
+
+        monkeypatch.setattr(store.gateway, "stream", stream)
+        async with store.watch("/test/") as watch:
+            assert (await watch.next()).entries[KEY].value == b"1"
+            with trio.fail_after(60):
+                assert (await watch.next()).entries[KEY].value == b"2"
+            revision = (await store.get(KEY)).revision
+            await store.txn([], [Put("/test/b", b"2")])
+            view = await watch.next()
+        assert {key: entry.value for key, entry in view.entries.items()} == {KEY: b"2", "/test/b": b"2"}
+        assert view.revision == revision + 1
+        assert not store.health.counts[StoreEvent.WATCH_LOST]
+
+
 @pytest.mark.parametrize("change", ["put", "delete", "both"])
 async def test_a_watch_whose_connection_was_lost_on_the_way_finds_what_it_missed(start_etcd, change):
     etcd = start_etcd().wait()
