@@ -20,6 +20,8 @@ from tailrace_server.coordination.etcd_codec import encode, entries_of, prefix_r
 
 pytestmark = pytest.mark.long
 
+UNTIL_SECONDS_MAX = 90.0  # the test may take 300 s, and this says what was found
+
 
 class ClusteredSet:
     """An etcd, and nodes that use it."""
@@ -65,11 +67,14 @@ class ClusteredSet:
 
     async def until(self, node, condition):
         """Waits until the status of the node's coordinator fulfils ``condition``; returns it."""
-        while True:
-            found = await self.status(node)
-            if condition(found):
-                return found
-            await trio.sleep(0.05)
+        found = None
+        with trio.move_on_after(UNTIL_SECONDS_MAX):
+            while True:
+                found = await self.status(node)
+                if condition(found):
+                    return found
+                await trio.sleep(0.05)
+        pytest.fail(f"the coordinator of {node.address} has stayed so: {found}")
 
     async def until_recorded(self, node, seats):
         """Waits until the node's own record of the voters has these directories in its seats."""
@@ -312,6 +317,11 @@ def leases(clustered):
     return {json.loads(base64.b64decode(each["value"]))["address"]: each["lease"] for each in answer.get("kvs", [])}
 
 
+def record_of_leader_is_in(keys):
+    """The leader writes its key first, and then its record of the voters."""
+    return keys["groups/0/voters"]["term"] == keys["groups/0/leader"]["term"]
+
+
 async def test_an_etcd_that_is_restored_from_an_old_backup_gets_what_has_changed_since(clustered):
     """The nodes find the old leader's key there, and an old address. Rows go on all the time."""
     clustered.found()
@@ -326,6 +336,7 @@ async def test_an_etcd_that_is_restored_from_an_old_backup_gets_what_has_changed
     second = first
     while second is first:
         second = await clustered.leads()
+    await until(lambda: record_of_leader_is_in(clustered.values()))
     keys = clustered.values()
     for number in range(100):  # so that the backup's revision is lower, whatever the nodes put first
         clustered.etcd.ask("kv/put", {"key": encode("/other"), "value": encode(b"%d" % number)})
