@@ -126,10 +126,10 @@ class ReplicaStream:
     def acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
         """Says that the replica holds ``partition``, fsynced, up to ``seq``, the end of a run of ``branch`` (16 bytes).
 
-        Sends at once and never waits. Sends nothing if the partition's stream is not open.
+        The next `ReplicaLink.flush` sends it, together with those of other partitions. Nothing is sent if the
+        partition's stream is not open.
         """
         self.streams.acknowledge(partition, branch, seq)
-        self._link.flush()
 
     def answer_segment(self, partition: int, answer: SegmentAnswer) -> None:
         """Answers an offer or a part of a segment of ``partition``. Sent at once; never waits."""

@@ -48,6 +48,11 @@ class ReplicaLink:
         self._heard_at = trio.current_time()
 
     @property
+    def transport(self) -> Transport:
+        """The connection's bytes."""
+        return self._transport
+
+    @property
     def peer(self) -> HelloOk:
         """The node's HELLO_OK."""
         assert self._session.peer is not None, "the link was entered"

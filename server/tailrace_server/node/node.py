@@ -60,9 +60,7 @@ class Node:
         self.storage = storage
         self.host = host = storage.host
         self.feeds = catalog = storage.feeds
-        self.connections = Connections(
-            storage.committer, config.limits.connections_max, lambda: self.leaderships.has_replicas()
-        )
+        self.connections = Connections(storage.committer, config.limits.connections_max)
         self.waiting = WaitingAnswers()
         self.leaderships = Leaderships(map(self._leadership, grouping.groups), catalog, grouping.group_of)
         self.stages = _stages(config, host)
@@ -103,7 +101,8 @@ class Node:
         # Serves one connection to its end.
         self.handle = self.handler_of(self.leaderships.unnamed.group.number)
         storage.on_failed = self._journal_failed
-        storage.on_progress = storage.committer.on_progress = self.connections.flush
+        storage.on_progress = storage.committer.on_progress = self.connections.flush_clients
+        storage.committer.on_sync = self.connections.flush_replicas
         storage.on_turn_ended = self.connections.turn_ended
         storage.space.on_low = self._space_low
 
@@ -148,6 +147,7 @@ class Node:
         """Serves connections and commits writes until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.storage.run)
+            nursery.start_soon(self.connections.run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._expire_stages)
             nursery.start_soon(listener.serve, self.handle)

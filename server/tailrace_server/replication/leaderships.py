@@ -72,13 +72,6 @@ class Leaderships:
         """Returns `Leadership.changes` of each group, by its number."""
         return {leadership.group.number: leadership.changes for leadership in self._all}
 
-    def has_replicas(self) -> bool:
-        """Returns whether a replica follows this node in any group."""
-        for leadership in self._all:  # noqa: SIM110 - asked at the end of each turn
-            if leadership.replicas.peers:
-                return True
-        return False
-
     def adopt(self, partition: Partition) -> None:
         """Gives a partition of a feed that was just created the role of its group."""
         self.of_partition(partition).adopt(partition)

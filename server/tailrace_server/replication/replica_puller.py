@@ -198,6 +198,7 @@ class ReplicaPuller:
     def _acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
         if self._stream is not None:
             self._stream.acknowledge(partition, branch, seq)
+            self._node.connections.has_acknowledgements(self._pulled.link)
 
     def _start(self, task: Callable[[], Awaitable[None]]) -> None:
         """Runs a task of the feed until `stop`. Its error ends the connection, but UnknownFeed ends this feed."""

@@ -10,7 +10,7 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,9 @@ class Connection:
         """``unnamed``: the leadership that messages are about if they name no group."""
         self.node = node
         self.unnamed = unnamed
-        self.has_news: Callable[[], None] = partial(node.connections.has_news, self)  # notes that there is to send
+        # Each notes that there is something to send: to a client, and to the node at the other end.
+        self.has_news: Callable[[], None] = partial(node.connections.has_news, self)
+        self.has_replica_news: Callable[[], None] = partial(node.connections.has_replica_news, self)
         self.answers = Answers(node, self.has_news)
         self.is_closing = False  # the last frame was sent
         self.transport = transport
@@ -221,10 +223,10 @@ class Connection:
         """Sends the queued frames: streams first, since their consumers wait longest."""
         if self.is_closing:
             return
-        if self.rounds.has_news and not self._pumps_soon:
-            self.pump()
         if self.replica is not None:
             self._queue_replica_frames(self.replica)
+        if self.rounds.has_news and not self._pumps_soon:
+            self.pump()
         if self.answers.queued:
             self.send_answers()
 
@@ -244,21 +246,32 @@ class Connection:
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""
         data = self.answers.take()
+        self._send((data + last if last else data,), len(data))
+
+    def _send(self, buffers: Sequence[bytes | memoryview], answer_bytes: int) -> None:
+        """Sends ``buffers``, ``answer_bytes`` of which are answers."""
         self.sent_at = self.node.turn.now
-        self.transport.send(data + last if last else data)
+        self.transport.send(*buffers)
+        if not answer_bytes:
+            return
         backlog_bytes, memory = self.transport.backlog_bytes, self.memory
         if backlog_bytes or memory.charged_bytes or memory.room is not None:
-            memory.sent(len(data), backlog_bytes)
+            memory.sent(answer_bytes, backlog_bytes)
 
     def pump(self) -> None:
-        """Sends the streams' frames, as far as the consumer has granted room and the socket takes them."""
+        """Sends the streams' frames, as far as the consumer has granted room and the socket takes them.
+
+        Answers that are queued leave in the same call, behind the last of the frames.
+        """
         rounds, transport = self.rounds, self.transport
         examined_max = rounds.examined_bytes + PUMP_BYTES
         while not transport.backlog_bytes:
             buffers = rounds.next_buffers(PUMP_BYTES)
             if buffers:
-                self.sent_at = self.node.turn.now
-                transport.send(*(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers)))
+                answers = self.answers.take() if self.answers.queued and not rounds.has_news else b""
+                if answers:
+                    buffers.append(answers)
+                self._send(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers), len(answers))
             if not rounds.has_news:
                 break
             if rounds.examined_bytes >= examined_max:

@@ -1,10 +1,19 @@
-"""The connections of a node, and those that have something to send."""
+"""The connections of a node, and those that have something to send.
+
+    a client has news ──────────────────────────────────> sent at the end of the turn, and after each fsync
+    a replica has news ──> `run`, in the next pass ──┬──> sent once for all turns of a pass
+                  an fsync is about to begin ────────┘
+    rows of another node are durable ───────────────────> acknowledged after the fsync, all partitions at once
+
+What goes to a replica leaves before this node's fsync, so that both disks work at once. All writes of a pass share it:
+each of them alone would cost every node a system call, and the replicas a turn and an fsync.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 import trio
 
@@ -25,16 +34,30 @@ _DRAIN_SECONDS = 1.0
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
+class Sender(Protocol):
+    """A connection that sends what it has when it is asked to."""
+
+    @property
+    def transport(self) -> Transport:
+        """The connection's bytes."""
+        ...
+
+    def flush(self) -> None:
+        """Sends what is due. Never waits."""
+        ...
+
+
 class Connections:
     """Accepts connections, and sends to each what concerns it."""
 
-    def __init__(self, committer: Committer, connections_max: int, has_replicas: Callable[[], bool]) -> None:
+    def __init__(self, committer: Committer, connections_max: int) -> None:
         self._committer = committer
         self._connections_max = connections_max
-        self._has_replicas = has_replicas
         self._open: dict[Connection, None] = {}
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
-        self._to_flush: dict[Connection, None] = {}
+        self._to_flush: dict[Sender, None] = {}
+        self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
+        self._wanted = trio.Event()  # set when `run` has something to send
 
     def __iter__(self) -> Iterator[Connection]:
         """The open connections, as they are now: any of them may end while the caller goes through them."""
@@ -45,31 +68,53 @@ class Connections:
 
     # Sending
 
-    def has_news(self, connection: Connection) -> None:
-        """Notes that ``connection`` has something to send; the next ``flush`` sends it."""
-        self._to_flush[connection] = None
+    def has_news(self, sender: Sender) -> None:
+        """Notes that ``sender`` has something to send. It leaves when this turn has ended, or with the next fsync."""
+        self._to_flush[sender] = None
+
+    def has_replica_news(self, sender: Sender) -> None:
+        """Notes that ``sender`` has something for a replica. It leaves before the next fsync, or in the next pass."""
+        self._replicas[sender] = None
+        self._wanted.set()
+
+    def has_acknowledgements(self, link: Sender) -> None:
+        """Notes that ``link``, to the node that is followed, has something to send.
+
+        It leaves when this turn has ended, or after this fsync, or in the next pass.
+        """
+        self._to_flush[link] = None
+        self._wanted.set()
 
     def turn_ended(self, asker: object = None) -> None:
-        """Commits what ``asker`` wrote, now or soon, and sends the news; ``asker`` has been handled.
-
-        The blocks for replicas leave first, so that their disks work while this one does.
-        """
-        if self._to_flush and self._has_replicas():
-            self.flush()
+        """Commits what ``asker`` wrote, now or soon, and sends the news; ``asker`` has been handled."""
         self._committer.turn_ended(asker)
         if self._to_flush:
-            self.flush()
+            self.flush_clients()
 
     def flush(self) -> None:
         """Sends the news to each connection that has any."""
+        while self._to_flush or self._replicas:
+            self.flush_replicas()
+            self.flush_clients()
+
+    def flush_clients(self) -> None:
+        """Sends the news to clients, and the acknowledgements to the node that is followed."""
         while self._to_flush:
-            connections, self._to_flush = self._to_flush, {}
-            for connection in connections:
-                try:
-                    connection.flush()
-                except Exception:  # a bug, as in ``handle``: it must not end the others
-                    log.exception(_INTERNAL_ERROR, connection.transport.peer)
-                    connection.transport.close()
+            senders, self._to_flush = self._to_flush, {}
+            _flush(senders)
+
+    def flush_replicas(self) -> None:
+        """Sends the news to replicas."""
+        if self._replicas:
+            senders, self._replicas = self._replicas, {}
+            _flush(senders)
+
+    async def run(self) -> None:
+        """Sends the news between nodes in the pass of the loop after the one in which they came, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            self.flush()
 
     def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
         """Ends every stream for which ``which`` is true; ``flush`` sends the end."""
@@ -121,6 +166,7 @@ class Connections:
                     if self._sessions.get(connection.session) is connection:
                         del self._sessions[connection.session]
                     self._to_flush.pop(connection, None)
+                    self._replicas.pop(connection, None)
                     nursery.cancel_scope.cancel()
         except Exception:
             # A bug that one connection has met must not end the others; it is logged in full.
@@ -138,3 +184,12 @@ class Connections:
             with trio.move_on_after(_DRAIN_SECONDS):
                 for connection in self:
                     await connection.drained()
+
+
+def _flush(senders: Iterable[Sender]) -> None:
+    for sender in senders:
+        try:
+            sender.flush()
+        except Exception:  # a bug, as in ``handle``: it must not end the others
+            log.exception(_INTERNAL_ERROR, sender.transport.peer)
+            sender.transport.close()

@@ -62,7 +62,7 @@ class ServedReplica:
 
         def moved() -> None:
             self._news[id] = None
-            self._connection.has_news()
+            self._connection.has_replica_news()
 
         def closed() -> None:
             partition.unwatch(Level.DISK, moved)
@@ -93,7 +93,7 @@ class ServedReplica:
     def ask(self, number: int) -> None:
         """Asks the replica whether it still follows this leader; a later question takes the place of an earlier one."""
         self._question = number
-        self._connection.has_news()
+        self._connection.has_replica_news()
 
     def end(self, message: str) -> None:
         """Ends the streams of the replica, which looks for a leader then."""

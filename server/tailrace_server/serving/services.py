@@ -34,12 +34,15 @@ class OpenConnection(Protocol):
     def has_news(self) -> None:
         """Notes that the connection has something to send."""
 
+    def has_replica_news(self) -> None:
+        """Notes that the connection has something to send to a replica, which need not leave in this turn."""
+
 
 class OpenConnections(OpenStreams, Protocol):
     """All connections of the node."""
 
-    def has_news(self, connection: Any) -> None:
-        """Notes that ``connection`` has something to send; the next ``flush`` sends it."""
+    def has_news(self, sender: Any) -> None:
+        """Notes that ``sender`` has something to send. It leaves when this turn has ended, or with the next fsync."""
 
     def begin_session(self, connection: Any) -> None:
         """Ends the earlier connection of the same client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailrace.model import EndReason
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -20,6 +20,12 @@ class OpenStreams(Protocol):
 
     def turn_ended(self, asker: object = None) -> None:
         """Commits what ``asker`` wrote, now or soon, and sends the news; ``asker`` has been handled."""
+
+    def has_replica_news(self, sender: Any) -> None:
+        """Notes that ``sender`` has something for a replica. It leaves before the next fsync, or in the next pass."""
+
+    def has_acknowledgements(self, link: Any) -> None:
+        """Notes that ``link``, to the node that is followed, has something to send, at the latest in the next pass."""
 
     def flush(self) -> None:
         """Sends the news to each connection that has any."""

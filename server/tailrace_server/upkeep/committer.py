@@ -74,6 +74,7 @@ class Committer:
         self.usual_sync_seconds = 0.0  # the median of the last small fsyncs
         self.failure: NotDurable | None = None
         self.syncs = 0
+        self.on_sync: Callable[[], None] = _nothing  # called before each fsync
         self.on_committed: Callable[[], None] = _nothing  # called after each fsync, or its failure
         self.on_progress: Callable[[], None] = _nothing  # called when partitions were told, and when writers were
 
@@ -146,6 +147,7 @@ class Committer:
             return
         self._urgent, self._syncing = False, True
         self._began_at = self._clock.monotonic()
+        self.on_sync()
         small = self._journal.written - self._journal.synced <= INLINE_BYTES_MAX
         try:
             # A cancellation waits for it: the file must not be closed while a thread syncs it.
@@ -166,6 +168,7 @@ class Committer:
     def _commit_here(self, now: float) -> None:
         """Commits on the loop's thread."""
         self._urgent = False
+        self.on_sync()
         try:
             self._journal.sync()
         except NotDurable as error:

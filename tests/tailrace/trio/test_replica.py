@@ -88,6 +88,7 @@ async def test_a_stream_with_what_nodes_say_to_each_other(listen):
         assert checks == [3]
         link.confirm(3)
         stream.acknowledge(0, U, 8)
+        link.flush()
         while len(leader.heard) < 2:
             leader.changed = trio.Event()
             await leader.changed.wait()
