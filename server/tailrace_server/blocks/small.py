@@ -1,6 +1,7 @@
 """Opens many small blocks at once: their rows become arrays, by a few dozen calls of numpy for all blocks. Pure.
 
     bytes of many blocks ── open_small ──>  SmallBlocks  ── encode_groups ──>  few larger blocks
+    blocks of a tree ────── join_small ──>  ColumnArrays
 
 `tailrace.block.arrays.join_blocks` opens each block by itself, in some microseconds, and checks it. This module is for
 a hundred thousand blocks of one row, which were checked when they were written. The caller opens a block that this
@@ -24,7 +25,7 @@ from tailrace.block import (
     Block,
     BlockHeader,
 )
-from tailrace.block.arrays import U32, U64, Bools, Indices
+from tailrace.block.arrays import U8, U32, U64, Bools, ColumnArrays, Indices
 from tailrace.block.encode import stored_form
 from tailrace.block.header import sum_of
 from tailrace.block.layout import padding_after
@@ -111,6 +112,49 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
         value_lengths,
         _valid(raw, bitmaps[picked], has_bitmap[picked], count, within),
     )
+
+
+def join_small(blocks: Sequence[Block], heads: Heads) -> ColumnArrays | None:
+    """Returns what `join_blocks` does of blocks without a column of seqs; None if one of them is unusual or broken.
+
+    ``heads`` are theirs. The bodies' sums were compared before; the caller checks what becomes of the columns.
+    """
+    if (heads["flags"] & (FLAG_COMPRESSED | FLAG_SEQS)).any():
+        return None
+    sizes = heads["stored_bytes"].astype(np.intp)
+    padded = _aligned(sizes)
+    pads = (padded - sizes).tolist()
+    data = b"".join([part for block, pad in zip(blocks, pads, strict=True) for part in (block.body, _ZEROS[pad])])
+    opened = open_small(data, np.cumsum(padded) - padded, heads, int(sizes.max()), 0)
+    firsts = np.cumsum(opened.rows) - opened.rows
+    if not opened.rows.all() or (np.minimum.reduceat(opened.hashes, firsts) != heads["least_hash"]).any():
+        return None
+    if (np.maximum.reduceat(opened.hashes, firsts) != heads["greatest_hash"]).any():
+        return None
+    seqs = np.repeat(heads["first_seq"] - firsts.astype("<u8"), opened.rows) + np.arange(
+        len(opened.hashes), dtype="<u8"
+    )
+    return ColumnArrays(
+        opened.hashes,
+        seqs,
+        opened.timestamps,
+        _offsets_of(opened.key_lengths),
+        _joined(data, opened.key_begins, opened.key_ends),
+        None if opened.valid.all() else opened.valid,
+        _offsets_of(opened.value_lengths),
+        _joined(data, opened.value_begins, opened.value_ends),
+    )
+
+
+def _offsets_of(lengths: U32) -> U32:
+    offsets = np.zeros(len(lengths) + 1, "<u4")
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _joined(data: bytes, begins: Indices, ends: Indices) -> U8:
+    spans = zip(begins.tolist(), ends.tolist(), strict=True)
+    return np.frombuffer(b"".join([data[begin:end] for begin, end in spans]), "u1")
 
 
 def _unpacked(data: bytes, bodies: Indices, heads: Heads, opened: Bools) -> tuple[bytes, Indices]:

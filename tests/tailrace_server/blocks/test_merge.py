@@ -13,8 +13,9 @@ from tailrace.block import (
     encode_block,
 )
 from tailrace.errors import BadBlock
-from tailrace_server.blocks import fits, merge_blocks, merge_steps
-from tailrace_server.blocks.merge import STEP_BLOCKS
+from tailrace_server.blocks import fits, heads_of, join_blocks, merge_blocks, merge_steps
+from tailrace_server.blocks.merge import SMALL_BYTES_MAX, SMALL_STEP_BLOCKS, STEP_BLOCKS, TOGETHER_MIN
+from tailrace_server.blocks.small import join_small
 
 
 @given(st.data(), st.lists(st.integers(0, 100), max_size=10), st.lists(st.booleans(), min_size=12, max_size=12))
@@ -63,10 +64,85 @@ def test_blocks_that_are_no_neighbours_are_refused(make_block):
 
 
 def test_merging_can_be_left_alone_between_short_steps(make_block):
-    blocks = [make_block([(b"k%d" % seq, b"v", seq, 5)]) for seq in range(1, 2 * STEP_BLOCKS + 2)]
+    value = b"v" * (SMALL_BYTES_MAX + 1)
+    blocks = [make_block([(b"k%d" % seq, value, seq, 5)]) for seq in range(1, 2 * STEP_BLOCKS + 2)]
     steps = list(merge_steps(blocks, compress=False))
     assert steps[:-1] == [None, None, None]
     assert steps[-1] == merge_blocks(blocks, compress=False)
+    small = [make_block([(b"k%d" % seq, b"v", seq, 5)]) for seq in range(1, 2 * SMALL_STEP_BLOCKS + TOGETHER_MIN)]
+    steps = list(merge_steps(small, compress=False))
+    assert steps[:-1] == [None] * (2 + -(-(TOGETHER_MIN - 1) // STEP_BLOCKS))
+    assert steps[-1] == merge_blocks(small, compress=False)
+
+
+# Small blocks, opened together
+
+
+SMALL_ROW = st.tuples(st.binary(min_size=1, max_size=20), st.none() | st.binary(max_size=40))
+
+
+@given(st.lists(st.lists(SMALL_ROW, min_size=1, max_size=5), min_size=1, max_size=6), st.data())
+def test_blocks_that_are_opened_together_are_those_that_are_opened_one_by_one(parts, data):
+    blocks, seq, stamp = [], 1, 1000
+    for part in parts:
+        producer = data.draw(st.integers(0, 1))
+        block = encode_block(*zip(*part, strict=True), partition=3, producer_id=producer, producer_seq=producer)
+        stamp += data.draw(st.integers(0, 2))
+        blocks.append(block.stamped(seq, stamp))
+        seq += len(part) + data.draw(st.integers(0, 1))
+    if data.draw(st.booleans()) and fits(blocks[:2]):
+        blocks[:2] = [merge_blocks(blocks[:2], compress=False)]
+    found = join_small(blocks, heads_of(blocks))
+    if any(block.header.flags & FLAG_SEQS for block in blocks):
+        assert found is None
+        return
+    for one, other in zip(found, join_blocks(blocks), strict=True):
+        assert (one is None) is (other is None)
+        assert one is None or (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+
+
+@given(st.data())
+def test_of_a_damaged_block_the_result_is_the_same_or_none(data):
+    rows = data.draw(st.lists(SMALL_ROW, min_size=1, max_size=3))
+    block = encode_block(*zip(*rows, strict=True), partition=3).stamped(5, 1000)
+    body = bytearray(block.body)
+    body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    broken = Block(block.header, block.head, bytes(body))
+    try:
+        expected = join_blocks([broken])
+    except BadBlock:
+        expected = None
+    found = join_small([broken], heads_of([broken]))
+    if expected is not None:
+        assert [None if each is None else each.tolist() for each in found] == [
+            None if each is None else each.tolist() for each in expected
+        ]
+
+
+def test_a_hash_outside_of_the_bounds_in_the_header_is_found():
+    blocks = [encode_block([b"a", b"b"], [b"1", b"2"], partition=3).stamped(seq, 1000) for seq in (1, 3)]
+    assert join_small(blocks, heads_of(blocks)) is not None
+    for place in (0, 8):
+        body = bytearray(blocks[1].body)
+        body[place] ^= 1
+        broken = [blocks[0], Block(blocks[1].header, blocks[1].head, bytes(body))]
+        assert join_small(broken, heads_of(broken)) is None
+
+
+def test_small_blocks_that_cannot_be_opened_together_are_opened_one_by_one(make_block, read_rows):
+    rows = [(b"k%d" % seq, b"v" * 300, 2 * seq, 1000 + seq) for seq in range(1, TOGETHER_MIN + 1)]
+    singles = [make_block([row], compress=row[2] == 8) for row in rows]
+    assert any(block.header.flags & FLAG_COMPRESSED for block in singles)
+    assert read_rows(merge_blocks(singles, compress=False)) == rows
+
+
+def test_a_small_body_that_was_damaged_in_memory_is_not_merged(make_block):
+    blocks = [make_block([(b"k%d" % seq, b"v" * 30, seq, 5)]) for seq in range(1, TOGETHER_MIN + 1)]
+    body = bytearray(blocks[7].body)
+    body[-1] ^= 1
+    blocks[7] = Block(blocks[7].header, blocks[7].head, bytes(body))
+    with pytest.raises(BadBlock, match="it is damaged"):
+        merge_blocks(blocks, compress=False)
 
 
 @pytest.mark.parametrize("compress", [False, True])
