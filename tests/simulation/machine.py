@@ -8,6 +8,7 @@ part of those that were not synced if the power was cut.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import logging
 import sys
@@ -175,6 +176,7 @@ class Machine:
             DATA, listen=Address(name, PORT), http=None, ws=None, storage=STORAGE, limits=LIMITS, **changes
         )
         self.disk.make_directory(DATA)
+        self._lists = {}  # disk -> the list of members that a node is started with on it, if it is another one
 
     # Faults
 
@@ -215,11 +217,16 @@ class Machine:
         self.slowness_s = self.stall_s = 0.0
         self.disk.size_bytes = 1 << 40
 
-    def replace_disk(self):
-        """Replaces the disk by an empty one, while no node runs."""
+    def replace_disk(self, members=None):
+        """Replaces the disk by an empty one, while no node runs.
+
+        ``members``: the list that the node is started with on this disk; None: the one that the machine has begun with.
+        """
         assert self.life is None, "the node that uses the disk has to be stopped first"
         self.disk = MemoryDisk()
         self.disk.make_directory(DATA)
+        if members is not None:
+            self._lists[self.disk] = members
 
     def put_disk(self, disk):
         """Replaces the disk by another one, while no node runs. Returns the disk before."""
@@ -376,7 +383,8 @@ class Machine:
             owns_process=False,
         )
         with life.scope:
-            async with open_node(self.config, host) as node:
+            members = self._lists.get(self.disk, self.config.members)
+            async with open_node(dataclasses.replace(self.config, members=members), host) as node:
                 life.node = node
                 self._on_start(node)
                 self.starts, self.lost_power = 0, False

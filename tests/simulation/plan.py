@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.model import failover as failover_logs
 from tailrace_server.config import Failover
+from tailrace_server.replication.member_changes import MEMBERS_MIN
 
 if TYPE_CHECKING:
     from .stories.story import Story
@@ -43,6 +44,7 @@ class Plan:
         way: How segments pass between nodes, with the faults of such transfers: one of `WAYS`; "": as it comes.
         incoming_max: How many segments a node receives at the same time from its leader.
         failover: Whether the members of a set choose another leader by themselves.
+        spares: How many nodes more there are, which are no members yet. Members are added and removed by chance then.
     """
 
     seed: int
@@ -61,6 +63,7 @@ class Plan:
     way: str = ""
     incoming_max: int = 16
     failover: Failover = Failover.MANUAL
+    spares: int = 0
 
     def random_of(self, name):
         """Returns the generator of one part of the run: what one part draws changes no other part."""
@@ -84,7 +87,18 @@ class Plan:
     @property
     def names(self):
         """The machines of the nodes."""
-        return [f"node-{number}" for number in range(1, 1 + self.nodes)]
+        return [f"node-{number}" for number in range(1, 1 + self.nodes + self.spares)]
+
+    @property
+    def founders(self):
+        """The machines whose nodes found the set."""
+        return self.names[: self.nodes]
+
+    @property
+    def lost_disks_max(self):
+        """How many disks a run may lose: those of a minority, however few members the set comes to have."""
+        fewest = MEMBERS_MIN if self.spares else self.nodes
+        return (fewest - 1) // 2
 
     @property
     def command(self):
@@ -131,9 +145,11 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
     may_force = of_set.random() < 0.25
     retention = of_set.choice(("compact", "compact", "history"))
     chosen = of_set.choice((3, 3, 3, 5, 5, 2))  # drawn in any case, so that NODES=3 repeats a run of three nodes
+    chosen = chosen if nodes == ANY_SET else nodes
+    spares = rnd("members").choice((0, 0, 1, 2))
     return Plan(
         seed,
-        chosen if nodes == ANY_SET else nodes,
+        chosen,
         profile=profile,
         partitions=2,
         retention=retention,
@@ -142,6 +158,7 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
         block_bytes=of_set.choice((None, 250, 1_000)),
         entries_max=rnd("short logs").choice((ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX, 3)),
         failover=rnd("failover").choice((Failover.AUTO, Failover.MANUAL)),
+        spares=0 if chosen < MEMBERS_MIN else spares,
         **sinks,
     )
 

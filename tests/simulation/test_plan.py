@@ -24,6 +24,15 @@ def test_sets_of_several_sizes_are_chosen():
     assert {plan_run(seed, ANY_SET).nodes for seed in range(50)} == {2, 3, 5}
 
 
+def test_spare_nodes_come_to_sets_of_three_or_more_and_make_a_run_lose_fewer_disks():
+    plans = [plan_run(seed, ANY_SET) for seed in range(50)]
+    assert {(plan.nodes, plan.spares) for plan in plans} == {(2, 0)} | {(n, s) for n in (3, 5) for s in (0, 1, 2)}
+    assert all(len(plan.names) == plan.nodes + plan.spares for plan in plans)
+    assert all(plan.founders == plan.names[: plan.nodes] for plan in plans)
+    lost = {(plan.nodes, bool(plan.spares)): plan.lost_disks_max for plan in plans}
+    assert lost == {(2, False): 0, (3, False): 1, (3, True): 1, (5, False): 2, (5, True): 1}
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_says_which_set_it_needs(name):
     plan = plan_run(7, story=STORIES[name])

@@ -6,6 +6,7 @@
 import pytest
 
 from .crosses import ALL, RARE
+from .plan import plan_run
 from .report import Report
 from .suite import COPIES, COPIES_OF_SETS, ONE_NODE, ROLLBACKS, SEGMENTS, SETS, run_the_others
 from .world import simulate
@@ -93,6 +94,18 @@ def test_some_seeds_in_which_segments_pass_between_nodes_keep_every_promise():
     assert report.operations["frame SEGMENT_ACK"]
     assert report.operations["frame SEGMENT_RELEASE"]
     assert report.operations["equal segments"]
+
+
+@pytest.mark.planted
+def test_some_seeds_in_which_members_come_and_go():
+    """Runs a few seeds with spare nodes until members were added and removed in them."""
+    report = Report()
+    seeds = [seed for seed in SETS.seeds if plan_run(seed, SETS.nodes).spares]
+    for seed in seeds[:12]:
+        report.add(simulate(seed, nodes=SETS.nodes))
+        if report.operations["member: add done"] > 2 and report.operations["member: remove done"] > 1:
+            return
+    pytest.fail(f"members did not come and go: {report.operations}")
 
 
 @pytest.mark.soak

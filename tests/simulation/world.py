@@ -94,7 +94,7 @@ class World:
     def _new_machine(self, name):
         of_set = {}
         if self.plan.is_set:
-            members = tuple(Address(name, PORT) for name in self.names)
+            members = self.list_of(name, self.plan.founders)
             catch_up = None if self.plan.story else CATCH_UP_BYTES[self.plan.seed % len(CATCH_UP_BYTES)]
             if self.plan.way == "pull":
                 catch_up = 0
@@ -127,6 +127,10 @@ class World:
     def url_of(self, name):
         """Returns the URL of one node."""
         return f"tailrace://{name}:{PORT}"
+
+    def list_of(self, name, members):
+        """Returns the list of members that an operator starts a node with: these, and the node itself."""
+        return tuple(Address(each, PORT) for each in (members if name in members else [*members, name]))
 
     def leads(self, machine):
         """Returns whether a machine's node is up and leads."""

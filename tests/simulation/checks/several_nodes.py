@@ -5,6 +5,8 @@ from __future__ import annotations
 import trio
 from tests.processes.violation import Violation
 
+from tailrace.link.address import parse_address
+
 from ..plan import HEALING_SECONDS_MAX
 from . import copies
 from .batches import check_last_batch
@@ -12,6 +14,7 @@ from .histories import Histories, place_of, short_place
 from .promises import Answer, Promises
 from .published import Published
 from .registers import Registers
+from .votes import Votes
 
 # If everything is well and no node leads for this long, a node is promoted.
 LEADERLESS_SECONDS_MAX = 3.0
@@ -28,6 +31,7 @@ class SetChecks:
     def __init__(self, world):
         self._world = world
         self.histories = Histories(world.report)
+        self.votes = Votes()
         self.promises = Promises(self.histories)
         self.published = Published(world.plan.in_parts)
         self.registers = Registers(world)
@@ -38,10 +42,12 @@ class SetChecks:
     def node_started(self, machine, node):
         """Notes the rows that the node has, and from now on those that it takes."""
         self.histories.attach(machine.name, node)
+        self.votes.attach(machine.name, node)
 
     def feed_made(self):
         """Notes the rows of the feed from now on."""
         self.histories.look()
+        self.votes.founded()
 
     # Programs
 
@@ -163,8 +169,12 @@ class SetChecks:
                 leaderless_s = 0.0
                 await self.leader_found()
 
+    def members(self):
+        """Returns the machines of the members, by the latest record that any node has stored."""
+        return [parse_address(name).host for name in self.votes.latest().members] or self._world.plan.founders
+
     def why_not_level(self):
-        """Returns how the copies differ; "": all have the same log and seq."""
+        """Returns how the copies of the members differ; "": all have the same log and seq."""
         for machine in self._world.machines:
             if not machine.is_up:
                 return f"{machine.name} is down"
@@ -177,7 +187,12 @@ class SetChecks:
                 for m, leadership in ((m, m.life.node.leaderships.system) for m in self._world.machines)
             ]
             return f"{len(leaders)} lead: {said}"
-        for machine in self._world.machines:
+        voters = self.votes.latest()
+        if voters.joining or voters.leaving:
+            return f"{leaders[0].name} has not ended a change: {voters}"
+        for machine in map(self._world.machine, self.members()):
+            if not voters.has(machine.life.node.identity.placement_id):
+                return f"the disk of {machine.name} has no seat: {voters}"
             why = copies.difference(leaders[0].life.node, machine.life.node)
             if why:
                 return (

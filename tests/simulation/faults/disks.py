@@ -36,7 +36,7 @@ async def full_disk(faults):
 
 async def lose_disk(faults):
     """Replaces a disk by an empty one; in one run only those of a minority."""
-    if faults.disks_lost + 1 > (len(faults.world.machines) - 1) // 2:
+    if not faults.may_lose_disk:
         return
     machine = faults.machine()
     if machine in faults.taken_out:
@@ -46,7 +46,7 @@ async def lose_disk(faults):
     machine.kill(End.POWER)
     await machine.life_over()
     faults.replaced[machine] = machine.disk
-    machine.replace_disk()
+    faults.empty_disk(machine)
     await trio.sleep(faults.random.choice((0, 0.5)) * faults.random.random())
     machine.start()
 
@@ -86,7 +86,7 @@ async def strange_disk(faults):
 async def old_backup(faults):
     """Starts a member on a backup of its directory that ran by itself; in one run only a minority."""
     machine = faults.random.choice(faults.world.machines)
-    if machine in faults.taken_out or faults.disks_lost + 1 > (len(faults.world.machines) - 1) // 2:
+    if machine in faults.taken_out or not faults.may_lose_disk:
         return
     if not machine.is_up:  # there may be nothing on its disk yet
         return

@@ -56,6 +56,11 @@ OF_A_SET = {
     "usurp": 4,
     "other_keys": 2,
 }
+# More faults of a set with spare nodes.
+OF_MEMBERS = {
+    "add_member": 7,
+    "remove_member": 5,
+}
 # The faults of a run whose programs fetch copies, besides those below.
 OF_COPIES = {
     "kill_fetch": 12,
@@ -217,4 +222,6 @@ def kinds_of(plan, rnd):
     left_out = set(rnd.sample(sorted(OF_A_SET), rnd.choice((0, 3, 6))))
     if not plan.may_force:
         left_out.add("force")
-    return {kind: weight for kind, weight in PROFILES[plan.profile or profile].items() if kind not in left_out}
+    of_members = OF_MEMBERS if plan.spares else {}
+    kinds = PROFILES[plan.profile or profile] | of_members
+    return {kind: weight for kind, weight in kinds.items() if kind not in left_out}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import trio
 
 from ..machine import End
-from . import copies, disks, leaders, losses, network, nodes, programs, segments
+from . import copies, disks, leaders, losses, members, network, nodes, programs, segments
 from .kinds import ALONE, PACE_OF_A_SET, PACE_OF_ONE_NODE, kinds_of, pauses_of
 
 FAULTS = {
     fault.__name__: fault
-    for module in (nodes, disks, network, leaders, programs, losses, copies, segments)
+    for module in (nodes, disks, network, leaders, members, programs, losses, copies, segments)
     for fault in module.FAULTS
 }
 
@@ -23,6 +23,8 @@ class Faults:
         disks_lost: How many members have lost their disk until now.
         taken_out: The machines that run on another disk, each with its own disk; None: it gets an empty one.
         replaced: The machines whose disk was replaced, each with the disk that is away.
+        changing: The machines that an operator is adding or removing.
+        removed: The machines of former members that a majority is known to have removed.
     """
 
     def __init__(self, world):
@@ -33,6 +35,8 @@ class Faults:
         self.disks_lost = 0
         self.taken_out = {}
         self.replaced = {}
+        self.changing = set()
+        self.removed = set()
         self._pause_s = self.random.choice(pauses_of(world.plan, self.pace))
         self._kinds = kinds_of(world.plan, self.random)
 
@@ -62,6 +66,15 @@ class Faults:
         leaders = [machine for machine in machines if self.world.leads(machine)]
         return self.random.choice([*machines, *leaders, *leaders])
 
+    @property
+    def may_lose_disk(self):
+        """Whether another disk may be lost: in one run only those of a minority."""
+        return self.disks_lost < self.world.plan.lost_disks_max
+
+    def empty_disk(self, machine):
+        """Replaces a machine's disk by an empty one, and the node's list by the present one, while no node runs."""
+        machine.replace_disk(self.world.list_of(machine.name, self.world.checks.members()))
+
     async def _restart(self):
         """Restarts nodes that take nothing more, as an operator would."""
         while True:
@@ -79,7 +92,7 @@ class Faults:
             machine.kill(End.POWER)
             await machine.life_over()
             if disk is None:
-                machine.replace_disk()
+                self.empty_disk(machine)
             else:
                 machine.put_disk(disk)
         self.taken_out = {}

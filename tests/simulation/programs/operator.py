@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from tailrace.errors import TailraceError
-from tailrace.link.address import Address
+from tailrace.link.address import Address, parse_address
 from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
 
@@ -34,12 +34,16 @@ class Operator:
 
     async def leader(self):
         """Returns the machine of the leader of the highest term, by the nodes' own answers; None: no node leads."""
+        return (await self.leader_and_members())[0]
+
+    async def leader_and_members(self):
+        """Returns that machine, and those of the members by its list; None, and no members: no node leads."""
         found = []
         for machine in self._world.names:
             seen = await self.ask(machine, Opcode.MEMBER)
             if seen is not None and seen["role"] == "leader":
-                found.append((seen["term"], machine))
-        return max(found)[1] if found else None
+                found.append((seen["term"], machine, [parse_address(name).host for name in seen["members"]]))
+        return max(found)[1:] if found else (None, [])
 
     async def promote(self, machine, *, force=False):
         """Promotes a node, and returns whether it leads."""
@@ -63,10 +67,9 @@ class Operator:
         return answer is not None
 
     async def change_members(self, leader, action, name):
-        """Adds a member to the set, or removes one, and returns whether the leader has taken that on."""
+        """Adds a member to the set, or removes one, and returns the leader's answer; None: it has not taken that on."""
         self._world.report.operation(f"member: {action}", name)
-        answer = await self.ask(leader, Opcode.MEMBER_CHANGE, action=action, name=f"{name}:{PORT}")
-        return answer is not None
+        return await self.ask(leader, Opcode.MEMBER_CHANGE, action=action, name=f"{name}:{PORT}")
 
     async def run(self):
         """Looks for a leader now and then, and promotes a node if there is none."""
