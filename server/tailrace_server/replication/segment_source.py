@@ -1,7 +1,4 @@
-"""A connection to another node for its segments: checkpoints, and parts of files.
-
-It tries nothing again. After an error its answers are out of step, so the caller makes another connection.
-"""
+"""A connection to another node for its segments: checkpoints, and parts of files."""
 
 from __future__ import annotations
 
@@ -15,15 +12,14 @@ import trio
 from tailrace.copies.compare import Part
 from tailrace.errors import Forbidden, NotLeader, ProtocolError, Unreachable
 from tailrace.link.address import Address
-from tailrace.link.rules import SILENT_INTERVALS_MAX
 from tailrace.trio.request import connected
 from tailrace.trio.transport import Transport
 from tailrace.wire.bodies import decode_json, encode_json
-from tailrace.wire.frames import Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import Hello, HelloOk, decode_error
+from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentFetch, SegmentRelease
 from tailrace_server.replication.eligibility import why_other_cluster
+from tailrace_server.replication.peer_connection import PeerConnection
 from tailrace_server.replication.peers import name_of
 
 if TYPE_CHECKING:
@@ -53,26 +49,12 @@ async def segment_source(
         raise Unreachable(f"{address} has not answered within {timeout_s:g} s")
 
 
-class SegmentSource:
+class SegmentSource(PeerConnection):
     """One task uses it. Parts may be asked for before the ones before have come: the answers keep the order."""
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._decoder = FrameDecoder()
-        self._frames: collections.deque[Frame] = collections.deque()
-        self._interval_s = 3.0  # until the node has told its interval
-        self._id = 0
+        super().__init__(transport)
         self._asked: collections.deque[tuple[int, SegmentFetch]] = collections.deque()
-
-    async def greet(self, hello: Hello) -> HelloOk:
-        """Greets the node, and returns its answer."""
-        self._transport.send(hello.encode())
-        frame = await self._next()
-        if frame.opcode is not Opcode.HELLO_OK:
-            raise ProtocolError(f"the answer to HELLO is {frame.opcode.name}")
-        peer = HelloOk.decode(frame.body)
-        self._interval_s = peer.noop_interval_s
-        return peer
 
     async def checkpoint(self, request: CheckpointRequest) -> PartitionCheckpoint:
         """Asks for a checkpoint. Raises the node's error, or ProtocolError if it is of another partition."""
@@ -111,27 +93,3 @@ class SegmentSource:
         """Tells the node that the files are not needed any more. Never waits, also not for the answer."""
         self._id += 1
         self._transport.send(encode_json(Opcode.SEGMENT_RELEASE, release.to_json(), self._id))
-
-    async def _next(self) -> Frame:
-        """Returns the next frame. Raises an ERROR as the error that it has."""
-        silent = 0
-        while True:
-            while self._frames:
-                frame = self._frames.popleft()
-                if frame.opcode is Opcode.ERROR:
-                    raise decode_error(frame.body)
-                if frame.opcode is not Opcode.NOOP:
-                    return frame
-            data = None
-            with trio.move_on_after(self._interval_s / 2):
-                data = await self._transport.receive()
-            if data is None:
-                silent += 1
-                if silent > 2 * SILENT_INTERVALS_MAX:
-                    raise Unreachable(f"{self._transport.peer} is silent")
-                self._transport.send(encode_frame(Opcode.NOOP))
-                continue
-            if not data:
-                raise Unreachable(f"{self._transport.peer} has closed the connection")
-            silent = 0
-            self._frames.extend(self._decoder.receive_data(data))
