@@ -57,7 +57,7 @@ class Stage(Sender):
         self._ship(block, functools.partial(self._core.send, digest=digest))
 
     @documented(StageCore.seal, "After an interrupt ``seal`` may be called again; the stage takes no more rows.")
-    def seal(self) -> SealedStage:
-        sealed = self._runner.pass_all(self._core.seal())
+    def seal(self, level: str = "disk") -> SealedStage:
+        sealed = self._runner.pass_all(self._core.seal(level))
         assert sealed is not None, "without a deadline it waits until all is answered"
         return sealed

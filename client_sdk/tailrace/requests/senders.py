@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 Waits: TypeAlias = Generator[Callable[[], bool], None, _T]
 
 LEFT = "the writer was left: make another one"
+SEAL_LEVELS = ("disk", "quorum")
 
 
 class Queue(Protocol):
@@ -132,7 +133,7 @@ class StageCore:
         self._queue = queue
         self._feed = feed
         self._progress = StageProgress(resolved.feed_id, stage_id=feed.new_stage_id())
-        self._is_seal_asked = False
+        self._seal_level = ""  # the level of the first call of ``seal``
         self.outbox = batching.outbox(resolved.partitions, self.send, queue.kick, on_change)
 
     @property
@@ -144,18 +145,27 @@ class StageCore:
         """Queues a block. ``digest`` is that of its rows; None: it is computed from the block."""
         self._ask(self._progress.block(block, settle, digest))
 
-    def seal(self) -> Waits[SealedStage]:
+    def seal(self, level: str = "disk") -> Waits[SealedStage]:
         """Sends all batches and ends the stage. The rows are on the node's disk when this returns.
 
         An empty stage is sealed without asking the node.
+
+        Args:
+            level: "disk", or "quorum": in a set of nodes the rows are on the disks of a majority when this returns, so
+                the next leader can publish them if this one is lost. Outside of a set it is the same as "disk".
 
         Returns:
             The sealed stage, for `Feed.publish`.
 
         Raises:
+            ValueError: The level is another one, or not that of an earlier call.
             UnknownStage: The node has lost a part of the stage. Stage the rows again.
-            TailraceError: A row has failed.
+            TailraceError: A row has failed, or no majority of the set has taken the stage in time.
         """
+        if level not in SEAL_LEVELS:
+            raise ValueError(f"level is {level!r}: a stage is sealed at level {' or '.join(map(repr, SEAL_LEVELS))}")
+        if self._seal_level not in ("", level):
+            raise ValueError(f"level is {level!r}, and the stage is being sealed at level {self._seal_level!r}")
         outbox, progress = self.outbox, self._progress
         outbox.check()
         outbox.close(SEALED)
@@ -164,9 +174,9 @@ class StageCore:
             return SealedStage(progress.stage_id, (), 0, 0, 0)
         yield lambda: outbox.is_settled(outbox.shipped)
         outbox.check()
-        if not self._is_seal_asked:
-            self._ask(progress.seal(outbox.heard))
-            self._is_seal_asked = True
+        if not self._seal_level:
+            self._ask(progress.seal(outbox.heard, Level.parse(level)))
+            self._seal_level = level
             self._queue.kick()
         yield lambda: progress.sealed is not None or outbox.has_failed
         outbox.check()

@@ -14,7 +14,7 @@ import xxhash
 
 from tailrace.block import DIGEST_MAX, Block, digest_of_block, sum_digests
 from tailrace.errors import ProtocolError, TailraceError, TooLarge
-from tailrace.model import VersionRange
+from tailrace.model import Level, VersionRange
 from tailrace.model.arguments import count
 from tailrace.requests.outbox import Settle
 from tailrace.requests.request import Encode, Request, Sequence
@@ -142,9 +142,9 @@ class StageProgress:
 
         return StageRequest(encode, _decode_staged, done, self._sequence)
 
-    def seal(self, settle: Settle) -> StageRequest:
+    def seal(self, settle: Settle, level: Level) -> StageRequest:
         """Returns the request that ends the stage; its answer sets ``sealed``, then ``settle`` is called."""
-        message = StageSeal(self.feed_id, self.stage_id, self._sent, self.rows, self._sum.intdigest())
+        message = StageSeal(self.feed_id, self.stage_id, self._sent, self.rows, self._sum.intdigest(), level)
 
         def done(result: object, error: TailraceError | None) -> None:
             if error is None:

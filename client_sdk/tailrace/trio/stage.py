@@ -49,5 +49,5 @@ class Stage(Sender):
         "If it is cancelled, the stage takes no more rows, and ``seal`` may be called again. "
         "Several tasks may call it.",
     )
-    async def seal(self) -> SealedStage:
-        return await self._room.pass_all(self._core.seal())
+    async def seal(self, level: str = "disk") -> SealedStage:
+        return await self._room.pass_all(self._core.seal(level))

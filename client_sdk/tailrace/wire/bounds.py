@@ -17,7 +17,7 @@ from tailrace.wire.opcodes import Opcode
 _STREAM_REQUEST_BYTES_MAX = 64 * 1024
 # The addresses of a set: 300 characters each.
 _PROMISE_BYTES_MAX = 64 * 1024
-# 4,096 stages of 35 bytes, as many partitions of 5, and two names.
+# 4,096 stages of 35 bytes, as many partitions of 5, and two names. STAGE_COPIES has such stages, too.
 _PUBLISH_BYTES_MAX = 256 * 1024
 # The ids of 10,000 feeds, 35 bytes each.
 _ACCEPTED_SEQS_BYTES_MAX = 512 * 1024
@@ -31,6 +31,7 @@ REQUEST_BOUNDS: dict[Opcode, int] = {
     Opcode.GET: 24 + GET_KEYS_MAX * (4 + KEY_BYTES_MAX),
     Opcode.STAGE_BLOCK: FRAME_BODY_BYTES_MAX,
     Opcode.PUBLISH: _PUBLISH_BYTES_MAX,
+    Opcode.STAGE_COPIES: _PUBLISH_BYTES_MAX,
     Opcode.STREAM_REQUEST: _STREAM_REQUEST_BYTES_MAX,
     Opcode.PROMISE: _PROMISE_BYTES_MAX,
     Opcode.ACCEPTED_SEQS: _ACCEPTED_SEQS_BYTES_MAX,

@@ -33,6 +33,10 @@ class Opcode(enum.IntEnum):
     STAGE_SEAL = 0x26
     PUBLISH = 0x27
     SINKS = 0x28  # between nodes: on the streams of a replica
+    # Between the nodes of a set: copies of stages; STAGE_COPIES is JSON, answered by RESULT or ERROR
+    STAGE_COPIES = 0x29
+    STAGE_FETCH = 0x2A
+    STAGE_DATA = 0x2B
     # Streams
     STREAM_REQUEST = 0x30
     STREAM_OK = 0x31

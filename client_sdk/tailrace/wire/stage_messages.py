@@ -1,7 +1,7 @@
 """The messages of stages and their publishes. Pure. Layouts: docs/protocol/messages.
 
 STAGE_BLOCK ──> STAGED       a block for a stage; the number of blocks that the stage has
-STAGE_SEAL  ──> RESULT       the stage is complete, and is made durable
+STAGE_SEAL  ──> RESULT       the stage is complete, and is made durable: here, or on a majority of the set
 PUBLISH     ──> RESULT       the rows of some stages, in one step for each partition
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import ProtocolError
-from tailrace.model import VersionRange
+from tailrace.model import Level, VersionRange
 from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, seq_field, unpack
 from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
@@ -24,10 +24,12 @@ STAGES_MAX = 4_096
 PARTITIONS_MAX = 65_536
 NAME_CHARS_MAX = 200
 DIGEST_BYTES = 8
+# The level of a STAGE_SEAL that asks for a majority. Older clients send 0, which is level disk.
+_AT_QUORUM = int(Level.QUORUM)
 
 _BLOCK = struct.Struct("<16s16sII")
 _STAGED = struct.Struct("<I4x")
-_SEAL = struct.Struct("<16s16sI4xQQ")
+_SEAL = struct.Struct("<16s16sIIQQ")
 
 
 class StageBlock(NamedTuple):
@@ -69,20 +71,28 @@ class Staged(NamedTuple):
 
 
 class StageSeal(NamedTuple):
-    """Seals a stage with these numbers of blocks and rows. ``checksum`` is XXH3-64 of all block headers, joined."""
+    """Seals a stage with these numbers of blocks and rows. ``checksum`` is XXH3-64 of all block headers, joined.
+
+    ``level``: DISK is answered when the stage is on the node's disk, QUORUM when it is on the disks of a majority.
+    """
 
     feed_id: bytes
     stage_id: bytes
     blocks: int
     rows: int
     checksum: int
+    level: Level = Level.DISK
 
     def encode(self, id: int) -> bytes:
-        return frame_header(Opcode.STAGE_SEAL, _SEAL.size, id) + _SEAL.pack(*self)
+        wire_level = _AT_QUORUM if self.level is Level.QUORUM else 0
+        packed = _SEAL.pack(self.feed_id, self.stage_id, self.blocks, wire_level, self.rows, self.checksum)
+        return frame_header(Opcode.STAGE_SEAL, _SEAL.size, id) + packed
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> StageSeal:
-        return cls(*unpack(_SEAL, body, "STAGE_SEAL"))
+        feed_id, stage_id, blocks, wire_level, rows, checksum = unpack(_SEAL, body, "STAGE_SEAL")
+        level = Level.QUORUM if wire_level == _AT_QUORUM else Level.DISK
+        return cls(feed_id, stage_id, blocks, rows, checksum, level)
 
 
 class Publish(NamedTuple):

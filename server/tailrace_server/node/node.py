@@ -22,6 +22,7 @@ from tailrace_server.feeds.feed import Feed
 from tailrace_server.host.network import Listener
 from tailrace_server.host.turn import Turn
 from tailrace_server.publishing.publisher import Publisher
+from tailrace_server.publishing.stage_spreader import StageSpreader
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.feed_changes import FeedChanges
 from tailrace_server.replication.groups import Group, Grouping, GroupSettings
@@ -98,6 +99,7 @@ class Node:
             started_at=self.turn.now,
             unclean_start=None,
         )
+        self.publisher.spread_by(StageSpreader(self.services, self.stages))
         # Serves one connection to its end.
         self.handle = self.handler_of(self.leaderships.unnamed.group.number)
         storage.on_failed = self._journal_failed

@@ -6,6 +6,7 @@
 
 open_stage.py    a stage that is being written
 stage_reader.py  reads sealed stages
+stage_spreader.py, stage_source.py, stage_copy.py    copies of stages on other members of a set
 eviction.py      chooses the stages that go for lack of room, pure
 joining.py       joins small blocks, pure
 kept_blocks.py   blocks of stages that are still in memory

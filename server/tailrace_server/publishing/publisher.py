@@ -1,6 +1,6 @@
 """Executes a PUBLISH: the rows of some stages become a batch of a sink, in one step for each partition.
 
-    check that every stage is sealed and here; else publish nothing
+    check that every stage is sealed and here, or get it from other members of the set; else publish nothing
     for each partition, in order: if it lacks the batch, read its blocks, and write all of them by one record
     if they are too many for one record: sort them by key hash, and write parts, a record each (cutting.py)
     wait until all of it is durable, and at quorum in a set; answer; remove the stages' files
@@ -49,7 +49,9 @@ from tailrace_server.state.last_batches import BatchVerdict, LastBatch, decide, 
 if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace_server.feeds.feed import Feed
+    from tailrace_server.publishing.stage_spreader import StageSpreader
     from tailrace_server.publishing.stages import Stages
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.stream.open_streams import OpenStreams
     from tailrace_server.upkeep.storage import Storage
 
@@ -66,13 +68,15 @@ _Share = tuple[bytes, list[StagedBlock]]
 class PublishResult(NamedTuple):
     """The versions that were written now, the partitions that had the batch before, and the stages' files to remove.
 
-    ``more`` if the step is over and the batch is not complete.
+    ``more`` if the step is over and the batch is not complete. ``copied``: stages of which other members may have
+    copies, which are to be dropped.
     """
 
     written: tuple[VersionRange, ...]
     skipped: tuple[int, ...]
     files: list[str]
     more: bool = False
+    copied: tuple[bytes, ...] = ()
 
 
 class _Step:
@@ -120,6 +124,17 @@ class Publisher:
         self._locks: dict[tuple[bytes, str], tuple[trio.Lock, int]] = {}
         self._part_bytes_max = part_bytes_max
         self._cuts = Cuts(storage.host, stages, part_bytes_max)
+        self._spreader: StageSpreader | None = None
+
+    def spread_by(self, spreader: StageSpreader) -> None:
+        """Connects the part that gets stages from other members."""
+        self._spreader = spreader
+
+    @property
+    def spreader(self) -> StageSpreader:
+        """The copies of stages of this node."""
+        assert self._spreader is not None, "the node connects it when it is made"
+        return self._spreader
 
     async def publish(self, request: Publish) -> PublishResult:
         """Publishes, and returns once the batch is durable, and in a set at quorum; or after a step.
@@ -140,14 +155,17 @@ class Publisher:
                 feed.require_quorum()
             self._check_numbers(feed, request)
             self._stages.heard(request.stages)
-            shares = await self._shares(feed, request)
             step = _Step(request, self._storage.host.clock.monotonic)
+            if not await self._fetch(feed, request, leaderships, terms, step):
+                return PublishResult((), (), [], more=True)
+            shares = await self._shares(feed, request)
             is_done = await self._write(feed, request, shares, terms, step)
             await self._settled(feed, step.seqs, terms)
+        copied = self._stages.copied(request.stages) if is_done and terms.in_set else ()
         files = self._stages.forget(request.stages) if is_done else []
         fresh = {versions.partition for versions in step.written}
         skipped = tuple(number for number in sorted(shares) if number not in fresh) if is_done else ()
-        return PublishResult(tuple(step.written), skipped, files, not is_done)
+        return PublishResult(tuple(step.written), skipped, files, not is_done, copied)
 
     async def expire(self) -> None:
         """Removes the sorted rows of batches whose PUBLISH did not come again."""
@@ -198,6 +216,24 @@ class Publisher:
             first_batch=first,
         )
 
+    async def _fetch(
+        self, feed: Feed, request: Publish, leaderships: Sequence[Leadership], terms: Terms, step: _Step
+    ) -> bool:
+        """Gets missing stages from other members of a set; False if the step was over before.
+
+        Raises UnknownStage if a stage is lost, and NotDurable if too few members answer to know that.
+        """
+        missing = self._stages.missing(request.feed_id, request.stages)
+        if not missing or not terms.in_set or self._is_published(feed, request):
+            return True
+        return await self.spreader.fetch(leaderships, request.feed_id, missing, lambda: step.is_over)
+
+    def _is_published(self, feed: Feed, request: Publish) -> bool:
+        """Returns whether all partitions of the batch have it; False if one of them does not exist."""
+        known = range(len(feed.partitions))
+        numbers = request.partitions
+        return bool(numbers) and all(n in known and self._has(feed.partitions[n], request) for n in numbers)
+
     async def _shares(self, feed: Feed, request: Publish) -> dict[int, list[_Share]]:
         """Returns the share of each partition. If all partitions have the batch already, the stages may be gone."""
         told = set(request.partitions)
@@ -205,7 +241,7 @@ class Publisher:
             raise UnknownFeed(f"feed {feed.info.name!r} has {len(feed.partitions)} partitions, not {max(told) + 1}")
         missing = self._stages.missing(request.feed_id, request.stages)
         if missing:
-            if told and all(self._has(feed.partitions[number], request) for number in told):
+            if self._is_published(feed, request):
                 return {number: [] for number in told}
             raise UnknownStage(
                 f"{len(missing)} of {len(request.stages)} stages are not here (stage {missing[0].hex()}): the batch "

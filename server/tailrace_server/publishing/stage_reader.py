@@ -17,7 +17,8 @@ class SealedFile(NamedTuple):
     """A stage that can be published.
 
     ``sealed_us`` is the wall clock when it was sealed, or when a node first found that time to be ahead of its clock.
-    ``heard_at`` is the monotonic clock, in seconds, when its last block came or this node began to run.
+    ``heard_at`` is the monotonic clock, in seconds, when its last block came or this node began to run. ``is_copied``:
+    other nodes may have copies.
     """
 
     feed_id: bytes
@@ -25,6 +26,7 @@ class SealedFile(NamedTuple):
     checksum: int
     sealed_us: int
     heard_at: float
+    is_copied: bool = False
 
 
 def open_sealed(disk: Disk, path: str, id: bytes, now: float) -> SealedFile:
@@ -35,7 +37,21 @@ def open_sealed(disk: Disk, path: str, id: bytes, now: float) -> SealedFile:
         footer = stage_file.decode_footer(file.read_at(max(size - stage_file.FOOTER_BYTES, 0), size))
     if own_id != id:
         raise BadStage(f"it is stage {own_id.hex()}")
-    return SealedFile(feed_id, size, footer.checksum, footer.sealed_us, now)
+    # Whether other nodes have copies is not known any more.
+    return SealedFile(feed_id, size, footer.checksum, footer.sealed_us, now, is_copied=True)
+
+
+def read_part(disk: Disk, path: str, id: bytes, offset: int, nbytes: int) -> tuple[int, bytes]:
+    """Returns the size of the file of sealed stage ``id``, and at most ``nbytes`` bytes from ``offset`` on.
+
+    UnknownStage if the file is missing or cannot be read.
+    """
+    try:
+        with contextlib.closing(disk.open(path)) as file:
+            size = file.size()
+            return size, file.read_at(offset, min(nbytes, max(size - offset, 0)))
+    except OSError as error:
+        raise UnknownStage(f"stage {id.hex()} cannot be read: {error}") from error
 
 
 def read_index(disk: Disk, path: str, id: bytes) -> list[StagedBlock]:

@@ -27,8 +27,9 @@ from tailrace_server.publishing import stage_file
 from tailrace_server.publishing.eviction import AGE_S_MIN, StageBounds, StageUse, stages_to_evict
 from tailrace_server.publishing.kept_blocks import KeptBlocks
 from tailrace_server.publishing.open_stage import LeftStage, OpenStage, scan
+from tailrace_server.publishing.stage_copy import StageCopy
 from tailrace_server.publishing.stage_file import BadStage, StagedBlock
-from tailrace_server.publishing.stage_reader import SealedFile, open_sealed, read_blocks, read_index
+from tailrace_server.publishing.stage_reader import SealedFile, open_sealed, read_blocks, read_index, read_part
 from tailrace_server.state.ahead import is_ahead
 
 log = logging.getLogger("tailrace.server")
@@ -76,6 +77,7 @@ class Stages:
         self._sealed: dict[bytes, SealedFile] = {}
         self._left: dict[bytes, LeftStage] = {}
         self._bytes = 0
+        self._copying = 0  # copies of other nodes' stages that are under way
         self._is_made = False
         self._scratch_numbers = itertools.count()
         self._is_crowded = False  # a stage was refused for lack of room since the last ``expired``
@@ -165,17 +167,13 @@ class Stages:
         if acknowledged:
             raise UnknownStage(f"stage {id.hex()} is not here; {acknowledged} of its blocks were acknowledged")
         unsealed = len(self._open) + len(self._left)
-        if unsealed + len(self._sealed) >= self._stages_max or len(self._open) >= OPEN_MAX:
-            raise self._crowded(
-                f"this node holds {unsealed} stages that are being written and {len(self._sealed)} that are sealed: "
-                f"it holds at most {OPEN_MAX} that are being written, and {self._stages_max} together"
-            )
+        if len(self._open) >= OPEN_MAX:
+            raise self._crowded(f"this node holds {unsealed} stages that are being written, at most {OPEN_MAX}")
+        self._check_count()
         self._check_room(nbytes)
         path = self._path(id, OPEN_SUFFIX)
         try:
-            if not self._is_made:
-                self._disk.make_directory(self._directory)
-                self._is_made = True
+            self._make_directory()
             file = self._disk.create(path)
             header = stage_file.encode_header(feed_id, id)
             try:
@@ -190,6 +188,19 @@ class Stages:
         stage = self._open[id] = OpenStage(feed_id, id, file, path, self._monotonic())
         self.kept.begin(id, stage.used_at)
         return stage
+
+    def _make_directory(self) -> None:
+        if not self._is_made:
+            self._disk.make_directory(self._directory)
+            self._is_made = True
+
+    def _check_count(self) -> None:
+        unsealed, sealed = len(self._open) + len(self._left), len(self._sealed) + self._copying
+        if unsealed + sealed >= self._stages_max:
+            raise self._crowded(
+                f"this node holds {unsealed} stages that are being written and {sealed} that are sealed: it holds at "
+                f"most {OPEN_MAX} that are being written, and {self._stages_max} together"
+            )
 
     def _check_room(self, nbytes: int) -> None:
         if self._bytes + nbytes > self._bytes_max:
@@ -320,7 +331,51 @@ class Stages:
         self._bytes -= stage.nbytes
         self.kept.forget((stage.id,))
 
+    # Copying
+
+    def begin_copy(self, feed_id: bytes, id: bytes, nbytes: int) -> StageCopy:
+        """Takes room for the copy of another node's sealed stage. Call ``end_copy`` in any case.
+
+        Raises Overloaded, TailraceError.
+        """
+        self._check_count()
+        self._check_room(nbytes)
+        try:
+            self._make_directory()
+        except OSError as error:
+            raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
+        self._copying += 1
+        self._bytes += nbytes
+        scratch = self._path(next(self._scratch_numbers).to_bytes(16, "big"), CUT_SUFFIX)
+        path = self._path(id, SEALED_SUFFIX)
+        return StageCopy(self._disk, scratch, path, feed_id=feed_id, id=id, nbytes=nbytes)
+
+    def end_copy(self, copy: StageCopy, sealed: SealedFile | None) -> None:
+        """Notes that the copy is complete, with its result of ``seal``, or that it was given up (None)."""
+        self._copying -= 1
+        self._bytes -= copy.nbytes
+        if sealed is not None and copy.id not in self._sealed:
+            self._sealed[copy.id] = sealed
+            self._bytes += sealed.nbytes
+
+    def note_copied(self, id: bytes) -> None:
+        """Notes that other nodes may have copies of this sealed stage."""
+        if id in self._sealed:
+            self._sealed[id] = self._sealed[id]._replace(is_copied=True)
+
+    def copied(self, ids: Iterable[bytes]) -> tuple[bytes, ...]:
+        """Returns those of these sealed stages of which other nodes may have copies."""
+        return tuple(id for id in ids if id in self._sealed and self._sealed[id].is_copied)
+
+    def read_part(self, id: bytes, offset: int, nbytes: int) -> tuple[int, bytes]:
+        """For a thread: the size of a sealed stage's file, and a part of it. UnknownStage if it is missing."""
+        return read_part(self._disk, self._path(id, SEALED_SUFFIX), id, offset, nbytes)
+
     # Reading
+
+    def held(self, feed_id: bytes, ids: Iterable[bytes]) -> list[bytes]:
+        """Returns the ``ids`` that are sealed stages of the feed."""
+        return [id for id in ids if id in self._sealed and self._sealed[id].feed_id == feed_id]
 
     def missing(self, feed_id: bytes, ids: Iterable[bytes]) -> list[bytes]:
         """Returns the ``ids`` that are not sealed stages of the feed."""

@@ -1,15 +1,19 @@
-"""Handles the frames of stages and PUBLISH: functions of a connection and a frame."""
+"""Handles the frames of stages and PUBLISH: functions of a connection and a frame.
+
+Copies of stages between members are in stage_copy_requests.py.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from tailrace.block import Block
 from tailrace.errors import Forbidden, NoSpace, TailraceError
+from tailrace.model import Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
@@ -19,6 +23,7 @@ from tailrace_server.partition.validation import validate_block
 from tailrace_server.publishing.open_stage import OpenStage
 
 if TYPE_CHECKING:
+    from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.connection import Connection
     from tailrace_server.serving.services import Services
 
@@ -49,13 +54,13 @@ def _on_stage_seal(connection: Connection, frame: Frame) -> None:
         leadership.require_writable()
     _reopen_left(connection, seal.stage_id)
     stage = connection.node.stages.begin_seal(seal)
-    if stage is None:
-        connection.answers.add(encode_json(Opcode.RESULT, {}, frame.id))
+    if stage is not None:
+        connection.nursery.start_soon(_seal, connection, frame.id, seal, stage)
     else:
-        connection.nursery.start_soon(_seal, connection, frame.id, stage)
+        _answer_sealed(connection, frame.id, seal)
 
 
-async def _seal(connection: Connection, id: int, stage: OpenStage) -> None:
+async def _seal(connection: Connection, id: int, seal: StageSeal, stage: OpenStage) -> None:
     node = connection.node
     with trio.CancelScope(shield=True):  # the connection may end meanwhile, but the stage needs the result
         try:
@@ -68,7 +73,27 @@ async def _seal(connection: Connection, id: int, stage: OpenStage) -> None:
             connection.answers.add_error(error, id)
         else:
             node.stages.sealed(stage, sealed)
-            connection.answers.add(encode_json(Opcode.RESULT, {}, id))
+            _answer_sealed(connection, id, seal)
+    node.connections.turn_ended()
+
+
+def _answer_sealed(connection: Connection, id: int, seal: StageSeal) -> None:
+    """Answers the seal of a stage that is on this disk; at level quorum once a majority of the set has it, too."""
+    leaderships = connection.node.leaderships.of_feed(seal.feed_id)
+    if seal.level is Level.QUORUM and any(leadership.in_set for leadership in leaderships):
+        connection.nursery.start_soon(_spread, connection, id, seal, leaderships)
+    else:
+        connection.answers.add(encode_json(Opcode.RESULT, {}, id))
+
+
+async def _spread(connection: Connection, id: int, seal: StageSeal, leaderships: Sequence[Leadership]) -> None:
+    node = connection.node
+    try:
+        await node.publisher.spreader.spread(leaderships, seal.feed_id, seal.stage_id)
+    except TailraceError as error:
+        connection.answers.add_error(error, id)
+    else:
+        connection.answers.add(encode_json(Opcode.RESULT, {}, id))
     node.connections.turn_ended()
 
 
@@ -101,12 +126,21 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
         value = published_to_json(published.written, published.skipped, more=published.more)
         connection.answers.add(encode_json(Opcode.RESULT, value, id))
         files = published.files
+        _drop_copies(connection.node, request.feed_id, published.copied)
     finally:
         connection.waiting.end()
     node.connections.turn_ended()
     if files:
         with trio.CancelScope(shield=True):  # the connection may end now, and only this task knows of the files
             await node.host.workers.in_thread(functools.partial(node.stages.remove, files))
+
+
+def _drop_copies(node: Services, feed_id: bytes, ids: tuple[bytes, ...]) -> None:
+    """Has other members drop the copies of these stages. Nothing waits for it, not even the end of the connection."""
+    for leadership in node.leaderships.of_feed(feed_id) if ids else ():
+        member = node.members.get(leadership.group.number)
+        if member is not None:
+            member.start(functools.partial(node.publisher.spreader.drop, leadership, feed_id, ids))
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

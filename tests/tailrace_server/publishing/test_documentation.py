@@ -6,7 +6,8 @@ import xxhash
 from tests.docs.test_docs import DOCS, MESSAGES, example, sections, tables
 
 from tailrace.block import Block, digest_of_block
-from tailrace.wire import stage_messages
+from tailrace.model import Level
+from tailrace.wire import stage_copy_messages, stage_messages
 from tailrace.wire.bodies import decode_json
 from tailrace_server.config import StorageConfig
 from tailrace_server.journal import published_record as record
@@ -75,6 +76,8 @@ def test_fields_of_the_messages_lie_back_to_back():
         ("STAGE_BLOCK", stage_messages._BLOCK),
         ("STAGED", stage_messages._STAGED),
         ("STAGE_SEAL", stage_messages._SEAL),
+        ("STAGE_FETCH", stage_copy_messages._FETCH),
+        ("STAGE_DATA", stage_copy_messages._DATA),
     ):
         place = 0
         for offset, nbytes, _ in tables(MESSAGES[name])[0]:
@@ -91,13 +94,20 @@ def test_examples_are_read_as_their_sections_say():
     assert staged[:4] == (FEED, ID, 0, 0)
     assert block.columns().keys() == [b"apple", b"pear"]
     assert stage_messages.Staged.decode(example("STAGED").body) == (1,)
-    wanted = (FEED, ID, 1, 2, xxhash.xxh3_64_intdigest(block.head))
+    wanted = (FEED, ID, 1, 2, xxhash.xxh3_64_intdigest(block.head), Level.DISK)
     assert stage_messages.StageSeal.decode(example("STAGE_SEAL").body) == wanted
     publish = stage_messages.Publish.decode(example("PUBLISH").body)
     assert publish == (FEED, "orders-job", "orders-job", 7, (ID,), (3,), digest_of_block(block), True)
     assert decode_json(example("PUBLISH").body, "PUBLISH") == publish.to_json()
+    copies = stage_copy_messages.StageCopies.decode(example("STAGE_COPIES").body)
+    assert (copies.action, copies.feed_id, copies.stages, copies.address) == ("take", FEED, (ID,), "10.0.0.1:4700")
+    assert decode_json(example("STAGE_COPIES").body, "STAGE_COPIES") == copies.to_json()
+    fetch = stage_copy_messages.StageFetch.decode(example("STAGE_FETCH").body)
+    assert fetch == (FEED, ID, 0, stage_copy_messages.PART_BYTES_MAX)
+    part = stage_copy_messages.StageData.decode(example("STAGE_DATA"), fetch._replace(nbytes=8))
+    assert (part.file_bytes, bytes(part.data)) == (4_864, stage_file.encode_header(FEED, ID)[:8])
     told = stage_messages.SinksTold.decode(example("SINKS").body)
     assert last_batches.from_json(told.value) == {"orders-job": LastBatch(7, "orders-job", 42, publish.digest)}
-    for name in ("PUBLISH", "SINKS"):
+    for name in ("PUBLISH", "SINKS", "STAGE_COPIES"):
         listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(decode_json(example(name).body, name))

@@ -1,0 +1,90 @@
+"""Copies one sealed stage from another node of the cluster, by a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from tailrace.errors import Forbidden, ProtocolError, UnknownStage, Unreachable
+from tailrace.link.address import Address
+from tailrace.trio.request import connected
+from tailrace.wire.messages import Hello
+from tailrace.wire.stage_copy_messages import StageData, StageFetch
+from tailrace_server.replication.eligibility import why_other_cluster
+from tailrace_server.replication.peer_connection import PeerConnection
+from tailrace_server.replication.peers import name_of
+
+if TYPE_CHECKING:
+    from tailrace_server.publishing.stage_copy import StageCopy
+    from tailrace_server.publishing.stages import Stages
+    from tailrace_server.replication.local_node import LocalNode
+
+
+class StageSource(PeerConnection):
+    """A connection to a node that has sealed stages."""
+
+    async def part(self, fetch: StageFetch) -> StageData:
+        """Returns a part of a stage's file. Raises UnknownStage if the node does not have it, Unreachable, ..."""
+        self._id += 1
+        self._transport.send(fetch.encode(self._id))
+        frame = await self._next()
+        if frame.id != self._id:
+            raise ProtocolError(f"the answer to STAGE_FETCH {self._id} is {frame.opcode.name} {frame.id}")
+        return StageData.decode(frame, fetch)
+
+
+@asynccontextmanager
+async def stage_source(node: LocalNode, address: Address) -> AsyncIterator[StageSource]:
+    """A connection to the node at ``address`` while the body runs.
+
+    Raises Unreachable if it does not answer in time, OSError, and Forbidden if it is of another cluster.
+    """
+    timeout_s = node.config.replication.step_timeout_s
+    with trio.move_on_after(timeout_s) as in_time:
+        async with connected(node.host.network.connect, address) as transport:
+            source = StageSource(transport)
+            peer = await source.greet(Hello(name=f"stages for {name_of(node)}"))
+            why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
+            if why:
+                raise Forbidden(f"{why}: nothing is taken")
+            in_time.deadline = float("inf")
+            yield source
+    if in_time.cancelled_caught:
+        raise Unreachable(f"{address} has not answered within {timeout_s:g} s")
+
+
+async def copy_stage(node: LocalNode, stages: Stages, feed_id: bytes, id: bytes, address: Address) -> None:
+    """Copies a sealed stage from the node at ``address``. It is on this disk when this returns.
+
+    Raises UnknownStage if that node does not have it, Unreachable, Overloaded or NoSpace without room here, ...
+    """
+    try:
+        async with stage_source(node, address) as source:
+            first = await source.part(StageFetch(feed_id, id, 0))
+            copy = stages.begin_copy(feed_id, id, first.file_bytes)
+            sealed = None
+            try:
+                await _receive(node, copy, source, first.data)
+                with trio.CancelScope(shield=True):  # else it may be a stage on the disk that no one knows
+                    sealed = await node.host.workers.in_thread(partial(copy.seal, node.host.clock.monotonic()))
+            finally:
+                with trio.CancelScope(shield=True):
+                    await node.host.workers.in_thread(copy.close)
+                stages.end_copy(copy, sealed)
+    except OSError as error:
+        raise Unreachable(f"the connection to {address} broke: {error}") from error
+
+
+async def _receive(node: LocalNode, copy: StageCopy, source: StageSource, data: bytes | memoryview) -> None:
+    """Writes ``data``, the first part of the file, and all parts behind it."""
+    while True:
+        await node.host.workers.in_thread(partial(copy.write, data))
+        if copy.is_complete:
+            return
+        data = (await source.part(StageFetch(copy.feed_id, copy.id, copy.written_bytes))).data
+        if not data:
+            raise UnknownStage(f"stage {copy.id.hex()} ends at byte {copy.written_bytes} of {copy.nbytes}")

@@ -1,0 +1,206 @@
+"""Stages at level quorum: any next leader can publish them, and nothing of them stays on a member."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+from tests.tailrace_server.publishing.test_sets import numbered
+from tests.tailrace_server.replication.made_set import until
+
+import tailrace
+from tailrace.errors import Forbidden, NotDurable
+from tailrace.model import Put
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stage_copy_messages import CopyAction
+from tailrace_server.publishing import publisher, stage_spreader
+
+ROWS = numbered(0, 200, b"v" * 200)
+
+
+async def sealed(feed, rows=ROWS, level="quorum"):
+    async with feed.stage(batch_rows=20) as stage:
+        await stage.write([Put(key, value) for key, value in rows.items()])
+        return await stage.seal(level)
+
+
+def holders(members, stage):
+    return [node for node in members if node.is_up and stage.stage_id in node.node.stages._sealed]
+
+
+@pytest.mark.parametrize("is_holder", [True, False])
+async def test_any_next_leader_publishes_what_was_staged_at_quorum(members, is_holder):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        stage = await sealed(feed)
+        leader, *others = members
+        having = holders(members, stage)
+        assert len(having) == 2, "a majority, and no more"
+        assert leader in having
+        await leader.kill()
+        await next(node for node in others if (node in having) == is_holder).promote()
+        assert sorted((await feed.publish("job", 0, [stage])).written) == [0, 1, 2]
+        assert (await feed.publish("job", 0, [stage])).skipped == (0, 1, 2)
+        await leader.start()
+        await members.level("orders")
+        assert [node.rows("orders") for node in members] == [ROWS] * 3
+        await until(lambda: not any(holders(others, each) for each in [stage]))
+
+
+async def test_a_stage_at_level_disk_is_on_its_leader_alone(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        stage = await sealed(feed, level="disk")
+        assert holders(members, stage) == [members[0]]
+
+
+async def test_stages_at_both_levels_end_a_publish_before_anything_is_copied(members):
+    """The one that is lost has to be staged again anyway; then the other one is copied."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        large, small = await sealed(feed), await sealed(feed, numbered(500, 10), level="disk")
+        leader, *others = members
+        lacking = next(node for node in others if node not in holders(members, large))
+        await leader.kill()
+        await lacking.promote()
+        with pytest.raises(tailrace.UnknownStage, match="on no other member"):
+            await feed.publish("job", 0, [large, small])
+        assert lacking not in holders(members, large)
+        again = await sealed(feed, numbered(500, 10), level="disk")
+        assert sorted((await feed.publish("job", 0, [large, again])).written) == [0, 1, 2]
+        await leader.start()
+        await members.level("orders")
+        assert leader.rows("orders") == ROWS | numbered(500, 10)
+
+
+async def test_a_publish_in_steps_copies_a_stage_in_each_step(members, monkeypatch):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        leader, *others = members
+        stages = [await sealed(feed, numbered(100 * number, 100)) for number in range(4)]
+        lacked_by = {node: [stage for stage in stages if node not in holders(members, stage)] for node in others}
+        other, lacked = max(lacked_by.items(), key=lambda each: len(each[1]))
+        assert len(lacked) > 1
+        await leader.kill()
+        await other.promote()
+        monkeypatch.setattr(publisher, "STEP_S", 0.0)
+        steps = []
+        publish = publisher.Publisher.publish
+
+        async def noted(*arguments):
+            steps.append(await publish(*arguments))
+            return steps[-1]
+
+        monkeypatch.setattr(publisher.Publisher, "publish", noted)
+        assert sorted((await feed.publish("job", 0, stages)).written) == [0, 1, 2]
+        assert len(steps) >= len(lacked)
+        assert other.rows("orders") == numbered(0, 400)
+
+
+async def test_a_publish_waits_for_the_member_that_has_a_stage(members, monkeypatch):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        leader, *others = members
+        stage = await sealed(feed)
+        holder = next(node for node in others if node in holders(members, stage))
+        lacking = next(node for node in others if node is not holder)
+        await leader.kill()
+        await lacking.promote()
+        await holder.kill()
+        results, refused = [], []
+        fetch = stage_spreader.StageSpreader.fetch
+
+        async def noted(*arguments):
+            try:
+                return await fetch(*arguments)
+            except NotDurable as error:
+                refused.append(str(error))
+                raise
+
+        async def publish():
+            results.append(await feed.publish("job", 0, [stage]))
+
+        monkeypatch.setattr(stage_spreader.StageSpreader, "fetch", noted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish)
+            await until(lambda: len(refused) > 1)
+            await holder.start()
+        assert "1 of 3 members say which stages they have" in refused[0]
+        assert sorted(results[0].written) == [0, 1, 2]
+
+
+async def test_a_seal_at_quorum_waits_for_a_majority(members):
+    leader, *others = members
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        for node in others:
+            await node.kill()
+        async with feed.stage() as stage:
+            await stage.put(b"k", b"v")
+            with trio.move_on_after(1) as patience:
+                await stage.seal("quorum")
+            assert patience.cancelled_caught
+            await others[1].start()
+            await until(lambda: others[1].follows(leader))
+            found = await stage.seal("quorum")
+            assert set(holders(members, found)) == {leader, others[1]}
+            with pytest.raises(ValueError, match="sealed at level 'quorum'"):
+                await stage.seal()
+
+
+async def test_a_member_that_hangs_does_not_hold_up_a_seal(members, monkeypatch):
+    """The one after it is asked, too."""
+    monkeypatch.setattr(stage_spreader, "SLOW_S", 0.05)
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        take, hung = stage_spreader.StageSpreader.take, []
+
+        async def hang(spreader, *arguments):
+            if not hung:
+                hung.append(spreader)
+            if spreader in hung:
+                await trio.sleep_forever()
+            await take(spreader, *arguments)
+
+        monkeypatch.setattr(stage_spreader.StageSpreader, "take", hang)
+        found = holders(members, await sealed(feed))
+        assert len(found) == 2
+        assert all(node.node.publisher.spreader not in hung for node in found)
+
+
+async def test_a_copy_takes_room_and_a_member_without_room_takes_none(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        for node in (members[1], members[2]):
+            node.node.stages._bytes_max = 100
+        stage = await sealed(feed, level="disk")
+        leader, feed_id = members[0].node, (await feed.resolve()).feed_id
+        with pytest.raises(NotDurable, match=r"is on 1 of 3 members.*stages take 0 bytes on this node"):
+            await leader.publisher.spreader.spread(leader.leaderships, feed_id, stage.stage_id)
+
+
+async def test_who_is_no_member_gives_and_gets_no_copies(members):
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        stage = await sealed(feed, level="disk")
+        request = {
+            "action": CopyAction.TAKE,
+            "cluster_id": members[1].node.identity.cluster_id.hex(),
+            "feed_id": (await feed.resolve()).feed_id.hex(),
+            "stages": [stage.stage_id.hex()],
+            "address": "127.0.0.1:1",
+        }
+        ask = partial(members[1].ask, Opcode.STAGE_COPIES)
+        with pytest.raises(Forbidden, match="no member of this set"):
+            await ask(**request)
+        with pytest.raises(Forbidden, match="is of cluster"):
+            await ask(**request | {"cluster_id": "00" * 16})
+        assert members[1].node.stages.statistics().bytes == 0
