@@ -22,7 +22,7 @@ log = logging.getLogger("tailrace.spark")
 STAGE_PARTITION_BYTES = 16 * 1024 * 1024
 # A job publishes up to this much of one partition at a time. A node sorts shares of more than 60 MiB.
 PUBLISH_BYTES = 48 * 1024 * 1024
-# Stages are on one node only, and a large micro-batch may not be kept elsewhere (`restaging`).
+# With ``restage_bytes`` 0, outside of a set, and until a stage is sealed, it is on one node only (`restaging`).
 STAGED_ANEW = (
     "Start the query again with the same checkpoint, unless Spark runs the task again by itself: the micro-batch is "
     "staged anew, and each partition takes it once"
@@ -79,23 +79,23 @@ def stage_blocks(
     """Stages blocks under fresh ids. When it returns they are on the node's disk, and not yet visible.
 
     Keeps the blocks, too: ``restage_bytes`` of them in memory. More are kept in ``folder`` under the name ``batch``, if
-    it is on this machine. Raises UnknownStage if the node has lost a stage meanwhile whose blocks were not kept,
+    it is on this machine. Stages without kept blocks are on the disks of a majority of the set, unless
+    ``restage_bytes`` is 0. Raises UnknownStage if the node has lost a stage meanwhile whose blocks were not kept,
     TooLarge, Unreachable, ...
     """
     with Keeper(restage_bytes, folder or KeptFolder(), batch) as keeper:
         try:
-            shares = tuple(_staged(feed, blocks, keeper))
+            return tuple(_staged(feed, blocks, keeper, else_at_quorum=restage_bytes > 0))
         except UnknownStage as error:
             raise UnknownStage(f"{error}. {STAGED_ANEW}") from error
-        return tuple(share._replace(kept=None) for share in shares) if keeper.is_full else shares
 
 
-def _staged(feed: Feed, blocks: Iterable[RoutedBlock], keeper: Keeper) -> Iterator[TaskStage]:
+def _staged(feed: Feed, blocks: Iterable[RoutedBlock], keeper: Keeper, *, else_at_quorum: bool) -> Iterator[TaskStage]:
     stage: KeptWriter | None = None
     nbytes: dict[int, int] = {}
     for routed in blocks:
         if stage is None:
-            stage, nbytes = KeptWriter(feed, keeper), {}
+            stage, nbytes = KeptWriter(feed, keeper, else_at_quorum=else_at_quorum), {}
         stage.send(routed.block, routed.digest())
         partition = routed.block.header.partition
         nbytes[partition] = nbytes.get(partition, 0) + routed.block.nbytes
@@ -203,7 +203,9 @@ def _published(options: SinkOptions, sink: str, batch: int, origin: str, shares:
                     if again is None:
                         raise lost
                     log.warning("tailrace: batch %d of %r is staged again: %s", batch, sink, lost)
-                    stages, deadline = again, time.monotonic() + options.retry_for_s
+                    # Those that were not kept are on a majority of the nodes.
+                    stages = [new or share.stage for new, share in zip(again, shares, strict=True)]
+                    deadline = time.monotonic() + options.retry_for_s
                 left_s = max(deadline - time.monotonic(), _LAST_TRY_S)
                 return feed.publish(sink, batch, stages, origin=origin, compare=options.is_compared, timeout=left_s)
         except UnknownStage as error:

@@ -1,12 +1,12 @@
 """Keeps the blocks of a task, and stages them again if the node that had their stage is lost.
 
     task:    blocks ──> stage on the leader          and a copy: in the task's message up to ``restage_bytes``,
-                                                     above that in a file (`kept_files`)
+                                                     above that in a file (`kept_files`),
+                                                     or, without such a file, on a majority of the nodes
     driver:  publish ──UnknownStage──> the copies ──> stages on the new leader ──> the same publish again
 
-A stage is on one node only. Spark runs no task again after the tasks are done, so a lost stage would end the query.
-The alternative is to send each stage to a majority of the nodes before it is sealed. It costs each row of each
-micro-batch a second copy over the network. Here a micro-batch costs a copy within Spark, or on its disk.
+Spark runs no task again after the tasks are done, so a lost stage would end the query. A copy within Spark, or on its
+disk, costs less than one on other nodes. So a stage is sealed at level quorum only if there is no other copy.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ class KeptStage(NamedTuple):
 
 
 class Keeper:
-    """Keeps the blocks of one task, all of them or none. Use it as a context manager.
+    """Keeps the blocks of one task, until there is no room for them. Use it as a context manager.
+
+    All blocks of a stage are kept, or none.
 
     Args:
         bytes_max: The most bytes to keep in memory.
-        folder: The folder for the stages above that. If it is on another machine, a task with more keeps nothing.
+        folder: The folder for the stages above that. If it is on another machine, a task with more keeps no more.
         batch: The name of the micro-batch or job in this folder.
     """
 
@@ -64,7 +66,7 @@ class Keeper:
             self._file.close()
 
     def add(self, block: Block, digest: int) -> None:
-        """Keeps a block of the current stage, or drops all blocks if there is no room for it."""
+        """Keeps a block of the current stage, or drops all blocks of this stage if there is no room for it."""
         if self.is_full:
             return
         self._bytes_left -= block.nbytes
@@ -86,7 +88,7 @@ class Keeper:
                 self._blocks.clear()
             self._file.add(block, digest)
         except OSError as error:
-            log.warning("tailrace: a task keeps no copy of its rows, in case the leader is lost: %s", error)
+            log.warning("tailrace: a task keeps no copy of its rows: %s", error)
             self._drop()
 
     def _drop(self) -> None:
@@ -102,7 +104,7 @@ class Keeper:
             try:
                 return self._file.kept()
             except OSError as error:
-                log.warning("tailrace: a task keeps no copy of its rows, in case the leader is lost: %s", error)
+                log.warning("tailrace: a task keeps no copy of its rows: %s", error)
                 self._drop()
         if self.is_full:
             return None
@@ -117,11 +119,15 @@ class Keeper:
 
 
 class KeptWriter:
-    """Writes one stage of a task, and begins it again from the kept blocks if the node has lost it."""
+    """Writes one stage of a task, and begins it again from the kept blocks if the node has lost it.
 
-    def __init__(self, feed: Feed, keeper: Keeper) -> None:
+    ``else_at_quorum``: a stage without kept blocks is sealed at level quorum.
+    """
+
+    def __init__(self, feed: Feed, keeper: Keeper, *, else_at_quorum: bool) -> None:
         self._feed = feed
         self._keeper = keeper
+        self._level = "quorum" if else_at_quorum else "disk"
         self._restages = 0
         self._stage = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES)
         keeper.next_stage()
@@ -137,12 +143,12 @@ class KeptWriter:
     def seal(self) -> tuple[SealedStage, KeptStage | None]:
         """Ends the stage. Returns it with its blocks, if they were kept. Raises as ``send``."""
         while True:
+            blocks = self._keeper.blocks()
             try:
-                sealed = self._stage.seal()
+                sealed = self._stage.seal("disk" if blocks is not None else self._level)
             except UnknownStage as error:
                 self._begin_again(error)
                 continue
-            blocks = self._keeper.blocks()
             return sealed, None if blocks is None else KeptStage(self._feed.resolve().feed_id, blocks)
 
     def _begin_again(self, error: UnknownStage) -> None:
@@ -163,17 +169,20 @@ class KeptWriter:
                 return
 
 
-def restage(feed: Feed, stages: Sequence[KeptStage | None]) -> list[SealedStage] | None:
-    """Stages kept blocks again, each of ``stages`` under a new id.
+def restage(feed: Feed, stages: Sequence[KeptStage | None]) -> list[SealedStage | None] | None:
+    """Stages kept blocks again, each of ``stages`` under a new id; None in the result stands for one that was not kept.
 
-    Returns None if a stage was not kept, its file is lost, or it was for another feed of the same name. Raises
+    Returns None if no stage was kept, the file of one is lost, or one was for another feed of the same name. Raises
     UnknownStage if the node loses one of the new stages, Unreachable, ...
     """
-    kept = [stage for stage in stages if stage is not None and stage.feed_id == feed.resolve().feed_id]
-    if len(kept) < len(stages):
+    kept = [stage for stage in stages if stage is not None]
+    if not kept or any(stage.feed_id != feed.resolve().feed_id for stage in kept):
         return None
-    sealed = []
-    for stage in kept:
+    sealed: list[SealedStage | None] = []
+    for stage in stages:
+        if stage is None:
+            sealed.append(None)
+            continue
         again = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES)
         try:
             _send(again, stage)

@@ -46,9 +46,13 @@ class DyingSet:
         """Kills the leader at this moment."""
         self.leader().kill()
 
+    def dead(self):
+        """Returns the node that has died of the order, or is frozen, when there is one."""
+        return _until(lambda: next((node for node in self._group.running() if node.died() or _is_frozen(node)), None))
+
     def replace_dead(self):
         """Waits until the leader has died of the order, or is frozen, and promotes another node."""
-        dead = _until(lambda: next((node for node in self._group.running() if node.died() or _is_frozen(node)), None))
+        dead = self.dead()
         # A node that has not caught up yet may refuse: then the other one is promoted.
         others = [node for node in self.nodes if node is not dead]
         _until(lambda: next((node for node in others if _ask(node, Opcode.PROMOTE, force=False)), None))

@@ -298,10 +298,10 @@ def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(
 ):
     seal, failures = tailrace.blocking.Stage.seal, iter([True, True])
 
-    def lost_seal(stage):
+    def lost_seal(stage, level):
         if next(failures, False):
             raise tailrace.UnknownStage("another node leads")
-        return seal(stage)
+        return seal(stage, level)
 
     monkeypatch.setattr(tailrace.blocking.Stage, "seal", lost_seal)
     options = dataclasses.replace(options, restage_bytes=restage_bytes)
@@ -312,6 +312,51 @@ def test_a_task_whose_stage_is_lost_before_the_seal_makes_another_one(
     folder = KeptFolder.find(str(tmp_path))
     publish_batch(options, "query", 0, "query", [stage(options, rows(0, 50), folder=folder)])
     assert history() == {b"%d" % n: [b"v"] for n in range(50)}
+
+
+@pytest.fixture
+def levels(monkeypatch):
+    """The levels at which stages were sealed."""
+    seal, found = tailrace.blocking.Stage.seal, []
+
+    def noted(stage, level="disk"):
+        found.append(level)
+        return seal(stage, level)
+
+    monkeypatch.setattr(tailrace.blocking.Stage, "seal", noted)
+    return found
+
+
+def test_only_stages_without_another_copy_are_sealed_at_quorum_and_not_staged_again(
+    options, history, monkeypatch, levels
+):
+    """The first stage of the task has room in its message, the others have not. The next leader lacks all of them."""
+    monkeypatch.setattr(publishing, "STAGE_PARTITION_BYTES", 1)
+    [first, *_] = stage(dataclasses.replace(options, restage_bytes=1_000_000), rows(0, 100))
+    levels.clear()
+    room = sum(first.nbytes.values())
+    shares = stage(dataclasses.replace(options, restage_bytes=room), rows(0, 100))
+    assert levels == ["disk", "quorum", "quorum"]
+    assert [share.kept is not None for share in shares] == [True, False, False]
+    publish, published = tailrace.blocking.Feed.publish, []
+
+    def lost_once(feed, sink, batch, stages, **named):
+        published.append([found.stage_id for found in stages])
+        if len(published) == 1:
+            raise tailrace.UnknownStage("another node leads")
+        return publish(feed, sink, batch, stages, **named)
+
+    monkeypatch.setattr(tailrace.blocking.Feed, "publish", lost_once)
+    publish_batch(options, "query", 0, "query", [shares])
+    [before, after] = published
+    assert before[0] != after[0]
+    assert before[1:] == after[1:]
+    assert history() == {b"%d" % n: [b"v"] for n in range(100)}
+
+
+def test_a_task_that_is_to_keep_nothing_stages_at_level_disk(options, levels):
+    stage(dataclasses.replace(options, restage_bytes=0), rows(0, 100))
+    assert levels == ["disk"]
 
 
 def test_stages_that_are_lost_each_time_end_the_publish(options, monkeypatch):
