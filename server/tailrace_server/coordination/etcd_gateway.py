@@ -285,7 +285,9 @@ def _refusal_or(kind: type[StoreError], endpoint: str, error: BaseException) -> 
         if isinstance(cause, ssl.SSLError):
             return StoreRefused(f"{endpoint}: TLS: {cause.reason or cause}")
         text = str(cause) or text  # that of the system, which is the last one
-        cause = cause.__cause__ or cause.__context__
+        # Trio tells the failure at each address of a host.
+        parts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
+        cause = parts[0] if parts else cause.__cause__ or cause.__context__
     return kind(f"{endpoint}: {text or type(error).__name__}")
 
 

@@ -47,6 +47,14 @@ async def answers(store):
             await trio.sleep(0.05)
 
 
+async def test_a_refused_connection_is_told_in_the_words_of_the_system():
+    async with etcd_store(f"etcd://127.0.0.1:{free_port()}") as store:
+        with pytest.raises(StoreUnreachable):
+            await store.get(KEY)
+        assert store.health.state is StoreState.UNREACHABLE
+        assert store.health.why.endswith("Connection refused")
+
+
 async def test_an_etcd_that_is_gone_and_comes_back(start_etcd):
     etcd = start_etcd().wait()
     async with etcd_store(f"etcd://{etcd.endpoint}") as store:
