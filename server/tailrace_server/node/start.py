@@ -266,7 +266,7 @@ def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> N
                 node.storage.found_damage(partition.damage)
             if partition.high_seq > partition.flushed_seq:
                 node.storage.flusher.note(partition)
-        if taken is not None and recovered.end != (0, 0):
+        if taken is not None and recovered.end != (0, 0) and _has_begun(catalog):
             node.services.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
         if is_restored:
             node.services.unclean_start = "the directory was restored or repaired"
@@ -290,6 +290,14 @@ def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> N
             journal.close()
         raise
     return node
+
+
+def _has_begun(catalog: Catalog) -> bool:
+    """Returns whether any partition has a branch, or is damaged. Before that a stop, clean or not, lost nothing.
+
+    A directory has no branch if it was only prepared, or if the node has waited for its set.
+    """
+    return any(partition.log or partition.damage is not None for partition in catalog.partitions())
 
 
 def _begin_branches(node: Node, *, is_restored: bool, has_followed: bool) -> None:

@@ -298,6 +298,7 @@ def test_a_member_of_a_founded_set_starts_without_its_cluster_store(data):
         status = json.loads(server.get("/api/status"))
         assert status["cluster_store"]["state"] in ("connecting", "unreachable")
         assert status["replication"]["members"] == [str(voter.name) for voter in (*others, own)]
+        assert status["unclean_start"] is None, "the directory is new"
         assert server.end(signal.SIGTERM)[0] == 0
     (data / "MEMBERSHIP").write_text("{}")
     code, lines = failing("--data", data, *options)
