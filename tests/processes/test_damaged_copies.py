@@ -179,7 +179,7 @@ async def test_nothing_leads_by_itself_if_no_copy_can_be_read_and_status_says_wh
             assert f"`tailrace promote --force --node {best}`" in found["failure"]
             assert found["replication"]["promotion_case"] == "unreadable"
             found = await until(node, lambda found: "does not stand" in found["replication"]["failover"]["why"])
-            assert "tailrace repair" in found["replication"]["failover"]["why"]
+            assert "copied anew from the next leader" in found["replication"]["failover"]["why"]
         with pytest.raises(NotLeader, match="no other voter that answers can read all its partitions"):
             await promote(followers[0], force=False)
         assert await group.leader() is None

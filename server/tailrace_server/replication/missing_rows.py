@@ -18,6 +18,7 @@ from tailrace_server.replication.debts import FEEDS
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.peers import standings_of
 from tailrace_server.replication.pulled_node import PulledNode
+from tailrace_server.replication.readable_copies import PUT_BACK
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.standings import Best, PartitionId, Standings, choose, readable
 
@@ -154,8 +155,7 @@ class MissingRows:
                 )
         if self.lost and not self._force:
             raise NotLeader(
-                f"refused: {next(iter(self.lost.values()))}. Mend that copy with `tailrace repair`; --force leads all "
-                "the same"
+                f"refused: {next(iter(self.lost.values()))}. Stop that node, and {PUT_BACK}; --force leads all the same"
             )
 
     def _named(self, partition_id: PartitionId) -> str:

@@ -27,7 +27,7 @@ from tailrace_server.replication.election import MemberState, why_no_vacancy, wh
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.missing_rows import MissingRows
 from tailrace_server.replication.promises import keep_promise
-from tailrace_server.replication.readable_copies import instead, passed_over, why_no_writes
+from tailrace_server.replication.readable_copies import PUT_BACK, instead, passed_over, why_no_writes
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standings
 from tailrace_server.replication.term_branches import TermBranches
@@ -173,8 +173,8 @@ class Promotion:
         if self._unreadable and not self._force and self._last_led is None:
             voters = {name: seen for name, seen in answers.items() if self._member.local.counts_seen(seen)}
             raise NotLeader(
-                f"refused: {self._unreadable}: {instead(voters)}. Or mend this copy with `tailrace repair`. --force "
-                "leads all the same, without what cannot be read"
+                f"refused: {self._unreadable}: {instead(voters)}. Or stop this node, and {PUT_BACK}. --force leads all "
+                "the same, without what cannot be read"
             )
         for step in [*([self._unreadable] if self._unreadable else []), *passed_over(answers)]:
             self._say(step)

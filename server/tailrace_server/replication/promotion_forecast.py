@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.replication.election import MemberState, counts, majority_of
 from tailrace_server.replication.peers import name_of
-from tailrace_server.replication.readable_copies import instead, partitions_of, why_no_writes, why_none_leads
+from tailrace_server.replication.readable_copies import PUT_BACK, instead, partitions_of, why_no_writes, why_none_leads
 from tailrace_server.replication.unreadable import told, unreadable_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 # What to do about a copy if there is no better one.
-_MEND_FIRST = "start a member with a good copy, or stop this node, and mend its copy with `tailrace repair`"
+_MEND_FIRST = f"start a member with a good copy, or stop this node, and {PUT_BACK}"
 
 
 class Forecast(NamedTuple):
@@ -274,6 +274,9 @@ def set_problem(member: Member) -> str | None:
         )
     if leadership.leader:
         return None
+    outside, _ = member.peers.outside()
+    if outside:
+        return outside
     if not member.successor.is_on:
         return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
     seen = member.peers.states

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 
 from tailrace_server.replication.election import MemberState
 
+# `tailrace repair` is no way: a repaired directory may lack rows that it has acknowledged, and starts as no member.
+PUT_BACK = "put a good copy of the damaged file, such as a backup's, in its place"
 MEND = (
-    "mend it with `tailrace repair`, or stop that node and start it with an empty directory: then it copies everything "
-    "from the leader"
+    "it is copied anew from the next leader. If that node does not start, start it with an empty directory: then it "
+    "copies everything"
 )
 
 
@@ -81,11 +83,11 @@ def why_none_leads(own: str, voters: Mapping[str, MemberState], silent: list[str
     if not voters or good_copies(voters):
         return ""
     told = "; ".join(f"{name} cannot read {partitions_of(state.unreadable)}" for name, state in sorted(voters.items()))
-    back = f"Start {', '.join(silent)} again, whose copy may be good. Otherwise mend" if silent else "Mend"
+    back = f"Start {', '.join(silent)} again, whose copy may be good. Otherwise stop" if silent else "Stop"
     best = best_copy(voters)
     whose = "this node" if best == own else "it"
     return (
-        f"no leader: no voter that answers can read its whole copy, so none leads by itself ({told}). {back} a copy "
-        f"with `tailrace repair`; or go on without what cannot be read: `tailrace promote --force --node {best}` "
-        f"({whose} has the best copy)"
+        f"no leader: no voter that answers can read its whole copy, so none leads by itself ({told}). {back} a node, "
+        f"and {PUT_BACK}; or go on without what cannot be read: `tailrace promote --force --node {best}` ({whose} has "
+        "the best copy)"
     )

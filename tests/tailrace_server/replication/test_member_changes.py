@@ -151,6 +151,7 @@ async def test_a_node_that_is_not_added_waits_and_does_not_lead(members, tmp_pat
             with pytest.raises(NotLeader, match="is no member yet"):
                 await node.promote(force=force)
         status = node.node.status()
+        assert status["failure"].startswith(f"{node.address} is no member yet")
         forecast = status["replication"]
         assert (forecast["promotion_case"], forecast["promotion_succeeds"]) == ("refused", False)
         assert "is no member yet" in forecast["promotion"]

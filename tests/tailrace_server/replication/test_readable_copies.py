@@ -14,8 +14,9 @@ def test_only_damaged_copies_are_passed_over_and_what_to_do_is_said():
     [told] = passed_over({"a:1": state(), "b:1": state(2)})
     assert told.startswith("passes over the copy of b:1, which cannot read 2 partitions")
     assert "tailrace status --node b:1" in told
-    assert "tailrace repair" in told
+    assert "copied anew from the next leader" in told
     assert "empty directory" in told
+    assert "tailrace repair" not in told, "a repaired directory starts as no member"
 
 
 def test_good_copies_come_with_the_most_complete_first():
@@ -45,7 +46,8 @@ def test_none_leads_only_if_no_voter_can_read_its_copy():
     assert not why_none_leads("a:1", {**damaged, "c:1": state()}, [])
     told = why_none_leads("a:1", damaged, ["c:1"])
     assert "a:1 cannot read 1 partition; b:1 cannot read 3 partitions" in told
-    assert "Start c:1 again, whose copy may be good. Otherwise mend a copy" in told
+    assert "Start c:1 again, whose copy may be good. Otherwise stop a node, and put a good copy" in told
+    assert "tailrace repair" not in told
     assert "`tailrace promote --force --node a:1` (this node has the best copy)" in told
-    assert "Mend a copy" in why_none_leads("b:1", damaged, [])
+    assert "Stop a node, and put a good copy" in why_none_leads("b:1", damaged, [])
     assert "(it has the best copy)" in why_none_leads("b:1", damaged, [])
