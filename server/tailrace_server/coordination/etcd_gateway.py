@@ -297,9 +297,8 @@ def _tls(url: StoreUrl) -> ssl.SSLContext:
         if url.cert:
             context.load_cert_chain(url.cert, url.key)
     except OSError as error:  # ssl.SSLError is one
-        raise StoreRefused(
-            f"the certificates {url.ca or 'of the system'}, {url.cert} cannot be used: {error}"
-        ) from None
+        names = ", ".join(filter(None, (url.ca or "of the system", url.cert, url.key)))
+        raise StoreRefused(f"the certificates {names} cannot be used: {error}") from None
     return context
 
 

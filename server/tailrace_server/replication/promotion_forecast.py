@@ -134,10 +134,9 @@ def lost_majority(own: MemberState, followers: Iterable[KnownReplica], members: 
         return None
     away = _voters_away(followers)
     missing = f" (not connected: {_listed(away)})" if away else ""
-    return (
-        f"no majority: {voting} of {members} members are here with a vote, and {needed} are needed{missing}; "
-        "writes at level quorum and changes of feeds wait"
-    )
+    # A leader that fails over by itself takes no writes at all by then, as its health says (`Leadership.withheld`).
+    effect = "" if own.asks else "; writes at level quorum and changes of feeds wait"
+    return f"no majority: {voting} of {members} members are here with a vote, and {needed} are needed{missing}{effect}"
 
 
 def _voters_away(followers: Iterable[KnownReplica]) -> list[str]:

@@ -21,6 +21,7 @@ from tailrace_server.replication.promotion_forecast import (
     forecast_of_follower,
     forecast_of_leader,
     forecast_of_lone_node,
+    lost_majority,
 )
 from tailrace_server.serving import status
 from tailrace_server.serving.console import http_listener
@@ -147,6 +148,13 @@ def test_leaders(name):
     found = forecast_of_leader(OWN, followers, members)
     assert (found.case, found.succeeds) == ("leads", False)
     assert re.search(text, found.text), found.text
+
+
+def test_only_a_leader_with_failover_by_hand_lets_writes_wait_for_a_majority():
+    away = [KnownReplica(name, True, 0, connected=False) for name in ("b:1", "c:1")]
+    waits = "(not connected: b:1, c:1); writes at level quorum and changes of feeds wait"
+    assert lost_majority(OWN, away, 3).endswith(waits)
+    assert lost_majority(OWN._replace(asks=True), away, 3).endswith("2 are needed (not connected: b:1, c:1)")
 
 
 def test_a_node_that_is_alone_is_not_promoted():
