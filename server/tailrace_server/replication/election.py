@@ -267,6 +267,9 @@ def decide_replica(own: OwnState, seen: Mapping[str, MemberState | None]) -> Nex
     if own.led:
         return NextStep(StepKind.LEAD_AGAIN, "led")
     silent = sorted(address for address, answer in seen.items() if answer is None)
+    if not silent:
+        asked = ", ".join(sorted(seen))
+        return _wait("no_leader", f"none of {asked} leads: --replica-of has to name a node that leads")
     return _wait("no_leader", f"the leader is not to be reached; {_no_answer(silent)}")
 
 

@@ -220,7 +220,7 @@ class Promotion:
 
     def _may_be_lost(self) -> str:
         member = self._member
-        without = ", ".join(sorted(self._promises.silent)) or "none"
+        without = ", ".join(sorted(self._promises.silent))
         if not member.local.is_in_set:
             return f"What may be lost: all that {member.local.source} has acknowledged and this node does not have"
         gaps = [*self._rows.lost.values(), *self._rows.unpaid]
@@ -229,7 +229,8 @@ class Promotion:
         if self._promises.has_majority():
             text = f"What may be lost: nothing at level quorum; at levels disk and memory what only {without} had"
             return text if self._promises.silent else ""
-        text = f"What may be lost: writes of every level, quorum among them, that only {without} had"
+        whose = f"only {without} had" if without else "none of the members has any more"
+        text = f"What may be lost: writes of every level, quorum among them, that {whose}"
         return "; ".join([text, listed(gaps, "; ")]) if gaps else text
 
     # Promise and fetch

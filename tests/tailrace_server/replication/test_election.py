@@ -232,3 +232,11 @@ def test_a_leader_leads_on_for_a_promise_for_an_earlier_leader_and_for_one_witho
         MemberState(leads=True, led=True, term=9, leader_term=9),
     ):
         assert later_leader(2, OWN_DISK, {"c:1": answer}, by_founders()) is None
+
+
+def test_a_replica_of_a_node_that_does_not_lead_says_so():
+    own = OwnState(-1, False, False, 3, 3, False)
+    assert decide_replica(own, {"b:1": MemberState(term=3)}).why == (
+        "none of b:1 leads: --replica-of has to name a node that leads"
+    )
+    assert decide_replica(own, {"b:1": None}).why == "the leader is not to be reached; no answer from b:1"

@@ -1206,6 +1206,8 @@ async def test_a_set_is_made_of_a_backup(tmp_path, new_set):
     await made.start()
     assert [node.member.local.votes for node in made] == [False] * 3
     await until(lambda: all("waits" in node.member.progress for node in made))
+    with pytest.raises(NotLeader, match="that none of the members has any more"):
+        await made[0].promote()
     await made[0].promote(force=True)
     await until(lambda: all(node.member.local.votes for node in made))
     async with made.client() as client:
