@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
+# The feeds that one turn of the loop looks at: about a millisecond.
+LOOKS_AT_ONCE = 512
 # The time-outs that a confirmed answer takes: the leader needs one more round trip to a majority.
 _CONFIRMED_TIMEOUTS = 2
 
@@ -72,6 +74,7 @@ class Following:
         self._group = leadership.group
         self._pulled = PulledNode(node, leadership, address, replica)
         self._pullers: dict[bytes, ReplicaPuller] = {}
+        self._to_begin: dict[bytes, Feed] = {}  # the feeds of which the puller is to be made
         self._knows_feeds = not self._group.lists_feeds  # whether ``_feeds`` has had a complete snapshot
         self._more = trio.Event()  # set when this node holds more, or the feeds have changed
 
@@ -108,14 +111,22 @@ class Following:
         if self._group.lists_feeds:
             self._begin(self._node.feeds.system)
         else:
-            self._follow_feeds()
+            self._pulled.start(self._follow_feeds)
         if not self._replica.votes and self._leadership.in_set:
             self._pulled.start(self._gain_vote)
         await trio.sleep_forever()
 
     def _begin(self, feed: Feed) -> None:
-        self._pullers[feed.info.feed_id] = puller = ReplicaPuller(
-            self._node,
+        """Follows a feed soon."""
+        self._to_begin[feed.info.feed_id] = feed
+        self._pulled.begin(partial(self._puller_of, feed))
+
+    def _puller_of(self, feed: Feed) -> ReplicaPuller | None:
+        """Makes the puller of a feed; None if the feed was dropped meanwhile."""
+        if self._to_begin.get(feed.info.feed_id) is not feed:
+            return None
+        del self._to_begin[feed.info.feed_id]
+        self._pullers[feed.info.feed_id] = puller = ReplicaPuller(            self._node,
             self._leadership,
             feed,
             self._pulled,
@@ -123,7 +134,7 @@ class Following:
             on_acknowledged=None if self._replica.votes else self._has_more,
             on_end=lambda error: self._is_unknown(puller, error),
         )
-        self._pulled.begin(puller)
+        return puller
 
     def _is_unknown(self, puller: ReplicaPuller, error: UnknownFeed | None) -> None:
         """The leader does not know a feed. It was dropped, and perhaps made anew: ``_feeds`` is about to say so.
@@ -149,14 +160,20 @@ class Following:
         self._node.feed_changes.reconcile()
         if not self._knows_feeds:
             self._knows_feeds = True
-            self._follow_feeds()
+            self._pulled.start(self._follow_feeds)
         self._has_more()
 
-    def _follow_feeds(self) -> None:
-        """Begins to follow the feeds of the group that this node has."""
+    async def _follow_feeds(self) -> None:
+        """Begins to follow the feeds of the group that this node has, a few in a turn.
+
+        `_feeds_changed` tells of those that are created or dropped meanwhile.
+        """
         feeds = self._node.feeds
-        unknown = [puller.feed for feed_id, puller in self._pullers.items() if feed_id not in feeds]
-        self._feeds_changed(unknown, list(feeds))
+        for number, feed in enumerate(feeds.feeds(), 1):
+            if feed is not feeds.system and feeds.find(feed.info.feed_id) is feed:
+                self._feeds_changed([], [feed])
+            if number % LOOKS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def _feeds_changed(self, dropped: Sequence[Feed], created: Sequence[Feed]) -> None:
         """Begins to follow created feeds of the group that are not followed yet, and ends with those that were dropped.
@@ -166,6 +183,7 @@ class Following:
         if not self._knows_feeds:
             return
         for feed in dropped:
+            self._to_begin.pop(feed.info.feed_id, None)
             puller = self._pullers.pop(feed.info.feed_id, None)
             if puller is not None:
                 self._pulled.end(puller)
@@ -173,7 +191,8 @@ class Following:
             return
         self._has_more()
         for feed in created:
-            if feed.info.feed_id not in self._pullers and self._group.of_feed(feed):
+            id = feed.info.feed_id
+            if id not in self._pullers and id not in self._to_begin and self._group.of_feed(feed):
                 self._begin(feed)
 
     # The vote

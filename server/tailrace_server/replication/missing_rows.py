@@ -7,6 +7,7 @@ first, then the feeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -194,8 +195,12 @@ class MissingRows:
     async def _fetch_from(self, address: str, wanted: Mapping[Feed, Mapping[int, int]]) -> bool:
         """Fetches partitions up to their seqs from one member, all feeds on one connection. Returns as `_fetch`."""
         pulled = PulledNode(self._node, self._leadership, parse_address(address), self._replica(), state="follower")
-        pullers = []
+        pullers: list[ReplicaPuller] = []
         left, done = len(wanted), trio.Event()
+
+        def made(feed: Feed, seqs: Mapping[int, int]) -> ReplicaPuller:
+            pullers.append(ReplicaPuller(self._node, self._leadership, feed, pulled, until=seqs, on_end=ended))
+            return pullers[-1]
 
         def ended(error: UnknownFeed | None) -> None:
             nonlocal left
@@ -208,8 +213,7 @@ class MissingRows:
         async def pull() -> None:
             self._say(f"fetches {sum(map(len, wanted.values()))} partitions of {_feeds(wanted)} from {address}")
             for feed, seqs in wanted.items():
-                pullers.append(ReplicaPuller(self._node, self._leadership, feed, pulled, until=seqs, on_end=ended))
-                pulled.begin(pullers[-1])
+                pulled.begin(partial(made, feed, seqs))
             await _all_come(done, lambda: (self._node.storage.received.nbytes, *(p.handled for p in pullers)))
 
         self._member.pulls(pulled)

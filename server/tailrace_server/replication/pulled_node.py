@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 # The bytes under way to a replica, of all feeds: as much as a fast network carries during an fsync.
 WINDOW_BYTES = 16 * 1024 * 1024
-# The feeds that are asked for before other tasks have their turn.
-_ASKED_TOGETHER = 64
+# The feeds whose pullers begin, or are stopped, before other tasks have their turn: about 10 ms of the processor.
+PULLERS_TOGETHER = 64
 
 
 class Puller(Protocol):
     """The pull of one feed (replica_puller.py)."""
 
     async def begin(self) -> None:
-        """Asks for the feed."""
+        """Asks for the feed, with the next `flush` of the link."""
         ...
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class PulledNode:
         self._node = node
         self._leadership = leadership
         self._pullers: dict[Puller, None] = {}
-        self._to_begin: collections.deque[Puller] = collections.deque()
+        self._to_begin: collections.deque[Callable[[], Puller | None]] = collections.deque()
         self._more = trio.Event()  # set when a puller is to begin
         self._link: ReplicaLink | None = None
         self._nursery: trio.Nursery | None = None
@@ -85,11 +85,17 @@ class PulledNode:
         assert self._link is not None, "the node was reached"
         return self._link
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called, or the connection has ended: no puller changes or acknowledges anything."""
+        return self._stopped
+
     def stop(self) -> None:
-        """Stops taking and acknowledging rows. ``ended`` is set once no step is under way."""
+        """Stops taking and acknowledging rows. ``ended`` is set once no step is under way.
+
+        It costs the same with any number of feeds: pullers ask ``is_stopped``, and are put away later.
+        """
         self._stopped = True
-        for puller in list(self._pullers):
-            puller.stop()
         self._scope.cancel()
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
@@ -109,6 +115,8 @@ class PulledNode:
             failure = _first(group)
         finally:
             self.stop()
+            with trio.CancelScope(shield=True):
+                await self._stop_pullers()
             self.ended.set()
         if failure is not None:
             raise failure
@@ -156,10 +164,12 @@ class PulledNode:
         assert self._nursery is not None, "the node was reached"
         self._nursery.start_soon(task)
 
-    def begin(self, puller: Puller) -> None:
-        """Asks for the feed of ``puller`` soon."""
-        self._pullers[puller] = None
-        self._to_begin.append(puller)
+    def begin(self, make: Callable[[], Puller | None]) -> None:
+        """Asks soon for the feed of the puller that ``make`` returns then; None if the feed is not pulled any more.
+
+        Thousands of pullers are made in many turns of the loop.
+        """
+        self._to_begin.append(make)
         self._more.set()
 
     def end(self, puller: Puller) -> None:
@@ -169,12 +179,23 @@ class PulledNode:
 
     async def _begin_pullers(self) -> None:
         while True:
-            for _ in range(min(len(self._to_begin), _ASKED_TOGETHER)):
-                await self._to_begin.popleft().begin()
+            for _ in range(min(len(self._to_begin), PULLERS_TOGETHER)):
+                puller = self._to_begin.popleft()()
+                if puller is not None:
+                    self._pullers[puller] = None
+                    await puller.begin()
+            self.link.flush()  # once for all of them
             await trio.lowlevel.checkpoint()
             if not self._to_begin:
                 self._more = trio.Event()
                 await self._more.wait()
+
+    async def _stop_pullers(self) -> None:
+        """Stops the pullers, of which no task runs any more, a few in a turn."""
+        for number, puller in enumerate(list(self._pullers), 1):
+            puller.stop()
+            if number % PULLERS_TOGETHER == 0:
+                await trio.lowlevel.checkpoint()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

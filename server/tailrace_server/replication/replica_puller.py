@@ -112,7 +112,7 @@ class ReplicaPuller:
         self._on_acknowledged = on_acknowledged
         self._on_end = on_end
         self._acknowledgements = ReplicaAcknowledgements(node, on_acknowledged)
-        self._stopped = False
+        self._is_left = False
         self._scopes: dict[trio.CancelScope, None] = {}  # of the tasks
         self._is_taking = False  # whether one of them handles events
         self._stream: ReplicaStream | None = None
@@ -151,9 +151,14 @@ class ReplicaPuller:
             return list(self._leadership.group.of_feed(self.feed))
         return [self.feed.partitions[number] for number in sorted(self._until)]
 
+    @property
+    def _stopped(self) -> bool:
+        """Whether nothing may be changed or acknowledged any more: this feed is left, or the whole node."""
+        return self._is_left or self._pulled.is_stopped
+
     def stop(self) -> None:
         """Stops pulling and acknowledging. A segment or a rollback that is being installed is finished."""
-        self._stopped = True
+        self._is_left = True
         self._stream = None
         self._acknowledgements.end()
         for scope in self._scopes:
@@ -176,7 +181,7 @@ class ReplicaPuller:
         self._snapshots.abandon()
 
     async def begin(self) -> None:
-        """Asks for the feed. Raises NoSpace, NotDurable, OSError: this node cannot write."""
+        """Asks for the feed, with the next `flush` of the link. Raises NoSpace, NotDurable, OSError: this node cannot write."""
         for partition in self._partitions:
             await self._node.storage.installer.settle(partition)
         partitions = [] if self._stopped else self._partitions
@@ -191,12 +196,12 @@ class ReplicaPuller:
         )
         hold = self._hold if self._far.may_hold else None
         self._stream = self._pulled.link.copy(
-            self.feed.info.name, positions, CopyOptions(frozenset(positions), self._until, hold)
+            self.feed.info.name, positions, CopyOptions(frozenset(positions), self._until, hold), at_once=False
         )
         self._stream.on_arrival = self._arrived
 
     def _acknowledge(self, partition: int, branch: bytes, seq: int) -> None:
-        if self._stream is not None:
+        if self._stream is not None and not self._stopped:
             self._stream.acknowledge(partition, branch, seq)
             self._node.connections.has_acknowledgements(self._pulled.link)
 
@@ -215,7 +220,7 @@ class ReplicaPuller:
                 self._end(error)
             finally:
                 del self._scopes[scope]
-                if self._stopped and not self._scopes:
+                if self._is_left and not self._scopes:
                     self._abandon()
 
     def _end(self, error: UnknownFeed | None) -> None:

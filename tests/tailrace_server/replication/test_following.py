@@ -222,9 +222,12 @@ async def test_a_feed_that_comes_while_a_following_breaks(running, feed_id, monk
         def __init__(self, *_):
             self.ended = trio.Event()
 
-        def begin(self, puller):
+        def begin(self, make):
             assert self.takes_tasks, "a puller begins after a task has failed"
-            self.nursery.start_soon(self.pull, puller)
+            self.nursery.start_soon(self.pull, make())
+
+        def start(self, task):
+            self.nursery.start_soon(task)
 
         async def pull(self, puller):
             if puller.feed is not node.feeds.system:

@@ -549,7 +549,7 @@ async def test_nothing_is_taken_from_another_cluster(tmp_path, nursery, members)
     puller = ReplicaPuller(node, node.leaderships.system, node.feeds.system, pulled)
 
     async def pull():
-        pulled.begin(puller)
+        pulled.begin(lambda: puller)
         await trio.sleep_forever()
 
     with pytest.raises(TailraceError, match=r"is of another cluster: .*nothing is taken"):

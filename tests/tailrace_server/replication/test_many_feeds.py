@@ -1,0 +1,60 @@
+"""No step of the loop visits all feeds of a node: with ten thousand it would hold up the signs of life."""
+
+import pytest
+from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.replication.visits import Visits
+
+from tailrace_server.replication import following, pulled_node
+from tailrace_server.replication.replica_puller import ReplicaPuller
+
+FEEDS = 40
+# The bound of the visits of one step, in place of the usual ones.
+TOGETHER = 4
+
+
+@pytest.fixture
+async def many(members, monkeypatch):
+    """A set whose members hold many feeds, and visit few of them in a step."""
+    monkeypatch.setattr(pulled_node, "PULLERS_TOGETHER", TOGETHER)
+    monkeypatch.setattr(following, "LOOKS_AT_ONCE", TOGETHER)
+    async with members.client() as client:
+        for number in range(FEEDS):
+            await client.create_feed(f"feed-{number:02}", partitions=1)
+    for node in (members[1], members[2]):
+        await follows_all(node)
+    return members
+
+
+async def follows_all(node):
+    await until(lambda: node.is_up and node.member.following is not None)
+    await until(lambda: node.member.following is None or len(node.member.following._pullers) == FEEDS + 1)
+
+
+async def test_pullers_are_made_in_many_steps(many, monkeypatch):
+    follower = many[2]
+    with Visits().of(monkeypatch, ReplicaPuller, "__init__") as made:
+        follower.member.following.stop()
+        await until(lambda: made.total > FEEDS)
+    assert made.most <= TOGETHER
+    await follows_all(follower)
+
+
+async def test_pullers_are_stopped_in_many_steps(many, monkeypatch):
+    follower = many[2].member.following
+    with Visits().of(monkeypatch, ReplicaPuller, "stop") as stopped:
+        follower.stop()
+        await follower.ended.wait()
+    assert stopped.total == FEEDS + 1
+    assert stopped.most <= TOGETHER
+
+
+async def test_a_feed_that_is_dropped_before_its_puller_is_made(many, monkeypatch):
+    follower = many[2].member.following
+    dropped, other = map(many[2].node.feeds.named, ("feed-00", "feed-01"))
+    follower._feeds_changed([dropped, other], [])
+    with Visits().of(monkeypatch, ReplicaPuller, "__init__") as made:
+        follower._feeds_changed([], [dropped, other])
+        follower._feeds_changed([dropped], [])
+        await until(lambda: other.info.feed_id in follower._pullers)
+        assert made.total == 1
+    assert dropped.info.feed_id not in follower._pullers
