@@ -26,6 +26,7 @@ from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
 from tailrace_server.journal import CleanPartition, Journal, RecordKind
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import append_block
+from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
 
 log = logging.getLogger("tailrace.server")
@@ -218,6 +219,9 @@ class Catalog:
     def listed(self, feed: Feed) -> None:
         """Notes that the last row of ``_feeds`` is the one that lists ``feed``."""
         _listed(feed, self.system.partitions[0].high_seq)
+        with contextlib.suppress(SegmentDamaged):  # a call that needs the rows raises it
+            self._rows.read()  # each row as it comes, not thousands when one is needed
+            self._rows.settle(feed.info.feed_id)
 
     def check_room(self, feeds_max: int) -> None:
         """Raises Overloaded if the node has ``feeds_max`` feeds."""

@@ -9,7 +9,7 @@ from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness
 from tests.memory_disk import MemoryDisk, failure
 from tests.tailrace_server.made_directory import DATA, MadeDirectory, rows_of
 
-from tailrace.block import encode_block
+from tailrace.block import Block, encode_block
 from tailrace.errors import Forbidden, NoSpace, TailraceError
 from tailrace.model import FeedInfo
 from tailrace.model.failover import FailoverEntry, FailoverLog
@@ -219,6 +219,18 @@ def test_a_row_costs_its_own_feed_and_no_other(monkeypatch):
     assert len(follower.names()) == 50
     follower.node.feed_changes.reconcile()
     assert not follower.node.feeds._rows.unsettled
+
+
+def test_a_leader_reads_each_row_as_it_writes_it(monkeypatch):
+    """Else the first call that needs the rows reads those of ten thousand feeds in one turn."""
+    made, read = MadeDirectory(), []
+    for number in range(20):
+        made.create(f"feed-{number}")
+    open_columns = Block.open_columns
+    monkeypatch.setattr(Block, "open_columns", lambda block: read.append(block) or open_columns(block))
+    assert not made.node.feeds.is_dropping(made.node.feeds.named("feed-7"))
+    assert not read
+    assert not made.node.feeds._rows.unsettled
 
 
 def test_a_feed_that_is_made_before_the_disk_is_full_is_followed_as_well(monkeypatch):
