@@ -209,21 +209,17 @@ class Node:
             self.waiting.fail(UnknownFeed(message), partition)
         feed_id = feed.info.feed_id
         self.storage.checkpoints.release_feed(feed_id)
-        self.connections.end_streams(
-            lambda stream: stream.partition.feed_id == feed_id, EndReason.FEED_DROPPED, message
-        )
+        self.connections.end_streams(lambda stream: True, EndReason.FEED_DROPPED, message, feed_id=feed_id)
 
     def _mode_changed(self, feed: Feed) -> None:
         """Ends the streams of replicas, which begin anew in the feed's new mode, and those that it refuses now."""
         feed_id, by_segments = feed.info.feed_id, feed.by_segments
 
         def ends(stream: PartitionStream) -> bool:
-            if stream.partition.feed_id != feed_id:
-                return False
             return isinstance(stream, ReplicationStream) or (by_segments and stream.level == Level.QUORUM)
 
         message = f"the feed's replication mode is {feed.info.replication} now"
-        self.connections.end_streams(ends, EndReason.ERROR, message)
+        self.connections.end_streams(ends, EndReason.ERROR, message, feed_id=feed_id)
 
     def coordinated(self, status: Callable[[], dict[str, Any]], address_of: Callable[[str], str]) -> None:
         """Connects the coordinator: its part of the status, and the present address of a member by its name."""

@@ -126,7 +126,8 @@ class Following:
         if self._to_begin.get(feed.info.feed_id) is not feed:
             return None
         del self._to_begin[feed.info.feed_id]
-        self._pullers[feed.info.feed_id] = puller = ReplicaPuller(            self._node,
+        self._pullers[feed.info.feed_id] = puller = ReplicaPuller(
+            self._node,
             self._leadership,
             feed,
             self._pulled,

@@ -28,7 +28,6 @@ from tailrace_server.replication.voters import Voters
 from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.partition_stream import PartitionStream
-from tailrace_server.stream.replication_stream import ReplicationStream
 
 # Asks the leader how far it has the partitions of these feeds: by feed, a seq of each partition.
 AcceptedSeqs: TypeAlias = Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]]
@@ -193,12 +192,13 @@ class Leadership:
         self._is_paused, self.withheld, self.refuses_writes = False, "", role is not Role.LEADER
         self.sure_until = math.inf
         if role is not before:
-            for partition in self.group:
+            message = f"this node is a {role.value} now"
+            for partition in self.group.unsorted():
                 self.adopt(partition)
-            self._streams.end_streams(self._has, EndReason.WRONG_STATE, f"this node is a {role.value} now")
+            self._streams.end_replicas(self, NotLeader(message))
+            self._streams.end_streams(self._has, EndReason.WRONG_STATE, message)
         elif is_other_right:
-            message = f"this node leads in term {term} now"
-            self._streams.end_streams(self._has_replica, EndReason.WRONG_STATE, message)
+            self._streams.end_replicas(self, NotLeader(f"this node leads in term {term} now"))
         if is_other_right:
             self.changes += 1
             error = self.not_leader() if role is not Role.LEADER else NotLeader("this node leads anew: ask again")
@@ -352,16 +352,17 @@ class Leadership:
         """Whether the stream is of a partition of this group."""
         return self.group.has(stream.partition) and self.group.feeds.find(stream.partition.feed_id) is not None
 
-    def _has_replica(self, stream: PartitionStream) -> bool:
-        """Whether a replica follows a partition of this group by the stream."""
-        return isinstance(stream, ReplicationStream) and self.group.has(stream.partition)
-
     def _history_changed(self, partition: Partition) -> None:
         """Ends the streams of ``partition``, and fails the answers that wait for it: it takes over another history."""
         if not partition.is_watched:
             return
         message = "what this node holds of the partition is another history now"
-        self._streams.end_streams(lambda stream: stream.partition is partition, EndReason.HISTORY_CHANGED, message)
+        self._streams.end_streams(
+            lambda stream: stream.partition is partition,
+            EndReason.HISTORY_CHANGED,
+            message,
+            feed_id=partition.feed_id,
+        )
         self._waiting.fail(NotLeader(message, leader=self.leader_address or None), partition)
         self._streams.flush()
 

@@ -181,7 +181,10 @@ class ReplicaPuller:
         self._snapshots.abandon()
 
     async def begin(self) -> None:
-        """Asks for the feed, with the next `flush` of the link. Raises NoSpace, NotDurable, OSError: this node cannot write."""
+        """Asks for the feed, with the next `flush` of the link.
+
+        Raises NoSpace, NotDurable, OSError: this node cannot write.
+        """
         for partition in self._partitions:
             await self._node.storage.installer.settle(partition)
         partitions = [] if self._stopped else self._partitions

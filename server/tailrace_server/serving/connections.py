@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import trio
 
-from tailrace.errors import Overloaded, ProtocolError, Unreachable
+from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
@@ -116,10 +116,23 @@ class Connections:
             self._wanted = trio.Event()
             self.flush()
 
-    def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
-        """Ends every stream for which ``which`` is true; ``flush`` sends the end."""
+    def end_streams(
+        self,
+        which: Callable[[PartitionStream], bool],
+        reason: EndReason,
+        message: str,
+        *,
+        feed_id: bytes | None = None,
+    ) -> None:
+        """Ends every stream for which ``which`` is true, of one feed or of all; ``flush`` sends the end."""
         for connection in self:
-            connection.end_streams(which, reason, message)
+            connection.end_streams(which, reason, message, feed_id=feed_id)
+
+    def end_replicas(self, leadership: Leadership, error: TailraceError) -> None:
+        """Ends the connections of the replicas that follow by ``leadership``."""
+        for connection in self:
+            if connection.replica is not None and connection.replica.leadership is leadership:
+                connection.fail(error)
 
     # The open connections
 

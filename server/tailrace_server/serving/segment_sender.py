@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol
 import trio
 
 from tailrace.errors import BadSegment, Overloaded, TailraceError
-from tailrace.model import EndReason
 from tailrace.trio.file_part import FilePart
 from tailrace.trio.transport import TcpTransport, Transport
 from tailrace.wire.segment_messages import SegmentFetch, data_header
@@ -28,7 +27,6 @@ from tailrace_server.segment import Segment
 from tailrace_server.serving.answers import Answers
 from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.services import OpenConnection
-from tailrace_server.stream.partition_stream import PartitionStream
 
 # If a part is not in memory, the next ones are most likely not: about this many bytes are loaded at a time.
 LOADED_BYTES_MAX = 4 * 1024 * 1024
@@ -46,8 +44,8 @@ class SendingConnection(OpenConnection, Protocol):
     def flush(self) -> None:
         """Sends the queued frames."""
 
-    def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
-        """Ends the streams for which ``which`` is true; the next flush sends the end."""
+    def fail(self, error: TailraceError) -> None:
+        """Sends the error, then closes."""
 
 
 class WaitingPart(NamedTuple):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ProtocolError
-from tailrace.model import EndReason, Level
+from tailrace.errors import NotLeader, ProtocolError
+from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import LeaderSeqs, Replica, ReplicaAck
 from tailrace.wire.stream_messages import encode_number
@@ -96,9 +96,8 @@ class ServedReplica:
         self._connection.has_replica_news()
 
     def end(self, message: str) -> None:
-        """Ends the streams of the replica, which looks for a leader then."""
-        served = {each.stream for each in self._served.values()}
-        self._connection.end_streams(lambda stream: stream in served, EndReason.WRONG_STATE, message)
+        """Ends the connection of the replica, which looks for a leader then."""
+        self._connection.fail(NotLeader(message))
 
     def acknowledged(self, id: int, ack: ReplicaAck) -> None:
         """REPLICA_ACK on stream ``id``; it may be over by now. ProtocolError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tailrace.errors import TailraceError
 from tailrace.model import EndReason
 from tailrace_server.stream.partition_stream import PartitionStream
 
@@ -12,8 +13,21 @@ from tailrace_server.stream.partition_stream import PartitionStream
 class OpenStreams(Protocol):
     """The streams of all connections, and what waits to be sent to their peers."""
 
-    def end_streams(self, which: Callable[[PartitionStream], bool], reason: EndReason, message: str) -> None:
-        """Ends every stream for which ``which`` is true; ``flush`` sends the end."""
+    def end_streams(
+        self,
+        which: Callable[[PartitionStream], bool],
+        reason: EndReason,
+        message: str,
+        *,
+        feed_id: bytes | None = None,
+    ) -> None:
+        """Ends every stream for which ``which`` is true; ``flush`` sends the end.
+
+        ``feed_id``: looks at the streams of this feed only, which costs nothing for those of other feeds.
+        """
+
+    def end_replicas(self, leadership: Any, error: TailraceError) -> None:
+        """Ends the connections of the replicas that follow by ``leadership``, whatever the number of their streams."""
 
     def end_sessions(self, message: str) -> None:
         """Ends the request connections of clients, which then connect anew."""

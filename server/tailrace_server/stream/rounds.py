@@ -12,6 +12,7 @@ Source: the UPR design, "How ep-engine sends snapshots to UPR clients".
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
@@ -34,6 +35,9 @@ from tailrace_server.stream.stream_state import StreamEvent, StreamState
 
 # The bytes that one partition may send in a pass before the next one has its turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
+# The turns that one call of ``next_buffers`` gives at most, about 10 ms of the processor: snapshots of ten thousand
+# partitions may be small enough for one buffer.
+TURNS_MAX = 256
 # The most streams that may hold a chunk of a segment, or have one read for them; fewer if the window has room for
 # fewer.
 LOADS_MAX = 8
@@ -63,7 +67,9 @@ class Rounds:
         self.round_number = 0
         self.moves = 0  # how often a stream gave up blocks in memory to go on with segments
         self.examined_bytes = 0  # all that filtered streams have ever looked through
+        self.turns_given = 0  # all turns that streams have ever had
         self.slots: dict[int, StreamSlot] = {}  # those of the open streams, by stream id
+        self._of_feeds: dict[bytes, dict[StreamSlot, None]] = {}  # the same by feed id; none is empty
         self.barriers = WaitingBarriers()
         self.deadlines = Deadlines()
         # Invariant, between two calls: the slots whose state has a turn, but those that wait for their feed's share.
@@ -106,6 +112,7 @@ class Rounds:
         """Adds a stream; ``notify`` is called whenever it has news."""
         slot = StreamSlot(stream, notify)
         self.slots[stream.id] = slot
+        self._of_feeds.setdefault(stream.partition.feed_id, {})[slot] = None
         slot.watch(partial(self._news, slot), partial(self._flushed, slot))
         self._news(slot)
         self.deadlines.add(slot)
@@ -124,6 +131,10 @@ class Rounds:
             return
         slot.notify()
 
+    def slots_of(self, feed_id: bytes) -> list[StreamSlot]:
+        """Returns the slots of the open streams of a feed."""
+        return list(self._of_feeds.get(feed_id, ()))
+
     def close(self, stream_id: int, reason: EndReason, message: str = "") -> None:
         """Ends a stream and says so. Does nothing if no stream has this id."""
         slot = self.slots.get(stream_id)
@@ -139,8 +150,13 @@ class Rounds:
 
     def close_all(self) -> None:
         """Forgets every stream and sends nothing: the connection is gone."""
-        for slot in list(self.slots.values()):
+        self.close_some(len(self.slots))
+
+    def close_some(self, count: int) -> bool:
+        """Forgets so many streams, and sends nothing. Returns whether any are left."""
+        for slot in list(itertools.islice(self.slots.values(), count)):
             self._forget(slot)
+        return bool(self.slots)
 
     def _end(self, slot: StreamSlot, reason: EndReason, message: str, first_seq: int = 0) -> None:
         self._forget(slot)
@@ -154,6 +170,11 @@ class Rounds:
 
     def _forget(self, slot: StreamSlot) -> None:
         del self.slots[slot.stream.id]
+        feed_id = slot.stream.partition.feed_id
+        of_feed = self._of_feeds[feed_id]
+        del of_feed[slot]
+        if not of_feed:
+            del self._of_feeds[feed_id]
         if slot.state.has_turn and not self._shares.holds(slot):
             self._turns.remove(slot)
         if slot.stream.is_credited:
@@ -269,17 +290,19 @@ class Rounds:
     def next_buffers(self, bytes_max: int) -> list[bytes | memoryview]:
         """Returns the next buffers to send, about ``bytes_max`` bytes; empty if there is nothing, or no room.
 
-        Bytes that filtered streams look through count as if they were sent: ``examined_bytes`` grows by them.
+        Bytes that filtered streams look through count as if they were sent: ``examined_bytes`` grows by them. At most
+        TURNS_MAX streams have a turn: ``turns_given`` grows by them.
         """
         if len(self._turns) == 1:
             buffers = self._only_block(self._turns[0], bytes_max)
             if buffers:
                 return buffers
-        budget = bytes_max
-        while budget > 0 and not self.window_full:
+        budget, turns_max = bytes_max, self.turns_given + TURNS_MAX
+        while budget > 0 and self.turns_given < turns_max and not self.window_full:
             slot = self._next_slot()
             if slot is None:
                 break
+            self.turns_given += 1
             if not self._shares.has_room(slot, self._free_bytes):
                 self._turns.remove(slot)
                 self._shares.hold(slot)

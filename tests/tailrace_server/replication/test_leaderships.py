@@ -36,10 +36,13 @@ class Streams:
         self.open = [SimpleNamespace(partition=partition) for partition in partitions]
         self.ended = []
 
-    def end_streams(self, which, reason, message):
-        ended = [stream for stream in self.open if which(stream)]
+    def end_streams(self, which, reason, message, *, feed_id=None):
+        ended = [s for s in self.open if feed_id in (None, s.partition.feed_id) and which(s)]
         self.open = [stream for stream in self.open if stream not in ended]
         self.ended += [(stream.partition.id, reason) for stream in ended]
+
+    def end_replicas(self, leadership, error):
+        """There are none."""
 
     def flush(self):
         """Sends nothing."""

@@ -373,8 +373,8 @@ async def test_who_waits_for_a_majority_hears_that_the_node_leads_no_more(runnin
 async def test_a_leader_that_steps_down_ends_streams_and_takes_no_more(running, greeted, replicas, feed_id):
     await replicas[0].follow(feed_id)
     running.node.leaderships.system.step_down(2)
-    end = StreamEnd.decode((await replicas[0].until(Opcode.STREAM_END)).body)
-    assert end.reason is EndReason.WRONG_STATE
+    error = decode_error((await replicas[0].until(Opcode.ERROR)).body)  # one for all streams of the connection
+    assert type(error) is NotLeader
     assert running.node.leaderships.system.replicas.peers == {}
     for opcode, body in (
         (Opcode.WRITE, write(feed_id, block_of(KEY))),
@@ -389,19 +389,21 @@ async def test_a_leader_that_steps_down_ends_streams_and_takes_no_more(running, 
     assert running.node.feeds.of_id(feed_id).partitions[PARTITION].high_seq == 0
 
 
-async def test_an_acknowledgement_that_crosses_the_end_of_its_stream(running, replicas, feed_id, partition):
+async def test_an_acknowledgement_that_crosses_the_end_of_its_connection(running, replicas, feed_id, partition):
     await replicas[0].follow(feed_id)
     running.node.leaderships.system.step_down(2)
     await replicas[0].acknowledge(partition, 0)
-    await replicas[0].handled()
+    await replicas[0].until(Opcode.ERROR)
+    assert await replicas[0].connection.receive() is None
+    await replicas[1].handled()
 
 
 async def test_streams_of_replicas_end_with_the_term_they_were_opened_in(running, greeted, replicas, feed_id):
     await replicas[0].follow(feed_id)
     running.node.leaderships.system.become_leader(2)
-    await replicas[0].until(Opcode.STREAM_END)
-    replicas[0].replica = VOTERS[0]._replace(term=2)
-    await replicas[0].follow(feed_id, id=STREAM + 1)
+    await replicas[0].until(Opcode.ERROR)
+    replicas[1].replica = VOTERS[1]._replace(term=2)
+    await replicas[1].follow(feed_id, id=STREAM + 1)
 
 
 async def test_writes_are_refused_while_a_handover_is_under_way(running, greeted, feed_id):

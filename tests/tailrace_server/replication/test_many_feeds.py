@@ -6,6 +6,9 @@ from tests.tailrace_server.replication.visits import Visits
 
 from tailrace_server.replication import following, pulled_node
 from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.serving import connection as serving
+from tailrace_server.stream.rounds import Rounds
+from tailrace_server.stream.stream_slot import StreamSlot
 
 FEEDS = 40
 # The bound of the visits of one step, in place of the usual ones.
@@ -17,6 +20,7 @@ async def many(members, monkeypatch):
     """A set whose members hold many feeds, and visit few of them in a step."""
     monkeypatch.setattr(pulled_node, "PULLERS_TOGETHER", TOGETHER)
     monkeypatch.setattr(following, "LOOKS_AT_ONCE", TOGETHER)
+    monkeypatch.setattr(serving, "CLOSED_TOGETHER", TOGETHER)
     async with members.client() as client:
         for number in range(FEEDS):
             await client.create_feed(f"feed-{number:02}", partitions=1)
@@ -58,3 +62,38 @@ async def test_a_feed_that_is_dropped_before_its_puller_is_made(many, monkeypatc
         await until(lambda: other.info.feed_id in follower._pullers)
         assert made.total == 1
     assert dropped.info.feed_id not in follower._pullers
+
+
+@pytest.mark.parametrize("how", ["steps down", "is left"])
+async def test_streams_of_replicas_end_in_many_steps(many, monkeypatch, how):
+    leader = many.leader
+    assert len(streams_of(leader)) == 2 * (FEEDS + 1)
+    with Visits().of(monkeypatch, StreamSlot, "close") as closed:
+        if how == "steps down":
+            leader.member.step_down()
+        else:
+            many[2].member.following.stop()
+        await until(lambda: closed.total >= FEEDS + 1)
+    assert closed.most <= 2 * TOGETHER  # of two connections
+    await until(lambda: any(node.leads for node in many) or how == "is left")
+
+
+async def test_a_drop_looks_at_the_streams_of_its_feed(many, monkeypatch):
+    leader = many.leader
+    looked = []
+    slots_of = Rounds.slots_of
+
+    def noted(rounds, feed_id):
+        found = slots_of(rounds, feed_id)
+        looked.extend(found)
+        return found
+
+    monkeypatch.setattr(Rounds, "slots_of", noted)
+    async with many.client() as client:
+        await client.drop_feed("feed-07")
+    await until(lambda: len(streams_of(leader)) == 2 * FEEDS)
+    assert len(looked) == 2
+
+
+def streams_of(node):
+    return [slot for connection in node.node.connections for slot in connection.rounds.slots.values()]

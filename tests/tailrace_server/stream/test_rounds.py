@@ -117,6 +117,30 @@ def test_a_pass_goes_on_behind_a_stream_that_was_closed_in_its_turn(connection, 
         connection.credit(1 << 20)
 
 
+def test_one_call_gives_a_few_turns(connection, partitions, monkeypatch):
+    monkeypatch.setattr(rounds, "TURNS_MAX", 3)
+    for partition in partitions:
+        partition.write()
+    connection.next_buffers(1 << 20)
+    assert connection.turns_given == 3
+    assert connection.has_news
+    connection.next_buffers(1 << 20)
+    assert connection.turns_given == 4
+    assert not connection.has_news
+
+
+def test_the_streams_of_a_feed_are_found_by_it(connection, partitions):
+    feed_id = partitions[0].feed_id
+    assert {slot.stream.id for slot in connection.slots_of(feed_id)} == {1, 2, 3, 4}
+    assert connection.slots_of(b"another feed") == []
+    connection.close(2, EndReason.CLOSED)
+    assert {slot.stream.id for slot in connection.slots_of(feed_id)} == {1, 3, 4}
+    assert connection.close_some(2)
+    assert len(connection.slots_of(feed_id)) == 1
+    assert not connection.close_some(2)
+    assert connection.slots_of(feed_id) == []
+
+
 def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partitions, read_all):
     connection.window_bytes = 1
     partitions[1].write()
