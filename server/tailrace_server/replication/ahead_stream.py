@@ -38,6 +38,7 @@ from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.blocks import cut_above
 from tailrace_server.partition.replica_apply import entries_through
 from tailrace_server.replication.eligibility import why_other_cluster
+from tailrace_server.replication.in_turns import InTurns
 from tailrace_server.replication.peers import host_of
 from tailrace_server.upkeep.ahead_file import AheadFile, nbytes_of
 
@@ -236,7 +237,9 @@ async def drop_ahead(node: LocalNode, partitions: Iterable[Partition]) -> list[s
     other node counts on the rows beyond. OSError.
     """
     storage, told = node.storage, []
-    for partition in partitions:
+    turns = InTurns()
+    for partition in list(partitions):
+        await turns.look()
         held = storage.ahead.ranges(partition)
         await storage.ahead.discard(partition, "this node leads without them")
         await storage.received.discard(partition)

@@ -28,6 +28,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, Feed
 from tailrace_server.replication.debts import Debt, with_debt
+from tailrace_server.replication.in_turns import InTurns
 from tailrace_server.replication.lineage import TOKEN_BYTES
 from tailrace_server.replication.peers import ask, seqs_from_json
 from tailrace_server.replication.pulled_node import PulledNode
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# The feeds that one turn of the loop looks at: about a millisecond.
-LOOKS_AT_ONCE = 512
 # The time-outs that a confirmed answer takes: the leader needs one more round trip to a majority.
 _CONFIRMED_TIMEOUTS = 2
 
@@ -170,11 +169,11 @@ class Following:
         `_feeds_changed` tells of those that are created or dropped meanwhile.
         """
         feeds = self._node.feeds
-        for number, feed in enumerate(feeds.feeds(), 1):
+        turns = InTurns()
+        for feed in feeds.feeds():
+            await turns.look()
             if feed is not feeds.system and feeds.find(feed.info.feed_id) is feed:
                 self._feeds_changed([], [feed])
-            if number % LOOKS_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
 
     def _feeds_changed(self, dropped: Sequence[Feed], created: Sequence[Feed]) -> None:
         """Begins to follow created feeds of the group that are not followed yet, and ends with those that were dropped.

@@ -133,7 +133,7 @@ class Member:
         Every term in the logs of partitions counts as promised, so no term is ever used again.
         """
         now = self.local.file.now
-        floor = max([now.term, *(partition.log.term for partition in self.leadership.group)])
+        floor = max([now.term, *(partition.log.term for partition in self.leadership.group.unsorted())])
         now = now.promised(floor)
         self.local.file.store(now)
         if self.local.is_in_set:
@@ -366,17 +366,22 @@ class Member:
         others = [seen.placement_id for seen in self.peers.states.values() if seen is not None]
         founders = (node.identity.placement_id, *others)
         # 1, unless a term was promised to a member that did not come to lead, or another group has listed feeds.
-        term = max([file.now.term, *(partition.log.term for partition in self.leadership.group)]) + 1
+        term = max([file.now.term, *(partition.log.term for partition in self.leadership.group.unsorted())]) + 1
         file.store(file.now.leading(term, forced=False, founders=founders, voters=self._first_voters(term)))
+
+        def require_term() -> None:
+            if file.now.term != term:
+                raise NotLeader(f"no set is founded: term {file.now.term} was promised to another node meanwhile")
+
         branches = TermBranches(node, self.leadership.group, term)
-        branches.begin()
+        await branches.begin(require_term)
         await node.storage.all_durable()
-        if file.now.term == term:
-            branches.begin()
-            self.local.count()
-            self.leadership.become_leader(term)
-            self.report("")
-            log.warning("a set of %s members is founded, and this node leads it", len(founders))
+        require_term()
+        branches.begin_rest()
+        self.local.count()
+        self.leadership.become_leader(term)
+        self.report("")
+        log.warning("a set of %s members is founded, and this node leads it", len(founders))
 
     def _first_voters(self, term: int) -> Voters:
         """Returns the record of a set that is founded: a seat for each member in the order of the list."""

@@ -17,6 +17,7 @@ from tailrace.link.address import parse_address
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.replication.debts import FEEDS
 from tailrace_server.replication.gathered_promises import GatheredPromises
+from tailrace_server.replication.in_turns import InTurns
 from tailrace_server.replication.peers import standings_of
 from tailrace_server.replication.pulled_node import PulledNode
 from tailrace_server.replication.readable_copies import PUT_BACK
@@ -57,13 +58,15 @@ class MissingRows:
             node.feed_changes.reconcile()
         else:
             await self._hear_of_feeds()
-        partition_ids = [PartitionId(p.feed_id, p.id) for p in group]
+        partition_ids = [PartitionId(p.feed_id, p.id) for p in group.unsorted()]
         await self._bring([partition_id for partition_id in partition_ids if partition_id != FEEDS])
-        for partition in list(group):
+        turns = InTurns()
+        for partition in list(group.unsorted()):
+            await turns.look()
             await node.storage.installer.settle(partition)
         await node.storage.all_durable()
         self._promises.require_term()
-        own = standings_of(group)
+        own = standings_of(group.unsorted())
         for partition_id, best in choose(own, self._others, own.keys() - self._closed()).items():
             if best.address:
                 raise NotLeader(
@@ -105,7 +108,8 @@ class MissingRows:
 
     def _closed(self) -> set[PartitionId]:
         """Returns the partitions that take no rows here, since a segment could not be opened at the start."""
-        return {PartitionId(p.feed_id, p.id) for p in self._leadership.group if p.damage is not None}
+        partitions = self._leadership.group.unsorted()
+        return {PartitionId(p.feed_id, p.id) for p in partitions if p.damage is not None}
 
     async def _bring(self, partition_ids: Iterable[PartitionId]) -> None:
         """Brings this node to the highest standing of ``partition_ids`` that can be read.
@@ -114,7 +118,7 @@ class MissingRows:
         """
         partition_ids = list(partition_ids)
         while True:
-            chosen = choose(standings_of(self._leadership.group), self._others, partition_ids)
+            chosen = choose(standings_of(self._leadership.group.unsorted()), self._others, partition_ids)
             self._require_told(chosen)
             self._require_read(chosen)
             self._require_paid(chosen)

@@ -126,7 +126,7 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     await keep_promise(member, promise.term)
     if member.local.file.now.term != promise.term:  # another term was promised during the wait
         return _answer(member, promised=False, standings={})
-    return _answer(member, promised=True, standings=standings_of(member.leadership.group))
+    return _answer(member, promised=True, standings=standings_of(member.leadership.group.unsorted()))
 
 
 def _why_not_by_voters(member: Member, promise: Promise) -> str:

@@ -131,7 +131,7 @@ class Promotion:
         terms += member.told_terms.values()
         is_majority = not member.local.is_in_set or len(voters) + member.local.votes >= member.local.majority
         step = 1 if is_majority else FORCED_TERMS
-        return max(terms + [p.log.term for p in self._leadership.group]) + step
+        return max(terms + [p.log.term for p in self._leadership.group.unsorted()]) + step
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
         """Returns whether the voters that answered are a majority, and in a handover the leader has answered."""
@@ -265,17 +265,17 @@ class Promotion:
 
     async def _lead(self, kept_branch: bool) -> PromotionResult:
         node, member, group = self._node, self._member, self._leadership.group
-        for dropped in await drop_ahead(node, list(group)):
+        for dropped in await drop_ahead(node, group.unsorted()):
             self._say(dropped)
-        kept = (p for p in group if PartitionId(p.feed_id, p.id) in self._checked)
+        kept = (p for p in group.unsorted() if PartitionId(p.feed_id, p.id) in self._checked)
         branches = TermBranches(node, group, self._term, kept if kept_branch else ())
         if not kept_branch:
-            branches.begin()
+            await branches.begin(self._promises.require_term)
             await node.storage.all_durable()
         self._promises.require_term()
         if member.local.why_no_member():
             raise NotLeader(f"refused: {member.local.why_no_member()}")
-        branches.begin()
+        branches.begin_rest()
         forced = not self._promises.has_majority() or bool(self._rows.unpaid)
         leading = member.local.file.now.leading(self._term, forced=forced)
         if forced and leading.voters.epoch and not leading.voters.has(node.identity.placement_id):

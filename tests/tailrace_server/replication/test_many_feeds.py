@@ -4,7 +4,8 @@ import pytest
 from tests.tailrace_server.replication.made_set import until
 from tests.tailrace_server.replication.visits import Visits
 
-from tailrace_server.replication import following, pulled_node
+from tailrace.errors import NotLeader
+from tailrace_server.replication import in_turns, pulled_node, term_branches
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.serving import connection as serving
 from tailrace_server.stream.rounds import Rounds
@@ -19,7 +20,7 @@ TOGETHER = 4
 async def many(members, monkeypatch):
     """A set whose members hold many feeds, and visit few of them in a step."""
     monkeypatch.setattr(pulled_node, "PULLERS_TOGETHER", TOGETHER)
-    monkeypatch.setattr(following, "LOOKS_AT_ONCE", TOGETHER)
+    monkeypatch.setattr(in_turns, "LOOKS_AT_ONCE", TOGETHER)
     monkeypatch.setattr(serving, "CLOSED_TOGETHER", TOGETHER)
     async with members.client() as client:
         for number in range(FEEDS):
@@ -93,6 +94,34 @@ async def test_a_drop_looks_at_the_streams_of_its_feed(many, monkeypatch):
         await client.drop_feed("feed-07")
     await until(lambda: len(streams_of(leader)) == 2 * FEEDS)
     assert len(looked) == 2
+
+
+async def test_branches_of_a_term_begin_in_many_steps(many, monkeypatch):
+    with Visits().of(monkeypatch, term_branches, "begin_branch") as begun:
+        await many[1].promote()
+    assert begun.total >= FEEDS + 1
+    assert begun.most <= TOGETHER
+
+
+async def test_no_branch_begins_after_a_later_promise(many, monkeypatch):
+    """The member that was promised the later term has been told how far this one has come."""
+    candidate, terms = many[1], []
+    begin_branch = term_branches.begin_branch
+
+    def noted(partition, branch, journal, term, **options):
+        terms.append((term, candidate.member.local.file.now.term))
+        begin_branch(partition, branch, journal, term, **options)
+        if len(terms) == 2 * TOGETHER:
+            file = candidate.member.local.file
+            file.store(file.now.promised(term + 1))
+
+    monkeypatch.setattr(term_branches, "begin_branch", noted)
+    with pytest.raises(NotLeader, match="was promised to another node meanwhile"):
+        await candidate.promote()
+    assert len(terms) == 2 * TOGETHER
+    assert all(term == promised for term, promised in terms)
+    monkeypatch.undo()
+    await many[0].promote()
 
 
 def streams_of(node):
