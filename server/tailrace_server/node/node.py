@@ -39,7 +39,7 @@ from tailrace_server.serving.answer_memory import AnswerMemory
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.services import Services
-from tailrace_server.serving.status import health_of, status_of
+from tailrace_server.serving.status import health_of, status_body, status_of
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -236,6 +236,10 @@ class Node:
     def status(self) -> dict[str, Any]:
         """The node as ``tailrace status`` and ``/api/status`` show it."""
         return status_of(self.services)
+
+    async def status_body(self) -> bytes:
+        """The JSON of ``status``, made in many turns of the loop if there are many feeds."""
+        return await status_body(self.services)
 
     def check(self) -> None:
         """Walks every invariant of every partition; AssertionError names the one that does not hold."""

@@ -14,6 +14,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import Feed, info_to_json, mode_of_request
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.connection import Connection
+from tailrace_server.serving.feeds_answer import answer_of_feeds
 from tailrace_server.serving.status import partition_map
 
 
@@ -64,9 +65,7 @@ def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
-    node = connection.node
-    feeds = [info_to_json(feed.info) for feed in node.feeds]
-    connection.answers.add(encode_json(Opcode.RESULT, {"feeds": feeds}, frame.id))
+    answer_of_feeds(connection, frame.id, {}, lambda feed: info_to_json(feed.info))
 
 
 def _on_partitions(connection: Connection, frame: Frame) -> None:

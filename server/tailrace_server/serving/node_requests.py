@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from tailrace import _version
 from tailrace.errors import Forbidden, ProtocolError
-from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving.connection import Connection
-from tailrace_server.serving.status import status_of
+from tailrace_server.serving.feeds_answer import answer_of_feeds
+from tailrace_server.serving.status import status_head, tell_feeds
 
 
 def _on_hello(connection: Connection, frame: Frame) -> None:
@@ -56,7 +56,8 @@ def _on_noop(connection: Connection, frame: Frame) -> None:
 
 
 def _on_status(connection: Connection, frame: Frame) -> None:
-    connection.answers.add(encode_json(Opcode.RESULT, status_of(connection.node), frame.id))
+    node = connection.node
+    answer_of_feeds(connection, frame.id, status_head(node), tell_feeds(node))
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

@@ -12,6 +12,7 @@ from tailrace_server.replication.promotion_forecast import forecast_of, set_prob
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import unreadable_of
 from tailrace_server.replication.voters import Voters, voters_to_json
+from tailrace_server.serving.feeds_answer import Tell, encode_with_feeds
 
 if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
@@ -50,6 +51,17 @@ def health_of(node: Services) -> dict[str, Any]:
 
 def status_of(node: Services) -> dict[str, Any]:
     """The node as ``tailrace status`` and ``/api/status`` show it."""
+    tell = tell_feeds(node)
+    return status_head(node) | {"feeds": [tell(feed) for feed in node.feeds]}
+
+
+async def status_body(node: Services) -> bytes:
+    """Returns the JSON of ``status_of``, made in many turns of the loop if there are many feeds."""
+    return await encode_with_feeds(node.feeds, status_head(node), tell_feeds(node))
+
+
+def status_head(node: Services) -> dict[str, Any]:
+    """Returns the status without its feeds."""
     now = node.clock.monotonic()
     journal = node.storage.journal.statistics()
     return {
@@ -72,7 +84,6 @@ def status_of(node: Services) -> dict[str, Any]:
         },
         "cluster_store": None if node.cluster_status is None else node.cluster_status(),
         "replication": _replication_status(node, node.leaderships.unnamed, now),
-        "feeds": _feeds_status(node, now),
         "connections": list(node.connections.status(now)),
     }
 
@@ -183,13 +194,17 @@ def _partition_status(node: Services, partition: Partition, now: float) -> dict[
     }
 
 
-def _feeds_status(node: Services, now: float) -> list[dict[str, Any]]:
-    feeds, room = [], STATES_MAX
-    for feed in node.feeds:
+def tell_feeds(node: Services) -> Tell:
+    """Returns the function that tells the status of a feed, for one answer: it bounds the states of all feeds."""
+    room, now = STATES_MAX, node.clock.monotonic()
+
+    def tell(feed: Feed) -> dict[str, Any]:
+        nonlocal room
         told = feed.partitions[:room]
         room -= len(told)
-        feeds.append(_feed_status(node, feed) | {"states": [_partition_status(node, p, now) for p in told]})
-    return feeds
+        return _feed_status(node, feed) | {"states": [_partition_status(node, p, now) for p in told]}
+
+    return tell
 
 
 def _feed_status(node: Services, feed: Feed) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.tailrace_server.replication.made_set import until
-from tests.tailrace_server.replication.visits import Visits
+from tests.visits import Visits
 
 from tailrace.errors import NotLeader
 from tailrace_server.replication import in_turns, pulled_node, term_branches

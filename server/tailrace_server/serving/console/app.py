@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -51,32 +51,32 @@ class HasStatus(Protocol):
         """As ``Node.health``."""
         ...
 
-    def status(self) -> dict[str, Any]:
-        """As ``Node.status``."""
+    async def status_body(self) -> bytes:
+        """As ``Node.status_body``."""
         ...
 
 
 def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
     """The ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
 
-    def health(status: dict[str, Any]) -> Response:
+    async def health() -> Response:
+        status = node.health()
         if status["healthy"]:
             return PlainTextResponse("ok\n", headers=_HEADERS)
         return PlainTextResponse(f"{status['failure']}\n", status_code=503, headers=_HEADERS)
 
-    def api_status(status: dict[str, Any]) -> Response:
-        return JSONResponse(status, headers=_HEADERS)
+    async def api_status() -> Response:
+        return Response(await node.status_body(), media_type="application/json", headers=_HEADERS)
 
-    def page(status: dict[str, Any]) -> Response:
+    async def page() -> Response:
+        status = node.health()
         shown = {name: html.escape(str(status[name])) for name in ("software", "node_id", "data")}
         return HTMLResponse(_PAGE.format_map(shown), headers=_HEADERS)
 
-    def answering(
-        answer: Callable[[dict[str, Any]], Response], told: Callable[[], dict[str, Any]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def answering(answer: Callable[[], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                return answer(told())
+                return await answer()
             except Exception:
                 # A bug of ours ends this answer. It is logged here, since the layers below would not log it.
                 log.exception("GET %s", request.url.path)
@@ -85,9 +85,9 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
         return endpoint
 
     routes = [
-        Route("/", answering(page, node.health)),
-        Route("/healthz", answering(health, node.health)),
-        Route("/api/status", answering(api_status, node.status)),
+        Route("/", answering(page)),
+        Route("/healthz", answering(health)),
+        Route("/api/status", answering(api_status)),
     ]
     return _checking_hosts(Starlette(routes=routes), hosts)
 

@@ -29,6 +29,9 @@ class FakeNode:
             raise LookupError("a bug")
         return self._status
 
+    async def status_body(self):
+        return json.dumps(self.status()).encode()
+
     def health(self):
         return {name: value for name, value in self.status().items() if name != "seq"}
 

@@ -17,10 +17,11 @@ class StatusOnly:
     def __init__(self, padding=0):
         self._padding = "x" * padding
 
-    def status(self):
+    def health(self):
         return {"healthy": True, "failure": None, "padding": self._padding}
 
-    health = status
+    async def status_body(self):
+        return json.dumps(self.health()).encode()
 
 
 @pytest.fixture
