@@ -75,7 +75,7 @@ async def open_node(config: Config, host: Host | None = None, grouping: Grouping
             listener = await host.network.listen(*config.listen)
             try:
                 node.begin(listener)
-                with _bounded_searches(host):
+                with _bounded_searches(node):
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(node.serve, listener)
                         yield node
@@ -106,9 +106,11 @@ def _no_searches(host: Host) -> Iterator[None]:
         gc.enable()
 
 
-def _bounded_searches(host: Host) -> contextlib.AbstractContextManager[None]:
+def _bounded_searches(node: Node) -> contextlib.AbstractContextManager[None]:
     """Keeps recovered objects, and others that live long, out of the searches for garbage in the body."""
-    return Searches().bounded() if host.owns_process else contextlib.nullcontext()
+    if not node.host.owns_process:
+        return contextlib.nullcontext()
+    return Searches(node.feeds.count_partitions).bounded()
 
 
 def prepare(config: Config, host: Host) -> Identity:

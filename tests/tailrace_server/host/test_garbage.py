@@ -62,6 +62,22 @@ print(json.dumps(seen))
     assert 2 <= found[-1] <= 4, "at 0.4, 0.8 and 1.6 million objects"
 
 
+def test_what_the_partitions_explain_is_not_searched_again():
+    found = run(
+        """
+searches = Searches(lambda: 8_000, thorough_min=400_000)  # which explain 1.6 million objects
+with searches.bounded():
+    held, seen = [], []
+    for _ in range(60):
+        held.append(live_long(50_000))
+        seen.append(searches.thorough)
+print(json.dumps(seen))
+"""
+    )
+    assert not any(found[:38]), "up to 1.9 million objects"
+    assert found[-1] == 1, "at 2 million of 3"
+
+
 def test_a_cycle_that_was_left_out_is_found_by_a_thorough_search():
     before, after, thorough = run(
         """
