@@ -59,6 +59,7 @@ class Catalog:
         self.system = system_feed(account)
         # Whether ``reconcile`` left a feed whose drop may still be lost.
         self.awaits_drops = False
+        self.has_more = False  # whether the last ``reconcile`` has ended early
         self.additions = 0  # the number of feeds added, those that the start found included
         self._on_created: Callable[[Feed], None] = _nothing
         self._on_switched: Callable[[Feed], None] = _nothing
@@ -257,7 +258,13 @@ class Catalog:
             append_block(self.system.partitions[0], block, journal, now_us=now_us, now=now)
 
     def reconcile(
-        self, journal: Journal, feeds_max: int, *, whole: bool = True, keep_absent: bool = False
+        self,
+        journal: Journal,
+        feeds_max: int,
+        *,
+        whole: bool = True,
+        keep_absent: bool = False,
+        most: int | None = None,
     ) -> tuple[list[Feed], list[Feed]]:
         """Makes the feeds equal to the rows of ``_feeds`` up to its high seq; returns those dropped and those created.
 
@@ -270,6 +277,7 @@ class Catalog:
             feeds_max: The bound of the node's feeds.
             whole: Whether ``_feeds`` has all of the leader's rows, so that a feed without a row is to be dropped.
             keep_absent: Whether feeds without a row stay all the same.
+            most: The feeds that are created and dropped at most; None for no bound. ``has_more`` tells of others.
 
         Raises:
             SegmentDamaged, NoSpace, JournalFailed: Some feeds may be dropped or created; call it again.
@@ -279,11 +287,14 @@ class Catalog:
         listed = [(feed_id, row, row.creation) for feed_id, row in unsettled if row and row.creation is not None]
         # A client has repeated its CREATE_FEED at a later leader, after a failover had lost the first row.
         self.returning = frozenset(feed_id for feed_id, _, _ in listed if feed_id in self.drops)
-        created = []
+        created: list[Feed] = []
+        self.has_more = True  # even if one of these fails
         for feed_id, row, creation in listed:
             if feed_id in self.drops:
                 continue
             if feed_id not in self._by_id:
+                if len(created) == most:
+                    return [], created
                 created.append(self._create(feed_id, creation, journal))
             self._is_listed(self._by_id[feed_id], row.seq, creation)
         if created and len(self) > feeds_max:
@@ -302,7 +313,10 @@ class Catalog:
         if whole and self._has_whole_list():
             final += absent
         self.awaits_drops = True  # even if one of these fails
+        if most is not None and len(final) > most - len(created):
+            return [self.drop(feed_id, journal) for feed_id in final[: most - len(created)]], created
         dropped = [self.drop(feed_id, journal) for feed_id in final]
+        self.has_more = False
         self.awaits_drops = len(final) < len(dropping) + len(absent) or bool(self.returning)
         self._reconciled = partition.rollbacks, partition.high_seq
         return dropped, created

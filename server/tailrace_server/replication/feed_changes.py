@@ -31,6 +31,8 @@ log = logging.getLogger("tailrace.server")
 # Takes the feeds that were dropped, and those that were created.
 FeedsChanged: TypeAlias = Callable[[Sequence[Feed], Sequence[Feed]], None]
 
+# The feeds that are made or dropped in one turn of the loop: about 10 ms of the processor.
+CHANGES_AT_ONCE = 64
 # A leader has to hear from a majority within this multiple of the time-out for short questions.
 _CONFIRMED_TIMEOUTS = 2
 
@@ -124,13 +126,15 @@ class FeedChanges:
             self._list(feed_id, None)
             self._feeds.awaits_drops = True
 
-    def reconcile(self, *, whole: bool = True) -> tuple[list[Feed], list[Feed]]:
+    def reconcile(self, *, whole: bool = True, most: int | None = None) -> tuple[list[Feed], list[Feed]]:
         """Makes the feeds equal to ``_feeds``, as `Catalog.reconcile`, and ends the streams of dropped feeds.
+
+        After ``most`` changes it ends; `Catalog.has_more` tells then whether to call it again.
 
         A follower calls it after each complete snapshot of ``_feeds``, a new leader before it leads. Drops that wait
         for a majority, or for the leader's disk, take effect by themselves later.
         """
-        dropped, created = self._feeds.reconcile(self._storage.journal, self._limits.feeds_max, whole=whole)
+        dropped, created = self._feeds.reconcile(self._storage.journal, self._limits.feeds_max, whole=whole, most=most)
         self._is_whole = whole
         for feed in dropped:
             self.on_gone(feed)

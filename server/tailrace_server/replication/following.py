@@ -28,6 +28,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, Feed
 from tailrace_server.replication.debts import Debt, with_debt
+from tailrace_server.replication.feed_changes import CHANGES_AT_ONCE
 from tailrace_server.replication.in_turns import InTurns
 from tailrace_server.replication.lineage import TOKEN_BYTES
 from tailrace_server.replication.peers import ask, seqs_from_json
@@ -75,6 +76,7 @@ class Following:
         self._pullers: dict[bytes, ReplicaPuller] = {}
         self._to_begin: dict[bytes, Feed] = {}  # the feeds of which the puller is to be made
         self._knows_feeds = not self._group.lists_feeds  # whether ``_feeds`` has had a complete snapshot
+        self._is_reconciling = False  # whether a task makes this node's feeds equal to ``_feeds``
         self._more = trio.Event()  # set when this node holds more, or the feeds have changed
 
     @property
@@ -157,8 +159,23 @@ class Following:
 
     def _feeds_told(self) -> None:
         """Follows the feeds of a complete snapshot of ``_feeds``. Later ones cost only what they have changed."""
-        self._node.feed_changes.reconcile()
-        if not self._knows_feeds:
+        self._reconcile_some()
+        if self._node.feeds.has_more and not self._is_reconciling:
+            self._is_reconciling = True
+            self._pulled.start(self._reconcile_rest)
+
+    async def _reconcile_rest(self) -> None:
+        """Makes and drops the rest of thousands of feeds, a few in a turn."""
+        try:
+            while self._node.feeds.has_more:
+                await trio.lowlevel.checkpoint()
+                self._reconcile_some()
+        finally:
+            self._is_reconciling = False
+
+    def _reconcile_some(self) -> None:
+        self._node.feed_changes.reconcile(most=CHANGES_AT_ONCE)
+        if not self._knows_feeds and not self._node.feeds.has_more:
             self._knows_feeds = True
             self._pulled.start(self._follow_feeds)
         self._has_more()
@@ -238,8 +255,7 @@ class Following:
         if not self._group.lists_feeds:
             await self._hear_of_feeds()
         while (unreadable := self._lacks(wanted)) is None:
-            self._more = trio.Event()
-            await self._more.wait()
+            await self._come(wanted)
         debts = self._local.file.now.owes
         for debt in unreadable:
             debts = with_debt(debts, debt)
@@ -262,6 +278,13 @@ class Following:
                 log.info("no vote yet: %s", error)
             await trio.sleep(config.poll_s)
 
+    async def _come(self, wanted: dict[bytes, list[int]]) -> None:
+        """Waits for one feed of ``wanted`` after the other, so that the news of one is no look at all others."""
+        for feed_id in wanted:
+            while not self._lists_through(wanted) or self._owed(feed_id, wanted[feed_id]) is None:
+                self._more = trio.Event()
+                await self._more.wait()
+
     def _lacks(self, wanted: dict[bytes, list[int]]) -> list[Debt] | None:
         """Returns the debts for those of ``wanted`` that the leader cannot read; None while anything else is missing.
 
@@ -273,19 +296,27 @@ class Following:
         if not self._lists_through(wanted):
             return None
         for feed_id, seqs in wanted.items():
-            puller = self._pullers.get(feed_id)
-            if puller is None and feed_id not in self._node.feeds:
-                continue  # dropped since
-            for number, seq in enumerate(seqs):
-                if not self._group.includes(feed_id, number):
-                    continue
-                if puller is not None and puller.acknowledged.get(number, -1) >= seq:
-                    continue
-                failed = None if puller is None else puller.failed.get(number)
-                if failed is None or failed.reason not in (EndReason.DAMAGED, EndReason.ERROR):
-                    return None
-                unreadable.append(Debt(PartitionId(feed_id, number), Standing(self._replica.term, seq)))
+            owed = self._owed(feed_id, seqs)
+            if owed is None:
+                return None
+            unreadable += owed
         return unreadable
+
+    def _owed(self, feed_id: bytes, seqs: Sequence[int]) -> list[Debt] | None:
+        """Returns the debts for the partitions of one feed as `_lacks`; None while anything else is missing."""
+        puller, owed = self._pullers.get(feed_id), list[Debt]()
+        if puller is None and feed_id not in self._node.feeds:
+            return owed  # dropped since
+        for number, seq in enumerate(seqs):
+            if not self._group.includes(feed_id, number):
+                continue
+            if puller is not None and puller.acknowledged.get(number, -1) >= seq:
+                continue
+            failed = None if puller is None else puller.failed.get(number)
+            if failed is None or failed.reason not in (EndReason.DAMAGED, EndReason.ERROR):
+                return None
+            owed.append(Debt(PartitionId(feed_id, number), Standing(self._replica.term, seq)))
+        return owed
 
     async def _hear_of_feeds(self) -> None:
         """Returns once this node has heard of all feeds that there were at this call.

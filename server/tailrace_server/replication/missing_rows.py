@@ -16,6 +16,7 @@ from tailrace.errors import NotLeader, TailraceError, UnknownFeed
 from tailrace.link.address import parse_address
 from tailrace.wire.replica_messages import Replica
 from tailrace_server.replication.debts import FEEDS
+from tailrace_server.replication.feed_changes import CHANGES_AT_ONCE
 from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.in_turns import InTurns
 from tailrace_server.replication.peers import standings_of
@@ -55,7 +56,10 @@ class MissingRows:
         node, group = self._node, self._leadership.group
         if group.lists_feeds:
             await self._bring([FEEDS])
-            node.feed_changes.reconcile()
+            node.feed_changes.reconcile(most=CHANGES_AT_ONCE)
+            while node.feeds.has_more:
+                await trio.lowlevel.checkpoint()
+                node.feed_changes.reconcile(most=CHANGES_AT_ONCE)
         else:
             await self._hear_of_feeds()
         partition_ids = [PartitionId(p.feed_id, p.id) for p in group.unsorted()]

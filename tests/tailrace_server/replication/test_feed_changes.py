@@ -221,6 +221,27 @@ def test_a_row_costs_its_own_feed_and_no_other(monkeypatch):
     assert not follower.node.feeds._rows.unsettled
 
 
+def test_feeds_are_made_and_dropped_some_at_a_time():
+    follower = Follower()
+    changes, feeds = follower.node.feed_changes, follower.node.feeds
+    for number in range(10):
+        follower.row(f"feed-{number}")
+    seq = follower.partition.high_seq
+    for made in (4, 8, 10):
+        assert not feeds.lists_through(seq)
+        changes.reconcile(most=4)
+        assert len(feeds) == made
+        assert feeds.has_more == (made < 10)
+    assert feeds.lists_through(seq)
+    for number in range(10):
+        follower.row(f"feed-{number}", drops=True)
+    follower.partition.set_leader_seqs(20, 20)
+    for left in (6, 2, 0):
+        changes.reconcile(most=4)
+        assert len(feeds) == left
+        assert feeds.has_more == (left > 0)
+
+
 def test_a_leader_reads_each_row_as_it_writes_it(monkeypatch):
     """Else the first call that needs the rows reads those of ten thousand feeds in one turn."""
     made, read = MadeDirectory(), []

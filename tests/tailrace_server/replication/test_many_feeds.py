@@ -5,7 +5,9 @@ from tests.tailrace_server.replication.made_set import until
 from tests.visits import Visits
 
 from tailrace.errors import NotLeader
-from tailrace_server.replication import in_turns, pulled_node, term_branches
+from tailrace_server.feeds.catalog import Catalog
+from tailrace_server.replication import following, in_turns, pulled_node, term_branches
+from tailrace_server.replication.following import Following
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.serving import connection as serving
 from tailrace_server.stream.rounds import Rounds
@@ -94,6 +96,27 @@ async def test_a_drop_looks_at_the_streams_of_its_feed(many, monkeypatch):
         await client.drop_feed("feed-07")
     await until(lambda: len(streams_of(leader)) == 2 * FEEDS)
     assert len(looked) == 2
+
+
+async def test_a_new_follower_makes_its_feeds_in_many_steps(many, monkeypatch):
+    monkeypatch.setattr(following, "CHANGES_AT_ONCE", TOGETHER)
+    await many[2].stop()
+    many[2].replace_disk()
+    with Visits().of(monkeypatch, Catalog, "_create") as created:
+        await many[2].start()
+        await until(lambda: created.total == FEEDS)
+    assert created.most <= TOGETHER
+    await follows_all(many[2])
+    await until(lambda: many[2].member.local.votes)
+
+
+async def test_a_vote_is_no_look_at_all_feeds_for_the_news_of_one(many, monkeypatch):
+    await many[2].stop()
+    many[2].replace_disk()
+    with Visits().of(monkeypatch, Following, "_owed") as looks:
+        await many[2].start()
+        await until(lambda: many[2].is_up and many[2].member.local.votes)
+    assert looks.total <= 8 * (FEEDS + 1)  # each is waited for once and looked at once, by two records
 
 
 async def test_branches_of_a_term_begin_in_many_steps(many, monkeypatch):
