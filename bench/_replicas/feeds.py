@@ -43,6 +43,8 @@ async def feeds(folder: Path, log: Path, count: int, partitions: int) -> list[Li
             Line("connections of a follower at the leader", _connections(status, follower), ""),
         ]
         lines += await _at_rest({"leader": leader, "follower": follower, "other follower": third})
+        lines += [Line("changes of the leader until then", await _term(leader) - 1, "", most=0)]
+        lines += await _told(nodes, leader)
         follower.stop()
         with Server(follower.folder, log, follower.port, follower.options) as again:
             began = time.perf_counter()
@@ -55,6 +57,9 @@ async def feeds(folder: Path, log: Path, count: int, partitions: int) -> list[Li
             ]
             left = [again if server is follower else server for server in nodes.servers if server is not leader]
             lines += await _after_a_kill(leader, left, total)
+            term = max([await _term(server) for server in left])
+            lines += [Line("leader killed: changes of the leader", term - 1, "", most=1)]
+            lines += await _all_again([leader, *left], log, count, total)
         return [Line(f"{count:,} feeds of {partitions}: {line.what}", *line[1:]) for line in lines]
 
 
@@ -82,6 +87,63 @@ async def _at_rest(servers: dict[str, Server]) -> list[Line]:
         lines.append(Line(f"at rest: processor of the {name}", 100 * share, "%"))
         lines.append(Line(f"at rest: memory of the {name}", memory, "MiB"))
     return lines
+
+
+async def _term(server: Server) -> int:
+    """Returns the term of the leader that ``server`` follows, or leads in; each change of the leader is a term."""
+    return int((await ask(server, Opcode.MEMBER))["leader_term"])
+
+
+async def _told(nodes: Nodes, leader: Server) -> list[Line]:
+    began = time.perf_counter()
+    await ask(leader, Opcode.STATUS)
+    lines = [Line("status", time.perf_counter() - began, "s")]
+    began = time.perf_counter()
+    async with tailrace.connect(nodes.url) as client:
+        await client.feeds()
+    return [*lines, Line("feed list", time.perf_counter() - began, "s")]
+
+
+async def _all_again(servers: list[Server], log: Path, count: int, total: int) -> list[Line]:
+    """Figures of a stop and a start of all nodes, of which one is down already, and of dropping all feeds."""
+    for server in servers:
+        server.stop()
+    started: list[Server] = []
+    began = time.perf_counter()
+
+    async def start(server: Server) -> None:
+        again = await trio.to_thread.run_sync(Server, server.folder, log, server.port, server.options)
+        started.append(again)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(start, server)
+        lines = [Line("all restarted: ready after", time.perf_counter() - began, "s")]
+        nodes = Nodes(started)
+        async with tailrace.connect(nodes.url, retry_for=600) as client:
+            await client.feed("feed-00000").put(b"key", b"again", level="quorum")
+            lines += [Line("all restarted: a write at quorum is accepted after", time.perf_counter() - began, "s")]
+            leader = await nodes.leader()
+            for follower in await nodes.followers():
+                await _level(leader, follower, total)
+            lines += [
+                Line("all restarted: level after", time.perf_counter() - began, "s"),
+                Line("all restarted: feeds whose row is lost", await _lost(leader, total), "", most=0),
+            ]
+            began = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for first in range(_CLIENTS):
+                    nursery.start_soon(_drop, client, first, count)
+            return [*lines, Line("all feeds dropped, by 32 clients", time.perf_counter() - began, "s")]
+    finally:
+        for server in started:
+            server.kill()
+
+
+async def _drop(client: tailrace.Client, first: int, count: int) -> None:
+    for number in range(first, count, _CLIENTS):
+        await client.drop_feed(f"feed-{number:05d}")
 
 
 async def _after_a_kill(leader: Server, left: list[Server], total: int) -> list[Line]:
