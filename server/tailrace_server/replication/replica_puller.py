@@ -16,7 +16,7 @@ rollback that is being installed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ from tailrace_server.partition.replica_apply import (
     settle_producers,
 )
 from tailrace_server.replication.far_partitions import FarPartitions
+from tailrace_server.replication.feed_tasks import FeedTasks
 from tailrace_server.replication.lagging_partitions import LaggingPartitions
 from tailrace_server.replication.pulled_snapshots import PulledSnapshots
 from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
@@ -113,13 +114,13 @@ class ReplicaPuller:
         self._on_end = on_end
         self._acknowledgements = ReplicaAcknowledgements(node, on_acknowledged)
         self._is_left = False
-        self._scopes: dict[trio.CancelScope, None] = {}  # of the tasks
-        self._is_taking = False  # whether one of them handles events
+        self._tasks = FeedTasks(pulled, lambda: self._stopped, self._end, self._abandon)
+        self._is_taking = False  # whether a task handles events
         self._stream: ReplicaStream | None = None
         self._snapshots = PulledSnapshots(node, lambda: self._stopped, self._turn_ended, self._taken)
         segments = PushedSegments(node, leadership, feed)
         self._pushed = PushedPartitions(
-            segments, node.storage.receive_failures, self._answer_push, self._start, self._failed
+            segments, node.storage.receive_failures, self._answer_push, self._tasks.start, self._failed
         )
         self._roll_back_to = partial(roll_back_to_common, node.storage, on_shortfall=leadership.on_shortfall)
         self._far = FarPartitions(
@@ -132,7 +133,7 @@ class ReplicaPuller:
             self._apply,
             lambda: self._stopped,
             self._release,
-            self._start,
+            self._tasks.start,
             lambda: pulled.link.peer,
             follows=until is None,
         )
@@ -161,12 +162,9 @@ class ReplicaPuller:
         self._is_left = True
         self._stream = None
         self._acknowledgements.end()
-        for scope in self._scopes:
-            scope.cancel()
         for partition in self._partitions:
             partition.report_durable(None)
-        if not self._scopes:
-            self._abandon()
+        self._tasks.cancel()
 
     def leave(self) -> None:
         """Stops, and closes the streams of the feed."""
@@ -208,24 +206,6 @@ class ReplicaPuller:
             self._stream.acknowledge(partition, branch, seq)
             self._node.connections.has_acknowledgements(self._pulled.link)
 
-    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Runs a task of the feed until `stop`. Its error ends the connection, but UnknownFeed ends this feed."""
-        if not self._stopped and self._pulled.takes_tasks:
-            self._pulled.start(partial(self._run, task))
-
-    async def _run(self, task: Callable[[], Awaitable[None]]) -> None:
-        with trio.CancelScope() as scope:
-            self._scopes[scope] = None
-            try:
-                if not self._stopped:
-                    await task()
-            except UnknownFeed as error:
-                self._end(error)
-            finally:
-                del self._scopes[scope]
-                if self._is_left and not self._scopes:
-                    self._abandon()
-
     def _end(self, error: UnknownFeed | None) -> None:
         """Ends this feed: all is fetched, or the other node does not know it."""
         if not self._stopped:
@@ -237,7 +217,7 @@ class ReplicaPuller:
         """Begins to handle events, unless a task does: there are frames."""
         if not self._is_taking:
             self._is_taking = True
-            self._start(self._take_arrived)
+            self._tasks.start(self._take_arrived)
 
     async def _take_arrived(self) -> None:
         stream = self._stream

@@ -56,7 +56,7 @@ async def test_a_feed_without_events_has_no_task(members):
         feeds = await made_feeds(client)
         pullers = members[2].member.following._pullers
         await until(lambda: len(pullers) == FEEDS + 1)
-        await until(lambda: not any(puller._scopes for puller in pullers.values()))
+        await until(lambda: not any(puller._tasks.are_running for puller in pullers.values()))
         await put(feeds[3], numbered(0, 2))
         await members.level("feed-3")
 
