@@ -134,8 +134,18 @@ async def test_a_publish_waits_for_the_member_that_has_a_stage(members, monkeypa
         assert sorted(results[0].written) == [0, 1, 2]
 
 
-async def test_a_seal_at_quorum_waits_for_a_majority(members):
+async def test_a_seal_at_quorum_waits_for_a_majority(members, monkeypatch):
     leader, *others = members
+    spread, refused = stage_spreader.StageSpreader.spread, trio.Event()
+
+    async def noted(*arguments):
+        try:
+            await spread(*arguments)
+        except NotDurable:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(stage_spreader.StageSpreader, "spread", noted)
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=3)
         await members.level("orders")
@@ -143,9 +153,10 @@ async def test_a_seal_at_quorum_waits_for_a_majority(members):
             await node.kill()
         async with feed.stage() as stage:
             await stage.put(b"k", b"v")
-            with trio.move_on_after(1) as patience:
-                await stage.seal("quorum")
-            assert patience.cancelled_caught
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stage.seal, "quorum")
+                await refused.wait()
+                nursery.cancel_scope.cancel()
             await others[1].start()
             await until(lambda: others[1].follows(leader))
             found = await stage.seal("quorum")
