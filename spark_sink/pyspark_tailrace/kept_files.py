@@ -135,7 +135,7 @@ class KeptFolder:
                 raise PermissionError(errno.EPERM, "it is no folder of this user", path)
             return cls(path, _read_machine(path) or _make_machine(path))
         except OSError as error:
-            log.warning("tailrace: large tasks keep no copy of their rows, in case the leader is lost: %s", error)
+            log.warning("tailrace: large tasks keep no copy of their rows in files, but on other nodes: %s", error)
             return cls()
 
     def folder_of(self, batch: str) -> str | None:

@@ -88,7 +88,7 @@ class Keeper:
                 self._blocks.clear()
             self._file.add(block, digest)
         except OSError as error:
-            log.warning("tailrace: a task keeps no copy of its rows: %s", error)
+            log.warning("tailrace: a task keeps no copy of its rows in a file, but on other nodes: %s", error)
             self._drop()
 
     def _drop(self) -> None:
@@ -104,7 +104,7 @@ class Keeper:
             try:
                 return self._file.kept()
             except OSError as error:
-                log.warning("tailrace: a task keeps no copy of its rows: %s", error)
+                log.warning("tailrace: a task keeps no copy of its rows in a file, but on other nodes: %s", error)
                 self._drop()
         if self.is_full:
             return None

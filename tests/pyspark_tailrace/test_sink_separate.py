@@ -41,9 +41,9 @@ def dying(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", ["before the publish", "one partition"])
+@pytest.mark.parametrize("point", ["before the seal", "before the publish", "one partition"])
 def test_a_query_does_not_end_of_the_loss_of_a_leader_with_large_tasks(dying, contents, tmp_path, point):
-    """The next leader gets their stages from the member that has them, and each row is there once."""
+    """The next leader gets sealed stages from a member that has them. Spark runs the task of an unsealed one again."""
     rnd = random.Random(1)
     (tmp_path / "in").mkdir()
     for number in range(BATCHES):
