@@ -86,6 +86,14 @@ class GatheredPromises:
             if self.has_majority():
                 late.cancel_scope.cancel()
 
+    @property
+    def leads_again(self) -> bool:
+        """Whether this node was the last leader, by a majority, and leads again by itself.
+
+        No member that promises knows of a later leader then.
+        """
+        return self._last_led is not None and not self._member.local.file.now.forced
+
     def has_majority(self) -> bool:
         """Returns whether a majority of the set has promised, this node included."""
         local = self._member.local

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
-from tailrace_server.replication import promises, seats, waiting
+from tailrace_server.replication import election, member, promises, seats, waiting
 from tailrace_server.replication.following import Following
+from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.replica_puller import ReplicaPuller
 from tailrace_server.replication.replicas import Replicas
 from tailrace_server.replication.seats import Seats
+from tailrace_server.replication.voters import Voters
 from tailrace_server.upkeep import rollback
 
 from .bug import Bug
 
+_later_leader = election.later_leader
 _learns = LocalMember.learns
 _next_departure = seats.next_departure
 _acknowledged = rollback.acknowledged
@@ -90,6 +93,14 @@ def _learns_unless_it_loses(member, voters):
     return _learns(member, voters) and (voters.has(own_id) or not member.file.now.voters.has(own_id))
 
 
+def _steps_down_for_a_promise(term, placement_id, answers, is_voter):
+    """Steps down as soon as a voter has promised a later term."""
+    found = [name for name, seen in sorted(answers.items()) if is_voter(seen) and seen.term > term]
+    if found:
+        return election.StepDown(f"{found[0]} has promised a later term", term)
+    return _later_leader(term, placement_id, answers, is_voter)
+
+
 BUGS = {
     "acknowledgements of another branch": Bug(
         [
@@ -130,6 +141,15 @@ BUGS = {
             (promises, "_why_not_by_voters", lambda member, promise: ""),
         ],
         {"returned_disk": 0},
+    ),
+    "a leader without a seat that does not lead again": Bug(
+        [(GatheredPromises, "leads_again", property(lambda promises: False))], {"leader_without_a_seat": 0}
+    ),
+    "a leader that goes on with the record of another term": Bug(
+        [(Voters, "led_in", lambda voters, term: voters)], {"replaced_disk": 0}
+    ),
+    "a leader that steps down for a mere promise": Bug(
+        [(member, "later_leader", _steps_down_for_a_promise)], {"mere_promise": 0}
     ),
     "a seat that is dropped before a majority has the rows": Bug(
         [(seats, "next_departure", _drop_at_once)], {"two_leave": 0}

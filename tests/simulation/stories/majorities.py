@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import trio
+from tests.processes.violation import Violation
 
 from ..machine import End
 from .stage import Stage
@@ -168,6 +169,39 @@ async def two_records(world):
     await trio.sleep(1.0)
 
 
+async def mere_promise(world):
+    """A member promises itself a term, and comes to lead in none."""
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    *_, third = stage.three
+    await stage.promise_in_vain(third)
+    await trio.sleep(2.0)
+
+
+async def leader_without_a_seat(world):
+    """A new disk is made to lead before it has a seat, and writes rows that no other node has.
+
+    Then a member promises a term, and comes to lead in none.
+    """
+    await trio.sleep(0.3)
+    stage = Stage(world)
+    old, new, third = stage.three
+    await stage.end(new, End.POWER)
+    stage.machine(new).replace_disk()
+    await stage.begin(new)
+    for name in (old, third):
+        stage.delay_rows(new, name)
+    await stage.promote(new)
+    assert not stage.node(new).members[0].local.votes, "it has a seat"
+    await stage.until(lambda: stage.is_beyond(new, stage.high_seqs(third)))
+    await stage.promise_in_vain(third)
+    await trio.sleep(2.0)  # until the leader has heard of the promise, and has asked for a later term
+    with trio.move_on_after(5.0):
+        await stage.leads(new)
+        return
+    raise Violation(f"no node leads: {stage.node(new).members[0].progress}")
+
+
 async def two_leave(world):
     """Two members are removed, while two others get no rows for a while; then the leader is lost.
 
@@ -235,6 +269,8 @@ STORIES = [
     Story(returned_disk),
     Story(early_seat),
     Story(two_records),
+    Story(mere_promise),
+    Story(leader_without_a_seat),
     Story(two_leave, nodes=5),
     Story(late_list, has_elder_feed=True),
     Story(forgotten_branches, entries_max=3),

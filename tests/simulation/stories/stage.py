@@ -229,6 +229,21 @@ class Stage:
         """Promotes a node, and returns whether it leads."""
         return await self._world.operator.promote(name)
 
+    def promised(self, name):
+        """Returns the term that a node has promised."""
+        return self.node(name).members[0].local.file.now.term
+
+    async def promise_in_vain(self, name):
+        """Lets a node promise itself a term, and reach no other one from then on, until that try to lead has ended."""
+        before = self.promised(name)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.promote, name)
+            await self.until(lambda: self.promised(name) > before)
+            self.cut_off(name)
+            await self.until(lambda: not self.node(name).members[0].local.promoting)
+            nursery.cancel_scope.cancel()
+        self.bring_back(name)
+
     async def hand_over(self, name, to):
         """Hands the leadership over to another node, and returns whether that node leads."""
         return await self._world.operator.hand_over(name, to)
