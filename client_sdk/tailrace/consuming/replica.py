@@ -53,6 +53,9 @@ from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold
 from tailrace.wire.stream_messages import StreamEnd, StreamOk, encode_number
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_BLOCK, _LEADER_SEQS, _ERROR = Opcode.BLOCK, Opcode.LEADER_SEQS, Opcode.ERROR
+
 # The handled bytes of a feed that are credited to its streams at once, though more of its blocks wait.
 STREAMS_CREDIT_BYTES_MAX = 256 * 1024
 # Partitions that go on failing are asked for about so often a second, all of a connection together. A request that
@@ -190,7 +193,7 @@ class ReplicaStreams(PartitionStreams):
         self._maps.clear()
         self._waiting.clear()
         for frame in self._frames:
-            if frame.opcode is Opcode.BLOCK:
+            if frame.opcode is _BLOCK:
                 self._connection.consumed(len(frame.body))
         self._frames.clear()
         self._uncredited.clear()
@@ -213,13 +216,13 @@ class ReplicaStreams(PartitionStreams):
         the first: they grow, and may be ahead of the blocks anyway.
         """
         if not self._is_over:
-            if frame.opcode is Opcode.LEADER_SEQS:
+            if frame.opcode is _LEADER_SEQS:
                 waits = frame.id in self._leader_seqs
                 self._leader_seqs[frame.id] = frame
                 if waits:
                     return
             self._frames.append(frame)
-        elif frame.opcode is Opcode.BLOCK:
+        elif frame.opcode is _BLOCK:
             self._connection.consumed(len(frame.body))
 
     @property
@@ -254,7 +257,7 @@ class ReplicaStreams(PartitionStreams):
 
     def _next_frame(self) -> Frame:
         frame = self._frames.popleft()
-        return self._leader_seqs.pop(frame.id) if frame.opcode is Opcode.LEADER_SEQS else frame
+        return self._leader_seqs.pop(frame.id) if frame.opcode is _LEADER_SEQS else frame
 
     def _hand_over(self) -> None:
         """Notes that the last event was handled."""
@@ -292,7 +295,7 @@ class ReplicaStreams(PartitionStreams):
         if frame.id in self._map_ids:
             self._on_map(frame)
             return None
-        if frame.opcode is Opcode.ERROR:
+        if frame.opcode is _ERROR:
             return self._on_refusal(frame)
         partition = self._by_stream.get(frame.id)
         try:
@@ -300,7 +303,7 @@ class ReplicaStreams(PartitionStreams):
         except (ProtocolError, BadBlock) as error:
             if partition is None or self.failure is not None:
                 raise
-            if frame.opcode is Opcode.BLOCK:
+            if frame.opcode is _BLOCK:
                 self._dropped_bytes += len(frame.body)
             return self._broken(partition, EndReason.ERROR, str(error))
 
@@ -323,7 +326,7 @@ class ReplicaStreams(PartitionStreams):
     def _on_map(self, frame: Frame) -> None:
         told = self._map_ids.pop(frame.id)
         self._connection.forget(frame.id)
-        if frame.opcode is Opcode.ERROR:
+        if frame.opcode is _ERROR:
             self.fail(decode_error(frame.body))
         value = decode_json(frame.body, "RESULT")
         feed_id, _, _ = partition_map(value)

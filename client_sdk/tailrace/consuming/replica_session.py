@@ -21,6 +21,9 @@ from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_erro
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_number, encode_number
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_BLOCK = Opcode.BLOCK
+
 # The requests without an answer, above which no further feed asks. Their answers take about 1 MiB.
 REQUESTS_MAX = 1_024
 # The consumed bytes of a feed that are credited to its streams when no block of it waits. Of small blocks, fewer frames
@@ -84,7 +87,7 @@ class ReplicaSession:
             streams = self._feeds.get(frame.id)
             if streams is not None:
                 self._unanswered.discard(frame.id)
-                if frame.opcode is Opcode.BLOCK:
+                if frame.opcode is _BLOCK:
                     self._waiting_bytes += len(frame.body)
                 streams.arrived(frame)
                 found[streams] = None
@@ -99,7 +102,7 @@ class ReplicaSession:
 
     def _drop(self, frame: Frame) -> None:
         """Handles a frame of a stream that was closed meanwhile."""
-        if frame.opcode is Opcode.BLOCK:
+        if frame.opcode is _BLOCK:
             self._waiting_bytes += len(frame.body)
             self.consumed(len(frame.body))
 

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from tailrace.block import Block
     from tailrace_server.host.disk import Buffer, Directory, Disk, File
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_BLOCK = RecordKind.BLOCK
+
 # Large enough that a start does not spend its time on opening files; small enough that trimming frees space soon.
 FILE_BYTES_DEFAULT = 256 << 20
 
@@ -227,13 +230,11 @@ class Journal:
             JournalFailed: No later append succeeds either.
         """
         head = block.head
-        return self._append(
-            RecordKind.BLOCK, feed_id, partition, branch, snapshot, head, (head, block.body), block.nbytes
-        )
+        return self._append(_BLOCK, feed_id, partition, branch, snapshot, head, (head, block.body), block.nbytes)
 
     def append(self, kind: RecordKind, feed_id: bytes, partition: int, payload: bytes) -> int:
         """Writes a control record. Returns and raises as ``append_block``; ValueError for a payload over 64 MiB."""
-        assert kind not in (RecordKind.BLOCK, RecordKind.PUBLISHED)
+        assert kind not in (_BLOCK, RecordKind.PUBLISHED)
         nbytes = len(payload)
         if nbytes > PAYLOAD_BYTES_MAX:
             raise ValueError(f"a {kind.name} record of {nbytes} bytes; the journal takes at most {PAYLOAD_BYTES_MAX}")

@@ -39,6 +39,9 @@ from tailrace_server.state.published_batches import PublishedBatch, PublishedBat
 from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
 from tailrace_server.tree.tree import Tree
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_MEMORY, _DISK, _QUORUM = Level.MEMORY, Level.DISK, Level.QUORUM
+
 _Watchers: TypeAlias = dict[Level, dict[Callable[[], None], None]]
 
 
@@ -106,7 +109,7 @@ class Partition:
         self.expected = Expected()  # on a follower: tables as of the end of a published batch to come
 
         # Observers.
-        self._watchers: _Watchers = {Level.MEMORY: {}, Level.DISK: {}, Level.QUORUM: {}}
+        self._watchers: _Watchers = {_MEMORY: {}, _DISK: {}, _QUORUM: {}}
         self._readers: dict[Callable[[], None], None] = {}  # called when rows move from the tree to a segment
         self.on_durable: Callable[[], None] | None = None  # called when durable_seq has risen
         self.on_history_changed: Callable[[], None] | None = None  # called before rows of another history come
@@ -171,9 +174,9 @@ class Partition:
 
         At ``disk`` a follower shows what both it and the leader have on disk. The leader had all that is flushed here.
         """
-        if level == Level.MEMORY:
+        if level == _MEMORY:
             return self.high_seq
-        if level == Level.QUORUM:
+        if level == _QUORUM:
             return end_at(self.tree, self.published, self.chain, min(self.durable_seq, self.quorum_seq))
         if self.state == "leader":
             return self.durable_seq
@@ -224,14 +227,14 @@ class Partition:
         if durable_seq > self.leader_durable_seq or not self.knows_leader_seqs:
             self.knows_leader_seqs = True
             self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
-            self._notify(Level.DISK)
+            self._notify(_DISK)
         self.set_quorum_seq(quorum_seq)
 
     def set_quorum_seq(self, seq: int) -> None:
         """Notes that a majority has all rows up to ``seq`` on disk. A lower seq changes nothing."""
         if seq > self.quorum_seq:
             self.quorum_seq = seq
-            self._notify(Level.QUORUM)
+            self._notify(_QUORUM)
 
     def _forget_above(self, seq: int) -> None:
         """Lowers the leader's and the majority's seqs to ``seq``: their rows above are of another history."""
@@ -252,7 +255,7 @@ class Partition:
         versions = tuple.__new__(VersionRange, (self.id, branch, header.first_seq, header.last_seq))
         if header.producer_id:
             self.producers.record(header.producer_id, header.producer_seq, versions, now)
-        for notify in self._watchers[Level.MEMORY]:
+        for notify in self._watchers[_MEMORY]:
             notify()
         return versions
 
@@ -267,7 +270,7 @@ class Partition:
         self.published.add(PublishedBatch(after_seq, last.last_seq, len(blocks)))
         self.journal_references.block(file, last.last_seq)
         self.sinks.tell(sinks)
-        self._notify(Level.MEMORY)
+        self._notify(_MEMORY)
         return VersionRange(self.id, branch, after_seq + 1, last.last_seq)
 
     def note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
@@ -289,10 +292,10 @@ class Partition:
         """Notes that the journal holds everything up to ``seq``, fsynced."""
         assert self.durable_seq <= seq <= self.high_seq
         self.durable_seq = seq
-        for notify in self._watchers[Level.DISK]:
+        for notify in self._watchers[_DISK]:
             notify()
         if self.quorum_seq:  # a majority may have had it before this disk
-            self._notify(Level.QUORUM)
+            self._notify(_QUORUM)
         if self.on_durable is not None:
             self.on_durable()
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tailrace_server.journal import Journal
     from tailrace_server.partition.partition import Partition
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_ACCEPT = ResendVerdict.ACCEPT
+
 
 class WriteResult(NamedTuple):
     """The versions of a block; ``fresh`` if it was written now, False if an earlier send was."""
@@ -69,7 +72,7 @@ def write_block(
     decision = partition.producers.decide(
         header.producer_id, header.producer_seq, resend=flags & WriteFlag.RESEND != 0, now=now
     )
-    if decision.verdict is not ResendVerdict.ACCEPT:
+    if decision.verdict is not _ACCEPT:
         return WriteResult(result_of_resend(decision, header, partition.id), fresh=False)
     validate_block(block, partition.hash_first, partition.hash_last)
     if flags & CONDITIONS and not _condition_holds(partition, block, flags, if_version, read):

@@ -17,6 +17,9 @@ from tailrace.model import Level
 from tailrace_server.host.answers import Answer, Cancel
 from tailrace_server.partition.partition import Partition
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_QUORUM = Level.QUORUM
+
 
 class _WaitingAnswer:
     __slots__ = ("answer", "pending", "queues")
@@ -128,6 +131,6 @@ class WaitingAnswers:
 
 
 def _reached(partition: Partition, level: Level) -> int:
-    if level == Level.QUORUM and partition.state == "leader":
+    if level == _QUORUM and partition.state == "leader":
         return min(partition.quorum_seq, partition.durable_seq)
     return partition.visible_seq(level)

@@ -29,6 +29,9 @@ from tailrace_server.stream.frames import WRITTEN_FRAME_BYTES, written
 if TYPE_CHECKING:
     from tailrace_server.serving.services import Services
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_MEMORY, _DISK, _QUORUM = Level.MEMORY, Level.DISK, Level.QUORUM
+
 
 class Answers:
     """The answers that one connection owes its peer; ``Connection`` sends them."""
@@ -89,9 +92,9 @@ class Answers:
         On a leader's own disk that is once all that is written now is durable.
         """
         node = self._node
-        if level == Level.MEMORY:
+        if level == _MEMORY:
             self.add(data)
-        elif level == Level.DISK and lead_all(node.leaderships.of_partitions(partition for partition, _ in needs)):
+        elif level == _DISK and lead_all(node.leaderships.of_partitions(partition for partition, _ in needs)):
             self.add_when_durable(data, id)
         elif node.storage.committer.failure is not None:
             self.add_error(node.storage.committer.failure, id)
@@ -111,7 +114,7 @@ class Answers:
         needs: Sequence[tuple[Partition, int]],
         data: bytes,
         id: int,
-        level: Level = Level.QUORUM,
+        level: Level = _QUORUM,
     ) -> None:
         """Queues an answer once majorities have said that this node leads, and these seqs are at ``level``."""
         self.held_bytes += len(data)

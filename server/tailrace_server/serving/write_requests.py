@@ -19,6 +19,9 @@ from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.time_slices import run_in_slices
 from tailrace_server.stream.frames import written
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_QUORUM, _MEMORY, _DISK = Level.QUORUM, Level.MEMORY, Level.DISK
+
 
 def _on_write(connection: Connection, frame: Frame) -> None:
     node = connection.node
@@ -32,7 +35,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     level = write.level
     if level is None:
         level = node.feeds.of_id(write.feed_id).default_level(leadership.safest_level)
-    elif level == Level.QUORUM:
+    elif level == _QUORUM:
         leadership.require_set()
         node.feeds.of_id(write.feed_id).require_quorum()
     if not write.flags & CONDITIONS:
@@ -95,14 +98,14 @@ def _take(
         return
     if fresh:
         storage.wrote(partition)
-    if level == Level.MEMORY:
+    if level == _MEMORY:
         connection.answers.add(written(versions, id))
-    elif level == Level.DISK:
+    elif level == _DISK:
         connection.answers.add_written(versions, id)
     elif not versions.last_seq:
         _answer_unwritten(connection, id, level, partition, written(versions, id))
     else:
-        connection.answers.add_at(Level.QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+        connection.answers.add_at(_QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
 
 
 def _answer_unwritten(connection: Connection, id: int, level: Level, partition: Partition, answer: bytes) -> None:
@@ -111,11 +114,11 @@ def _answer_unwritten(connection: Connection, id: int, level: Level, partition: 
     A leader that was deposed without knowing it may have all that it knows at quorum, and not know of what came after.
     """
     needs = ((partition, partition.high_seq),)
-    if level == Level.QUORUM:
+    if level == _QUORUM:
         leadership = connection.node.leaderships.of_partition(partition)
         connection.answers.add_confirmed((leadership,), needs, answer, id)
     else:
-        connection.answers.add_at(Level.DISK, needs, answer, id)
+        connection.answers.add_at(_DISK, needs, answer, id)
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

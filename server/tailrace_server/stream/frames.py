@@ -15,6 +15,9 @@ from tailrace.model import VersionRange
 from tailrace.wire.frames import FRAME_HEADER_BYTES, frame_header
 from tailrace.wire.opcodes import Opcode
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_WRITTEN_OPCODE = Opcode.WRITTEN
+
 # The first 12 bytes of a frame's header, of which its check is the sum.
 _CHECKED = struct.Struct("<IBBHI")
 # Those, their check, and the body of a WRITTEN.
@@ -36,7 +39,7 @@ _xxh3 = xxhash.xxh3_64_intdigest
 
 def written(versions: VersionRange, id: int) -> bytes:
     """Returns a WRITTEN, the answer to WRITE ``id``."""
-    start = _CHECKED.pack(_WRITTEN_BODY_BYTES, Opcode.WRITTEN, 0, 0, id)
+    start = _CHECKED.pack(_WRITTEN_BODY_BYTES, _WRITTEN_OPCODE, 0, 0, id)
     return _WRITTEN.pack(start, _xxh3(start) & 0xFFFFFFFF, *versions)
 
 

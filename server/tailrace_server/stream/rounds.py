@@ -33,6 +33,9 @@ from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_BLOCK = Opcode.BLOCK
+
 # The bytes that one partition may send in a pass before the next one has its turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
 # The turns that one call of ``next_buffers`` gives at most, about 10 ms of the processor: snapshots of ten thousand
@@ -460,7 +463,7 @@ class Rounds:
         stream, size = slot.stream, block.nbytes
         if stream.is_credited:
             self._shares.sent(slot, size)
-        self._out.append(frame_header(Opcode.BLOCK, size, stream.id) + block.head)
+        self._out.append(frame_header(_BLOCK, size, stream.id) + block.head)
         self._out.append(block.body)
         self.outstanding_bytes += size
         self._note_delivered(stream)
