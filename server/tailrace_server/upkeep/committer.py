@@ -12,6 +12,9 @@ On the loop's thread an fsync saves two changes of threads (about 0.1 ms), but e
 syncs there only while the disk is fast and few bytes wait. The disk counts as fast by the median of the last small
 fsyncs. A mean would not do: on a disk that others use, one fsync in twenty takes ten times as long.
 
+Of several writers, an fsync waits until a pass of the loop has brought no write, for some passes at most. Each fsync
+costs every node of a set a message, and an fsync and an acknowledgement at each replica.
+
 Writes that arrive during an fsync in a thread share the next one. A thread also syncs after a rotation of the journal,
 and if the journal's next file is due: both take longer.
 """
@@ -36,6 +39,8 @@ INLINE_BYTES_MAX = 64 * 1024
 LAZY_SECONDS = 0.005
 # After this time without other writers, a writer need not wait for them.
 ALONE_SECONDS = 0.002
+# The most passes of the loop for which an fsync waits for the writes of others.
+GATHER_PASSES_MAX = 8
 # The number of small fsyncs that tell how fast the disk is: eight slow ones move the next to a thread.
 _DURATIONS = 15
 
@@ -137,8 +142,22 @@ class Committer:
                     while not self._urgent:
                         self._wanted = trio.Event()
                         await self._wanted.wait()
+            await self._gather()
             self._wanted = trio.Event()
             await self.commit()
+
+    async def _gather(self) -> None:
+        """Waits as long as each pass of the loop brings more writes: they share the fsync, and a message to replicas.
+
+        While the disk is slow, writes gather during the fsync before.
+        """
+        for _ in range(GATHER_PASSES_MAX):
+            written = self._journal.written
+            if not self._is_cheap():
+                return
+            await trio.lowlevel.checkpoint()
+            if self._journal.written == written:
+                return
 
     async def commit(self) -> None:
         """Does one fsync, if not everything is durable, and tells partitions and writers."""

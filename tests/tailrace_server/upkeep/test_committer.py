@@ -117,6 +117,40 @@ async def test_what_nobody_waits_for_becomes_durable_too(run):
     assert run.journal.syncs == 1
 
 
+async def gathered(made, monkeypatch, sizes):
+    """How many of these writes, one in each pass of the loop, the committer waits for."""
+    taken = 0
+
+    async def a_pass():
+        nonlocal taken
+        if taken < len(sizes):
+            made.write(size=sizes[taken])
+        taken += 1
+
+    made.write()
+    with monkeypatch.context() as patched:
+        patched.setattr(trio.lowlevel, "checkpoint", a_pass)
+        await made.committer._gather()
+    return taken
+
+
+async def test_the_writes_of_following_passes_share_an_fsync(made, monkeypatch):
+    assert await gathered(made, monkeypatch, [10] * 3) == 3 + 1, "and a pass that brings none"
+
+
+async def test_an_fsync_waits_for_some_passes_only(made, monkeypatch):
+    assert await gathered(made, monkeypatch, [10] * 100) == module.GATHER_PASSES_MAX
+
+
+async def test_an_fsync_waits_for_no_more_bytes_than_are_synced_on_the_loop(made, monkeypatch):
+    assert await gathered(made, monkeypatch, [10, module.INLINE_BYTES_MAX, 10]) == 2
+
+
+async def test_a_slow_fsync_waits_for_no_pass(made, monkeypatch):
+    made.committer._note_duration(2 * module.INLINE_SECONDS_MAX)
+    assert await gathered(made, monkeypatch, [10]) == 0
+
+
 async def test_writes_that_arrive_during_an_fsync_share_the_next_one(run):
     run.journal.gate = threading.Event()
     run.write(size=module.INLINE_BYTES_MAX + 1, answer="first")
