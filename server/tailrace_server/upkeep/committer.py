@@ -144,7 +144,8 @@ class Committer:
                         await self._wanted.wait()
             await self._gather()
             self._wanted = trio.Event()
-            await self.commit()
+            if self.failure is None:  # a writer that was alone may have begun an fsync meanwhile, which failed
+                await self.commit()
 
     async def _gather(self) -> None:
         """Waits as long as each pass of the loop brings more writes: they share the fsync, and a message to replicas.

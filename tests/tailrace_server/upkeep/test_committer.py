@@ -117,6 +117,21 @@ async def test_what_nobody_waits_for_becomes_durable_too(run):
     assert run.journal.syncs == 1
 
 
+async def test_an_fsync_that_fails_while_another_one_waits_is_told_once(made, nursery, monkeypatch):
+    async def a_pass():
+        made.journal.error = NotDurable("the disk is gone")
+        made.committer._commit_here(0.0)
+
+    made.committer.on_committed = lambda: made.log.append("committed")
+    with monkeypatch.context() as patched:
+        patched.setattr(made.committer, "_gather", a_pass)
+        made.write(answer="a")
+        made.committer._wanted.set()
+        await made.committer.run()
+    assert made.log.count("committed") == 1
+    assert [entry[0] for entry in made.answers() if entry != "committed"] == ["a"]
+
+
 async def gathered(made, monkeypatch, sizes):
     """How many of these writes, one in each pass of the loop, the committer waits for."""
     taken = 0
