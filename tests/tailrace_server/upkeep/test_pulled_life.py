@@ -1,13 +1,16 @@
 """Random copies of a leader's segments beside rows ahead of them: forks, compactions, full disks, kills, power cuts."""
 
 import contextlib
+import errno
+import os
 import random
 from unittest import mock
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tailrace_server.upkeep.pair_life import PairLife, refused
+from tests.tailrace_server.upkeep.pair_life import PairLife, is_noticed, refused
 from tests.tiers import examples
 
 from tailrace.consuming.events import Agreed, Mutations, SnapshotEnd, SnapshotStart
@@ -20,6 +23,7 @@ from tailrace_server.partition.replica_apply import apply_block, entries_through
 from tailrace_server.replication import catching_up
 from tailrace_server.replication.ahead_stream import apply_ahead
 from tailrace_server.replication.catching_up import CatchUp
+from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.rollback import roll_back_to_common
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
 
@@ -29,10 +33,13 @@ STEPS = [
     *("pull",) * 8,
     *("compact",) * 3,
     *("compact_replica", "flush_replica", "refuse", "fork", "restart", "cut_power") * 2,
+    *("doubt",) * 3,
     "expire",
 ]
 # The pulls after which a follower has everything, if nothing breaks any more.
 PULLS_MAX = 30
+# The lives of which one notices a planted bug.
+LIVES_MAX = 20
 NOWHERE = Position.at(FailoverLog(), 0)
 
 
@@ -137,6 +144,8 @@ class PulledLife(PairLife):
                     await self.replica.flusher.flush(self.partition)
             case "refuse":
                 self.refuse()
+            case "doubt":
+                self.doubt()
             case "fork":
                 await self.fork()
             case "restart":
@@ -147,6 +156,18 @@ class PulledLife(PairLife):
                 self.replica.clock.advance(700.0)
                 with refused():
                     await self.replica.node.storage.received.expire()
+
+    def doubt(self):
+        """The next two manifests fail: it is not known which one is on the disk. After that the disk works."""
+        left = 2
+
+        def before(name, path):
+            nonlocal left
+            if left and name == "rename" and "MANIFEST" in path:
+                left -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+        self.replica.disk.before = before
 
     def restart(self, *, power=False):
         super().restart(power=power)
@@ -206,6 +227,8 @@ class PulledLife(PairLife):
 
     def apply(self, block):
         storage = self.replica.node.storage
+        # The manifest of a chain that was not installed would hide these rows from the next start.
+        assert not storage.installer.is_unsure(self.partition), "rows come over a manifest that was not written over"
         apply_block(self.partition, block, storage.journal, 0.0)
         storage.wrote(self.partition)
 
@@ -273,3 +296,13 @@ async def live(steps, chance):
 @given(st.lists(st.sampled_from(STEPS), min_size=20, max_size=50), st.integers(0, 2**32 - 1))
 def test_a_follower_loses_nothing_that_it_has_acknowledged_and_comes_to_the_end(steps, seed):
     trio.run(live, steps, random.Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.planted
+def test_a_manifest_in_doubt_that_is_not_written_over_is_noticed(monkeypatch):
+    async def settle_nothing(installer, partition):
+        """Leaves a manifest on the disk that may be of another chain."""
+
+    monkeypatch.setattr(Installer, "settle", settle_nothing)
+    assert is_noticed(live, STEPS, LIVES_MAX)
