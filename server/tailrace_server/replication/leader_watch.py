@@ -20,21 +20,25 @@ class LeaderWatch:
     def __init__(self) -> None:
         """Has heard no leader."""
         self._heard_at = -math.inf
+        self._is_sure = True  # a question of this leader is a sign that it leads
         self._silent_from = math.inf  # the time from which on silence counts
         self._excuses = 0  # since the last question
 
-    def begin(self, now: float, grace_s: float) -> None:
+    def begin(self, now: float, grace_s: float, *, is_sure: bool = True) -> None:
         """Begins to listen to another leader, which has just answered.
 
         Its first question may take ``grace_s`` longer than others, since streams have to open before it. ``math.inf``:
-        the leader need not ask at all, as one that fails over by hand.
+        the leader need not ask at all, as one that fails over by hand. ``is_sure``: it says that a majority confirms
+        it. Else it counts as heard by its second question only: it asks that once a majority has answered the first.
         """
-        self._heard_at, self._silent_from, self._excuses = now, now + grace_s, 0
+        self._heard_at, self._is_sure = now if is_sure else -math.inf, is_sure
+        self._silent_from, self._excuses = now + grace_s, 0
 
     def heard(self, now: float) -> None:
         """Notes a question of the leader."""
-        self._heard_at = self._silent_from = now
-        self._excuses = 0
+        if self._is_sure:
+            self._heard_at = now
+        self._is_sure, self._silent_from, self._excuses = True, now, 0
 
     def excuse(self, now: float) -> None:
         """Begins the time-out anew: this node itself was held up, and may have missed what came.
@@ -44,7 +48,9 @@ class LeaderWatch:
         if self._excuses >= EXCUSES_MAX:
             return
         self._excuses += 1
-        self._heard_at, self._silent_from = max(self._heard_at, now), max(self._silent_from, now)
+        self._silent_from = max(self._silent_from, now)
+        if self._heard_at > -math.inf:
+            self._heard_at = max(self._heard_at, now)
 
     def end(self) -> None:
         """Forgets the leader: its connection has broken."""

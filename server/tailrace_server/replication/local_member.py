@@ -240,6 +240,7 @@ class LocalMember:
             now.voters,
             self.ready,
             not node.storage.space.is_tight,
+            leads and bool(leadership.withheld),
         )
 
     def known_starts(self) -> dict[bytes, MemberStart]:

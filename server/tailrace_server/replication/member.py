@@ -317,7 +317,7 @@ class Member:
             node, self.leadership, self.local, parse_address(name), replica, self.seats.learn
         )
         self.leadership.become_follower(seen.term, name)
-        self.successor.found(name, asks=seen.asks and votes)
+        self.successor.found(name, asks=seen.asks and votes, is_sure=not seen.withholds)
         self.report(f"follows {name}{self._gave_up}")
         beside = trio.CancelScope()
         self.start(partial(self._look_beside, beside))

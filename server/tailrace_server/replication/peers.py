@@ -128,6 +128,7 @@ def seen_to_json(seen: MemberState) -> dict[str, Any]:
         "voters": voters_to_json(seen.voters),
         "ready": None if seen.ready is None else list(seen.ready),
         "has_room": seen.has_room,
+        "withholds": seen.withholds,
     }
 
 
@@ -156,6 +157,7 @@ def seen_from_json(value: dict[str, Any]) -> MemberState:
         voters_field(value, what) or Voters(),
         _ready(value, what),
         field(value, "has_room", bool, what, True),
+        field(value, "withholds", bool, what, False),
     )
 
 

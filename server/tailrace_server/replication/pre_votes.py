@@ -38,8 +38,8 @@ class Voter(NamedTuple):
     - ``unfit``: the sentence why its disk cannot be counted on; "" if it can.
     - ``sticks``: the sentence that it leads, or has heard the leader lately; "" if neither.
     - ``promoting``: whether it is about to lead.
-    - ``stands``: whether it would stand itself soon: it votes, fails over by itself, reads all its partitions, and has
-      room on its disk.
+    - ``stands``: whether it would stand itself soon: it votes, fails over by itself, follows no leader, reads all its
+      partitions, and has room on its disk.
     - ``has``: its completeness.
     """
 

@@ -193,11 +193,14 @@ class Succession:
         """Hands over if this node leads and is to leave the set; with ``--failover manual`` too."""
         self._departing.consider()
 
-    def found(self, name: str, *, asks: bool) -> None:
-        """Notes that the leader ``name`` is followed from now on; ``asks``: it will ask this member all the time."""
+    def found(self, name: str, *, asks: bool, is_sure: bool) -> None:
+        """Notes that the leader ``name`` is followed from now on.
+
+        ``asks``: it will ask this member all the time. ``is_sure``: a majority confirms it, as it says.
+        """
         self._leader = name
         grace_s = _FIRST_TIMEOUTS * self._config.leader_timeout_s if asks else math.inf
-        self._leadership.watch.begin(self._clock.monotonic(), grace_s)
+        self._leadership.watch.begin(self._clock.monotonic(), grace_s, is_sure=is_sure)
 
     def lost(self) -> None:
         """Notes that the following has ended."""
@@ -243,6 +246,7 @@ class Succession:
         """Returns why this member would not let the candidate lead now; "" if it would."""
         local, state = self._member.local, self._member.local.state()
         stands = self.is_on and local.votes and not state.unreadable and not self._has_no_room()
+        stands = stands and self._member.following is None
         voter = Voter(
             self.why_unfit(), self.why_sticky(), local.promoting, stands, Completeness(state.held_term, state.held)
         )

@@ -22,8 +22,11 @@ class Successor(Protocol):
     async def succeed(self, step: NextStep) -> bool:
         """Tries to lead if ``step`` waits for a leader that is gone. Returns False if it does not try."""
 
-    def found(self, name: str, *, asks: bool) -> None:
-        """Notes that the leader ``name`` is followed from now on; ``asks``: it will ask this member all the time."""
+    def found(self, name: str, *, asks: bool, is_sure: bool) -> None:
+        """Notes that the leader ``name`` is followed from now on.
+
+        ``asks``: it will ask this member all the time. ``is_sure``: a majority confirms it, as it says.
+        """
 
     def lost(self) -> None:
         """Notes that the following has ended."""

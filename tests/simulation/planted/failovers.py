@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tailrace_server.replication import succession
+from tailrace_server.replication.leader_watch import LeaderWatch
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.succession import Succession
 
 from .bug import Bug
 
-_why_refused = succession.why_refused
+_why_refused, _begin = succession.why_refused, LeaderWatch.begin
 
 
 async def _ask_nobody(member):
@@ -21,6 +22,11 @@ def _refuse_unless_ahead(candidate, voter):
     return _why_refused(candidate, voter._replace(has=candidate))
 
 
+def _begin_surely(watch, now, grace_s, *, is_sure=True):
+    """Counts each leader as heard that is followed, and each of its questions."""
+    _begin(watch, now, grace_s)
+
+
 BUGS = {
     "a candidate that asks for no pre-votes": Bug(
         [(Succession, "_ask_pre_votes", _ask_nobody)], {"leader_and_follower_cut": 0}
@@ -30,6 +36,9 @@ BUGS = {
     ),
     "a leader without a majority that takes writes": Bug(
         [(Leadership, "withhold_writes", lambda leadership, why: None)], {"leader_isolated": 0}
+    ),
+    "a leader without a majority that is heard by a member which follows it again": Bug(
+        [(LeaderWatch, "begin", _begin_surely)], {"leader_sees_one_of_three": 0}
     ),
     "a pre-vote that does not look at what the candidate holds": Bug(
         [

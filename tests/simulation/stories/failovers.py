@@ -73,6 +73,13 @@ SHAPES = [
     Shape("leader_in_majority", lambda names: shapes.between(names[:3], names[3:]), nodes=5, stays=True),
     Shape("leader_sees_one_of_four", _pairs((0, 2), (0, 3), (0, 4)), nodes=5),
     Shape("leader_sees_two_of_four", _pairs((0, 3), (0, 4)), nodes=5, stays=True),
+    # Here a majority needs the only member that still reaches the leader.
+    Shape("leader_sees_one_of_three", _pairs((0, 2), (0, 3)), nodes=4),
+    Shape(
+        "leader_sees_one_of_three_and_one_is_gone",
+        lambda names: [*_pairs((0, 2), (0, 3))(names), *shapes.isolated(names[4], names)],
+        nodes=5,
+    ),
     Shape("leader_isolated_of_five", _one(shapes.isolated, 0), nodes=5),
     Shape("leader_mute_of_five", _one(shapes.mute, 0), nodes=5),
 ]
@@ -81,7 +88,7 @@ SHAPES = [
 def _story(shape):
     async def tell(world):
         await trio.sleep(0.3)
-        names = Stage(world).five if shape.nodes == 5 else Stage(world).three
+        names = Stage(world).all
         with _without_programs(world):
             ways = shape.ways(names)
             world.network.cut_ways(ways)

@@ -28,6 +28,10 @@ class Stage:
         return self.leader, self.first, self.second
 
     @property
+    def all(self):
+        return [self.leader, self.first, self.second, *self.more]
+
+    @property
     def five(self):
         return self.leader, self.first, self.second, *self.more
 

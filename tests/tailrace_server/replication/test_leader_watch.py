@@ -60,6 +60,21 @@ def test_a_node_that_is_always_held_up_notices_that_the_leader_is_gone(watch):
     assert watch.hears(46.0, 1.5)
 
 
+def test_a_leader_without_a_majority_is_heard_by_its_second_question():
+    """It asks the first one of each member that follows it anew, and the next one when a majority has answered."""
+    watch = LeaderWatch()
+    watch.begin(10.0, 4.0, is_sure=False)
+    assert not watch.hears(10.0, 1.5)
+    watch.excuse(10.5)
+    watch.heard(11.0)
+    assert not watch.hears(11.0, 1.5)
+    assert watch.silent_s(12.0) == 1.0
+    watch.heard(12.0)
+    assert watch.hears(12.0, 1.5)
+    watch.begin(20.0, 4.0)
+    assert watch.hears(20.0, 1.5)
+
+
 def test_a_connection_that_broke_ends_the_hearing(watch):
     watch.heard(11.0)
     watch.end()
