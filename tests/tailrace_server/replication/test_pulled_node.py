@@ -1,5 +1,6 @@
 """Many feeds on the one connection of a pair of nodes: what fails in one partition holds up nothing else."""
 
+import contextlib
 import os
 
 import pytest
@@ -135,10 +136,12 @@ async def test_the_check_above_finds_a_failure_that_ends_the_others(members, mon
     monkeypatch.setattr(ReplicaPuller, "_stream_failed", ends_all)
     async with members.client() as client:
         broken = await fails_in_many_ways(members, client, monkeypatch)
-        with trio.move_on_after(3) as scope:
+        is_healthy = False
+        with trio.move_on_after(3), contextlib.suppress(AssertionError):
             await until(lambda: follows_with_vote(members[2]))
             await check_healthy(members, client, broken)
-        assert scope.cancelled_caught
+            is_healthy = True
+        assert not is_healthy
 
 
 @pytest.mark.parametrize("error", [BadBlock("it does not fit"), RuntimeError("a bug")], ids=["refused", "bug"])
