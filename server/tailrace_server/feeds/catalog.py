@@ -70,6 +70,7 @@ class Catalog:
         self._by_id: dict[bytes, Feed] = {SYSTEM_FEED_ID: self.system}
         self._name_counts: Counter[str] = Counter()  # Invariant: how many feeds of ``_by_id`` have each name
         self._partition_count = len(self.system.partitions)  # Invariant: those of ``_by_id``
+        self._in_order: tuple[Partition, ...] | None = None  # those of ``_by_id``; None if the feeds have changed since
 
     def when_created(self, created: Callable[[Feed], None]) -> None:
         """Calls ``created`` with each feed that is created from now on, before anything else uses the feed."""
@@ -120,14 +121,15 @@ class Catalog:
         return self._partition_count
 
     def partitions(self) -> Iterator[Partition]:
-        """Yields every partition of every feed, that of ``_feeds`` first.
+        """Returns an iterator of the partitions that all feeds have at the call, that of ``_feeds`` first.
 
         They include a feed whose name belongs to a newer feed already, while its drop may still be lost.
         """
-        yield from self.system.partitions
-        for feed in sorted(self._by_id.values(), key=lambda feed: (feed.info.name, feed.info.feed_id)):
-            if feed is not self.system:
-                yield from feed.partitions
+        if self._in_order is None:
+            others = (feed for feed in self._by_id.values() if feed is not self.system)
+            feeds = sorted(others, key=lambda feed: (feed.info.name, feed.info.feed_id))
+            self._in_order = (*self.system.partitions, *(each for feed in feeds for each in feed.partitions))
+        return iter(self._in_order)
 
     def feeds(self) -> list[Feed]:
         """Returns every feed, including ``_feeds``, in no order."""
@@ -147,6 +149,7 @@ class Catalog:
         self._partition_count += len(feed.partitions) - (0 if replaced is None else len(replaced.partitions))
         self._by_name[feed.info.name] = feed
         self._by_id[feed.info.feed_id] = feed
+        self._in_order = None
         self._rows.unsettle(feed.info.feed_id)
         if replaced is None:
             self._name_counts[feed.info.name] += 1
@@ -155,6 +158,7 @@ class Catalog:
     def _remove(self, feed: Feed) -> None:
         name = feed.info.name
         self._partition_count -= len(self._by_id.pop(feed.info.feed_id).partitions)
+        self._in_order = None
         self._rows.unsettle(feed.info.feed_id)
         del self._by_name[name]
         self._name_counts[name] -= 1

@@ -31,8 +31,8 @@ log = logging.getLogger("tailrace.server")
 # Takes the feeds that were dropped, and those that were created.
 FeedsChanged: TypeAlias = Callable[[Sequence[Feed], Sequence[Feed]], None]
 
-# The feeds that are made or dropped in one turn of the loop: about 10 ms of the processor.
-CHANGES_AT_ONCE = 64
+# The feeds that are made or dropped in one turn of the loop: about 5 ms of the processor.
+CHANGES_AT_ONCE = 32
 # A leader has to hear from a majority within this multiple of the time-out for short questions.
 _CONFIRMED_TIMEOUTS = 2
 

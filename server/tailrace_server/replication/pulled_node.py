@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # The bytes under way to a replica, of all feeds: as much as a fast network carries during an fsync.
 WINDOW_BYTES = 16 * 1024 * 1024
-# The feeds whose pullers begin, or are stopped, before other tasks have their turn: about 10 ms of the processor.
-PULLERS_TOGETHER = 16
+# The feeds whose pullers begin, or are stopped, before other tasks have their turn: about 5 ms of the processor.
+PULLERS_TOGETHER = 8
 
 
 class Puller(Protocol):

@@ -38,9 +38,9 @@ _BLOCK = Opcode.BLOCK
 
 # The bytes that one partition may send in a pass before the next one has its turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
-# The turns that one call of ``next_buffers`` gives at most, about 10 ms of the processor: snapshots of ten thousand
+# The turns that one call of ``next_buffers`` gives at most, about 5 ms of the processor: snapshots of ten thousand
 # partitions may be small enough for one buffer.
-TURNS_MAX = 256
+TURNS_MAX = 128
 # The most streams that may hold a chunk of a segment, or have one read for them; fewer if the window has room for
 # fewer.
 LOADS_MAX = 8
