@@ -88,18 +88,41 @@ class Voters(NamedTuple):
     """The voters of a group in an epoch, in the order of their seats.
 
     ``term``: of the leader that wrote the record; 0 as the set was founded. ``learners``: the names of the members that
-    are to get a seat.
+    are to get a seat. ``replaces``: the order of a record that no leader of the set has written, in whose place the
+    leader has written this one; (0, 0) if there was none.
     """
 
     epoch: int
     voters: tuple[Voter, ...]
     term: int = 0
     learners: tuple[Address, ...] = ()
+    replaces: tuple[int, int] = (0, 0)
 
     @property
     def order(self) -> tuple[int, int]:
-        """The later one of two records is the one with the higher order."""
+        """The term and the epoch. Of two records of leaders the later one has the higher order."""
         return self.term, self.epoch
+
+    @property
+    def rank(self) -> tuple[tuple[int, int], bool, tuple[int, int]]:
+        """The one with the higher rank takes the place of the other: of two records of leaders, the later one.
+
+        A record that replaces another one is above that one, and below all that are later than that one.
+        """
+        return max(self.order, self.replaces), self.replaces >= self.order, self.order
+
+    def replacing(self, other: Voters) -> Voters:
+        """Returns this record, which takes the place of ``other`` though that one seems to be later."""
+        found = self._replace(replaces=max(other.order, other.replaces))
+        if found.rank > other.rank:
+            return found
+        term, epoch = found.replaces
+        return found._replace(replaces=(term, epoch + 1))
+
+    @property
+    def ids(self) -> frozenset[bytes]:
+        """The placement ids of the directories that have a seat."""
+        return frozenset(each.placement_id for each in self.voters) - {NO_ID}
 
     @property
     def names(self) -> tuple[Address, ...]:
@@ -244,7 +267,8 @@ def voters_to_bytes(voters: Voters) -> bytes:
         for each in voters.voters
     ]
     learners = [str(name) for name in voters.learners]
-    return _to_bytes({"term": voters.term, "epoch": voters.epoch, "voters": told, "learners": learners})
+    value = {"term": voters.term, "epoch": voters.epoch, "voters": told, "learners": learners}
+    return _to_bytes(value | ({"replaces": list(voters.replaces)} if any(voters.replaces) else {}))
 
 
 def voters_of(data: bytes | None) -> Voters:
@@ -265,11 +289,12 @@ def voters_of(data: bytes | None) -> Voters:
         epoch, term = seq_field(value, "epoch", what), seq_field(value, "term", what, 0)
         learners = field(value, "learners", list, what, [])
         joining = tuple(_address({"learners": text}, "learners", what) for text in learners)
+        replaces = _order(value, what)
     for name in Voter._fields:
         told = [getattr(each, name) for each in found if getattr(each, name) != NO_ID]
         if len(set(told)) != len(told) or len(found) != len(value["voters"]):
             raise StoreDamaged(f"{what}: two voters have the same {name}, or a voter cannot be read")
-    voters = Voters(epoch, found, term, joining)
+    voters = Voters(epoch, found, term, joining, replaces)
     if epoch < 1 or len(found) < 2 or len(voters.names) > VOTERS_MAX:
         raise StoreDamaged(f"{what}: epoch {epoch} with {len(voters.names)} members cannot be")
     if len(set(voters.names)) != len(voters.names):
@@ -302,6 +327,14 @@ def leader_of(data: bytes | None) -> LeaderValue:
             seq_field(value, "term", what),
             seq_field(value, "epoch", what),
         )
+
+
+def _order(value: dict[str, Any], what: str) -> tuple[int, int]:
+    told = field(value, "replaces", list, what, [0, 0])
+    if len(told) != 2:
+        raise StoreDamaged(f"{what}: field 'replaces' is {told!r:.60}, not a term and an epoch")
+    term, epoch = told
+    return seq_field({"replaces": term}, "replaces", what), seq_field({"replaces": epoch}, "replaces", what)
 
 
 def _id_or_none(value: dict[str, Any], name: str, what: str) -> bytes:

@@ -2,7 +2,8 @@
 
     register   puts nodes/<node id> on a lease, and the leader's key while this node leads; again if the lease ends
     follow     watches all keys of the cluster, decides by founding.py, and keeps the file CLUSTER as they are
-    mirror     writes this node's record of the voters while this node leads, if etcd has an earlier one
+    mirror     writes this node's record of the voters while this node leads, if etcd has an earlier one, or one that no
+               leader has written
 
 The file CLUSTER is written before anything relies on it, so that a node starts again without the coordinator.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import trio
@@ -56,6 +57,7 @@ from tailrace_server.coordination.founding import (
     decide,
     mirrored,
     place_of,
+    replaced,
 )
 from tailrace_server.coordination.static_store import StaticStore
 from tailrace_server.coordination.store_state import StoreEvent, StoreHealth
@@ -110,6 +112,7 @@ class ClusterLink:
         if own.copy is not None:
             self._founded.set()
         self.leads: Callable[[], Leading | None] = _does_not_lead
+        self._is_confirmed: Callable[[], Awaitable[bool]] = _is_not_confirmed
         self._published: Leading | None = None
         self._registered = b""  # the value of this node's key
         self._registered_at: Address | None = None  # the address at which another process is registered as this node
@@ -140,9 +143,9 @@ class ClusterLink:
     def _place(self) -> Place:
         return place_of(self._own, self.voters, self._addresses)
 
-    def led_by(self, leads: Callable[[], Leading | None]) -> None:
-        """Connects the function that tells whether this node leads."""
-        self.leads = leads
+    def led_by(self, leads: Callable[[], Leading | None], is_confirmed: Callable[[], Awaitable[bool]]) -> None:
+        """Connects the functions that tell whether this node leads, and whether a majority confirms that now."""
+        self.leads, self._is_confirmed = leads, is_confirmed
 
     def address_of(self, name: Address) -> Address:
         """Returns the present address of the voter ``name``, as far as it is known; of another name, ``name``."""
@@ -227,7 +230,7 @@ class ClusterLink:
         Registers again when the node belongs to a set, so that no other set is founded beside it.
         """
         while self._own_value() == self._registered:
-            leads = self.leads()
+            leads = None if self._is_foreign else self.leads()
             if leads != self._published:
                 try:
                     if await self._put_leader(leads, lease):
@@ -237,9 +240,17 @@ class ClusterLink:
             await self._mirror(leads)
             await trio.sleep(_LOOK_S)
 
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether the keys are, or may be, of another cluster than this node's set, to which its leader is no news."""
+        if self.known is NOTHING_KNOWN or self._own.copy is None:
+            return True
+        return self.known.cluster_id not in (None, self._own.copy.cluster_id)
+
     async def _mirror(self, leads: Leading | None) -> None:
         """Writes the record by which this node leads, if etcd has an earlier one, or knows less of its nodes.
 
+        Writes it too if etcd has one that no leader has written, once a majority has confirmed this leader.
         The keys are those that the watch has told last. If they have changed since, the transaction changes nothing,
         and the next look tries again. So it does if the answer is lost.
         """
@@ -248,14 +259,27 @@ class ClusterLink:
             return
         if self.step.case == DAMAGED:
             return
-        step = mirrored(self._keys, record, self.known)
+        known = self.known
+        step = mirrored(self._keys, record, known)
         if step is None:
-            return
+            step = replaced(self._keys, record, known)
+            if step is None or not await self._is_confirmed() or self.leads() != leads:
+                return
         try:
             if await self._store.txn(step.comparisons, step.puts):
-                log.info("the voters of %s are written to %s", record.order, self._keys.prefix)
+                self._tell_written(record, step, known)
         except StoreError as error:
             log.debug("the voters are not written: %s", error)
+
+    def _tell_written(self, record: Voters, step: Step, known: Known) -> None:
+        prefix = self._keys.prefix
+        log.info("the voters of %s are written to %s", record.order, prefix)
+        if step.case == "replaced" and known.voters is not None:
+            log.warning(
+                "%s had voters that no leader of this set has written, of term %s, epoch %s. This leader has written "
+                "its own in their place. Find out who has written to etcd",
+                *(prefix, *known.voters.order),
+            )
 
     async def _put_leader(self, leads: Leading | None, lease: Lease) -> bool:
         key = self._keys.leader(GROUP)
@@ -402,6 +426,11 @@ def _address_in(data: bytes | None) -> Address | None:
         return None if data is None else node_of(data).address
     except StoreDamaged:
         return None
+
+
+async def _is_not_confirmed() -> bool:
+    """Returns False: the node is not started yet."""
+    return False
 
 
 def _does_not_lead() -> Leading | None:

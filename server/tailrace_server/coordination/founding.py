@@ -8,6 +8,7 @@ The first row of the table that fits decides:
 | lost | there are no voters, and this node knows some | PUT_BACK |
 | older | the record is earlier than the one that this node knows | PUT_BACK |
 | changed | the record is of the same term and epoch, and is another one | WAIT |
+| unknown | none of the voters is one that this node, a voter, knows | WAIT |
 | voter | this directory has a seat | SERVE |
 | taken | this directory has no seat, and another node is registered at this node's address | WAIT |
 | new_disk | this node has the address, or the id, of a member whose seat another directory has, or none | SERVE |
@@ -28,6 +29,10 @@ it. So an etcd that has lost its keys gets them back, and does not get a second 
 The voters that a node knows are in its file CLUSTER. They were in the coordinator before: they are written there first.
 The leader writes its own record there (`mirrored`), and a later record takes the place of an earlier one, never the
 other way round. The coordinator has a copy: a vote is what the voters themselves have stored.
+
+A record that seems to be later may be of no leader: an operator, or another program, has written it. The leader knows
+that if a majority confirms, after it has read that record, that it still leads. A later leader would have had its
+record stored by a majority before. Then the leader writes its own record as one that `replaces` the other one.
 
 A directory without a seat is served without a vote. One of a member copies the leader's rows and gets the seat; a spare
 waits until it is added (`tailrace member add`), which asks it.
@@ -107,13 +112,21 @@ def decide(keys: ClusterKeys, own: OwnNode, known: Known) -> Step:
         )
     if known.voters is None or known.cluster_id is None:
         return _without_voters(keys, own, known)
-    if copy is not None and known.voters.order < copy.voters.order:
+    if copy is not None and known.voters.rank < copy.voters.rank:
         return _put_back(keys, copy, known, "older", f"{keys.prefix} has voters of {_order(known.voters)}")
-    if copy is not None and known.voters.order == copy.voters.order and not known.voters.is_same(copy.voters):
+    if copy is not None and known.voters.rank == copy.voters.rank and not known.voters.is_same(copy.voters):
         return _wait(
             "changed",
             f"the voters in {keys.prefix} are not those that this node knows, though both are of the same term and "
             f"epoch: this node keeps {_names(copy.voters)}; etcd has {_names(known.voters)}",
+        )
+    if copy is not None and _is_unknown(known.voters, copy.voters, own.value.placement_id):
+        return _wait(
+            "unknown",
+            f"{keys.prefix} has voters that this set never had, of {_order(known.voters)}: this node keeps "
+            f"{_names(copy.voters)}. The leader writes its own record back. Find out who has written to etcd: another "
+            "set, whose --cluster is to have a name of its own; or an operator. If all disks of the set were replaced "
+            "while this node was away, start it with an empty directory",
         )
     if known.voters.seat_of(own.value.placement_id) is not None:
         return Step(Move.SERVE, "voter")
@@ -167,14 +180,48 @@ def mirrored(keys: ClusterKeys, record: Voters, known: Known) -> Step | None:
 
     ``record``: the leader's, without nodes. ``known``: the keys as the leader has read them last.
     """
-    if known.voters is None or known.voters.order > record.order:
+    if known.voters is None:
         return None
+    record = _after(record, known.voters)
     value = record.with_nodes(known.nodes, known.voters)
-    if known.voters == value or (known.voters.order == record.order and not known.voters.is_same(record)):
+    if known.voters == value or _is_in_the_way(known.voters, record):
         return None
+    return _mirror(keys, value, known, "mirrored")
+
+
+def replaced(keys: ClusterKeys, record: Voters, known: Known) -> Step | None:
+    """Returns the step of a leader that writes its record over one that no leader wrote; None if there is none.
+
+    Run it only if a majority has confirmed the leader after it has read ``known``. While a leader of a later term is
+    registered, which an operator may have forced, nothing is written. Arguments as for `mirrored`.
+    """
+    if known.voters is None or not _is_in_the_way(known.voters, _after(record, known.voters)):
+        return None
+    if known.leader is not None and known.leader.term > record.term:
+        return None
+    value = record.replacing(known.voters).with_nodes(known.nodes, known.voters)
+    return _mirror(keys, value, known, "replaced")
+
+
+def _mirror(keys: ClusterKeys, value: Voters, known: Known, case: str) -> Step:
     key = keys.voters(GROUP)
     comparisons = tuple(Unchanged(name, known.revisions[name]) for name in (keys.format, key))
-    return Step(Move.MIRROR, "mirrored", "", comparisons, (Put(key, voters_to_bytes(value)),))
+    return Step(Move.MIRROR, case, "", comparisons, (Put(key, voters_to_bytes(value)),))
+
+
+def _after(record: Voters, told: Voters) -> Voters:
+    """Returns the record that also replaces what ``told`` has replaced, unless it is later than that anyway."""
+    return record._replace(replaces=told.replaces) if told.replaces >= record.order else record
+
+
+def _is_in_the_way(told: Voters, record: Voters) -> bool:
+    """Returns whether the coordinator has another record that seems to be later than the leader's, or as late."""
+    return told.rank > record.rank or (told.rank == record.rank and not told.is_same(record))
+
+
+def _is_unknown(told: Voters, known: Voters, own_id: bytes) -> bool:
+    """Returns whether a voter by the record that it knows is told of none of those voters."""
+    return known.seat_of(own_id) is not None and not told.ids & known.ids
 
 
 def _without_seat(own: OwnNode, known: Known, voters: Voters) -> Step:

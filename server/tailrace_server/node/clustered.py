@@ -36,6 +36,7 @@ from tailrace_server.node.node import Node
 from tailrace_server.node.start import open_node, prepare
 from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
+from tailrace_server.replication.promotion import is_confirmed
 from tailrace_server.replication.role import Role
 from tailrace_server.runtime.host import Host
 
@@ -73,7 +74,7 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
             )
             host = dataclasses.replace(host, network=MovedNetwork(host.network, link.address_of))
             async with open_node(config, host) as node:
-                link.led_by(partial(_leading, node))
+                link.led_by(partial(_leading, node), partial(_is_confirmed, node))
                 node.coordinated(link.to_json, partial(_address_of, link))
                 yield node
             nursery.cancel_scope.cancel()
@@ -110,6 +111,11 @@ def _leading(node: Node) -> Leading | None:
     if leadership.role is not Role.LEADER:
         return None
     return Leading(leadership.term, _record_of(node.members[leadership.group.number]))
+
+
+async def _is_confirmed(node: Node) -> bool:
+    """Returns whether a majority confirms, after this call has begun, that this node leads."""
+    return await is_confirmed(node.members[node.leaderships.unnamed.group.number])
 
 
 def _record_of(member: Member) -> Voters | None:

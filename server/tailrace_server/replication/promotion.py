@@ -298,7 +298,7 @@ async def promote(member: Member, *, force: bool) -> PromotionResult:
     """
     async with member.procedure:
         leadership = member.leadership
-        if leadership.role is Role.LEADER and await _is_confirmed(member):
+        if leadership.role is Role.LEADER and await is_confirmed(member):
             return PromotionResult(leadership.term, ["this node leads already"], "")
         try:
             return await Promotion(member, force=force).run()
@@ -306,7 +306,7 @@ async def promote(member: Member, *, force: bool) -> PromotionResult:
             member.wake()
 
 
-async def _is_confirmed(member: Member) -> bool:
+async def is_confirmed(member: Member) -> bool:
     """Returns whether a majority confirms in time that this node leads. Outside of a set there is none to ask."""
     answers: list[TailraceError | None] = []
     answered = trio.Event()

@@ -101,12 +101,17 @@ class MadeLink:
         health = StoreHealth(trio.current_time, lambda text: None, 1.0)
         self.link = ClusterLink(store, health, KEYS, own, file, "memory")
         self.leading = None
-        self.link.led_by(lambda: self.leading)
+        self.confirms = False
+        self.link.led_by(lambda: self.leading, self.is_confirmed)
         self.scope = trio.CancelScope()
 
     async def run(self):
         with self.scope:
             await self.link.run()
+
+    async def is_confirmed(self):
+        await trio.lowlevel.checkpoint()
+        return self.confirms
 
     def leads(self, record):
         self.leading = None if record is None else Leading(record.term, record)
@@ -339,3 +344,78 @@ async def test_a_key_that_another_program_has_written_is_not_overwritten_by_an_e
         links[0].leads(later)
         await until(lambda: know(links, later))
         assert known_of(KEYS, store.store.view(KEYS.prefix).entries).voters.is_same(later)
+
+
+def forged(record, seats, **order):
+    """A record that no leader has written, with other directories in these seats."""
+    voters = list(record.voters)
+    for seat in seats:
+        voters[seat] = voters[seat]._replace(placement_id=bytes([90 + seat]) * 16)
+    return record._replace(voters=tuple(voters), **order)
+
+
+@pytest.mark.parametrize("seats", [(0,), (0, 1, 2)])
+@pytest.mark.parametrize("order", [{"term": 6}, {"term": 1, "epoch": 1}])
+async def test_the_leader_replaces_a_record_that_no_leader_has_written(store, links, seats, order, autojump_clock):
+    async with running(*links):
+        record = (await founded(links))._replace(term=1)
+        links[0].leads(record.without_nodes())
+        await until(lambda: know(links, record))
+        false = forged(record, seats, **order)
+        store.store.write([], [Put(VOTERS, voters_to_bytes(false))])
+        await until(lambda: len({link.link.step.case for link in links} - {"voter"}) > 0)
+        if len(seats) == 3 and "epoch" not in order:
+            await until(lambda: {link.link.step.case for link in links} == {"unknown"})
+            assert "voters that this set never had, of term 6, epoch 1" in links[1].link.to_json()["step"]
+        await trio.sleep(5)
+        assert store.voters == false, "a leader that is not confirmed writes nothing over it"
+        links[0].confirms = True
+        for now in (record, with_seat(record, 2, NO_ID)):
+            links[0].leads(now.without_nodes())
+            now = now if now.order > false.order else now.replacing(false)
+            await until(lambda now=now: store.voters.is_same(now) and know(links, now))
+            await until(lambda: {link.link.step.case for link in links} <= {"voter", "new_disk"})
+            written = len(store.written)
+            await trio.sleep(30)
+            assert len(store.written) == written, "nobody writes it again and again"
+
+
+async def test_a_leader_writes_nothing_over_the_record_of_a_registered_leader_of_a_later_term(
+    store, links, autojump_clock
+):
+    """An operator has forced one."""
+    async with running(*links):
+        record = (await founded(links))._replace(term=1)
+        links[0].leads(record.without_nodes())
+        await until(lambda: know(links, record))
+        later = with_seat(record._replace(term=1025), 0, NO_ID)
+        links[1].leads(later)
+        await until(lambda: store.voters.is_same(later) and store.leader.term == 1025)
+        links[0].confirms = True
+        await trio.sleep(5)
+        assert store.voters.is_same(later)
+
+
+async def test_the_leader_of_another_set_writes_nothing_below_the_name_of_this_one(store, links, autojump_clock):
+    """It was started with the --cluster of this set. The keys of this set and of its leader stay as they are."""
+    other_store = DoubtfulStore()
+    others = [MadeLink(other_store, number) for number in (11, 12, 13)]
+    async with running(*others):
+        record = (await founded(others))._replace(term=9)
+        others[0].leads(record.without_nodes())
+        await until(lambda: know(others, record))
+    strays = [MadeLink(store, n, disk=link.disk, is_new=False) for n, link in zip((11, 12, 13), others, strict=True)]
+    async with running(*links) as nursery:
+        own = (await founded(links))._replace(term=1)
+        links[0].leads(own.without_nodes())
+        await until(lambda: store.leader is not None and store.voters.is_same(own))
+        for stray in strays:
+            stray.confirms = True
+            stray.leads(record.without_nodes())
+            nursery.start_soon(stray.run)
+        await until(lambda: all(stray.link.step.case == "foreign" for stray in strays))
+        await trio.sleep(30)
+        assert store.voters.is_same(own)
+        assert know(links, own)
+        assert store.leader.term == 1
+        assert know(strays, record), "they go on by what they know"

@@ -28,7 +28,16 @@ from tailrace_server.coordination.cluster_keys import (
     voters_to_bytes,
 )
 from tailrace_server.coordination.coordinator import NO_ENTRY, Entry, Put, StoreDamaged
-from tailrace_server.coordination.founding import Copy, Move, OwnNode, addresses_of, decide, mirrored, place_of
+from tailrace_server.coordination.founding import (
+    Copy,
+    Move,
+    OwnNode,
+    addresses_of,
+    decide,
+    mirrored,
+    place_of,
+    replaced,
+)
 
 KEYS = ClusterKeys.of("demo")
 
@@ -185,14 +194,14 @@ def test_a_directory_of_another_cluster_is_not_served():
 # Directories without a seat
 
 
-def replaced(number, port):
+def on_a_new_disk(number, port):
     """A node with another directory at the address of a member."""
     return own(number, port=port)
 
 
 def test_a_new_disk_is_served_as_its_member_once_the_old_node_is_gone():
     keys = founded()
-    new = replaced(8, 4703)
+    new = on_a_new_disk(8, 4703)
     keys.register(8, port=4703)
     step = decide(KEYS, new, keys.known())
     assert (step.move, step.case) == (Move.WAIT, "taken")
@@ -205,8 +214,8 @@ def test_a_new_disk_is_served_as_its_member_once_the_old_node_is_gone():
 
 def test_a_new_disk_of_a_member_that_has_moved_has_its_name():
     keys, moved = founded(), Address("h", 9)
-    assert place_of(replaced(8, 9), keys.known().voters, {Address("h", 4703): moved}) == (Address("h", 4703), True)
-    assert place_of(replaced(8, 9), keys.known().voters, {}) == (moved, False)
+    assert place_of(on_a_new_disk(8, 9), keys.known().voters, {Address("h", 4703): moved}) == (Address("h", 4703), True)
+    assert place_of(on_a_new_disk(8, 9), keys.known().voters, {}) == (moved, False)
 
 
 def test_a_directory_without_a_seat_is_known_by_its_node_wherever_it_is():
@@ -437,3 +446,60 @@ def test_values_come_back():
     value = json.loads(voters_to_bytes(voters))
     del value["term"], value["learners"]
     assert voters_of(json.dumps(value).encode()) == voters, "as an earlier version wrote them"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_record_of_the_leader_wins_whatever_another_program_writes(seed):
+    """Programs write later records, or others of the same term and epoch; nodes learn some, and etcd forgets."""
+    chance, keys = random.Random(seed), founded()
+    record, backups = later(keys.known().voters, term=1), []
+    copies = {number: copy_of(keys) for number in (1, 2, 3)}
+
+    def look(number):
+        step = decide(KEYS, own(number, copies[number]), keys.known())
+        if step.move is Move.SERVE:
+            copies[number] = copy_of(keys)
+        elif step.move is Move.PUT_BACK:
+            assert keys.run(step)
+
+    def lead():
+        step = mirrored(KEYS, record, keys.known()) or replaced(KEYS, record, keys.known())
+        assert step is None or keys.run(step)
+
+    for _ in range(40):
+        match chance.randrange(6):
+            case 0:  # another program
+                seats = [each._replace(placement_id=bytes([chance.randrange(90, 99)]) * 16) for each in record.voters]
+                kept = chance.sample(range(3), chance.randrange(3))
+                mixed = tuple(record.voters[n] if n in kept else each for n, each in enumerate(seats))
+                false = record._replace(term=record.term + chance.randrange(3), voters=mixed)
+                false = chance.choice([false, false.replacing(keys.known().voters)])
+                if len({each.placement_id for each in mixed}) == 3:
+                    keys.put(Put(KEYS.voters(0), voters_to_bytes(false)))
+            case 1:
+                lead()
+            case 2:
+                look(chance.choice((1, 2, 3)))
+            case 3:  # the next record of a leader, perhaps of a later one
+                record = later(record, term=record.term + chance.randrange(2), epoch=record.epoch + 1)
+            case 4:
+                backups.append(dict(keys.entries))
+            case 5 if backups and chance.random() < 0.3:
+                keys.entries = dict(chance.choice(backups))
+    for _ in range(4):
+        lead()
+        for number in (1, 2, 3):
+            look(number)
+    assert mirrored(KEYS, record, keys.known()) is None
+    assert replaced(KEYS, record, keys.known()) is None
+    ours = record._replace(replaces=keys.known().voters.replaces)
+    assert keys.known().voters.is_same(ours)
+    assert all(copy.voters.is_same(ours) for copy in copies.values())
+
+
+def test_a_record_that_replaces_another_one_comes_back():
+    record = founded().known().voters
+    assert voters_of(voters_to_bytes(record.replacing(record._replace(term=6)))).replaces == (6, 1)
+    value = json.loads(voters_to_bytes(record)) | {"replaces": [1]}
+    with pytest.raises(StoreDamaged, match="not a term and an epoch"):
+        voters_of(json.dumps(value).encode())
