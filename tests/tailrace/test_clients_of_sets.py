@@ -128,6 +128,39 @@ async def test_a_reader_of_followers_moves_on_when_its_node_begins_to_lead(membe
             nursery.cancel_scope.cancel()
 
 
+async def test_a_reader_of_any_node_reads_on_as_its_node_changes_its_role(members):
+    leader = await members.settled()
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        version = await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+        to = next(node for node in members if node is not leader)
+        async with tailrace.connect(leader.url, state="any") as first, tailrace.connect(to.url, state="any") as second:
+            readers = [reader.feed("orders") for reader in (first, second)]
+            for reader in readers:
+                assert (await reader.get(b"k", at_least=version)).value == b"v"
+            await leader.hand_over(to)
+            version = await feed.put(b"k", b"w", level="quorum")
+            for reader in readers:
+                assert (await reader.get(b"k", at_least=version)).value == b"w"
+
+
+async def test_a_blocking_reader_of_any_node_reads_on_as_its_node_changes_its_role(members):
+    leader = await members.settled()
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=1)
+        await feed.put(b"k", b"v", level="quorum")
+        await members.level("orders")
+    to = next(node for node in members if node is not leader)
+    reader = await trio.to_thread.run_sync(lambda: blocking.connect(to.url, state="any").__enter__())
+    try:
+        assert (await trio.to_thread.run_sync(reader.feed("orders").get, b"k")).value == b"v"
+        await leader.hand_over(to)
+        assert (await trio.to_thread.run_sync(reader.feed("orders").get, b"k")).value == b"v"
+    finally:
+        await trio.to_thread.run_sync(lambda: reader.__exit__(None, None, None))
+
+
 async def test_without_async(members):
     leader = await members.settled()
     async with members.client() as client:

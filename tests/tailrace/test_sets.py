@@ -309,6 +309,39 @@ async def test_a_follower_that_is_behind_in_history_does_not_tell_that_a_version
     assert post.stale == 0, "it was asked again until it had come to the version"
 
 
+class CutOff(Behind):
+    """A node that follows, and comes no further than it was at the start of its history."""
+
+    def answer(self, frame):
+        if frame.opcode is not Opcode.PARTITIONS:
+            return super().answer(frame)
+        value = partition_map(self.node, self.node.feeds.named("orders"))
+        for partition in value["partitions"]:
+            partition["high_seq"] = 0
+        return encode_json(Opcode.RESULT, value, frame.id)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_node_that_is_cut_off_is_left_for_one_that_has_come_to_a_version(
+    put_up, leader, running, feed, is_async
+):
+    version = await feed.put(b"k", b"v")
+    post = await put_up(CutOff, role="follower", leader=str(leader))
+    post.node = running.node
+    url = f"{post.url},{leader}"
+
+    def work():
+        with blocking.connect(url, state="any") as client:
+            return client.feed("orders").get(b"k", at_least=version).value
+
+    if is_async:
+        async with tailrace.connect(url, state="any") as client:
+            assert (await client.feed("orders").get(b"k", at_least=version)).value == b"v"
+    else:
+        assert await trio.to_thread.run_sync(work) == b"v"
+    assert post.greeted == 1, "it was asked first"
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_version_that_the_leader_does_not_have_is_lost(put_up, leader, running, feed, lose, is_async):
     await feed.put(b"k", b"kept")

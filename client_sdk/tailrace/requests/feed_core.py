@@ -38,6 +38,10 @@ from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import STAGE_ID_BYTES
 
+# The tries, about a second, after which a read of any node or of followers leaves one that is behind. A follower that
+# is cut off from its leader answers, and comes no further.
+TRIES_OF_A_NODE = 6
+
 
 class FeedCore:
     """The part of a feed's handle that all shells share."""
@@ -369,8 +373,10 @@ class FeedCore:
                 # Only the leader knows whether the version is lost, or the history of this follower is behind.
                 yield AskLeader(lambda _: self._require_at_leader(version))
             tries += 1
-            pause_s = backoff_seconds(tries, self._client.source.random)
-            yield Pause(pause_s, f"the node has not come to {version}")
+            why = f"the node has not come to {version}"
+            if tries >= TRIES_OF_A_NODE and self._client.finder.has_others:
+                self._client.session.leave(why)
+            yield Pause(backoff_seconds(tries, self._client.source.random), why)
 
     def _require_at_leader(self, version: Version) -> Plan[FailoverLog]:
         """Asks a leader that a majority confirms. Returns its partition's log.

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from tailrace.wire.segment_messages import SegmentFetch
 
 ID_MAX = 0xFFFFFFFF
+# The seconds for which a connection is used at least before a read leaves it for a node that has come further. They
+# bound the connections that many waiting reads make together.
+USED_SECONDS_MIN = 1.0
 _ORDER = attrgetter("order")
 _COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: one buffer is sent faster than two
 
@@ -84,6 +87,7 @@ class RequestSession:
         self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
         self._link = Link.DOWN
         self.connections = 0  # that were made
+        self._made_at = 0.0  # the last of them
         self._out: list[bytes | memoryview] = []
         self._next_id = self._first_id = 1  # of the next request, and of the first of this connection
         self._requests: dict[Request, None] = {}  # without an answer, in order
@@ -115,6 +119,7 @@ class RequestSession:
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
         self.connections += 1
+        self._made_at = self._clock()
         self._first_id = self._next_id
         self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
         self._parts.have_come = False
@@ -135,6 +140,14 @@ class RequestSession:
         for lane in self._lanes:
             lane.link_lost()
         self._ready_lanes = dict(self._lanes)
+
+    def leave(self, why: str) -> None:
+        """Leaves a node that has not come far enough for a read: its next bytes end the connection, with NotLeader.
+
+        Another node of the URL is tried then. A connection that was made less than ``USED_SECONDS_MIN`` ago stays.
+        """
+        if self._link is Link.OPEN and self._clock() - self._made_at >= USED_SECONDS_MIN:
+            self._misplaced = self._misplaced or NotLeader(why)
 
     def is_final(self, error: TailraceError) -> bool:
         """Tells whether no retry can mend the error that ended a connection."""
@@ -497,10 +510,11 @@ class RequestSession:
                 request.done(None, error)
 
     def _moves_on(self, request: Request | WriteRequest) -> bool:
-        """Tells whether another node may accept ``request``. No follower accepts a write."""
-        if self._state == "leader":
-            return True
-        return self._state == "follower" and isinstance(request, Request) and request.is_read
+        """Tells whether a node may accept ``request`` after a new search. No follower accepts a write.
+
+        The node of a client with state "any" accepts a look-up again once a new greeting has told its present role.
+        """
+        return self._state == "leader" or (isinstance(request, Request) and request.is_read)
 
     @property
     def _state_of_reads(self) -> int:

@@ -168,7 +168,8 @@ def connect(
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
         state: The kind of node to use. "leader": the leader of the set, found from any node of the URL, and found again
             after a failover. "follower": a node of the URL that follows. Its data may be behind, and a write raises
-            `NotLeader` after ``retry_for`` seconds. "any": the first node of the URL that answers.
+            `NotLeader` after ``retry_for`` seconds. "any": the first node of the URL that answers,
+            whatever its role is or becomes.
         host: Clock, network and randomness for a simulator. Programs leave it out.
 
     Returns:

@@ -459,12 +459,36 @@ def test_a_write_to_a_follower_is_tried_for_a_while_and_surely_did_not_happen():
     assert isinstance(made.answers["a"], NotLeader)
 
 
-def test_a_read_leaves_a_follower_that_has_become_something_else():
-    made = placed("follower", "follower")
+@pytest.mark.parametrize(("state", "role"), [("follower", "follower"), ("any", "follower"), ("any", "leader")])
+def test_a_read_leaves_a_node_that_has_changed_its_role(state, role):
+    made = placed(state, role)
     made.get("a", [b"k"])
     [frame] = made.sent()
     with pytest.raises(NotLeader):
-        made.hear(encode_error(NotLeader("it leads"), frame.id))
+        made.hear(encode_error(NotLeader("it has another role"), frame.id))
+
+
+def test_a_read_of_any_node_asks_for_the_role_that_the_same_node_has_now():
+    made = placed("any", "leader")
+    made.get("a", [b"k"])
+    [frame] = made.sent()
+    with pytest.raises(NotLeader):
+        made.hear(encode_error(NotLeader("it does not lead"), frame.id))
+    made.session.connection_lost(NotLeader("it does not lead"))
+    made.session.connection_made()
+    made.now += 1
+    made.sent()
+    made.hear(HELLO_OK._replace(role="follower").encode())
+    [frame] = made.sent()
+    assert Get.decode(frame.body).state == 1
+
+
+def test_a_write_to_any_node_that_follows_leaves_the_connection():
+    made = placed("any", "follower")
+    made.write("a")
+    [frame] = made.sent()
+    made.hear(encode_error(NotLeader("read only", leader="b:4700"), frame.id))
+    assert made.session.is_open
 
 
 @pytest.mark.parametrize(
@@ -476,6 +500,26 @@ def test_look_ups_say_what_the_node_has_to_be(state, role, asked):
     made.get("a", [b"k"])
     [frame] = made.sent()
     assert Get.decode(frame.body).state == asked
+
+
+def test_a_node_that_is_behind_is_left_with_its_next_answer():
+    made = placed("any", "follower")
+    made.now += 1
+    made.session.leave("behind")
+    made.call("a")
+    [frame] = made.sent()
+    with pytest.raises(NotLeader, match="behind"):
+        made.hear(encode_json(Opcode.RESULT, {}, frame.id))
+    assert made.answers == {"a": {}}
+
+
+def test_a_connection_is_used_for_a_while_before_it_is_left():
+    made = placed("any", "follower")
+    made.session.leave("behind")
+    made.call("a")
+    [frame] = made.sent()
+    made.hear(encode_json(Opcode.RESULT, {}, frame.id))
+    assert made.answers == {"a": {}}
 
 
 # Parts of files
