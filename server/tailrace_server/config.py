@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from tailrace.link.address import Address, check_cluster_name
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
 
+# The divisor of a low bound of connections for those that clients leave to other nodes.
+NODES_SHARE = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -17,6 +20,9 @@ class Limits:
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
     #: The open connections. Each costs a descriptor and about 20 KiB; more than this is a runaway client.
     connections_max: int = 4_096
+    #: Those of them that clients leave to other nodes: a failover needs a few for each member. Of a lower bound of
+    #: connections, a quarter at most.
+    node_connections: int = 64
     #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = 8 * 1024 * 1024
     #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and
@@ -54,6 +60,11 @@ class Limits:
     slow_after_s: float = 5.0
     #: The seconds within which HELLO has to come.
     hello_timeout_s: float = 10.0
+
+    @property
+    def client_connections_max(self) -> int:
+        """The open connections of clients; the others are for nodes."""
+        return self.connections_max - min(self.node_connections, self.connections_max // NODES_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -463,7 +463,8 @@ def test_bounds_are_those_of_the_code():
     bounds = dict(table)
     limits = Limits()
     streams = f"{limits.streams_max:,}, of a replica one for each partition if these are more"
-    assert bounds["connections, streams of a connection"] == f"{limits.connections_max:,}; {streams}"
+    connections = f"{limits.connections_max:,}; {limits.client_connections_max:,}"
+    assert bounds["connections, those of clients, streams of a connection"] == f"{connections}; {streams}"
     waiting = f"{limits.barriers_max:,}; {limits.waiting_requests_max:,}"
     assert bounds["barriers, look-ups that wait, of a connection"] == waiting
     assert bounds["feeds; partitions of a feed"] == f"{limits.feeds_max:,}; {limits.partitions_max:,}"

@@ -239,7 +239,7 @@ async def replica_link(
     host = Host() if host is None else host
     finder = Finder((address,), state, trio.current_time)
     session = ReplicaSession(
-        Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes),
+        Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes, of_node=True),
         finder.check,
         on_check or _ignore,
         trio.current_time,

@@ -51,7 +51,7 @@ class Hello(NamedTuple):
     """The client's first frame.
 
     ``session`` is 32 hex digits that only this client knows, or "". The node ends an earlier connection with the same
-    digits.
+    digits. ``of_node`` is true if the client is another node.
     """
 
     versions: tuple[int, ...] = (PROTOCOL_VERSION,)
@@ -59,11 +59,13 @@ class Hello(NamedTuple):
     token: str | None = None
     window_bytes: int = 8 * 1024 * 1024
     session: str = ""
+    of_node: bool = False
 
     def encode(self) -> bytes:
         value = {**self._asdict(), "versions": list(self.versions)}
-        if not self.session:
-            del value["session"]
+        for name in ("session", "of_node"):
+            if not value[name]:
+                del value[name]
         return encode_json(Opcode.HELLO, value)
 
     @classmethod
@@ -78,7 +80,8 @@ class Hello(NamedTuple):
         session = field(value, "session", str, "HELLO", "")
         if session and not _SESSION.fullmatch(session):
             raise ProtocolError(f"HELLO: field 'session' is {session!r:.60}, and 32 hex digits are needed")
-        return cls(tuple(versions), name[:200], token, window_bytes, session)
+        of_node = field(value, "of_node", bool, "HELLO", False)
+        return cls(tuple(versions), name[:200], token, window_bytes, session, of_node)
 
 
 class HelloOk(NamedTuple):

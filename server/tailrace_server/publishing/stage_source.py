@@ -47,7 +47,7 @@ async def stage_source(node: LocalNode, address: Address) -> AsyncIterator[Stage
     with trio.move_on_after(timeout_s) as in_time:
         async with connected(node.host.network.connect, address) as transport:
             source = StageSource(transport)
-            peer = await source.greet(Hello(name=f"stages for {name_of(node)}"))
+            peer = await source.greet(Hello(name=f"stages for {name_of(node)}", of_node=True))
             why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
             if why:
                 raise Forbidden(f"{why}: nothing is taken")

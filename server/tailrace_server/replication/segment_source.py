@@ -37,7 +37,7 @@ async def segment_source(
     with trio.move_on_after(timeout_s) as in_time:
         async with connected(node.host.network.connect, address) as transport:
             source = SegmentSource(transport)
-            peer = await source.greet(Hello(name=f"segments for {name_of(node)}"))
+            peer = await source.greet(Hello(name=f"segments for {name_of(node)}", of_node=True))
             why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
             if why:
                 raise Forbidden(f"{why}: nothing is taken")

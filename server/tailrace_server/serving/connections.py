@@ -21,6 +21,7 @@ from tailrace.errors import Overloaded, ProtocolError, TailraceError, Unreachabl
 from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
+from tailrace_server.config import Limits
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.services import Services
@@ -50,10 +51,11 @@ class Sender(Protocol):
 class Connections:
     """Accepts connections, and sends to each what concerns it."""
 
-    def __init__(self, committer: Committer, connections_max: int) -> None:
+    def __init__(self, committer: Committer, limits: Limits) -> None:
         self._committer = committer
-        self._connections_max = connections_max
+        self._limits = limits
         self._open: dict[Connection, None] = {}
+        self._clients: dict[Connection, None] = {}  # those of `_open` that clients have greeted on
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
         self._to_flush: dict[Sender, None] = {}
         self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
@@ -136,6 +138,18 @@ class Connections:
 
     # The open connections
 
+    def admits(self, connection: Connection) -> bool:
+        """Counts a client's connection. Ends it, and returns False, if clients have as many as they may have.
+
+        The others are kept for nodes: while clients are many, the members of a set still choose a leader.
+        """
+        count = len(self._clients)
+        if count >= self._limits.client_connections_max:
+            connection.fail(Overloaded(f"this node serves {count} connections already, and keeps the rest for nodes"))
+            return False
+        self._clients[connection] = None
+        return True
+
     def begin_session(self, connection: Connection) -> None:
         """Ends the earlier connection of the same client: its requests were given up there, or come again."""
         earlier = self._sessions.get(connection.session)
@@ -162,7 +176,7 @@ class Connections:
 
         ``unnamed``: the leadership that messages of the connection are about if they name no group.
         """
-        if len(self._open) >= self._connections_max:
+        if len(self._open) >= self._limits.connections_max:
             transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
             transport.close()
             return
@@ -176,6 +190,7 @@ class Connections:
                     await connection.run()
                 finally:
                     del self._open[connection]
+                    self._clients.pop(connection, None)
                     if self._sessions.get(connection.session) is connection:
                         del self._sessions[connection.session]
                     self._to_flush.pop(connection, None)

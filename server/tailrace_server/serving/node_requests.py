@@ -26,6 +26,8 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
         raise Forbidden("a token was given, and this node knows no tokens: connect without one")
     node = connection.node
     limits, identity = node.config.limits, node.identity
+    if not hello.of_node and not node.connections.admits(connection):
+        return
     connection.greet(hello)
     if hello.session:
         node.connections.begin_session(connection)

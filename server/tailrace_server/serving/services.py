@@ -44,6 +44,9 @@ class OpenConnections(OpenStreams, Protocol):
     def has_news(self, sender: Any) -> None:
         """Notes that ``sender`` has something to send. It leaves when this turn has ended, or with the next fsync."""
 
+    def admits(self, connection: Any) -> bool:
+        """Counts a client's connection. Ends it, and returns False, if clients have as many as they may have."""
+
     def begin_session(self, connection: Any) -> None:
         """Ends the earlier connection of the same client."""
 

@@ -1,16 +1,19 @@
 """Connections over real sockets. After every kind of bad input the node goes on serving others."""
 
 import dataclasses
+from contextlib import AsyncExitStack
 
 import pytest
+import trio
+from tests.conftest import RawClient
 from tests.tailrace_server.raw_requests import expect_end
 
 import tailrace
 from tailrace import errors
-from tailrace.errors import ProtocolError, TooLarge
+from tailrace.errors import Overloaded, ProtocolError, TooLarge
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, encode_frame, frame_header
-from tailrace.wire.messages import HelloOk
+from tailrace.wire.messages import Hello, HelloOk
 from tailrace.wire.opcodes import Opcode
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -149,3 +152,29 @@ async def test_too_many_connections(run_node, node_config):
             async with tailrace.connect(small.url, connect_timeout=1.5):
                 raise AssertionError("it was let in")
         await first.feeds()
+
+
+async def test_clients_leave_connections_to_nodes(run_node, node_config):
+    limits = dataclasses.replace(node_config.limits, connections_max=4)
+    small = await run_node(dataclasses.replace(node_config, data=node_config.data + "-small", limits=limits))
+
+    async def connect(stack):
+        stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", small.config.listen[1]))
+        return RawClient(stream)
+
+    async with AsyncExitStack() as stack:
+        clients = [await (await connect(stack)).hello() for _ in range(3)]
+        refused = await connect(stack)
+        await refused.send(Hello().encode())
+        error = await refused.error()
+        assert isinstance(error, Overloaded)
+        assert "serves 3 connections already, and keeps the rest for nodes" in str(error)
+        assert await refused.is_closed()
+        await refused.stream.aclose()
+        while len(small.node.connections) > 3:
+            await trio.lowlevel.checkpoint()
+        await (await connect(stack)).hello(of_node=True)
+        await clients.pop().stream.aclose()
+        while len(small.node.connections) > 3:
+            await trio.lowlevel.checkpoint()
+        await (await connect(stack)).hello()

@@ -6,6 +6,7 @@ import pytest
 import trio
 from tests.tailrace_server.upkeep.test_committer import FakeClock, FakeJournal
 
+from tailrace_server.config import Limits
 from tailrace_server.runtime.workers import ThreadWorkers
 from tailrace_server.serving.connections import Connections
 from tailrace_server.upkeep.committer import INLINE_BYTES_MAX, Committer
@@ -29,7 +30,7 @@ class Made:
         clock = FakeClock()
         self.journal = FakeJournal(clock)
         self.committer = Committer(self.journal, clock, ThreadWorkers())
-        self.connections = Connections(self.committer, 10)
+        self.connections = Connections(self.committer, Limits())
         self.committer.on_sync = self.connections.flush_replicas
         self.committer.on_progress = self.connections.flush_clients
         self.replica, self.client, self.leader = (Peer(name, self.log) for name in ("replica", "client", "leader"))
@@ -114,3 +115,8 @@ async def test_acknowledgements_outside_of_a_turn_leave_in_the_next_pass(made):
     made.connections.has_acknowledgements(made.leader)
     await settled(made)
     assert made.log == ["leader"]
+
+
+@pytest.mark.parametrize(("connections", "of_clients"), [(1, 1), (4, 3), (32, 24), (256, 192), (4_096, 4_032)])
+def test_clients_leave_few_connections_of_a_low_bound(connections, of_clients):
+    assert Limits(connections_max=connections).client_connections_max == of_clients
