@@ -1,14 +1,17 @@
 """A node that is no member of the set that it asks: what it says, and the leader that it names to clients. Pure.
 
+It may be no member yet, or no more; or it was started with another list of members.
+
 A node that was not added yet has itself in its list, and the members do not. One that was removed knows the members'
 record, which it is not in. Both ask the members all the time, to hear that they were added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tailrace_server.replication.election import MemberState
+from tailrace_server.replication.voters import Voters
 
 
 def leader_outside(name: str, seen: Mapping[str, MemberState | None]) -> str:
@@ -31,6 +34,28 @@ def why_not_added(name: str, seen: Mapping[str, MemberState | None]) -> str:
     asked = leader or min(strangers)
     leads = f", and {leader} leads them" if leader else ""
     return f"{name} is no member yet: {', '.join(strangers[asked].members)} are{leads}. Run `{adding(name, asked)}`"
+
+
+def why_needless(own_list: Sequence[str], own_id: bytes, seen: Mapping[str, MemberState]) -> str:
+    """Returns the sentence that a majority of the voters of this node's cluster answers, and what to do; else "".
+
+    Args:
+        own_list: The members by this node's list.
+        own_id: Its placement id.
+        seen: The answers of nodes of its cluster that belong to a set, and have another list.
+    """
+    latest = max((state.voters for state in seen.values()), key=lambda each: (each.term, each.epoch), default=Voters())
+    here = {state.placement_id: name for name, state in seen.items() if latest.has(state.placement_id)}
+    if not latest.epoch or len(latest.ids & {own_id, *here}) < latest.majority:
+        return ""
+    theirs = next(state.members for state in seen.values() if state.voters == latest)
+    what = f"Restart this node with their list, {','.join(theirs)}"
+    if not latest.has(own_id):
+        what = "This directory is none of theirs: stop this node, and start it with an empty one"
+    return (
+        f"{', '.join(sorted(here.values()))} answer, voters of this cluster by {latest}, and choose its leader by "
+        f"themselves. Their list of members is not that of this node, {','.join(own_list)}. {what}"
+    )
 
 
 def adding(name: str, member: str) -> str:

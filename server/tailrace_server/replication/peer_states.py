@@ -13,7 +13,7 @@ from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, MemberStart, why_older
 from tailrace_server.replication.member_list import ListChange
-from tailrace_server.replication.outsider import leader_outside, why_not_added
+from tailrace_server.replication.outsider import leader_outside, why_needless, why_not_added
 from tailrace_server.replication.peers import ask_all, look_at, never_enough
 from tailrace_server.replication.voters import Voters
 
@@ -49,6 +49,8 @@ class PeerStates:
         self.states: dict[str, MemberState | None] = {str(address): None for address in local.others}
         self.asked: set[str] = set()  # the addresses that were asked since the start, or since this node led last
         self.misfits: dict[str, str] = {}  # the sentence why an answer does not count, by address
+        # the last answers of this cluster that do not count only because of another list of members
+        self._unlisted: dict[str, MemberState] = {}
         self._disks: dict[str, bytes] = {}  # the placement id that each other member has told last, if that counts
         local.leadership.members.on_change(self._list_changed)
 
@@ -57,6 +59,7 @@ class PeerStates:
         for name in map(str, change.left):
             self.misfits.pop(name, None)
             self._disks.pop(name, None)
+            self._unlisted.pop(name, None)
         self.states = {str(address): self.states.get(str(address)) for address in self._local.others}
         self.asked.difference_update(map(str, change.left), map(str, change.joined))
 
@@ -99,10 +102,15 @@ class PeerStates:
         except (TailraceError, OSError) as error:
             log.debug("%s does not answer: %s", name, error)
             found[name] = None
+            self._unlisted.pop(name, None)
             return
         if address not in self._local.others and self._local.is_in_set:
             return  # it has left the set since it was asked
         found[name] = None if self._is_misfit(name, seen) else seen
+        if found[name] is None and self._is_unlisted(name, seen):
+            self._unlisted[name] = seen
+        else:
+            self._unlisted.pop(name, None)
 
     def _is_misfit(self, name: str, seen: MemberState) -> bool:
         """Returns whether an answer does not count. Status and log say why."""
@@ -156,6 +164,18 @@ class PeerStates:
             return "", ""
         why = local.why_no_member() or (why_not_added(local.name, self.states) if local.is_new else "")
         return why, leader_outside(local.name, self.states) if why else ""
+
+    def why_needless(self) -> str:
+        """Returns why this node must not be promoted by force: the voters of its set answer, by another list; else "".
+
+        A majority of them chooses its leader by itself. If this node led as well, its cluster would have two leaders.
+        """
+        return why_needless(self._local.members, self._node.identity.placement_id, self._unlisted)
+
+    def _is_unlisted(self, name: str, seen: MemberState) -> bool:
+        """Returns whether an answer that does not count would count, if the lists of members agreed."""
+        is_ours = seen.cluster_id == self._node.identity.cluster_id and not seen.is_new
+        return is_ours and not self.why_no_disk(name, seen.placement_id, seen.line)
 
     def why_misfit(self, name: str, seen: MemberState) -> str:
         """Returns the sentence why the answers of the node ``name`` do not count in this set; "" if they do.

@@ -202,7 +202,8 @@ class Promotion:
 
     def _require_voters(self, votes: Iterable[bool]) -> None:
         member = self._member
-        if self._force:
+        needless = member.peers.why_needless()
+        if self._force and not needless:
             return
         if not member.local.is_in_set:
             raise NotLeader(
@@ -213,9 +214,10 @@ class Promotion:
         if found < needed:
             own = "" if member.local.votes else "; this node has no vote: its disk is new, and it has not caught up"
             silent = ", ".join(f"{address} ({why})" for address, why in sorted(self._promises.silent.items()))
+            forced = f"--force changes nothing: {needless}" if needless else "--force leads all the same"
             raise NotLeader(
                 f"refused: {found} of the {needed} voters that it takes were found{own}. Without: {silent or 'none'}."
-                f" --force leads all the same. {self._may_be_lost()}"
+                f" {forced}. {'' if needless else self._may_be_lost()}".rstrip()
             )
 
     def _may_be_lost(self) -> str:

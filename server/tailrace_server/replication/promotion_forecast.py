@@ -74,7 +74,7 @@ def forecast_of_follower(
             its source and of the leader.
         is_in_set: Whether the node is a member of a set.
         unreadable: The sentence on the partitions that this node cannot read.
-        no_member: The sentence that this node is no member, or not yet; "" if it is one.
+        no_member: The sentence that this node is no member, or not by the list of the others; "" if it is one.
     """
     if no_member:
         return _refused("refused", no_member)
@@ -251,7 +251,7 @@ def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) 
             member.peers.states,
             is_in_set=bool(members),
             unreadable=unreadable,
-            no_member=member.peers.outside()[0],
+            no_member=member.peers.outside()[0] or member.peers.why_needless(),
         )
     return forecast_of_leader(own, _followers(node, leadership, member), len(members))
 

@@ -1267,6 +1267,42 @@ async def test_an_old_backup_of_a_member_moves_nothing(members):
     assert old.rows("orders") == numbered(0, 30)
 
 
+async def test_a_node_with_another_list_is_not_forced_while_the_voters_answer(members):
+    """An old backup beside the set lists itself too. A member with a wrong list is not forced either."""
+    async with members.client() as client:
+        await members.filled(client, numbered(0, 10))
+    leader = members.leader
+    kept = next(node for node in members if node is not leader)
+    [address] = free_addresses(1)
+    backup = kept.config.data + " of then"
+    await kept.stop()
+    shutil.copytree(kept.config.data, backup)
+    await kept.start()
+    alone = dataclasses.replace(kept.config, data=backup, listen=tuple(address), members=(), restored=True)
+    old = MadeNode(alone, kept._nursery)
+    await old.start()
+    await old.stop()
+    old.config = dataclasses.replace(alone, members=(*kept.config.members, address), restored=False)
+    await old.start()
+    forecast = partial(forecast_of, old.node.services, old.member.leadership, old.member)
+    await until(lambda: "choose its leader by themselves" in forecast().text)
+    assert len(misfits(old)) == 3
+    for force in (False, True):
+        with pytest.raises(NotLeader, match=r"refused: .* --force changes nothing: .* start it with an empty one"):
+            await old.promote(force=force)
+    assert not old.leads
+    await old.stop()
+    await kept.stop()
+    others = reversed([address for address in kept.config.members if address != kept.address])
+    swapped = tuple(address if address == kept.address else next(others) for address in kept.config.members)
+    kept.config = dataclasses.replace(kept.config, members=swapped)
+    await kept.start()
+    await until(lambda: len(misfits(kept)) == 2)
+    with pytest.raises(NotLeader, match=r"--force changes nothing: .* Restart this node with their list"):
+        await kept.promote(force=True)
+    assert leader.leads
+
+
 async def counted(looks, look, *arguments):
     looks.append(arguments)
     await look(*arguments)
