@@ -5,6 +5,7 @@
                it, because it may lack rows that it has acknowledged
     RESTORING  a restore into it has begun, but not ended: a node does not start on it
     REPAIRING  the same for a repair; the content is the repair's own (offline/repairing_mark.py)
+    OF_SET     a backup of a set's member: beside RESTORED, it starts alone only with --restored. Removed with that
     BACKUP     it is a backup, which is restored, never served: it shares its segments with another directory
 
 A copy of a node continues branches to which the node has written since, so its consumers need a new branch to tell the
@@ -30,6 +31,7 @@ RESTORED_NAME = "RESTORED"
 RESTORING_NAME = "RESTORING"
 REPAIRING_NAME = "REPAIRING"
 BACKUP_NAME = "BACKUP"
+OF_SET_NAME = "OF_SET"
 
 # Added if the clock is behind: a start adds one term, and no node has a million starts.
 RESTORED_TERMS = 1 << 20
@@ -93,5 +95,6 @@ def mark_restored(disk: Disk, directory: str, randomness: Randomness) -> None:
 
 
 def unmark_restored(disk: Disk, directory: str) -> None:
-    """Removes the mark RESTORED. Call it when the new branches are durable."""
+    """Removes the mark RESTORED, and OF_SET. Call it when the new branches are durable."""
     unmark(disk, directory, RESTORED_NAME)
+    unmark(disk, directory, OF_SET_NAME)

@@ -43,7 +43,7 @@ from tailrace_server.node.node import Node
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import entries_through, settle_producers
 from tailrace_server.replication.groups import Grouping, one_group
-from tailrace_server.replication.membership import check_no_member, forget_following, has_followed
+from tailrace_server.replication.membership import check_no_member, forget_following, has_followed, was_of_set
 from tailrace_server.runtime.host import Host
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.use_times import UseTimes
@@ -55,6 +55,12 @@ _RESTORED_IN_SET = (
     "{} was restored or repaired, and may lack writes that it has acknowledged as a member: give this node an empty "
     "directory, and its leader fills it. If the whole set is lost, make a new set of the backup: see 'A backup in a "
     "set' in the guide on replication"
+)
+_RESTORED_OF_SET = (
+    "{} was restored or repaired, and is of a member of a set. Alone it leads another history of the set's cluster, "
+    "and the set never gets what programs write to it. While the set serves, give the member an empty directory. To "
+    "look into this one, or to make a new set of it, start it once with --restored, at an address that is no member's: "
+    "see 'A backup in a set' in the guide on replication"
 )
 
 
@@ -151,8 +157,8 @@ def recover(config: Config, host: Host, grouping: Grouping | None = None) -> Nod
     returns. It does so once if the node followed another one before, since that one may write to the same branch. A
     node that is not alone starts as a follower, its logs as they are: the leader is not chosen here. Such a node
     refuses a directory that was restored or repaired, which may lack acknowledged rows. A node outside of a set refuses
-    the directory of a member. Raises BadDirectory, JournalDamaged, NoSpace, JournalFailed, OSError; then no durable row
-    is lost.
+    the directory of a member, also a restored one unless the configuration says ``restored``. Raises BadDirectory,
+    JournalDamaged, NoSpace, JournalFailed, OSError; then no durable row is lost.
     """
     grouping = one_group(config) if grouping is None else grouping
     membership_names = [settings.membership_name for settings in grouping.groups]
@@ -160,6 +166,10 @@ def recover(config: Config, host: Host, grouping: Grouping | None = None) -> Nod
     is_restored = marks.is_restored(host.disk, config.data)
     if not config.is_alone and (is_restored or config.restored):
         raise BadDirectory(_RESTORED_IN_SET.format(config.data))
+    of_set = marks.is_marked(host.disk, config.data, marks.OF_SET_NAME)
+    of_set = of_set or any(was_of_set(host.disk, config.data, name) for name in membership_names)
+    if is_restored and of_set and not config.restored:
+        raise BadDirectory(_RESTORED_OF_SET.format(config.data))
     was_member = any(host.disk.exists(os.path.join(config.data, name)) for name in membership_names)
     if config.restored or (is_restored and was_member):
         # It is no longer the member that it was: its promises and its vote belong to the earlier ids.

@@ -49,6 +49,7 @@ from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_n
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline.data_directory import JOURNAL_NAME, check_data_directory
 from tailrace_server.offline.journal_walk import Bad, numbers_in, walk
+from tailrace_server.replication.membership import was_of_set
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk, File
@@ -380,6 +381,8 @@ class _Backup:
             "taken_us": wall_us,
             "journal_end": journal_end,
         }
+        if was_of_set(self._disk, self._data) or marks.is_marked(self._disk, self._data, marks.OF_SET_NAME):
+            marks.mark(self._disk, self._target, marks.OF_SET_NAME)
         write_atomically(self._disk, os.path.join(self._target, marks.BACKUP_NAME), seal(_FORMAT, _VERSION, members))
 
 

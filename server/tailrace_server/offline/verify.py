@@ -53,7 +53,7 @@ from tailrace_server.offline.report import FileResult, Report
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
-_MARKS = (marks.RESTORED_NAME, marks.RESTORING_NAME, marks.REPAIRING_NAME, marks.BACKUP_NAME)
+_MARKS = (marks.RESTORED_NAME, marks.RESTORING_NAME, marks.REPAIRING_NAME, marks.BACKUP_NAME, marks.OF_SET_NAME)
 _KNOWN = (
     *(FILE_NAME, CLEAN_NAME, HELD_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME),
     *(JOURNAL_NAME, FEEDS_NAME, LOST_NAME),
@@ -385,6 +385,7 @@ def _meaning_of_mark(name: str) -> str:
         marks.RESTORING_NAME: "a restore was not finished; a node does not start on it",
         marks.REPAIRING_NAME: "a repair was not finished: run it again; a node does not start on it",
         marks.BACKUP_NAME: "it is a backup; a node does not start on it",
+        marks.OF_SET_NAME: "it is from a set's member; restored, a node starts on it only with --restored",
     }[name]
 
 

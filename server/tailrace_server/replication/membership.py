@@ -264,6 +264,20 @@ def check_no_member(disk: Disk, directory: str, placement_id: bytes, name: str =
         )
 
 
+def was_of_set(disk: Disk, directory: str, name: str = FILE_NAME) -> bool:
+    """Returns whether the directory, or the one that it was copied from, belonged to a set's member. OSError.
+
+    A damaged file does not tell. ``name``: of the group's file in the directory.
+    """
+    path = f"{directory}/{name}"
+    if not disk.exists(path):
+        return False
+    try:
+        return bool(json.loads(read_file(disk, path))["size"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def has_followed(disk: Disk, directory: str, placement_id: bytes, name: str = FILE_NAME) -> bool:
     """Returns whether the directory belongs to a node that followed another one, and has not led since. OSError.
 

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import random
 
 import pytest
@@ -10,6 +11,9 @@ from tailrace_server.directory import identity
 from tailrace_server.directory import restored_marks as marks
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.host.disk import read_file
+from tailrace_server.offline.backup import backup
+from tailrace_server.offline.restore import restore
+from tailrace_server.offline.verify import verify
 from tailrace_server.replication.membership import Membership, MembershipFile
 
 
@@ -82,6 +86,41 @@ def test_a_member_s_directory_that_was_repaired_has_no_vote(made):
     assert identity.placement_id != old.placement_id
     found = MembershipFile(made.disk, DATA, identity.placement_id).now
     assert (found.votes, found.led, found.term) == (False, False, 3)
+
+
+def test_a_restored_directory_of_a_member_starts_alone_only_if_that_is_said(made):
+    """At a member's address it would take writes that the set never gets."""
+    old = made.node.identity
+    MembershipFile(made.disk, DATA, old.placement_id, 3, 1).store(Membership(3, 3, True, False, True, True))
+    made.stop()
+    marks.mark_restored(made.disk, DATA, made.host.randomness)
+    files = sorted(made.disk.names_now)
+    with pytest.raises(BadDirectory, match=r"of a member of a set.*once with --restored, at an address that is no"):
+        made.start()
+    assert sorted(made.disk.names_now) == files
+    made.start(restored=True)
+    made.stop()
+    made.start()
+
+
+def test_a_backup_of_a_member_starts_alone_only_if_that_is_said(made):
+    """A backup has no MEMBERSHIP. So has a backup of what was restored, and not served yet."""
+    MembershipFile(made.disk, DATA, made.node.identity.placement_id, 3, 1).store(
+        Membership(3, 3, True, False, True, True)
+    )
+    backup(made.disk, DATA, "/backup", 0)
+    restore(made.disk, "/backup", "/restored", made.host.randomness)
+    backup(made.disk, "/restored", "/again", 0)
+    restore(made.disk, "/again", "/last", made.host.randomness)
+    assert verify(made.disk, "/last").problems == []
+    made.stop()
+    made.config = dataclasses.replace(made.config, data="/last")
+    with pytest.raises(BadDirectory, match=r"of a member of a set.*once with --restored, at an address that is no"):
+        made.start()
+    made.start(restored=True)
+    assert not made.disk.exists("/last/OF_SET")
+    made.stop()
+    made.start()
 
 
 def test_who_restores_a_backup_again_passes_all_that_went_on_from_it_before(made):
