@@ -98,6 +98,9 @@ class Version(NamedTuple):
     branch: bytes
     seq: int
 
+    def __str__(self) -> str:
+        return f"seq {self.seq} of branch {self.branch.hex()} of partition {self.partition}"
+
 
 class VersionRange(NamedTuple):
     """The versions of the mutations of one block.

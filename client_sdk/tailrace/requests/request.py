@@ -79,22 +79,26 @@ class Request:
         self.tries = 0
 
 
-def given_up(last_error: TailraceError | None, uncertain: bool, in_doubt: bool = False) -> TailraceError:
+def given_up(
+    last_error: TailraceError | None, uncertain: bool, in_doubt: bool = False, *, is_read: bool = False
+) -> TailraceError:
     """Returns the error of a request that has no answer in time.
 
     Args:
         last_error: The last error of the connection or of an answer, if there is one.
         uncertain: The node may have the request.
         in_doubt: An earlier try may have had an effect.
+        is_read: It is a look-up.
     """
     if isinstance(last_error, Retryable) and not isinstance(last_error, Unreachable) and not uncertain:
         return last_error
     if last_error is not None:
         text = str(last_error)
     elif uncertain:
+        what = "look-ups at level quorum wait" if is_read else "writes at level quorum and changes of feeds wait"
         text = (
-            "the node has the request and has not answered in time; in a set, writes at level quorum and "
-            "changes of feeds wait for a majority of the members, and `tailrace status` shows who is missing"
+            f"the node has the request and has not answered in time; in a set, {what} for a majority of the members, "
+            "and `tailrace status` shows who is missing"
         )
     else:
         text = "no answer in time"

@@ -347,7 +347,7 @@ class RequestSession:
                 continue
             del self._requests[request]
             self._unsent.pop(request, None)
-            request.done(None, given_up(self.last_error, request.sent, request.in_doubt))
+            request.done(None, given_up(self.last_error, request.sent, request.in_doubt, is_read=request.is_read))
         for lane in list(self._lanes):
             for write in [w for w in lane.requests() if now >= w.deadline]:
                 lane.fail(write, given_up(self.last_error, write.state is WriteState.SENT or write.resend))

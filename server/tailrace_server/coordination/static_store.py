@@ -25,6 +25,7 @@ from tailrace_server.coordination.coordinator import (
     Unchanged,
     View,
 )
+from tailrace_server.directory.sealed import why_damaged
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 
 FILE_NAME = "CLUSTER"
@@ -188,6 +189,11 @@ def _checksum(value: dict[str, Any]) -> str:
     return f"{xxhash.xxh3_64_intdigest(json.dumps(value).encode()):016x}"
 
 
+def check_store(disk: Disk, path: str) -> None:
+    """Parses the file, if there is one. Raises StoreDamaged, OSError."""
+    _load(disk, path)
+
+
 def _load(disk: Disk, path: str) -> tuple[dict[str, Entry], int]:
     if not disk.exists(path):
         return {}, 0
@@ -204,5 +210,5 @@ def _load(disk: Disk, path: str) -> tuple[dict[str, Entry], int]:
         return entries, int(value["revision"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreDamaged(
-            f"{path} is damaged ({error!r}): remove it while the coordinator answers; it is written anew"
+            f"{path} is damaged ({why_damaged(error)}): remove it while the coordinator answers; it is written anew"
         ) from None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace.errors import TailraceError
+from tailrace_server.directory.sealed import why_damaged
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.host.randomness import Randomness
 
@@ -88,5 +89,7 @@ def _parse(data: bytes, path: str) -> Identity:
         if value.get("checksum", _checksum(identity)) != _checksum(identity):
             raise ValueError("its checksum is wrong")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadDirectory(f"{path} is damaged ({error!r}): restore it, or the directory, from a backup") from None
+        raise BadDirectory(
+            f"{path} is damaged ({why_damaged(error)}): restore it, or the directory, from a backup"
+        ) from None
     return identity

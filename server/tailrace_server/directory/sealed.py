@@ -16,6 +16,11 @@ class UnknownVersion(ValueError):
     """The file is intact, but of a version that this program does not know."""
 
 
+def why_damaged(error: Exception) -> str:
+    """Returns the reason that an error of a parser gives; a KeyError tells only which member is missing."""
+    return f"its member {error} is missing" if isinstance(error, KeyError) else str(error)
+
+
 def seal(format: str, version: int, members: dict[str, Any]) -> bytes:
     """Returns the content of a file with these members."""
     text = json.dumps({"format": format, "version": version, **members}, separators=(",", ":")).encode("ascii")

@@ -1,6 +1,7 @@
 """``tailrace verify``: reads all of a data directory, and compares its parts. It changes nothing.
 
     NODE, UPTIME, CLEAN, HELD  their checksums; the last two against the ends of the journal and of the partitions
+    MEMBERSHIP, CLUSTER        their checksums and their members, if the node is a member of a set, or uses etcd
     feeds/                     FEED, MANIFEST and segments, and their agreement (findings.py)
     journal/                   each record, the cases of a start's recovery, and the effect of each block on a start
 
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tailrace.errors import BadBlock
+from tailrace_server.coordination import static_store
+from tailrace_server.coordination.coordinator import StoreDamaged
 from tailrace_server.directory import restored_marks as marks
 from tailrace_server.directory import uptime_file
 from tailrace_server.directory.identity import FILE_NAME, BadDirectory, Incomplete, load
@@ -49,6 +52,7 @@ from tailrace_server.offline.findings import (
 from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, end_of, journal_files
 from tailrace_server.offline.listed_feeds import ListedFeeds
 from tailrace_server.offline.report import FileResult, Report
+from tailrace_server.replication import membership
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
 _MARKS = (marks.RESTORED_NAME, marks.RESTORING_NAME, marks.REPAIRING_NAME, marks.BACKUP_NAME, marks.OF_SET_NAME)
 _KNOWN = (
     *(FILE_NAME, CLEAN_NAME, HELD_NAME, LOCK_NAME, RESERVE_NAME, uptime_file.FILE_NAME),
-    *(JOURNAL_NAME, FEEDS_NAME, LOST_NAME),
+    *(JOURNAL_NAME, FEEDS_NAME, LOST_NAME, membership.FILE_NAME, static_store.FILE_NAME),
 )
 
 _STOPS = "a node does not start on it; repair keeps the rows of each partition before the gap"
@@ -65,6 +69,8 @@ _FEED_LOST = "a node does not know the feed; repair makes it anew from the journ
 _JOURNAL_LOST = "a node does not start on it; repair keeps the rows of the segments"
 _LISTED_LOST = "a node does not start on it; after a repair it is empty"
 _HELD_LOST = "a node does not start: rows were lost, or an older copy restored; repair lists them, and keeps the others"
+_PROMISES_LOST = "a member does not start on it; with an empty directory it is filled again by the others"
+_NOT_STARTED = "a node does not start on it; without it the node has to reach etcd"
 _SWEPT = "left by an interrupted operation; the next start removes it"
 _IGNORED = "a node ignores it"
 _NOT_ACKNOWLEDGED = "a follower applies them when those have come, or drops them; no other node counts on them"
@@ -129,6 +135,11 @@ class Verification:
         )
         self._check_one(CLEAN_NAME, "mark", self._check_mark, "the next start begins new branches; nothing is lost")
         self._check_one(HELD_NAME, "mark", self._check_held_mark, "a node starts without it, and writes it again")
+        self._check_one(membership.FILE_NAME, "membership", membership.check_content, _PROMISES_LOST)
+        path = os.path.join(self._directory, static_store.FILE_NAME)
+        self._check_one(
+            static_store.FILE_NAME, "cluster", lambda _: static_store.check_store(self._disk, path), _NOT_STARTED
+        )
         for name in self._disk.names(self._directory):
             path = os.path.join(self._directory, name)
             if name in (LOCK_NAME, RESERVE_NAME):
@@ -149,7 +160,7 @@ class Verification:
         result = self._file(path, kind)
         try:
             check(read_file(self._disk, path))
-        except (BadDirectory, ValueError, KeyError, TypeError) as error:
+        except (BadDirectory, StoreDamaged, ValueError, KeyError, TypeError) as error:
             result.problem(error, means)
         except OSError as error:
             result.problem(f"the disk cannot read it: {error.strerror}", means)

@@ -106,7 +106,10 @@ class GatheredPromises:
         if now.term != self.term:
             raise NotLeader(f"term {now.term} was promised to another node meanwhile")
         if now.voters != self.voters:
-            raise NotLeader(f"the voters have changed meanwhile: {now.voters}")
+            raise NotLeader(
+                f"the record of the voters has changed meanwhile: it was {self.voters} of term {self.voters.term}, and "
+                f"is {now.voters} of term {now.voters.term}"
+            )
 
     def __str__(self) -> str:
         said = ", ".join(sorted(self.promised)) or "no other member"

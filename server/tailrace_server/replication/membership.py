@@ -14,6 +14,7 @@ import xxhash
 
 from tailrace.model.failover import SEQ_MAX
 from tailrace_server.directory.identity import BadDirectory
+from tailrace_server.directory.sealed import why_damaged
 from tailrace_server.host.disk import Disk, read_file, write_atomically
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
 from tailrace_server.replication.lineage import (
@@ -240,6 +241,11 @@ class MembershipFile:
             self.now = membership
 
 
+def check_content(data: bytes) -> None:
+    """Raises BadDirectory unless ``data`` is the content of a MEMBERSHIP, of whichever directory."""
+    _parse(data, FILE_NAME, bytes(ID_BYTES))
+
+
 def check_no_member(disk: Disk, directory: str, placement_id: bytes, name: str = FILE_NAME) -> None:
     """Raises BadDirectory if the directory is a set's member's: the node is started outside of a set. OSError.
 
@@ -358,8 +364,9 @@ def _parse(data: bytes, path: str, placement_id: bytes) -> Membership:
         is_own = bytes.fromhex(value["placement_id"]) == placement_id
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDirectory(
-            f"{path} is damaged ({error!r}): what this node has promised its set is not known. Give the node an empty "
-            "directory and let it be filled again: an older copy of the file would take back promises made since"
+            f"{path} is damaged ({why_damaged(error)}): what this node has promised its set is not known. Give the "
+            "node an empty directory and let it be filled again: an older copy of the file would take back promises "
+            "made since"
         ) from None
     if not is_own:
         # The directory was copied: votes and leaderships are of the original.

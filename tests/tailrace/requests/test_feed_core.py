@@ -103,3 +103,9 @@ def test_a_connection_that_breaks_before_each_look_up_ends_with_the_time_of_the_
         with pytest.raises(Unreachable, match="lost or rolled back"):
             get.step.require(get.step.seconds / 2)
         get.answer()
+
+
+def test_a_version_that_a_node_has_not_come_to_is_told_with_its_branch_as_digits():
+    get = Get("any")
+    get.answer(partitions(5, OLD_LOG))
+    assert get.step.reason == f"the node has not come to seq 7 of branch {OLD.hex()} of partition {PARTITION}"

@@ -522,6 +522,15 @@ def test_a_connection_is_used_for_a_while_before_it_is_left():
     assert made.answers == {"a": {}}
 
 
+@pytest.mark.parametrize(("ask", "told"), [("get", "look-ups at level quorum"), ("write", "writes at level quorum")])
+def test_a_request_without_an_answer_is_given_up_with_what_it_may_wait_for(made, ask, told):
+    made.get("a", [b"k"]) if ask == "get" else made.write("a")
+    made.sent()
+    made.now += 60
+    made.session.expire()
+    assert f"in a set, {told}" in str(made.answers["a"])
+
+
 # Parts of files
 
 

@@ -1,4 +1,5 @@
 import errno
+import json
 import random
 import re
 
@@ -14,11 +15,14 @@ from tests.tailrace_server.offline.damage import (
     segments_of,
 )
 
+from tailrace_server.coordination.coordinator import Put
+from tailrace_server.coordination.static_store import StaticStore
 from tailrace_server.directory.identity import BadDirectory, load
-from tailrace_server.host.disk import read_file
+from tailrace_server.host.disk import read_file, write_atomically
 from tailrace_server.journal import DirectoryInUse
 from tailrace_server.manifest import FeedFile, codec
 from tailrace_server.offline.verify import verify
+from tailrace_server.replication.membership import Membership, MembershipFile
 
 # What made_directory calls its feeds.
 NAMES = "_feeds|orders|log"
@@ -129,6 +133,44 @@ def test_leftovers_are_notes(stopped):
     report = verify(disk, DATA)
     assert report.problems == []
     assert len(report.notes) == 4
+
+
+def with_file(stopped, name, content):
+    disk = stopped.disk.fork()
+    write_atomically(disk, f"{DATA}/{name}", content)
+    return disk
+
+
+@pytest.fixture
+def of_member(stopped):
+    """The files of a member, by name, as a node writes them."""
+    disk = stopped.disk.fork()
+    MembershipFile(disk, DATA, b"p" * 16).store(Membership(term=7))
+    StaticStore(disk, f"{DATA}/CLUSTER").write((), (Put("key", b"value"),))
+    return {name: read_file(disk, f"{DATA}/{name}") for name in ("MEMBERSHIP", "CLUSTER")}
+
+
+@pytest.mark.parametrize("name", ["MEMBERSHIP", "CLUSTER"])
+def test_the_files_of_a_member_are_known(stopped, of_member, name):
+    report = verify(with_file(stopped, name, of_member[name]), DATA)
+    assert report.problems == report.notes == []
+    assert [file.kind for file in report.files if file.path == name] == [name.lower()]
+
+
+@pytest.mark.parametrize("name", ["MEMBERSHIP", "CLUSTER"])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda value: {**value, "version": 9}, "has version 9; this program reads"),
+        (lambda value: {**value, "checksum": "0" * 16}, r"is damaged \(its checksum is wrong\)"),
+        (lambda value: {"version": 1}, r"is damaged \(its member 'checksum' is missing\)"),
+    ],
+)
+def test_a_bad_file_of_a_member_is_a_problem(stopped, of_member, name, change, told):
+    content = json.dumps(change(json.loads(of_member[name]))).encode()
+    found = problems(with_file(stopped, name, content))
+    assert found.keys() == {(name, None)}
+    assert re.search(told, found[name, None].what)
 
 
 def test_a_dropped_feed_is_a_note(stopped):

@@ -1,13 +1,15 @@
 """Voters by epoch: the decisions alone, and in a model of a set whose disks are replaced and come back."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tailrace_server.replication.voters_model import ALL_RULES, BUGS, BUGS_OF_MEMBERS, Lost, Model, walk
 
-from tailrace.errors import ProtocolError
+from tailrace.errors import NotLeader, ProtocolError
+from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.voters import (
     VACANT,
     Claim,
@@ -314,3 +316,15 @@ def test_a_seat_is_added_only_for_a_directory_that_has_the_rows():
     assert len(added_too_soon(ALL_RULES).running[2].voters.seats) == 4
     with pytest.raises(Lost):
         added_too_soon(BUGS_OF_MEMBERS["a seat is added for a directory that lacks rows"])
+
+
+def test_a_record_that_has_changed_meanwhile_is_told_with_its_term():
+    """A leader writes the record anew in its term, with the same epoch."""
+    before, now = Voters(2, 1, (b"a" * 16,)), Voters(3, 1, (b"a" * 16,))
+    file = SimpleNamespace(now=SimpleNamespace(term=4, voters=now))
+    promises = GatheredPromises(SimpleNamespace(local=SimpleNamespace(file=file)), "", None)
+    promises.term, promises.voters = 4, before
+    with pytest.raises(NotLeader) as told:
+        promises.require_term()
+    seats = f"epoch 1 ({before.seats[0].hex()[:8]})"
+    assert str(told.value).endswith(f": it was {seats} of term 2, and is {seats} of term 3")
