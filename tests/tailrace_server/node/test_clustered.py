@@ -495,3 +495,33 @@ async def test_a_watch_that_is_cut_off_finds_what_it_has_missed(clustered):
         )
         assert found["counts"]["watch lost"] or found["counts"]["no answer"]
         await put(clustered, b"2")
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_voters_of_a_later_term_that_another_program_writes_are_replaced_by_the_leader(clustered, kept):
+    """None of the voters is known, or one is: then the others have learnt the false record."""
+    clustered.found()
+    await put(clustered, b"1")
+    before = clustered.seats()
+    false = clustered.values()["groups/0/voters"]
+    false["term"] += 5
+    for number, voter in enumerate(false["voters"][kept:]):
+        voter["placement_id"] = f"{number + 17:02x}" * 16
+    value = {"key": encode("/tailrace/demo/groups/0/voters"), "value": encode(json.dumps(false))}
+    assert clustered.etcd.ask("kv/put", value)[0] == 200
+    await until(lambda: clustered.seats() == before)
+    assert clustered.values()["groups/0/voters"]["replaces"] == [false["term"], false["epoch"]]
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: found["case"] == "voter")
+    leader = await clustered.leads()
+    await until_logged(leader, f"voters that no leader of this set has written, of term {false['term']}, epoch 1")
+    lost = next(node for node in clustered.nodes if node is not leader)
+    lost.kill()
+    shutil.rmtree(lost.data)
+    lost.start()
+    await until(lambda: clustered.seats()[lost.address] not in ("", before[lost.address]))
+    leader.kill()
+    await put(clustered, b"2")
+    leader.start()
+    for node in clustered.nodes:
+        await clustered.until(node, lambda found: found["case"] == "voter")
