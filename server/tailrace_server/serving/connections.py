@@ -56,6 +56,7 @@ class Connections:
         self._limits = limits
         self._open: dict[Connection, None] = {}
         self._clients: dict[Connection, None] = {}  # those of `_open` that clients have greeted on
+        self._refused: dict[Connection, None] = {}  # those of `_open` that `admits` has ended, and that are still there
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
         self._to_flush: dict[Sender, None] = {}
         self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
@@ -146,8 +147,20 @@ class Connections:
         count = len(self._clients)
         if count >= self._limits.client_connections_max:
             connection.fail(Overloaded(f"this node serves {count} connections already, and keeps the rest for nodes"))
+            self._refused[connection] = None
             return False
         self._clients[connection] = None
+        return True
+
+    def _has_room(self) -> bool:
+        """Returns whether another connection may open. A refused client that has not gone yet makes room for it."""
+        if len(self._open) < self._limits.connections_max:
+            return True
+        gone = next(iter(self._refused), None)
+        if gone is None:
+            return False
+        del self._refused[gone], self._open[gone]
+        gone.transport.close()
         return True
 
     def begin_session(self, connection: Connection) -> None:
@@ -176,7 +189,7 @@ class Connections:
 
         ``unnamed``: the leadership that messages of the connection are about if they name no group.
         """
-        if len(self._open) >= self._limits.connections_max:
+        if not self._has_room():
             transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
             transport.close()
             return
@@ -189,8 +202,9 @@ class Connections:
                     nursery.start_soon(transport.run)
                     await connection.run()
                 finally:
-                    del self._open[connection]
+                    self._open.pop(connection, None)
                     self._clients.pop(connection, None)
+                    self._refused.pop(connection, None)
                     if self._sessions.get(connection.session) is connection:
                         del self._sessions[connection.session]
                     self._to_flush.pop(connection, None)
