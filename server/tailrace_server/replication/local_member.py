@@ -49,6 +49,7 @@ class LocalMember:
             self.number,
             own=self.name,
             name=settings.membership_name,
+            write=node.storage.space.write_small,
         )
         self._sources = () if self.is_in_set else (_source(settings.source),)
         self.promoting = False

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import xxhash
@@ -15,7 +17,7 @@ import xxhash
 from tailrace.model.failover import SEQ_MAX
 from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.directory.sealed import why_damaged
-from tailrace_server.host.disk import Disk, read_file, write_atomically
+from tailrace_server.host.disk import Buffer, Disk, read_file, write_atomically
 from tailrace_server.replication.debts import Debt, debts_from_json, debts_to_json
 from tailrace_server.replication.lineage import (
     END_MAX,
@@ -173,6 +175,7 @@ class MembershipFile:
         *,
         own: str = "",
         name: str = FILE_NAME,
+        write: Callable[[str, Buffer], None] | None = None,
     ) -> None:
         """Reads it; a directory without one begins as ``Membership()``.
 
@@ -184,12 +187,13 @@ class MembershipFile:
             number: The node's place in that list, from 0. A record that names the members decides instead of both.
             own: The address by which the members call this node.
             name: Of the group's file in the directory.
+            write: Replaces a file, durably; by default `write_atomically`. OSError.
 
         Raises:
             BadDirectory: It is damaged, or belongs to a set of another size, or to another member of the set.
             OSError: It cannot be read.
         """
-        self._disk = disk
+        self._write = partial(write_atomically, disk) if write is None else write
         self._path = f"{directory}/{name}"
         self._placement_id = placement_id
         self._members = members
@@ -237,7 +241,7 @@ class MembershipFile:
         if membership.voters.epoch:
             membership = membership._replace(votes=membership.voters.has(self._placement_id))
         if membership != self.now:
-            write_atomically(self._disk, self._path, _to_bytes(membership, self._placement_id))
+            self._write(self._path, _to_bytes(membership, self._placement_id))
             self.now = membership
 
 

@@ -3,7 +3,8 @@
 plenty    the reserve is kept, all is well
 tight     since it was low: writes are taken, and other members of a set had better lead
 low       writes are refused, so that flushing and trimming still find room; the slowest readers release files
-none      a flush fails: the reserve is released for it, and made again once there is room
+none      a flush fails: the reserve is released for it, and made again once there is room; small files that a member
+          needs get a piece of it
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 import trio
 
 from tailrace.errors import NoSpace
+from tailrace_server.host.disk import Buffer
 from tailrace_server.journal import Reserve
 from tailrace_server.runtime.host import Host
 
@@ -74,6 +76,10 @@ class Space:
     def _measure(self) -> int:
         self._reserve.make(free_bytes_min=self._free_bytes_min)
         return self._host.disk.free_bytes(self._directory)
+
+    def write_small(self, path: str, data: Buffer) -> None:
+        """Replaces a small file, as `Reserve.write_small`; any thread may call. OSError."""
+        self._reserve.write_small(path, data)
 
     async def release(self) -> bool:
         """Releases the reserve. Returns False if there was none. OSError."""

@@ -8,9 +8,9 @@ import pytest
 from tests.memory_disk import KEEP, LOSE, MemoryDisk
 
 from tailrace.errors import NoSpace
-from tailrace_server.host.disk import RealDisk, write_atomically
+from tailrace_server.host.disk import RealDisk, read_file, write_atomically
 from tailrace_server.journal import RecordKind, Reserve, open_journal
-from tailrace_server.journal.reserve import RESERVE_BYTES_DEFAULT
+from tailrace_server.journal.reserve import PIECE_BYTES, RESERVE_BYTES_DEFAULT
 
 SIZE = 10_000
 
@@ -63,6 +63,35 @@ def test_a_full_disk_takes_a_flush_once_it_is_released(disk):
     assert (reserve.held_bytes, disk.free_bytes("/")) == (0, SIZE // 2)
     disk.remove("/data/segment")
     assert reserve.make()
+
+
+def test_small_files_are_written_on_a_full_disk_by_pieces_of_it():
+    disk = MemoryDisk(size_bytes=10 * PIECE_BYTES)
+    disk.make_directory("/data")
+    write_atomically(disk, "/data/small", b"0")
+    reserve = Reserve(disk, "/data", 3 * PIECE_BYTES)
+    reserve.make()
+    for number in range(1, 4):
+        fill(disk)
+        reserve.write_small("/data/small", b"%d" % number)
+        assert read_file(disk, "/data/small") == b"%d" % number
+        assert reserve.held_bytes == (3 - number) * PIECE_BYTES
+    fill(disk)
+    with pytest.raises(OSError, match="No space"):
+        reserve.write_small("/data/small", b"4")
+    assert read_file(disk, "/data/small") == b"3"
+    disk.remove(f"/data/{min(name for name in disk.names('/data') if name.isdecimal())}")
+    assert reserve.make()
+    assert reserve.held_bytes == 3 * PIECE_BYTES
+
+
+def test_a_failure_that_is_no_lack_of_space_leaves_it(disk):
+    reserve = Reserve(disk, "/data", SIZE)
+    reserve.make()
+    disk.fail_at(0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        reserve.write_small("/data/small", b"1")
+    assert reserve.held_bytes == SIZE
 
 
 def test_the_whole_way_out_of_a_full_disk(disk):
