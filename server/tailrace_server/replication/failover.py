@@ -36,7 +36,7 @@ class FailoverState(enum.Enum):
     WITHHOLDS = "withholds"
     """It leads, and no majority has confirmed that for a while: it takes no writes."""
     UNFIT = "unfit"
-    """Its disk fails or hangs: it neither leads nor lets others count on it."""
+    """Its disk fails or hangs, or takes no promise: it neither leads nor lets others count on it."""
 
 
 class FailoverEvent(enum.Enum):

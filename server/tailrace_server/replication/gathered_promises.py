@@ -51,7 +51,7 @@ class GatheredPromises:
         self._by_itself = by_itself
 
     async def gather(self, term: int) -> None:
-        """Asks all others for ``term``. Raises NotLeader if the leader of a handover does not promise.
+        """Asks all others for ``term``. Raises NotLeader if the leader of a handover neither promises nor steps down.
 
         If the list of members changes meanwhile, the record does too. Those are asked that were members at the begin,
         and `require_term` fails: promises of one record never count by another one.
@@ -112,7 +112,7 @@ class GatheredPromises:
             )
 
     def __str__(self) -> str:
-        said = ", ".join(sorted(self.promised)) or "no other member"
+        said = ", ".join(sorted(self.promised.keys() - self.silent.keys())) or "no other member"
         return f"{said} promised it too" + "".join(f"; {name} did not ({why})" for name, why in self.silent.items())
 
     async def _ask(self, name: str, address: Address, timeout_s: float) -> None:
@@ -146,25 +146,26 @@ class GatheredPromises:
                     self.later = f"{name} knows of the leader of term {seq_field(answer, 'later', what)}"
                 refused = field(answer, "refused", str, what, "")
                 self.silent[name] = refused or f"it has promised term {seq_field(answer, 'term', what)}"
+                if name == self.leader and field(answer, "stepped_down", bool, what, False):
+                    self.promised[name] = self._told(answer, placement_id, what)._replace(votes=False)
                 return
             self.silent.pop(name, None)
-            promised = Promised.from_json(answer, what)
-            votes = self._member.local.counts(promised.votes, placement_id)
-            self.promised[name] = self._counting(promised._replace(votes=votes))
+            self.promised[name] = self._told(answer, placement_id, what)
         except (TailraceError, OSError) as error:
             self.silent[name] = why_refused(error)
 
-    def _counting(self, promised: Promised) -> Promised:
+    def _told(self, answer: dict[str, Any], placement_id: bytes, what: str) -> Promised:
         """Returns the part of a promise that counts: it tells of other groups' partitions as empty.
 
         A member without a vote may hold a history of its own, and no node relies on its acknowledgements: neither
         counts.
         """
-        if not promised.votes:
+        promised = Promised.from_json(answer, what)
+        if not self._member.local.counts(promised.votes, placement_id):
             return Promised(False, {})
         includes = self._member.leadership.group.includes
         standings = {id: standing for id, standing in promised.standings.items() if includes(*id)}
-        return promised._replace(standings=standings)
+        return promised._replace(votes=True, standings=standings)
 
     def _require_cluster(self, name: str, answer: dict[str, Any], what: str) -> None:
         """Raises Forbidden if another cluster's node has answered."""

@@ -15,6 +15,9 @@ leader's promise, after which it writes nothing. So the leader resumes writes wh
 
 Each failure ends with one leader. Before its promise the old leader goes on leading. After it the old leader can only
 lead again by a promotion, as the last leader that all know of, if the successor does not come to lead.
+
+A leader that cannot write its promise steps down without one (promises.py). Its vote does not count, and the successor
+begins branches of its own. So a disk that is full, or fails, does not keep the leadership from others.
 """
 
 from __future__ import annotations

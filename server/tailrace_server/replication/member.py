@@ -87,7 +87,7 @@ class Member:
         self.leadership = leadership
         self.local = LocalMember(node, leadership, settings)
         self.seats = Seats(self.local, leadership, self.step_down, self._told_voters)
-        self.peers = PeerStates(self.local, self._warn, self.step_down, self.seats.learn)
+        self.peers = PeerStates(self.local, self.step_down, self.seats.learn)
         self.procedure = trio.Lock()
         self.following: Following | None = None
         self.told_terms: dict[bytes, int] = {}  # the promises that voters have told with their questions, by disk
@@ -221,7 +221,8 @@ class Member:
     async def _look_as_follower(self) -> None:
         # The first row of the table in election.py: with a leader, the other answers change nothing. Writes at quorum
         # wait for this node.
-        unfit = self.successor.why_unfit()
+        self.local.file.try_again()
+        unfit = self.successor.why_unfit() or self.local.file.failure
         if unfit:
             self.report(f"stands back: {unfit}")
             await self._pause()
@@ -390,14 +391,19 @@ class Member:
         return Voters(term, 1, tuple(told[name] for name in self.local.members))
 
     async def _lead_again(self) -> None:
-        """Leads again as it did before: the last leader of a set, or a plain replica that was told to lead."""
-        # A leader goes on leading by this, in a term in which those that have promised more can follow it.
+        """Leads again as it did before: the last leader of a set, or a plain replica that was told to lead.
+
+        A leader goes on leading by this, in a term in which those that have promised more can follow it. If it cannot
+        write that term, and the set fails over by itself, it steps down: they would wait for it.
+        """
         async with self.procedure:
             try:
                 await self._lead_as_before(self)
             except (TailraceError, OSError) as error:
                 self.report(f"waits: it cannot lead again: {error}")
                 self._warn(f"it cannot lead again: {error}")
+                if self.successor.is_on and self.local.file.failure:
+                    self.step_down()
         if self.leadership.role is not Role.LEADER:
             self.leadership.step_down(self.local.file.now.term)
             await self._pause(1 + _LOOKS_AFTER_FAILURE * fraction(self.node.host.randomness))

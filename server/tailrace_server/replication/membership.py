@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ from tailrace_server.replication.lineage import (
     start_to_json,
 )
 from tailrace_server.replication.voters import Voters, voters_from_json, voters_to_json
+
+log = logging.getLogger("tailrace.server")
 
 FILE_NAME = "MEMBERSHIP"
 # The start of a directory before the first start that was counted.
@@ -163,7 +166,10 @@ class Membership(NamedTuple):
 
 
 class MembershipFile:
-    """The membership of a directory in one group, in memory as it is on the disk."""
+    """The membership of a directory in one group, in memory as it is on the disk.
+
+    ``failure`` is why the last try to write it failed; "" if it did not.
+    """
 
     def __init__(
         self,
@@ -199,6 +205,7 @@ class MembershipFile:
         self._members = members
         self._number = number
         self.now = Membership()
+        self.failure = ""
         if disk.exists(self._path):
             self.now = _parse(read_file(disk, self._path), self._path, placement_id)
         voters = self.now.voters
@@ -241,8 +248,26 @@ class MembershipFile:
         if membership.voters.epoch:
             membership = membership._replace(votes=membership.voters.has(self._placement_id))
         if membership != self.now:
+            self._replace(membership)
+
+    def try_again(self) -> None:
+        """Writes it as it is if the last try failed, to see whether that has ended."""
+        if self.failure:
+            with contextlib.suppress(OSError):
+                self._replace(self.now)
+
+    def _replace(self, membership: Membership) -> None:
+        before = self.failure
+        try:
             self._write(self._path, _to_bytes(membership, self._placement_id))
-            self.now = membership
+        except OSError as error:
+            self.failure = f"{self._path} cannot be written: {error.strerror or error}"
+            if not before:
+                log.error("%s: this node promises nothing, and follows no other leader, until it can", self.failure)
+            raise
+        self.failure, self.now = "", membership
+        if before:
+            log.warning("%s can be written again", self._path)
 
 
 def check_content(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +30,6 @@ class PeerStates:
     def __init__(
         self,
         local: LocalMember,
-        warn: Callable[[str], None],
         on_older: Callable[[], None],
         learn: Callable[[Voters], None],
     ) -> None:
@@ -37,13 +37,11 @@ class PeerStates:
 
         Args:
             local: this node as a member.
-            warn: logs a sentence, once if it comes again and again.
             on_older: called if another member knows that this directory is an older copy of itself.
             learn: takes the record of the voters that another member has told. OSError.
         """
         self._local = local
         self._node = local.node
-        self._warn = warn
         self._on_older = on_older
         self._learn_voters = learn
         self.states: dict[str, MemberState | None] = {str(address): None for address in local.others}
@@ -134,10 +132,8 @@ class PeerStates:
         """Takes the record of the voters that a member of this set has told, unless it is of another cluster."""
         if cluster_id != self._node.identity.cluster_id:  # this node is new, or the other one
             return
-        try:
+        with contextlib.suppress(OSError):  # the file has logged it, and the next look tells it again
             self._learn_voters(voters)
-        except OSError as error:  # the next look tells it again
-            self._warn(f"MEMBERSHIP cannot be written: {error}")
 
     def _learn(self, placement_id: bytes, start: MemberStart) -> None:
         """Notes a start that a directory has had, which may be this node's own."""
@@ -148,8 +144,7 @@ class PeerStates:
             return
         try:
             is_older = self._local.found_older(start)
-        except OSError as error:  # the next look tells it again, and the others know by themselves
-            self._warn(f"MEMBERSHIP cannot be written: {error}")
+        except OSError:  # the file has logged it, the next look tells it again, and the others know by themselves
             return
         if is_older:
             self._on_older()

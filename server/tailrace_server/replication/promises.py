@@ -67,7 +67,10 @@ class Promise(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """Another member's promise, as its answer tells."""
+    """Another member's promise, as its answer tells.
+
+    Of a leader that has stepped down without one, what it has, without its vote.
+    """
 
     votes: bool
     standings: Standings
@@ -123,7 +126,13 @@ async def answer_promise(member: Member, promise: Promise) -> dict[str, Any]:
     if promise.term <= now.term:
         return _answer(member, promised=False, standings={})
     log.warning("term %s is promised to %s", promise.term, promise.address)
-    await keep_promise(member, promise.term)
+    led = member.leadership.role is Role.LEADER
+    try:
+        await keep_promise(member, promise.term)
+    except OSError as error:
+        if not led or not promise.handover or not member.local.file.failure:
+            raise
+        return await _step_down_unpromised(member, error)
     if member.local.file.now.term != promise.term:  # another term was promised during the wait
         return _answer(member, promised=False, standings={})
     return _answer(member, promised=True, standings=standings_of(member.leadership.group.unsorted()))
@@ -162,12 +171,32 @@ async def keep_promise(member: Member, term: int) -> None:
     """
     member.local.file.store(member.local.file.now.promised(term))
     member.step_down()
+    await _ended(member)
+    await member.node.storage.all_durable()
+    member.local.settle_debts()
+
+
+async def _ended(member: Member) -> None:
+    """Returns once nothing of lower terms is under way. Raises Unreachable if that takes too long."""
     with trio.move_on_after(member.node.config.replication.step_timeout_s) as scope:
         await member.nothing_under_way()
     if scope.cancelled_caught:
         raise Unreachable("the requests to the leader before have not ended in time")
+
+
+async def _step_down_unpromised(member: Member, error: OSError) -> dict[str, Any]:
+    """Ends leading for a handover whose promise cannot be written. Returns the body of the answer.
+
+    The vote does not count, so the next leader has a majority without this node. Without a durable promise this node
+    leads again only by a later one, as a leader that was cut off does.
+    """
+    log.error("this leader steps down for a handover without its promise: %s", error)
+    member.step_down()
+    await _ended(member)
     await member.node.storage.all_durable()
-    member.local.settle_debts()
+    refused = f"it has stepped down, and cannot write its promise: {error.strerror or error}"
+    standings = standings_of(member.leadership.group)
+    return _answer(member, promised=False, standings=standings) | {"refused": refused, "stepped_down": True}
 
 
 def _answer(member: Member, *, promised: bool, standings: Standings) -> dict[str, Any]:

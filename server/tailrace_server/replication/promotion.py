@@ -261,7 +261,8 @@ class Promotion:
         """
         if not self._leader or self._term != self._leader_term + 1:
             return False
-        return own == self._promises.promised[self._leader].standings
+        leader = self._promises.promised[self._leader]
+        return leader.votes and own == leader.standings
 
     # Lead
 

@@ -221,6 +221,9 @@ class Succession:
         failure = storage.committer.failure or storage.journal.failed
         if failure is not None:
             return f"the disk fails: {failure}"
+        member = self._member
+        if member.local.file.failure and self._leadership.role is not Role.LEADER and member.following is None:
+            return member.local.file.failure
         busy_s = storage.committer.busy_s(self._clock.monotonic())
         return f"an fsync has taken {busy_s:.0f} s so far" if busy_s >= self._config.disk_timeout_s else ""
 
