@@ -129,6 +129,7 @@ async def test_a_set_without_etcd_and_with_one_that_has_lost_everything(clustere
     clustered.found()
     await put(clustered, b"1")
     leader = (await clustered.until(clustered.nodes[1], lambda found: found["leader"]))["leader"]
+    await until(lambda: record_of_leader_is_in(clustered.values()))
     keys = clustered.values()
     assert keys["groups/0/leader"]["address"] == leader["address"]
     assert {each["name"] for each in keys["groups/0/voters"]["voters"]} == {n.address for n in clustered.nodes}
