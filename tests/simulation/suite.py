@@ -21,7 +21,7 @@ class Suite(NamedTuple):
     way: str = ""
 
 
-ONE_NODE = Suite(1, range(210), 4)
+ONE_NODE = Suite(1, range(210), 6)
 SETS = Suite(ANY_SET, range(200), 3)
 COPIES = Suite(1, range(150), 4, copies=True)
 COPIES_OF_SETS = Suite(ANY_SET, range(100), 3, copies=True)
