@@ -10,6 +10,7 @@ from tailrace_server.replication.gathered_promises import GatheredPromises
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.member import Member
+from tailrace_server.replication.promises import Promised
 from tailrace_server.replication.promotion import Promotion
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.seats import Seats
@@ -113,9 +114,15 @@ def _promise_whoever_led(promoting, answers):
     promoting._last_led = promoting._promises._last_led = None
 
 
+def _told_by_anyone(gathered, answer, placement_id, what):
+    """Keeps the standings of a member without a vote."""
+    promised = Promised.from_json(answer, what)
+    return promised._replace(votes=gathered._member.local.counts(promised.votes, placement_id))
+
+
 # A member without a vote has a word in who leads, and with what.
 HEARD = [
-    (GatheredPromises, "_counting", staticmethod(lambda promised: promised)),
+    (GatheredPromises, "_told", _told_by_anyone),
     (LocalMember, "counts_seen", lambda member, seen: True),
     (Seats, "why_no_seat", lambda seats: ""),
 ]

@@ -51,6 +51,14 @@ async def fill(feed, node):
     return rows
 
 
+async def flush_all(node):
+    """Brings each partition of a follower to a segment, once the leader has told it that the rows are durable there."""
+    for partition in node.feeds.named("orders").partitions:
+        while not partition.chain.segments:
+            await node.storage.flusher.flush(partition)
+            await trio.sleep(0.01)
+
+
 def segment_of(node, partition=1):
     [segment] = node.feeds.named("orders").partitions[partition].chain.segments
     return segment.path
@@ -207,8 +215,7 @@ async def test_another_node_has_a_good_copy(members, mode):
     await members.level("orders")
     bad, good = members[1], members[2]
     for member in (bad, good):
-        for partition in member.node.feeds.named("orders").partitions:
-            await member.node.storage.flusher.flush(partition)
+        await flush_all(member.node)
     damage(segment_of(bad.node))
     found = {}
     url = f"tailrace://{bad.address},{good.address}"
@@ -224,8 +231,7 @@ async def test_no_node_has_a_good_copy(members):
         rows = await fill(feed, members[0].node)
     await members.level("orders")
     for member in members[1], members[2]:
-        for partition in member.node.feeds.named("orders").partitions:
-            await member.node.storage.flusher.flush(partition)
+        await flush_all(member.node)
         damage(segment_of(member.node))
     url = f"tailrace://{members[1].address},{members[2].address}"
     async with tailrace.connect(url, state="follower") as client:

@@ -350,6 +350,8 @@ async def test_a_member_without_room_lets_one_that_has_less_lead(nodes, monkeypa
         node = next(node for node in nodes if not node.leads)
         less, successor = pre_votes.Completeness(0, 0), node.member.successor
         monkeypatch.setattr(successor, "why_sticky", lambda: "")
+        assert successor.why_refused(less) == ""  # it follows a leader, and stands back
+        monkeypatch.setattr(node.member, "following", None)
         assert "it has more" in successor.why_refused(less)
         await fill_disk(node, monkeypatch)
         assert successor.why_refused(less) == ""

@@ -96,6 +96,12 @@ async def test_positions_of_the_greeting_lead_on_as_well(open_page, feed):
         assert [row["value"] for row in await page.rows(1)] == ["2"]
 
 
+async def seqs_told(page):
+    """Returns the sum of the seqs in the next positions."""
+    positions = (await page.of_type("positions"))["positions"]
+    return sum(Positions.parse(positions).seqs().values())
+
+
 async def test_positions_also_come_while_there_is_always_more(open_page, feed, nursery, monkeypatch):
     monkeypatch.setattr("tailrace_server.serving.tailing.tail.POSITIONS_INTERVAL_SECONDS", 0.02)
 
@@ -105,8 +111,9 @@ async def test_positions_also_come_while_there_is_always_more(open_page, feed, n
 
     async with open_page("/feeds/orders") as page:
         nursery.start_soon(write)
-        first, second = [(await page.of_type("positions"))["positions"] for _ in range(2)]
-        assert sum(Positions.parse(first).seqs().values()) < sum(Positions.parse(second).seqs().values())
+        first = last = await seqs_told(page)
+        while last <= first:  # on a busy machine a write may take longer than the interval
+            last = await seqs_told(page)
         nursery.cancel_scope.cancel()
 
 
@@ -214,6 +221,10 @@ async def test_a_page_that_does_not_read_costs_a_window(open_page, handshake, fi
         assert connection.transport.backlog_bytes <= session_module.WINDOW_BYTES
 
 
+# What the node does in the background, such as the rest of a merge, is in one measure; a page's cost is in all.
+MEASURES_MAX = 3
+
+
 def random_values(number):
     return os.urandom(2_000)
 
@@ -240,16 +251,20 @@ async def test_pages_that_do_not_read_cost_what_the_documents_say(
     async with open_page("/feeds/orders") as page:  # what is imported and made once
         await page.rows(1)
     await trio.testing.wait_all_tasks_blocked(0.1)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        async with await open_page.raw(handshake):
-            await at_rest(node)
-            gc.collect()
-            held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held <= session_module.CLIENT_BYTES_MAX
+    held = []
+    for _ in range(MEASURES_MAX):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            async with await open_page.raw(handshake):
+                await at_rest(node)
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        if held[-1] <= session_module.CLIENT_BYTES_MAX:
+            return
+    pytest.fail(f"the page holds {held} bytes, more than {session_module.CLIENT_BYTES_MAX} each time")
 
 
 async def at_rest(node):
