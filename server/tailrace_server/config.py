@@ -20,8 +20,8 @@ class Limits:
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
     #: The open connections. Each costs a descriptor and about 20 KiB; more than this is a runaway client.
     connections_max: int = 4_096
-    #: Those of them that clients leave to other nodes: a failover needs a few for each member. Of a lower bound of
-    #: connections, a quarter at most.
+    #: The connections that clients leave to other nodes, since a failover needs a few for each member. At most a
+    #: quarter of all connections.
     node_connections: int = 64
     #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = 8 * 1024 * 1024
