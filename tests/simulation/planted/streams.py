@@ -55,5 +55,5 @@ BUGS = {
     "`>` for `>=` at a base": Bug([(failover, "_resume_in_history", _resume_beyond_the_base)], seed=0),
     "a barrier answered one round early": Bug([(rounds, "_covered", _covered_by_this_round)], seed=3),
     "a purge without raising the purge seq": Bug([(worker, "identity_of", purge_in_silence)], seed=112),
-    "a ring dropped after a refetch": Bug([(Ring, "replacing", _drop_after_refetch)], seed=102),
+    "a ring dropped after a refetch": Bug([(Ring, "replacing", _drop_after_refetch)], seed=37),
 }
