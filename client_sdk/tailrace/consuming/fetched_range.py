@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.wire.segment_messages import PART_BYTES_MAX
+from tailrace.wire.file_parts import PART_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

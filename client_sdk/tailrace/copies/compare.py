@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from tailrace.copies.layout import SEGMENT_SUFFIX, TEMPORARY_SUFFIX, PartitionCopy, SegmentCopy
 from tailrace.model.failover import common_seq
-from tailrace.wire.segment_messages import PART_BYTES_MAX, PartitionCheckpoint
+from tailrace.wire.file_parts import PART_BYTES_MAX
+from tailrace.wire.segment_messages import PartitionCheckpoint
 
 # The bytes that one partition asks for at a time: at first, at least, and at most.
 WINDOW_BYTES_FIRST = 1024 * 1024

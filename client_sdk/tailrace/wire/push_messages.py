@@ -20,9 +20,10 @@ from tailrace.errors import ProtocolError
 from tailrace.model import BRANCH_BYTES
 from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace.wire.bodies import decode_json, encode_json, field, hex_field, seq_field, text_fields, unpack
+from tailrace.wire.file_parts import check_part
 from tailrace.wire.frames import frame_header
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import CHECKSUM_BYTES, PART_BYTES_MAX, SEGMENT_ID_BYTES
+from tailrace.wire.segment_messages import CHECKSUM_BYTES, SEGMENT_ID_BYTES
 
 # 64 included ids in hex take 2,240 bytes, and all else below 1,000.
 OFFER_BYTES_MAX = 8 * 1024
@@ -117,8 +118,7 @@ class SegmentTransit(NamedTuple):
         what = "SEGMENT_TRANSIT"
         number, offset = unpack(_PLACE, body, what)
         data = body[_PLACE.size :]
-        if not 0 < len(data) <= PART_BYTES_MAX:
-            raise ProtocolError(f"{what}: a part of {len(data)} bytes; a part has 1 to {PART_BYTES_MAX}")
+        check_part(len(data), what)
         return cls(partition, number, offset, data)
 
 

@@ -15,6 +15,7 @@ from tailrace.errors import ProtocolError
 from tailrace.model import FEED_ID_BYTES, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, field, hex_field, log_field, seconds_field, seq_field, unpack
+from tailrace.wire.file_parts import check_part
 from tailrace.wire.frames import Frame, frame_header
 from tailrace.wire.opcodes import Opcode
 
@@ -22,8 +23,6 @@ CHECKPOINT_ID_BYTES = 16
 ASKER_BYTES = 16
 SEGMENT_ID_BYTES = 16
 CHECKSUM_BYTES = 16
-# The most bytes of one SEGMENT_FETCH: other answers of the connection wait for one part at most.
-PART_BYTES_MAX = 1024 * 1024
 # The segments of one partition, as in its manifest.
 SEGMENTS_MAX = 10_000
 # The segments that one SEGMENT_RELEASE reports as damaged. A fetch ends at the first one.
@@ -202,8 +201,7 @@ class SegmentFetch(NamedTuple):
     @classmethod
     def decode(cls, body: bytes | memoryview) -> SegmentFetch:
         found = cls(*unpack(_FETCH, body, "SEGMENT_FETCH"))
-        if not 0 < found.nbytes <= PART_BYTES_MAX:
-            raise ProtocolError(f"SEGMENT_FETCH: {found.nbytes} bytes were asked for; a part has 1 to {PART_BYTES_MAX}")
+        check_part(found.nbytes, "SEGMENT_FETCH")
         return found
 
     def decode_answer(self, frame: Frame) -> memoryview:

@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 from tailrace.errors import ProtocolError
 from tailrace.model import FEED_ID_BYTES
 from tailrace.wire.bodies import address_field, decode_json, field, hex_field, unpack
+from tailrace.wire.file_parts import PART_BYTES_MAX, check_part
 from tailrace.wire.frames import Frame, frame_header
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import STAGE_ID_BYTES, STAGES_MAX
-
-# The most bytes of one STAGE_FETCH: other answers of the connection wait for one part at most.
-PART_BYTES_MAX = 1024 * 1024
 
 _FETCH = struct.Struct("<16s16sQI4x")
 _DATA = struct.Struct("<Q")
@@ -101,8 +99,7 @@ class StageFetch(NamedTuple):
     @classmethod
     def decode(cls, body: bytes | memoryview) -> StageFetch:
         found = cls(*unpack(_FETCH, body, "STAGE_FETCH"))
-        if not 0 < found.nbytes <= PART_BYTES_MAX:
-            raise ProtocolError(f"STAGE_FETCH: {found.nbytes} bytes were asked for; a part has 1 to {PART_BYTES_MAX}")
+        check_part(found.nbytes, "STAGE_FETCH")
         return found
 
 

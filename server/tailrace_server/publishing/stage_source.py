@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import Forbidden, ProtocolError, UnknownStage, Unreachable
+from tailrace.errors import ProtocolError, UnknownStage, Unreachable
 from tailrace.link.address import Address
-from tailrace.trio.request import connected
-from tailrace.wire.messages import Hello
 from tailrace.wire.stage_copy_messages import StageData, StageFetch
-from tailrace_server.replication.eligibility import why_other_cluster
-from tailrace_server.replication.peer_connection import PeerConnection
-from tailrace_server.replication.peers import name_of
+from tailrace_server.replication.peer_connection import PeerConnection, connected_peer
 
 if TYPE_CHECKING:
     from tailrace_server.publishing.stage_copy import StageCopy
@@ -37,33 +31,15 @@ class StageSource(PeerConnection):
         return StageData.decode(frame, fetch)
 
 
-@asynccontextmanager
-async def stage_source(node: LocalNode, address: Address) -> AsyncIterator[StageSource]:
-    """A connection to the node at ``address`` while the body runs.
-
-    Raises Unreachable if it does not answer in time, OSError, and Forbidden if it is of another cluster.
-    """
-    timeout_s = node.config.replication.step_timeout_s
-    with trio.move_on_after(timeout_s) as in_time:
-        async with connected(node.host.network.connect, address) as transport:
-            source = StageSource(transport)
-            peer = await source.greet(Hello(name=f"stages for {name_of(node)}", of_node=True))
-            why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
-            if why:
-                raise Forbidden(f"{why}: nothing is taken")
-            in_time.deadline = float("inf")
-            yield source
-    if in_time.cancelled_caught:
-        raise Unreachable(f"{address} has not answered within {timeout_s:g} s")
-
-
 async def copy_stage(node: LocalNode, stages: Stages, feed_id: bytes, id: bytes, address: Address) -> None:
     """Copies a sealed stage from the node at ``address``. It is on this disk when this returns.
 
-    Raises UnknownStage if that node does not have it, Unreachable, Overloaded or NoSpace without room here, ...
+    Raises UnknownStage if that node does not have it, Forbidden if it is of another cluster, Unreachable, Overloaded or
+    NoSpace without room here, ...
     """
     try:
-        async with stage_source(node, address) as source:
+        timeout_s = node.config.replication.step_timeout_s
+        async with connected_peer(StageSource, node, address, "stages", timeout_s) as (source, _):
             first = await source.part(StageFetch(feed_id, id, 0))
             copy = stages.begin_copy(feed_id, id, first.file_bytes)
             sealed = None

@@ -7,20 +7,14 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import trio
-
 from tailrace.copies.compare import Part
-from tailrace.errors import Forbidden, NotLeader, ProtocolError, Unreachable
+from tailrace.errors import NotLeader, ProtocolError
 from tailrace.link.address import Address
-from tailrace.trio.request import connected
 from tailrace.trio.transport import Transport
 from tailrace.wire.bodies import decode_json, encode_json
-from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import CheckpointRequest, PartitionCheckpoint, SegmentFetch, SegmentRelease
-from tailrace_server.replication.eligibility import why_other_cluster
-from tailrace_server.replication.peer_connection import PeerConnection
-from tailrace_server.replication.peers import name_of
+from tailrace_server.replication.peer_connection import PeerConnection, connected_peer
 
 if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
@@ -34,19 +28,10 @@ async def segment_source(
 
     Raises Unreachable, OSError, Forbidden if the node is of another cluster, NotLeader if it has changed its role.
     """
-    with trio.move_on_after(timeout_s) as in_time:
-        async with connected(node.host.network.connect, address) as transport:
-            source = SegmentSource(transport)
-            peer = await source.greet(Hello(name=f"segments for {name_of(node)}", of_node=True))
-            why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
-            if why:
-                raise Forbidden(f"{why}: nothing is taken")
-            if (peer.role, peer.term) != (role, term):
-                raise NotLeader(f"{address} is {peer.role} in term {peer.term} now, not {role} in term {term}")
-            in_time.deadline = float("inf")
-            yield source
-    if in_time.cancelled_caught:
-        raise Unreachable(f"{address} has not answered within {timeout_s:g} s")
+    async with connected_peer(SegmentSource, node, address, "segments", timeout_s) as (source, peer):
+        if (peer.role, peer.term) != (role, term):
+            raise NotLeader(f"{address} is {peer.role} in term {peer.term} now, not {role} in term {term}")
+        yield source
 
 
 class SegmentSource(PeerConnection):

@@ -20,6 +20,7 @@ import trio
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
+from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.push_messages import (
     SegmentAccept,
     SegmentAck,
@@ -28,7 +29,6 @@ from tailrace.wire.push_messages import (
     SegmentOffered,
     transit_header,
 )
-from tailrace.wire.segment_messages import PART_BYTES_MAX
 from tailrace.wire.stage_messages import SinksTold
 from tailrace_server.chain import ChainLink, OfferEvent, OfferState, Target, advance, next_link, reconnected
 from tailrace_server.chain.offering import offered

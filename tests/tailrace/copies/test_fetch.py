@@ -17,8 +17,8 @@ from tailrace.errors import BadCopy, BadSegment, ProtocolError, TailraceError, U
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.requests.plan import Call
+from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import PART_BYTES_MAX
 
 
 def checkpoint_in(fetcher, partition=0):

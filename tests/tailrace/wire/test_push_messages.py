@@ -10,6 +10,7 @@ from tailrace.errors import ProtocolError
 from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import request_bound
+from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.push_messages import (
@@ -23,7 +24,6 @@ from tailrace.wire.push_messages import (
     SegmentTransit,
     transit_header,
 )
-from tailrace.wire.segment_messages import PART_BYTES_MAX
 
 SEQ_MAX = 2**63 - 1
 OFFER = SegmentOffered(

@@ -12,11 +12,11 @@ from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import request_bound
+from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import (
     DAMAGED_MAX,
-    PART_BYTES_MAX,
     CheckpointFile,
     CheckpointRequest,
     PartitionCheckpoint,

@@ -9,6 +9,7 @@ from tailrace.block import Block, digest_of_block
 from tailrace.model import Level
 from tailrace.wire import stage_copy_messages, stage_messages
 from tailrace.wire.bodies import decode_json
+from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace_server.config import StorageConfig
 from tailrace_server.journal import published_record as record
 from tailrace_server.publishing import cuts, kept_blocks, publisher, spreading, stage_file, stages
@@ -103,7 +104,7 @@ def test_examples_are_read_as_their_sections_say():
     assert (copies.action, copies.feed_id, copies.stages, copies.address) == ("take", FEED, (ID,), "10.0.0.1:4700")
     assert decode_json(example("STAGE_COPIES").body, "STAGE_COPIES") == copies.to_json()
     fetch = stage_copy_messages.StageFetch.decode(example("STAGE_FETCH").body)
-    assert fetch == (FEED, ID, 0, stage_copy_messages.PART_BYTES_MAX)
+    assert fetch == (FEED, ID, 0, PART_BYTES_MAX)
     part = stage_copy_messages.StageData.decode(example("STAGE_DATA"), fetch._replace(nbytes=8))
     assert (part.file_bytes, bytes(part.data)) == (4_864, stage_file.encode_header(FEED, ID)[:8])
     told = stage_messages.SinksTold.decode(example("SINKS").body)
