@@ -45,7 +45,7 @@ async def copy_stage(node: LocalNode, stages: Stages, feed_id: bytes, id: bytes,
             sealed = None
             try:
                 await _receive(node, copy, source, first.data)
-                with trio.CancelScope(shield=True):  # else it may be a stage on the disk that no one knows
+                with trio.CancelScope(shield=True):  # else the disk may have a stage that `Stages` has not noted
                     sealed = await node.host.workers.in_thread(partial(copy.seal, node.host.clock.monotonic()))
             finally:
                 with trio.CancelScope(shield=True):

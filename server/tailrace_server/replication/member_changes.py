@@ -3,7 +3,7 @@
     MEMBER_CHANGE ──> refused? ──> a record with the intent ──> a majority has stored it ──> RESULT
                          └─ a plan only ──> RESULT
 
-Whoever leads from then on goes on with it (seats.py): a member that is to join gets a seat once it has caught up; one
+Each leader from then on goes on with it (seats.py): a member that is to join gets a seat once it has caught up; one
 that is to leave loses its seat once a majority of the others holds all rows. The refusals are pure.
 """
 

@@ -10,7 +10,7 @@ What is under way at a change goes on, because the record decides what comes of 
 | under way | then |
 |---|---|
 | promises are gathered | of the members that it began with; it fails if the record has changed by its end |
-| pre-votes are asked for | they bind nobody, and the promotion after them asks the members of its own time |
+| pre-votes are asked for | they bind no member, and the promotion after them asks the members of its own time |
 | a look at the others | a member that has left is dropped from it, and a new one counts as not asked yet |
 | a round that confirms the leader | by the voters of the record, anew if that changes |
 | a forecast for status | by the last answers of the present members |

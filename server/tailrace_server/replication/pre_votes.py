@@ -9,7 +9,7 @@ A candidate asks before it raises the term. A member refuses if the first of the
 | promoting | it is about to lead itself |
 | ahead | it has more than the candidate, and stands itself: less would have to be fetched |
 
-A pre-vote binds nobody, and is written nowhere. With the pre-votes of a majority the candidate asks for promises. A
+A pre-vote binds no member, and is written nowhere. With the pre-votes of a majority the candidate asks for promises. A
 promise is asked for by the same stickiness, since the leader may have come back meanwhile.
 """
 

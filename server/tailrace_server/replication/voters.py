@@ -16,8 +16,8 @@ A set may also get another size:
     epoch 7  B D E         its seat is gone, whether it was taken or vacant
 
 A record without names is of a set whose members are those of ``--members``. The first change of the members names them:
-from then on the record says who they are. Whoever is to join or to leave stands in the record, so the next leader goes
-on with it.
+from then on the record says who they are. A member that is to join or to leave stands in the record, so the next leader
+goes on with it.
 
 Ground rules. Rules 2 to 6 have planted bugs in the tests.
 

@@ -42,7 +42,7 @@ class AheadFiles:
     def load(self, partitions: Iterable[Partition], *, is_alone: bool = False) -> None:
         """Reads the files that an earlier start has left; removes those that cannot be used. For the start. OSError.
 
-        ``is_alone``: the node follows nobody who could fill the holes, so all of them are removed.
+        ``is_alone``: the node follows no other that could fill the holes, so all of them are removed.
         """
         disk = self._host.disk
         for partition in partitions:
