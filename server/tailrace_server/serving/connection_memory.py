@@ -102,8 +102,9 @@ class ConnectionMemory:
         self._is_always_read = True
 
     def close(self) -> None:
-        """Ends all waits from the next look on: the connection is closing."""
+        """Ends all waits: the connection is closing, and may have no answer left whose way out would end them."""
         self._is_closing = True
+        self._look_again()
 
     def lacks_room(self) -> bool:
         """Tells whether the peer has to take its answers, or the flusher has to catch up, before the next request."""

@@ -20,10 +20,10 @@ from tailrace.errors import BadSegment, NotDurable, NotLeader, Overloaded, Proto
 from tailrace.model import Level
 from tailrace.segment.format import TRAILER_BYTES
 from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import (
-    PART_BYTES_MAX,
     CheckpointRequest,
     PartitionCheckpoint,
     SegmentFetch,
