@@ -38,8 +38,10 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.serving.answer_memory import AnswerMemory
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
+from tailrace_server.serving.metrics.scrape import Scrapes
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
+from tailrace_server.state.traffic import Traffic
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -92,6 +94,7 @@ class Node:
             turn=self.turn,
             stages=self.stages,
             publisher=self.publisher,
+            traffic=Traffic(),
             filtered=FilterCache(),
             answer_memory=AnswerMemory(config.limits.answer_bytes_max),
             handlers=HANDLERS,
@@ -99,6 +102,7 @@ class Node:
             started_at=self.turn.now,
             unclean_start=None,
         )
+        self._scrapes = Scrapes(self.services)
         self.publisher.spread_by(StageSpreader(self.services, self.stages))
         # Serves one connection to its end.
         self.handle = self.handler_of(self.leaderships.unnamed.group.number)
@@ -240,6 +244,10 @@ class Node:
     async def status_body(self) -> bytes:
         """The JSON of ``status``, made in many turns of the loop if there are many feeds."""
         return await status_body(self.services)
+
+    async def metrics(self, accept: str = "", feed: str = "") -> tuple[bytes, str]:
+        """The metrics for Prometheus, and the content type: `serving.metrics.scrape.Scrapes.text`."""
+        return await self._scrapes.text(accept, feed)
 
     def check(self) -> None:
         """Walks every invariant of every partition; AssertionError names the one that does not hold."""

@@ -161,6 +161,8 @@ class Publisher:
             shares = await self._shares(feed, request)
             is_done = await self._write(feed, request, shares, terms, step)
             await self._settled(feed, step.seqs, terms)
+        if is_done and step.written:
+            self._storage.written.published()
         copied = self._stages.copied(request.stages) if is_done and terms.in_set else ()
         files = self._stages.forget(request.stages) if is_done else []
         fresh = {versions.partition for versions in step.written}
@@ -349,6 +351,8 @@ class Publisher:
                 through=through,
             )
             step.written.append(versions)
+            for block in blocks:
+                storage.written.wrote(block.header.rows, block.nbytes)
         storage.wrote(partition)
         self._streams.turn_ended()
 

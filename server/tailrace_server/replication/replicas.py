@@ -70,7 +70,8 @@ class Peer:
         """Whether it has any stream now. A peer with a vote stays known while it is away."""
         return bool(self.streams)
 
-    def _lag(self, partition: Partition) -> int:
+    def lag(self, partition: Partition) -> int:
+        """Returns the number of mutations of ``partition`` that it has not acknowledged."""
         last = self.acknowledged.get(partition)
         return max(0, partition.high_seq - (0 if last is None else last.ack.seq))
 
@@ -82,7 +83,7 @@ class Peer:
             "placement_id": self.placement_id.hex(),
             "address": self.address,
             "seq": seq,
-            "lag": self._lag(partition),
+            "lag": self.lag(partition),
             "since_ack_s": None if last is None else now - last.at,
             "votes": self.votes,
             "connected": partition in self.streams,
@@ -105,7 +106,7 @@ class Peer:
         A peer that is away falls behind, too. A partition that it does not stream counts, as a whole if it never
         acknowledged any of it.
         """
-        lag = sum(self._lag(partition) for partition in partitions)
+        lag = sum(self.lag(partition) for partition in partitions)
         last = max((acknowledged.at for acknowledged in self.acknowledged.values()), default=None)
         return {
             "placement_id": self.placement_id.hex(),

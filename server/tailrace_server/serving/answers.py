@@ -56,6 +56,7 @@ class Answers:
         """Queues an ERROR."""
         if isinstance(error, SegmentDamaged):
             self._node.storage.found_damage(error)
+        self._node.traffic.error(error)
         self.add(encode_error(error, id))
 
     def add_copy_error(self, error: TailraceError, id: int) -> None:

@@ -96,6 +96,7 @@ class Connection:
         self.segments = SegmentSender(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
+        self.is_of_node = False  # another node has said hello
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
         self.waiting = WaitingRequests(node.config.limits.waiting_requests_max)
@@ -179,6 +180,7 @@ class Connection:
     def _handle(self, frame: Frame) -> None:
         """Handles a frame. An error of a request is its answer; an error of the protocol ends the connection."""
         opcode = frame.opcode
+        self.node.traffic.request(opcode)
         if not self.greeted and opcode is not _HELLO:
             raise ProtocolError(f"{opcode.name} before HELLO")
         handler = self.node.handlers.get(opcode)
@@ -210,6 +212,7 @@ class Connection:
         self.name, self.session = hello.name, hello.session
         self.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
         self.decoder.body_bytes_max = limits.frame_body_bytes_max
+        self.is_of_node = hello.of_node
         self.greeted, self.changes = True, self.node.leaderships.changes()
 
     # Sending
@@ -335,6 +338,7 @@ class Connection:
     def fail(self, error: TailraceError) -> None:
         """Sends the error, then closes."""
         log.info("connection of %s ends: %s", self.transport.peer, error)
+        self.node.traffic.error(error)
         self.close_with(encode_error(error))
 
     def close_with(self, last: bytes) -> None:
@@ -388,8 +392,7 @@ class Connection:
 
     def status(self, now: float) -> dict[str, Any]:
         """This connection as status shows it."""
-        self._look_for_progress(now)
-        stuck_s = self._progress.stuck_seconds(now)
+        stuck_s = self.stuck_seconds(now)
         return {
             "peer": self.transport.peer,
             "name": self.name,
@@ -402,6 +405,11 @@ class Connection:
             "stuck_s": stuck_s,
             "slow": stuck_s >= self.node.config.limits.slow_after_s,
         }
+
+    def stuck_seconds(self, now: float) -> float:
+        """Returns for how many seconds something has waited for the peer, which has taken nothing."""
+        self._look_for_progress(now)
+        return self._progress.stuck_seconds(now)
 
     def _look_for_progress(self, now: float) -> None:
         rounds, backlog_bytes = self.rounds, self.transport.backlog_bytes

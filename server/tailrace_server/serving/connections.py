@@ -198,11 +198,13 @@ class Connections:
             async with trio.open_nursery() as nursery:
                 connection = Connection(services, transport, nursery, unnamed)
                 self._open[connection] = None
+                services.traffic.connection_opened()
                 try:
                     nursery.start_soon(transport.run)
                     await connection.run()
                 finally:
                     self._open.pop(connection, None)
+                    services.traffic.connection_ended(connection.rounds.sent_blocks, connection.rounds.sent_bytes)
                     self._clients.pop(connection, None)
                     self._refused.pop(connection, None)
                     if self._sessions.get(connection.session) is connection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.host.turn import Turn
 from tailrace_server.replication.local_node import LocalNode
 from tailrace_server.serving.waiting_requests import WaitingRequests
+from tailrace_server.state.traffic import Traffic
 from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.rounds import Rounds
 
@@ -41,6 +42,9 @@ class OpenConnection(Protocol):
 class OpenConnections(OpenStreams, Protocol):
     """All connections of the node."""
 
+    def __iter__(self) -> Iterator[Any]:
+        """The open connections, as they are now."""
+
     def has_news(self, sender: Any) -> None:
         """Notes that ``sender`` has something to send. It leaves when this turn has ended, or with the next fsync."""
 
@@ -66,6 +70,7 @@ class Services(LocalNode):
     turn: Turn
     stages: Stages
     publisher: Publisher
+    traffic: Traffic
     filtered: FilterCache
     answer_memory: AnswerMemory
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]

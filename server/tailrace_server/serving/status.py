@@ -134,7 +134,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "voters": voters_to_json(Voters() if member is None else member.local.file.now.voters),
         "doing": "" if member is None else member.progress,
         "failover": {"mode": "manual", "state": "", "why": ""} if member is None else member.successor.to_json(),
-        "failing": _failing(node, leadership)[:STATES_MAX],
+        "failing": failing_of(node, leadership)[:STATES_MAX],
         "begun_anew": node.storage.begun_anew.to_json(STATES_MAX),
         "unreadable": [found.to_json() for found in unreadable_of(node, leadership.group)[:STATES_MAX]],
         "promotion": forecast.text,
@@ -144,7 +144,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
     }
 
 
-def _failing(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
+def failing_of(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
     """The partitions of a group that cannot follow their leader at present, and why."""
     member = node.members.get(leadership.group.number)
     following = None if member is None else member.following
@@ -159,7 +159,7 @@ def _failing(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
 
 
 def _receiving_problem(node: Services) -> list[str]:
-    failing = [each for leadership in node.leaderships for each in _failing(node, leadership)]
+    failing = [each for leadership in node.leaderships for each in failing_of(node, leadership)]
     if not failing:
         return []
     first = failing[0]

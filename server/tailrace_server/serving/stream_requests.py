@@ -263,6 +263,7 @@ def _begin(
         for frame in stream.at_start():
             connection.answers.add(frame)
     connection.send_answers()
+    node.traffic.stream_opened()
     rounds.open(stream, connection.has_news if request.replica is None else connection.has_replica_news)
     connection.deadline_timer.check()
     if id not in rounds.slots:  # it has had its end already

@@ -98,6 +98,7 @@ def _take(
         return
     if fresh:
         storage.wrote(partition)
+        storage.written.wrote(block.header.rows, block.nbytes)
     if level == _MEMORY:
         connection.answers.add(written(versions, id))
     elif level == _DISK:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tailrace.model.failover import SEQ_MAX
@@ -112,6 +112,10 @@ class LastBatches:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def numbers(self) -> Iterator[tuple[str, int]]:
+        """Yields each sink with the number of its last batch."""
+        return ((sink, entries[-1].batch) for sink, entries in self._entries.items())
 
     def find(self, sink: str) -> LastBatch | None:
         """Returns the last batch of ``sink``; None if it has not published here."""

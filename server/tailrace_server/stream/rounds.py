@@ -67,6 +67,7 @@ class Rounds:
         self.window_bytes = window_bytes
         self.outstanding_bytes = 0
         self.credited_bytes = 0  # all that was ever granted again
+        self.sent_blocks = self.sent_bytes = 0  # all that was ever sent
         self.round_number = 0
         self.moves = 0  # how often a stream gave up blocks in memory to go on with segments
         self.examined_bytes = 0  # all that filtered streams have ever looked through
@@ -356,7 +357,7 @@ class Rounds:
         partition = stream.partition
         before = frames.before_block(partition.log.branch, after_seq, last_seq, partition.purge_seq, size)
         after = frames.after_block(last_seq, self.round_number)
-        self.outstanding_bytes += size
+        self._sent(size)
         if size < JOIN_BYTES_MAX:
             return [b"".join((before, sent.head, sent.body, after))]
         return [before + sent.head, sent.body, after]
@@ -465,9 +466,15 @@ class Rounds:
             self._shares.sent(slot, size)
         self._out.append(frame_header(_BLOCK, size, stream.id) + block.head)
         self._out.append(block.body)
-        self.outstanding_bytes += size
+        self._sent(size)
         self._note_delivered(stream)
         return size
+
+    def _sent(self, size: int) -> None:
+        """Counts a block of ``size`` bytes that is sent now."""
+        self.outstanding_bytes += size
+        self.sent_blocks += 1
+        self.sent_bytes += size
 
     def _end_snapshot(self, slot: StreamSlot) -> int:
         """Sends the snapshot's end. Returns the bytes of the frames that go before it."""

@@ -25,6 +25,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.state.traffic import WriteTotals
 from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.ahead_files import AheadFiles
 from tailrace_server.upkeep.begun_anew import BegunAnew
@@ -72,6 +73,7 @@ class Storage:
         self.store = store
         self.memory = memory
         self.pins = Pins()
+        self.written = WriteTotals()
         self.journal_found = (0, 0)  # number and end of the newest file that the start found
         self.damages: dict[str, str] = {}  # the error of each segment that was found damaged, by path
         self.on_failed: Callable[[NotDurable], None] = _ignore

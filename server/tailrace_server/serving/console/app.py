@@ -1,6 +1,7 @@
 """The answers of a node over HTTP.
 
     GET /healthz       200 "ok" while the node can make writes durable; 503 and the reason if it cannot
+    GET /metrics       the metrics for Prometheus; with ?partitions=FEED also those of each partition of a feed
     GET /api/status    the node's whole status, as JSON
     GET /              a page that points to these
 
@@ -38,6 +39,7 @@ _PAGE = """<!doctype html>
 <p>Node {node_id}, data in {data}.</p>
 <ul>
 <li><a href="/healthz">/healthz</a>: whether this node can take writes</li>
+<li><a href="/metrics">/metrics</a>: its metrics, for Prometheus</li>
 <li><a href="/api/status">/api/status</a>: everything that it says of itself, as JSON</li>
 </ul>
 </html>
@@ -55,28 +57,37 @@ class HasStatus(Protocol):
         """As ``Node.status_body``."""
         ...
 
+    async def metrics(self, accept: str, feed: str) -> tuple[bytes, str]:
+        """As ``Node.metrics``."""
+        ...
+
 
 def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
     """The ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
 
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         status = node.health()
         if status["healthy"]:
             return PlainTextResponse("ok\n", headers=_HEADERS)
         return PlainTextResponse(f"{status['failure']}\n", status_code=503, headers=_HEADERS)
 
-    async def api_status() -> Response:
+    async def metrics(request: Request) -> Response:
+        accept, feed = request.headers.get("accept", ""), request.query_params.get("partitions", "")
+        body, content_type = await node.metrics(accept, feed)
+        return Response(body, headers=_HEADERS | {"content-type": content_type})
+
+    async def api_status(request: Request) -> Response:
         return Response(await node.status_body(), media_type="application/json", headers=_HEADERS)
 
-    async def page() -> Response:
+    async def page(request: Request) -> Response:
         status = node.health()
         shown = {name: html.escape(str(status[name])) for name in ("software", "node_id", "data")}
         return HTMLResponse(_PAGE.format_map(shown), headers=_HEADERS)
 
-    def answering(answer: Callable[[], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                return await answer()
+                return await answer(request)
             except Exception:
                 # A bug of ours ends this answer. It is logged here, since the layers below would not log it.
                 log.exception("GET %s", request.url.path)
@@ -87,6 +98,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
     routes = [
         Route("/", answering(page)),
         Route("/healthz", answering(health)),
+        Route("/metrics", answering(metrics)),
         Route("/api/status", answering(api_status)),
     ]
     return _checking_hosts(Starlette(routes=routes), hosts)

@@ -32,11 +32,14 @@ class FakeNode:
     async def status_body(self):
         return json.dumps(self.status()).encode()
 
+    async def metrics(self, accept, feed):
+        return f"tailrace_feeds 1 # {accept} {feed}".encode(), "text/plain; version=0.0.4"
+
     def health(self):
         return {name: value for name, value in self.status().items() if name != "seq"}
 
 
-async def get(node, path, method="GET", headers=(), hosts=()):
+async def get(node, path, method="GET", headers=(), hosts=(), query=b""):
     """Status code, headers and body of an answer."""
     sent = []
 
@@ -50,7 +53,7 @@ async def get(node, path, method="GET", headers=(), hosts=()):
         "type": "http",
         "method": method,
         "path": path,
-        "query_string": b"",
+        "query_string": query,
         "headers": [*headers],
         "http_version": "1.1",
     }
@@ -93,15 +96,24 @@ async def test_status_is_the_nodes_own():
     assert json.loads(body) == STATUS
 
 
+async def test_metrics_are_in_the_format_that_is_asked_for_with_partitions_on_request():
+    code, headers, body = await get(FakeNode(), "/metrics", headers=[(b"accept", b"text/plain")])
+    assert (code, headers["content-type"]) == (200, "text/plain; version=0.0.4")
+    assert body == b"tailrace_feeds 1 # text/plain "
+    _, _, body = await get(FakeNode(), "/metrics", query=b"partitions=orders")
+    assert body == b"tailrace_feeds 1 #  orders"
+
+
 async def test_the_page_points_to_both_and_escapes():
     code, headers, body = await get(FakeNode(), "/")
     assert (code, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b'href="/healthz"' in body
+    assert b'href="/metrics"' in body
     assert b'href="/api/status"' in body
     assert b"/d&lt;script&gt;" in body
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/api/status"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/status"])
 async def test_no_answer_is_kept_or_given_to_other_origins(path):
     _, headers, _ = await get(FakeNode(), path)
     assert headers["cache-control"] == "no-store"
@@ -114,7 +126,7 @@ async def test_other_paths_and_methods():
     assert (await get(FakeNode(), "/healthz", "POST"))[0] == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/api/status", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/status", "/nothing"])
 async def test_a_name_that_is_not_the_nodes_is_told_nothing(path):
     """A page whose name resolves to this node would be of its origin, and read everything."""
     code, headers, body = await get(FakeNode(), path, headers=[(b"host", b"evil.example:4780")])
