@@ -44,6 +44,7 @@ from tailrace_server.journal.next_file import NextFile
 from tailrace_server.journal.older_files import OlderFile, OlderFiles
 from tailrace_server.journal.replay_cost import replay_ns, surplus_ns
 from tailrace_server.journal.rotation import Rotation, name_file
+from tailrace_server.state.durations import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,6 +136,7 @@ class Journal:
         self._finished_ns = 0  # the cost to a start of all files that were finished since the journal was opened
         self._syncs = 0
         self._last_sync_seconds = 0.0
+        self.sync_durations = Durations()
         self._use(file, header, offset, offset, records, surplus_ns)
         self._next.keep_descriptors(self._path(header.number))
         self.synced = self.written
@@ -365,6 +367,7 @@ class Journal:
                 else:
                     self._make_rotation_durable(rotation, file, number, written)
                 self._last_sync_seconds = self._clock() - begin
+                self.sync_durations.add(self._last_sync_seconds)
                 self._syncs += 1
                 self.synced = written
             if self._offset >= self._create_ahead_at:

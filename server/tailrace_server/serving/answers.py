@@ -77,15 +77,32 @@ class Answers:
         The frame is made after the streams were sent: consumers come first.
         """
         self.held_bytes += WRITTEN_FRAME_BYTES
+        node, began_at = self._node, self._node.turn.now
 
         def durable(error: TailraceError | None) -> None:
             if error is None:
                 self._queue(written(versions, id))
+                node.traffic.write_durations[_DISK].add(node.clock.monotonic() - began_at)
             else:
                 self.held_bytes -= WRITTEN_FRAME_BYTES
                 self.add_error(error, id)
 
         self._node.storage.committer.when_durable(durable)
+
+    def add_written_at_quorum(self, partition: Partition, versions: VersionRange, id: int) -> None:
+        """Queues a WRITTEN once a majority has the rows on disk, or an ERROR if that fails."""
+        node, began_at = self._node, self._node.turn.now
+        if node.storage.committer.failure is not None:
+            self.add_error(node.storage.committer.failure, id)
+            return
+        data = written(versions, id)
+
+        def held(error: TailraceError | None) -> None:
+            if error is None:
+                node.traffic.write_durations[_QUORUM].add(node.clock.monotonic() - began_at)
+            self._waited(data, id, error)
+
+        self._wait(_QUORUM, ((partition, versions.last_seq),), len(data), held)
 
     def add_at(self, level: Level, needs: Sequence[tuple[Partition, int]], data: bytes, id: int) -> None:
         """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR if that fails.
@@ -100,9 +117,13 @@ class Answers:
         elif node.storage.committer.failure is not None:
             self.add_error(node.storage.committer.failure, id)
         else:
-            self.held_bytes += len(data)
-            self.until(partial(node.waiting.wait, level, needs), partial(self._waited, data, id))
-            node.storage.committer.hurry()
+            self._wait(level, needs, len(data), partial(self._waited, data, id))
+
+    def _wait(self, level: Level, needs: Sequence[tuple[Partition, int]], nbytes: int, then: Answer) -> None:
+        """Calls ``then`` once these seqs are at ``level``, or that fails. The answer counts ``nbytes`` from now on."""
+        self.held_bytes += nbytes
+        self.until(partial(self._node.waiting.wait, level, needs), then)
+        self._node.storage.committer.hurry()
 
     def add_when_confirmed(self, leadership: Leadership, data: bytes, id: int) -> None:
         """Queues an answer once a majority has confirmed that this node leads."""

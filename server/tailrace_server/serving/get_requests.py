@@ -26,11 +26,12 @@ def _on_get(connection: Connection, frame: Frame) -> None:
         feed.require_quorum()
     leaderships = node.leaderships.of_partitions(partitions)
     _require_state(leaderships, get)
-    lookup = Lookup(get.keys, partitions)
+    lookup, began_at = Lookup(get.keys, partitions), node.turn.now
 
     def answer() -> None:
         _require_state(leaderships, get)  # it may have changed while the index or the disk was waited for
         data = Got(lookup.items).encode(frame.id)
+        node.traffic.get_durations.add(node.clock.monotonic() - began_at)
         needs = lookup.in_flight(get.level)
         if get.level == Level.QUORUM and lead_all(leaderships):
             connection.answers.add_confirmed(leaderships, needs, data, frame.id)

@@ -101,12 +101,13 @@ def _take(
         storage.written.wrote(block.header.rows, block.nbytes)
     if level == _MEMORY:
         connection.answers.add(written(versions, id))
+        node.traffic.write_durations[_MEMORY].add(node.clock.monotonic() - node.turn.now)
     elif level == _DISK:
         connection.answers.add_written(versions, id)
     elif not versions.last_seq:
         _answer_unwritten(connection, id, level, partition, written(versions, id))
     else:
-        connection.answers.add_at(_QUORUM, ((partition, versions.last_seq),), written(versions, id), id)
+        connection.answers.add_written_at_quorum(partition, versions, id)
 
 
 def _answer_unwritten(connection: Connection, id: int, level: Level, partition: Partition, answer: bytes) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tailrace.model import Level
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.state.durations import Durations
 
 
 class WriteTotals:
@@ -32,6 +34,9 @@ class Traffic:
     def __init__(self) -> None:
         self._requests: dict[Opcode, int] = dict.fromkeys(Opcode, 0)
         self._errors: dict[str, int] = {}
+        # From the append of a block to its answer, by level; and of GETs, until their rows were found.
+        self.write_durations = {level: Durations() for level in Level}
+        self.get_durations = Durations()
         self.connections_opened = self.streams_opened = 0
         # Of connections that have ended; those that are open count for themselves.
         self.ended_sent_blocks = self.ended_sent_bytes = 0

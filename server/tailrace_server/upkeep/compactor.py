@@ -30,6 +30,7 @@ from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.ahead import Mark, PartitionPlace, is_ahead
+from tailrace_server.state.durations import WORK_BOUNDS, Durations
 from tailrace_server.state.uptime import Uptime
 from tailrace_server.upkeep.installer import Installer, RolledBack, check_history, entries_of
 from tailrace_server.upkeep.space import Space
@@ -103,6 +104,7 @@ class Compactor:
         self._wanted = trio.Event()
         self._written_before = journal.written  # as of the last look at the rate
         self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
+        self.durations = Durations(WORK_BOUNDS)
         self.uptime = uptime
         self.on_damage: Callable[[SegmentDamaged], None] = lambda _: None
 
@@ -305,6 +307,7 @@ class Compactor:
             cuts=tuple(sorted({entry.base for entry in partition.log})),
             next_base_id=behind[0].identity.base_id if behind else b"",
         )
+        began_at = self._host.clock.monotonic()
         try:
             if _is_small(folded):
                 result = await self._host.workers.compact_small(task)
@@ -323,6 +326,7 @@ class Compactor:
         except BaseException:
             self._installer.orphan(partition, output)
             raise
+        self.durations.add(self._host.clock.monotonic() - began_at)
         self._note(partition, plan, result)
         return True
 

@@ -28,6 +28,7 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
+from tailrace_server.state.durations import WORK_BOUNDS, Durations
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.upkeep.flushed_segment import (
     blocks_through,
@@ -103,6 +104,7 @@ class Flusher:
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
+        self.durations = Durations(WORK_BOUNDS)
         self._flush_failure = self._trim_failure = ""
         self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes all written records durable
         self.on_flushed: Callable[[Partition], None] = lambda _: None
@@ -412,7 +414,7 @@ class Flusher:
     async def _add_segment(
         self, partition: Partition, after_seq: int, last_seq: int, blocks: Sequence[Block]
     ) -> Segment:
-        rollbacks = partition.rollbacks
+        began_at, rollbacks = self._host.clock.monotonic(), partition.rollbacks
         identity = identity_of(partition, after_seq, last_seq, self._host.randomness.token(16))
         path = self._store.segment_path(partition.feed_id, partition.id, identity.segment_id)
         try:
@@ -427,6 +429,7 @@ class Flusher:
             self._installer.orphan(partition, path)
             raise
         self._flushes += 1
+        self.durations.add(self._host.clock.monotonic() - began_at)
         self._bytes += segment.nbytes
         if partition.tree.block_count:
             self._dirty[partition] = self._host.clock.monotonic()

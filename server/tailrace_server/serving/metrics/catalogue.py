@@ -42,6 +42,10 @@ def _gauge(name: str, text: str, *labels: str) -> Described:
     return Described(f"tailrace_{name}", Kind.GAUGE, labels, text)
 
 
+def _histogram(name: str, text: str, *labels: str) -> Described:
+    return Described(f"tailrace_{name}_seconds", Kind.HISTOGRAM, labels, text)
+
+
 # By subject, as the reference shows them.
 SUBJECTS: dict[str, tuple[Described, ...]] = {
     "The node": (
@@ -57,6 +61,8 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
         _counter("written_blocks", "The blocks that writers and sinks have added."),
         _counter("written_mutations", "The mutations in these blocks."),
         _counter("written_bytes", "The bytes of these blocks, as they came."),
+        _histogram("write", "The time from the append of a block to its answer, by the level of the write.", "level"),
+        _histogram("get", "The time until the rows of a GET were found."),
         _counter("published_batches", "The batches of sinks that were published as a whole."),
     ),
     "Connections and streams": (
@@ -78,6 +84,7 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
         _gauge("journal_unsynced_bytes", "The bytes that no fsync has made durable yet."),
         _gauge("journal_replay_seconds", "The time that a start would take to read the journal, estimated."),
         _counter("journal_fsyncs", "The fsyncs of the journal."),
+        _histogram("journal_fsync", "The time of an fsync of the journal."),
         _gauge("journal_failed", "1 if the journal has failed, so that nothing is acknowledged; else 0."),
     ),
     "Memory and disk": (
@@ -98,11 +105,13 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
     "Flush, compaction, checks": (
         _counter("flushes", "The flushes of write queues to segments."),
         _counter("flushed_bytes", "The bytes of their segments."),
+        _histogram("flush", "The time of a flush, until a manifest names its segment."),
         _gauge("flush_failing", "1 if the last try of a flush failed; else 0."),
         _counter("compactions", "The compactions of segments."),
         _counter("compacted_bytes", "The bytes of their segments."),
         _counter("compaction_rows_read", "The rows that they have read."),
         _counter("compaction_rows_dropped", "The rows that they have left out."),
+        _histogram("compaction", "The time of a compaction, until a manifest names its segment."),
         _gauge("compaction_failing", "1 if a compaction waits after a failure; else 0."),
         _counter("checked_bytes", "The bytes of segments that were compared with their checksums."),
         _counter("check_passes", "The passes of these checks over all segments."),

@@ -42,6 +42,9 @@ def _read_requests(node: Services, samples: Samples) -> None:
     samples.add("tailrace_written_mutations_total", written.mutations)
     samples.add("tailrace_written_bytes_total", written.bytes)
     samples.add("tailrace_published_batches_total", written.batches)
+    for level, durations in node.traffic.write_durations.items():
+        samples.add_durations("tailrace_write_seconds", durations, level.name.lower())
+    samples.add_durations("tailrace_get_seconds", node.traffic.get_durations)
     samples.add("tailrace_connections_opened_total", node.traffic.connections_opened)
     samples.add("tailrace_streams_opened_total", node.traffic.streams_opened)
 
@@ -54,6 +57,7 @@ def _read_journal(node: Services, samples: Samples) -> None:
     samples.add("tailrace_journal_unsynced_bytes", journal.unsynced_bytes)
     samples.add("tailrace_journal_replay_seconds", journal.replay_seconds)
     samples.add("tailrace_journal_fsyncs_total", journal.syncs)
+    samples.add_durations("tailrace_journal_fsync_seconds", node.storage.journal.sync_durations)
     samples.add("tailrace_journal_failed", (node.storage.committer.failure or node.storage.journal.failed) is not None)
 
 
@@ -77,12 +81,14 @@ def _read_upkeep(node: Services, samples: Samples) -> None:
     flushes = node.storage.flusher.statistics()
     samples.add("tailrace_flushes_total", flushes.flushes)
     samples.add("tailrace_flushed_bytes_total", flushes.bytes)
+    samples.add_durations("tailrace_flush_seconds", node.storage.flusher.durations)
     samples.add("tailrace_flush_failing", bool(flushes.failure))
     compactions = node.storage.compactor.statistics()
     samples.add("tailrace_compactions_total", compactions.compactions)
     samples.add("tailrace_compacted_bytes_total", compactions.compacted_bytes)
     samples.add("tailrace_compaction_rows_read_total", compactions.rows_read)
     samples.add("tailrace_compaction_rows_dropped_total", compactions.rows_dropped)
+    samples.add_durations("tailrace_compaction_seconds", node.storage.compactor.durations)
     samples.add("tailrace_compaction_failing", bool(compactions.compaction_failure))
     checks = node.storage.checks.statistics()
     samples.add("tailrace_checked_bytes_total", checks.checked_bytes)

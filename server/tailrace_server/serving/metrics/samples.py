@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from tailrace_server.serving.metrics.catalogue import CATALOGUE, OTHER, Kind
+from tailrace_server.state.durations import Durations
 
 
 class Samples:
@@ -19,6 +20,16 @@ class Samples:
         """Adds a sample of the metric ``name``; ``labels`` are the values of its labels."""
         described = CATALOGUE[name]
         self._family(name).add_sample(name, dict(zip(described.labels, labels, strict=True)), float(value))
+
+    def add_durations(self, name: str, durations: Durations, *labels: str) -> None:
+        """Adds the buckets of the histogram ``name``, its count and its sum."""
+        family, of = self._family(name), dict(zip(CATALOGUE[name].labels, labels, strict=True))
+        count = 0
+        for bound, count in durations.counts():
+            label = "+Inf" if bound is None else repr(bound)
+            family.add_sample(f"{name}_bucket", of | {"le": label}, count)
+        family.add_sample(f"{name}_count", of, count)
+        family.add_sample(f"{name}_sum", of, durations.seconds)
 
     def _family(self, name: str) -> Metric:
         family = self._families.get(name)
