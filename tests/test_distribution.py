@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import configparser
 import email
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -131,7 +133,7 @@ def test_sdist_holds_the_sources_the_tests_and_the_documents(sdist_names):
 
 def test_sdist_holds_nothing_that_was_made_on_this_machine(sdist_names):
     top = {name.partition("/")[0] for name in sdist_names if name}
-    folders = {"client_sdk", "server", "spark_sink", "tests", "docs", "bench"}
+    folders = {"client_sdk", "server", "spark_sink", "tests", "docs", "bench", "deploy"}
     files = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", "PKG-INFO"}
     assert top <= folders | files | {".gitignore"}
     assert not [name for name in sdist_names if "__pycache__" in name or name.endswith(".pyc")]
@@ -143,3 +145,61 @@ def test_constraints_name_exact_versions_and_no_addresses():
     assert pins
     assert [line for line in pins if line.count("==") != 1 or "/" in line or "@" in line] == []
     assert not any(line.lower().startswith("tailrace") for line in pins)
+
+
+# The wheel in an environment of its own. It gets its libraries as a user's would, so these tests need the index.
+
+
+def run(*command, **settings):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel_path(distribution):
+    [path] = distribution.glob("*.whl")
+    return path
+
+
+def put_and_get(command, tmp_path, **settings):
+    """Serves a node by ``command``, which is ``tailrace``; writes a key and reads it by the same."""
+    serve = [*command, "serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    with subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, text=True, **settings) as process:
+        try:
+            line = process.stdout.readline()
+            url = f"--url=tailrace://{line.split('frames on ')[1].split(',')[0]}"
+            run(*command, "feed", "create", "f", url, **settings)
+            run(*command, "put", "f", "k", "v", url, **settings)
+            assert run(*command, "get", "f", "k", url, **settings) == "v"
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.long
+def test_the_wheel_runs_in_a_clean_environment(wheel_path, tmp_path):
+    python, pip = tmp_path / "venv/bin/python", [tmp_path / "venv/bin/pip", "install", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    run(*pip, wheel_path, "-c", ROOT / "constraints.txt")
+    run(python, "-c", "import tailrace, tailrace.blocking", cwd=tmp_path)
+    without_cli = subprocess.run([tmp_path / "venv/bin/tailrace"], capture_output=True, text=True)
+    assert (without_cli.returncode, without_cli.stderr) == (
+        1,
+        "tailrace: the command line needs typer and rich: pip install 'tailrace[cli]'\n",
+    )
+    run(*pip, f"{wheel_path}[server]", "-c", ROOT / "constraints.txt")
+    put_and_get([tmp_path / "venv/bin/tailrace"], tmp_path, cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_the_wheel_runs_by_uvx(wheel_path, tmp_path):
+    uvx = shutil.which("uvx", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if uvx is None:
+        pytest.skip("uvx is missing: pip install uv")
+    # uv has settings of its own, so it gets those of pip that say where packages come from.
+    ours = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_CERT": "SSL_CERT_FILE"}
+    settings = {uv: os.environ[pip] for pip, uv in ours.items() if pip in os.environ}
+    environ = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), **settings}
+    command = [uvx, "--python", sys.executable, "--from", f"tailrace[server] @ {wheel_path.as_uri()}", "tailrace"]
+    put_and_get(command, tmp_path, cwd=tmp_path, env=environ)

@@ -30,6 +30,7 @@ from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
 from tailrace_server.journal import JournalDamaged
 from tailrace_server.node.node import Node
+from tailrace_server.node.service_manager import READY, STOPPING, tell_service_manager
 from tailrace_server.node.start import open_node
 from tailrace_server.serving.listeners import parse_listen_address, show_listen_address
 
@@ -304,7 +305,9 @@ async def _serve(
 
                     ws = await listeners.enter_async_context(ws_listener(node.handle, config.ws, origins, hosts))
                 _announce(Listening(_listening(node), http, ws))
+                tell_service_manager(READY)
                 async for number in signals:
+                    tell_service_manager(STOPPING)
                     logging.getLogger("tailrace.server").info("stopping: %s", signal.Signals(number).name)
                     break
 

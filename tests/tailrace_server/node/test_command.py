@@ -129,6 +129,17 @@ def test_every_door_answers_once_it_is_ready(data):
             assert sock.recv(12) == b"HTTP/1.1 101"
 
 
+def test_a_service_manager_is_told_that_it_is_ready_and_that_it_stops(data, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(SECONDS_MAX)
+        with serving(data, env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}) as server:
+            assert manager.recv(100) == b"READY=1"
+            assert server.get("/healthz")
+            server.end(signal.SIGTERM)
+            assert manager.recv(100) == b"STOPPING=1"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_cleanly_and_starts_again(data, number):
     with serving(data) as server:
