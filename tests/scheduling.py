@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import re
 from pathlib import Path
 
@@ -46,6 +47,13 @@ def pytest_collection_modifyitems(items):
         return not takes_spark(path), number, -slow_counts[item.path]
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Leaves the half million objects of the collected tests out of searches for garbage: one takes 0.2 s with them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -45,6 +45,7 @@ class Searches:
         self._count_partitions = count_partitions
         self._thorough_min = thorough_min
         self._left_out = 0  # objects at most that are left out now
+        self._is_counted = False  # to count them takes milliseconds, which a start does not need
         self._thorough_at = thorough_min
         self._is_thorough = False
         self.thorough = 0  # how many thorough searches there were
@@ -57,7 +58,7 @@ class Searches:
         """
         gc.collect()
         gc.freeze()
-        self._note_left_out()
+        self._is_counted = False
         gc.callbacks.append(self._searched)
         try:
             yield
@@ -68,6 +69,8 @@ class Searches:
         """Handles the begin or end of a search, for `gc.callbacks`. No search can begin meanwhile."""
         if phase != "stop" or info["generation"] != _FULL:
             return
+        if not self._is_counted:
+            self._note_left_out()
         survivors = len(gc.get_objects(_FULL))
         gc.freeze()
         if self._is_thorough:
@@ -87,4 +90,5 @@ class Searches:
 
     def _note_left_out(self) -> None:
         self._left_out = gc.get_freeze_count()
+        self._is_counted = True
         self._thorough_at = max(2 * self._left_out, self._thorough_min)

@@ -48,6 +48,20 @@ print(json.dumps(looked_at))
     assert max(looked_at) < 200_000
 
 
+def test_what_is_left_out_is_not_counted_before_the_first_full_search():
+    at_entry, after_one = run(
+        """
+counts, count = [], gc.get_freeze_count
+gc.get_freeze_count = lambda: counts.append(count()) or counts[-1]
+with searches.bounded():
+    at_entry = len(counts)
+    gc.collect()
+print(json.dumps([at_entry, len(counts)]))
+"""
+    )
+    assert (at_entry, after_one) == (0, 1)
+
+
 def test_what_is_held_is_searched_again_when_it_has_doubled():
     found = run(
         """
