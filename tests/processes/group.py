@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import trio
 
+from .forks import COMMAND, Fork
 from .node import HOST, NodeFailed, NodeProcess
 from .ports import free_ports
 from .program import Orders
 from .proxy import Proxy
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-COMMAND = (sys.executable, "-c", "from tailrace.cli import main; main()")
 # Far more seconds than a command takes on a busy machine.
 COMMAND_S = 120.0
 
@@ -171,9 +168,12 @@ async def start(node: NodeProcess) -> None:
 
 async def run_command(*arguments: str) -> tuple[int, str]:
     """Runs ``tailrace`` with these arguments. Returns its exit code and its output."""
-    with trio.move_on_after(COMMAND_S):
-        done = await trio.run_process(
-            [*COMMAND, *arguments], capture_stdout=True, capture_stderr=True, check=False, stdin=b""
-        )
-        return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
+    with trio.move_on_after(COMMAND_S), tempfile.TemporaryFile() as errors:
+        process = await trio.to_thread.run_sync(Fork, COMMAND, arguments, Path.cwd(), errors)
+        try:
+            out = await trio.to_thread.run_sync(process.finish, abandon_on_cancel=True)
+        finally:
+            process.kill()
+        errors.seek(0)
+        return process.wait(), (out + errors.read()).decode(errors="replace")
     raise NodeFailed(f"tailrace {' '.join(arguments)} takes longer than {COMMAND_S:g} s")

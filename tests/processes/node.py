@@ -9,22 +9,21 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace import TailraceError
 from tailrace.link.address import Address
 from tailrace.trio import request
 from tailrace.wire.opcodes import Opcode
 
+from .forks import PROGRAM, ROOT, Fork
 from .ports import free_port
 from .program import Orders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
 # Far more seconds than these take on a busy machine.
 START_S = 120.0
@@ -69,7 +68,7 @@ class NodeProcess:
         self.log_path = log_path
         self.is_paused = False
         self._log_level = log_level
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Fork | None = None
 
     @property
     def address(self) -> str:
@@ -88,7 +87,7 @@ class NodeProcess:
         """It was started, and was not ended. It may be paused, or have ended by itself."""
         return self._process is not None
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Fork:
         assert self._process is not None, f"{self.name} does not run"
         return self._process
 
@@ -102,14 +101,12 @@ class NodeProcess:
     def launch(self) -> None:
         """Starts the process, and does not wait for it."""
         orders = {name: value for name, value in dataclasses.asdict(self.orders).items() if value}
-        command = [sys.executable, "-m", "tests.processes.program", json.dumps(orders), "serve"]
-        command += ["--data", str(self.data), "--listen", self.address, *self.options]
-        command += ["--http", "off", "--ws", "off", "--log-level", self._log_level]
+        arguments = [json.dumps(orders), "serve"]
+        arguments += ["--data", str(self.data), "--listen", self.address, *self.options]
+        arguments += ["--http", "off", "--ws", "off", "--log-level", self._log_level]
         with contextlib.ExitStack() as stack:
-            log = None if self.log_path is None else stack.enter_context(self.log_path.open("ab"))
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
+            log = 2 if self.log_path is None else stack.enter_context(self.log_path.open("ab"))
+            self._process = Fork(PROGRAM, arguments, ROOT, log)
 
     def require_ready(self) -> None:
         """Waits until the node answers."""
@@ -119,7 +116,6 @@ class NodeProcess:
     def becomes_ready(self) -> bool:
         """Waits until the node answers, and returns False if the process ends before that."""
         stdout = self._running().stdout
-        assert stdout is not None
         line = b""
         while not line.endswith(b"\n"):
             if not select.select([stdout], [], [], START_S)[0]:
@@ -191,11 +187,10 @@ class NodeProcess:
             process.wait()
             self._forget(process)
 
-    def _forget(self, process: subprocess.Popen[bytes]) -> None:
+    def _forget(self, process: Fork) -> None:
         if self._process is process:
             self._process, self.is_paused = None, False
-        for pipe in (process.stdin, process.stdout):
-            _close(pipe)
+        process.close()
 
     def _require(self, code: int, expected: int) -> None:
         if code != expected:
@@ -224,9 +219,3 @@ class NodeProcess:
         if found:
             at = text.index(found[0])
             raise NodeFailed(f"{self.name} has logged an error:\n{text[max(at - 1_000, 0) : at + 4_000]}")
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    assert pipe is not None
-    with contextlib.suppress(BrokenPipeError):
-        pipe.close()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 import trio
 
 import tailrace
 
-from .group import COMMAND, Group, run_command, start
+from .group import Group, run_command, start
 from .node import NodeProcess
 
 pytestmark = pytest.mark.slow
 
 SECONDS_MAX = 300.0
+COMMAND = (sys.executable, "-c", "from tailrace.cli import main; main()")
 ROWS = {b"key %d" % number: b"v" for number in range(20)}
 
 
