@@ -57,6 +57,7 @@ from tailrace.model import (
     NodeStatus,
     PartitionInfo,
     Put,
+    TokenInfo,
     Version,
     VersionRange,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "StreamEnded",
     "StreamStatus",
     "TailraceError",
+    "TokenInfo",
     "TooLarge",
     "UnknownCheckpoint",
     "UnknownFeed",

@@ -181,6 +181,10 @@ class Config:
     may_found: bool = True
     #: The name of the cluster, which URLs of clients may contain. An empty name is none.
     cluster: str = ""
+    #: Whether clients and nodes have to present a token.
+    auth: bool = False
+    #: The secret that this node presents to others, and that it accepts from them; None for none.
+    peer_token: str | None = field(default=None, repr=False)
     #: The times of replication.
     replication: Replication = field(default_factory=Replication)
 

@@ -178,7 +178,16 @@ def test_json_examples_are_what_the_code_writes_and_their_members_are_listed(nam
 def test_members_of_the_other_requests_are_listed():
     between_nodes = ("MEMBER", "PROMISE", "PROMOTE", "HANDOVER", "TAKE_OVER", "ACCEPTED_SEQS")
     of_segments = ("SEGMENT_CHECKPOINT", "SEGMENT_RELEASE")
-    for name in ("CREATE_FEED", "SET_FEED", "DROP_FEED", "PARTITIONS", *of_segments, *between_nodes):
+    for name in (
+        "CREATE_FEED",
+        "SET_FEED",
+        "DROP_FEED",
+        "PARTITIONS",
+        "CREATE_TOKEN",
+        "REVOKE_TOKEN",
+        *of_segments,
+        *between_nodes,
+    ):
         listed = [row[0] for row in tables(MESSAGES[name])[0]]
         assert listed == list(bodies.decode_json(example(name).body, name))
 

@@ -45,6 +45,15 @@ def shared_node(tmp_path_factory):
     node.stop()
 
 
+@pytest.fixture(scope="session")
+def secured_node(tmp_path_factory):
+    """One node that requires tokens, for all tests that do not stop it."""
+    node = NodeProcess(tmp_path_factory.mktemp("secured-node"), options=["--auth"])
+    node.start()
+    yield node
+    node.stop()
+
+
 @pytest.fixture
 def feed_name(request):
     """A name that no other test uses."""

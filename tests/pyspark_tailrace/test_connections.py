@@ -171,7 +171,7 @@ def test_nobody_there(start_node):
         pass
 
 
-def test_token(shared_node, feed_name):
-    options = options_of(shared_node, feed_name, token="secret")
+def test_token(secured_node, feed_name):
+    options = options_of(secured_node, feed_name, token="secret")
     with pytest.raises(tailrace.Forbidden, match="token"), cached_writer(options):
         pass

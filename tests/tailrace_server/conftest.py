@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.serving.secured import Secured
 
 import tailrace
 
@@ -35,3 +38,13 @@ async def others_are_served(running):
         version = await after.put(b"k", b"v")
         assert (await after.get(b"k")).version == version
     running.node.check()
+
+
+@pytest.fixture
+async def secured(run_node, node_config):
+    """A node that requires tokens, with an admin token."""
+    node = Secured(await run_node(dataclasses.replace(node_config, auth=True)))
+    async with node.connect(node.admin) as client:
+        await client.create_feed("orders", partitions=4)
+        await client.create_feed("payments", partitions=4)
+    return node

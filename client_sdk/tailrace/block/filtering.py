@@ -53,6 +53,15 @@ def filter_block(block: Block, wanted: StreamFilter) -> Block | None:
     return encode_arrays(arrays, block.header.partition, compress=False)
 
 
+def begin_with(block: Block, prefix: bytes) -> bool:
+    """Returns whether all keys of ``block`` begin with ``prefix``. Raises BadBlock if the block breaks its format."""
+    columns = block.open_columns()
+    if block.header.rows <= FEW_ROWS:
+        return all(key.startswith(prefix) for key in columns.keys())  # noqa: SIM118
+    offsets, data = np.frombuffer(columns.key_offsets, "<u4"), np.frombuffer(columns.key_data, "u1")
+    return len(_matching(offsets, data, prefix)) == block.header.rows
+
+
 def _filter_few(block: Block, columns: Columns, wanted: StreamFilter) -> Block | None:
     """Does the work of ``filter_block`` row by row. For a few rows that is faster than calls of numpy."""
     keys = columns.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,7 @@ from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.secret import new_session
-from tailrace.model import FeedInfo, Level, NodeStatus
+from tailrace.model import FeedInfo, Level, NodeStatus, TokenInfo
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -126,6 +127,28 @@ class Client:
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:
         self._runner.run(self._core.drop_feed(name), timeout)
 
+    @documented(ClientCore.create_token, timeout=TIMEOUT)
+    def create_token(
+        self,
+        name: str,
+        *,
+        role: str,
+        feeds: Iterable[str] = (),
+        key_prefix: bytes = b"",
+        expires_s: float | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        plan = self._core.create_token(name, role=role, feeds=feeds, key_prefix=key_prefix, expires_s=expires_s)
+        return self._runner.run(plan, timeout)
+
+    @documented(ClientCore.tokens, timeout=TIMEOUT)
+    def tokens(self, *, timeout: float | None = None) -> list[TokenInfo]:
+        return self._runner.run(self._core.tokens(), timeout)
+
+    @documented(ClientCore.revoke_token, timeout=TIMEOUT)
+    def revoke_token(self, name: str, *, timeout: float | None = None) -> None:
+        self._runner.run(self._core.revoke_token(name), timeout)
+
     @documented(ClientCore.status, timeout=TIMEOUT)
     def status(self, *, timeout: float | None = None) -> NodeStatus:
         return self._runner.run(self._core.status(), timeout)
@@ -175,7 +198,7 @@ def connect(
 
     Args:
         url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
-        token: The credential that is sent in the greeting. Nodes of this version know none, and refuse any (Forbidden).
+        token: The token that the greeting carries. A node that requires tokens refuses others (Forbidden).
         name: A name for this program, which the node's status shows.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.

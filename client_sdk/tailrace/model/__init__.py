@@ -13,6 +13,7 @@ from tailrace.model.values import (
     PartitionInfo,
     Put,
     Resolved,
+    TokenInfo,
     Version,
     VersionRange,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "PartitionInfo",
     "Put",
     "Resolved",
+    "TokenInfo",
     "Version",
     "VersionRange",
 ]

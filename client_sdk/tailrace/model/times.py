@@ -11,6 +11,14 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"-(\d{1,9})([smhd])", re.ASCII)
 
 
+def parse_span(text: str) -> float:
+    """Returns the seconds of a span, "90d" or "15m". Units are s, m, h and d. Raises ValueError for any other text."""
+    span = _SPAN.fullmatch(f"-{text}")
+    if span is None:
+        raise ValueError(f"{text!r} is no span of time: write 90d, or 15m (units s, m, h, d)")
+    return datetime.timedelta(**{_UNITS[span[2]]: int(span[1])}).total_seconds()
+
+
 def to_us(moment: datetime.datetime, name: str) -> int:
     """Returns microseconds since 1970 UTC, 0 before that. Raises ValueError, with ``name``, without a time zone."""
     if moment.tzinfo is None or moment.utcoffset() is None:

@@ -186,6 +186,28 @@ class FeedInfo(NamedTuple):
     replication: str
 
 
+class TokenInfo(NamedTuple):
+    """A token as a node lists it, without its secret.
+
+    Attributes:
+        name: The name.
+        role: "read", "write", "admin" or "replica".
+        feeds: The names of the feeds that it may use; empty: all.
+        key_prefix: The keys that it may use begin with this; empty: all.
+        created_at: When it was created, in microseconds since 1970 UTC.
+        expires_at: When it expires, in microseconds since 1970 UTC; None: never.
+        token_id: The id, 8 random bytes, which is a part of the token.
+    """
+
+    name: str
+    role: str
+    feeds: tuple[str, ...]
+    key_prefix: bytes
+    created_at: int
+    expires_at: int | None
+    token_id: bytes
+
+
 class Resolved(NamedTuple):
     """The id of a feed and its number of partitions: a client needs both to write."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from tailrace.errors import Unreachable
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import parse_url
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
-from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus
+from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo
 from tailrace.model.arguments import count, seconds
 from tailrace.requests.changes import creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
 from tailrace.requests.plan import Call, Plan
-from tailrace.requests.replies import feed_info, feed_infos, node_status, resolved
+from tailrace.requests.replies import feed_info, feed_infos, node_status, resolved, token_infos
 from tailrace.requests.session import RequestSession
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
@@ -198,6 +198,65 @@ class ClientCore:
         """
         feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
         yield Call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()})
+
+    def create_token(
+        self, name: str, *, role: str, feeds: Iterable[str], key_prefix: bytes, expires_s: float | None
+    ) -> Plan[str]:
+        """Creates a token. This program makes the secret, and the nodes get only a hash of it.
+
+        Needs the role "admin" if the node requires tokens.
+
+        Args:
+            name: 1 to 100 of ``a-z 0-9 . _ -``. The first character is a letter or a digit. Names are unique.
+            role: "read", "write" (and read), "admin" (everything that an operator does), or "replica" (for nodes).
+            feeds: The names of the feeds that the token may use, at most 100. Empty: all. Only for "read" and "write".
+            key_prefix: The keys that the token may read and write begin with this. Only for "read" and "write".
+            expires_s: The seconds after which the token expires; None: never.
+
+        Returns:
+            The token, a secret that cannot be shown again. It is durable, and in a set on a majority.
+
+        Raises:
+            ValueError: An argument is outside its bounds.
+            Forbidden: The token of this client has another role.
+            TailraceError: There is a token of this name, or the cluster has as many tokens as it can hold.
+            Retryable: No node could create it in time.
+        """
+        from tailrace.requests.token_request import token_request  # most programs never create one
+
+        token, value = token_request(name, role, feeds, key_prefix, expires_s)
+        yield Call(Opcode.CREATE_TOKEN, value)
+        return token
+
+    def tokens(self) -> Plan[list[TokenInfo]]:
+        """Lists the tokens, without their secrets. Needs the role "admin" if the node requires tokens.
+
+        Returns:
+            A description of each token, in the order of the names. Expired tokens are listed until they are revoked.
+
+        Raises:
+            Forbidden: The token of this client has another role.
+            Retryable: No node has answered in time.
+        """
+        return token_infos((yield Call(Opcode.LIST_TOKENS, {})))
+
+    def revoke_token(self, name: str) -> Plan[None]:
+        """Revokes a token. Connections that use it end within a second, on all nodes.
+
+        Needs the role "admin" if the node requires tokens.
+
+        Args:
+            name: The name of the token.
+
+        Raises:
+            Forbidden: The token of this client has another role.
+            TailraceError: There is no token of this name.
+            Retryable: No node could revoke it in time.
+        """
+        found = [info for info in token_infos((yield Call(Opcode.LIST_TOKENS, {}))) if info.name == name]
+        if not found:
+            raise TailraceError(f"there is no token {name!r:.200}; list the tokens there are")
+        yield Call(Opcode.REVOKE_TOKEN, {"token_id": found[0].token_id.hex()})
 
     def status(self) -> Plan[NodeStatus]:
         """Asks the node for its status.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from tailrace.errors import ProtocolError, TailraceError, UnknownFeed
-from tailrace.model import FEED_ID_BYTES, FeedInfo, Item, NodeStatus, PartitionInfo, Resolved, Version
+from tailrace.model import FEED_ID_BYTES, FeedInfo, Item, NodeStatus, PartitionInfo, Resolved, TokenInfo, Version
 from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.model.position import PARTITION_MAX
 from tailrace.wire.bodies import field, seq_field
@@ -118,6 +118,20 @@ def feed_info(value: dict[str, Any]) -> FeedInfo:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a feed cannot be read: {error!r}") from None
+
+
+def token_infos(value: dict[str, Any]) -> list[TokenInfo]:
+    """Returns the tokens of a list of tokens."""
+    return [_token_info(token) for token in field(value, "tokens", list, "the list of tokens")]
+
+
+def _token_info(value: dict[str, Any]) -> TokenInfo:
+    try:
+        fields = {name: value[name] for name in TokenInfo._fields}
+        feeds, prefix, token_id = tuple(value["feeds"]), bytes.fromhex(value["key_prefix"]), value["token_id"]
+        return TokenInfo(**fields | {"feeds": feeds, "key_prefix": prefix, "token_id": bytes.fromhex(token_id)})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a token cannot be read: {error!r}") from None
 
 
 def node_status(value: dict[str, Any]) -> NodeStatus:

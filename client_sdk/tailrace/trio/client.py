@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -9,7 +10,7 @@ import trio
 
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import FeedInfo, Level, NodeStatus
+from tailrace.model import FeedInfo, Level, NodeStatus, TokenInfo
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -120,6 +121,27 @@ class Client(OfOneProcess):
     async def drop_feed(self, name: str) -> None:
         await self._runner.run(self._core.drop_feed(name))
 
+    @documented(ClientCore.create_token)
+    async def create_token(
+        self,
+        name: str,
+        *,
+        role: str,
+        feeds: Iterable[str] = (),
+        key_prefix: bytes = b"",
+        expires_s: float | None = None,
+    ) -> str:
+        plan = self._core.create_token(name, role=role, feeds=feeds, key_prefix=key_prefix, expires_s=expires_s)
+        return await self._runner.run(plan)
+
+    @documented(ClientCore.tokens)
+    async def tokens(self) -> list[TokenInfo]:
+        return await self._runner.run(self._core.tokens())
+
+    @documented(ClientCore.revoke_token)
+    async def revoke_token(self, name: str) -> None:
+        await self._runner.run(self._core.revoke_token(name))
+
     @documented(ClientCore.status)
     async def status(self) -> NodeStatus:
         return await self._runner.run(self._core.status())
@@ -162,7 +184,7 @@ def connect(
 
     Args:
         url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
-        token: The credential that is sent in the greeting. Nodes of this version know none, and refuse any (Forbidden).
+        token: The token that the greeting carries. A node that requires tokens refuses others (Forbidden).
         name: A name for this program, which the node's status shows.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.

@@ -221,6 +221,7 @@ async def replica_link(
     window_bytes: int = 8 * 1024 * 1024,
     timeout_s: float = 5.0,
     on_check: Callable[[int], None] | None = None,
+    token: str | None = None,
 ) -> AsyncIterator[ReplicaLink]:
     """A connection to the node at ``address`` while the body runs, for the node that ``replica`` names.
 
@@ -232,6 +233,7 @@ async def replica_link(
         window_bytes: The bytes that may be sent and not yet handled, of all feeds together.
         timeout_s: The seconds that the node may take to say hello, and that it may be silent while it is asked.
         on_check: Called with the number of each LEADER_CHECK, at once; `ReplicaLink.confirm` answers it.
+        token: The secret by which the node recognises this one, if it requires one.
 
     Raises:
         Unreachable, NotLeader: The node cannot be reached, or does not have the role ``state``.
@@ -239,7 +241,12 @@ async def replica_link(
     host = Host() if host is None else host
     finder = Finder((address,), state, trio.current_time)
     session = ReplicaSession(
-        Hello(name=f"replica {replica.address or replica.placement_id.hex()}", window_bytes=window_bytes, of_node=True),
+        Hello(
+            name=f"replica {replica.address or replica.placement_id.hex()}",
+            token=token,
+            window_bytes=window_bytes,
+            of_node=True,
+        ),
         finder.check,
         on_check or _ignore,
         trio.current_time,

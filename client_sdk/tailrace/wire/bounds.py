@@ -19,12 +19,15 @@ _STREAM_REQUEST_BYTES_MAX = 64 * 1024
 _PROMISE_BYTES_MAX = 64 * 1024
 # 4,096 stages of 35 bytes, as many partitions of 5, and two names. STAGE_COPIES has such stages, too.
 _PUBLISH_BYTES_MAX = 256 * 1024
+# The names of 100 feeds, 100 characters each, and a key prefix of 4,096 bytes in hex.
+_CREATE_TOKEN_BYTES_MAX = 32 * 1024
 # The ids of 10,000 feeds, 35 bytes each.
 _ACCEPTED_SEQS_BYTES_MAX = 512 * 1024
 
 # All others have SMALL_BODY_BYTES.
 REQUEST_BOUNDS: dict[Opcode, int] = {
     Opcode.HELLO: HELLO_BODY_BYTES_MAX,
+    Opcode.CREATE_TOKEN: _CREATE_TOKEN_BYTES_MAX,
     Opcode.EXPLAIN_RESUME: _STREAM_REQUEST_BYTES_MAX,
     Opcode.WRITE: FRAME_BODY_BYTES_MAX,
     # The fixed part, and the length and the bytes of each key.

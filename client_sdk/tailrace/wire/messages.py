@@ -50,8 +50,8 @@ def decode_error(body: bytes | memoryview) -> TailraceError:
 class Hello(NamedTuple):
     """The client's first frame.
 
-    ``session`` is 32 hex digits that only this client knows, or "". The node ends an earlier connection with the same
-    digits. ``of_node`` is true if the client is another node.
+    ``token`` is a secret of `model.tokens`. ``session`` is 32 hex digits that only this client knows, or "". The node
+    ends an earlier connection with the same digits. ``of_node`` is true if the client is another node.
     """
 
     versions: tuple[int, ...] = (PROTOCOL_VERSION,)
@@ -60,6 +60,10 @@ class Hello(NamedTuple):
     window_bytes: int = 8 * 1024 * 1024
     session: str = ""
     of_node: bool = False
+
+    def __repr__(self) -> str:
+        """Shows neither secret: tracebacks and logs have this text."""
+        return f"Hello(name={self.name!r}, window_bytes={self.window_bytes}, of_node={self.of_node})"
 
     def encode(self) -> bytes:
         value = {**self._asdict(), "versions": list(self.versions)}

@@ -22,6 +22,9 @@ class Opcode(enum.IntEnum):
     STATUS = 0x15
     EXPLAIN_RESUME = 0x16
     SET_FEED = 0x17
+    CREATE_TOKEN = 0x18
+    LIST_TOKENS = 0x19
+    REVOKE_TOKEN = 0x1A
     # Writes and reads: binary
     WRITE = 0x20
     WRITTEN = 0x21

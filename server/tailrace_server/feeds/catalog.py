@@ -23,6 +23,7 @@ from tailrace_server.feeds.feed import (
     system_feed,
 )
 from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
+from tailrace_server.feeds.token_rows import TokenRows
 from tailrace_server.journal import CleanPartition, Journal, RecordKind
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import append_block
@@ -252,8 +253,18 @@ class Catalog:
         """Returns the newest row of ``_feeds`` for each feed id. May read segments; SegmentDamaged."""
         return self._rows.read()
 
+    def tokens(self) -> TokenRows:
+        """Returns the tokens by the newest rows of ``_feeds``. May read segments; SegmentDamaged."""
+        self._rows.read()
+        return self._rows.tokens
+
+    def version(self) -> tuple[int, int]:
+        """Returns a value that changes with the rows of ``_feeds``; it costs nothing."""
+        partition = self.system.partitions[0]
+        return partition.rollbacks, partition.high_seq
+
     def write_rows(self, rows: Mapping[bytes, bytes | None], journal: Journal, *, now_us: int, now: float) -> None:
-        """Writes rows into ``_feeds``: ``creation_to_bytes`` by feed id for a creation, None for a drop.
+        """Writes rows into ``_feeds``: ``creation_to_bytes`` by feed id for a creation, None for a drop; and tokens.
 
         A feed is made before its row is written, and dropped after it. So a failure between the two is repaired: the
         next start lists a feed without a row, and drops a feed with a row of a drop. NoSpace, NotDurable.

@@ -2,6 +2,8 @@
 
 key      the feed's id, 16 bytes; it is never used again
 value    the payload of the journal's record of the creation (feed.creation_to_bytes); a deletion: the feed was dropped
+
+Rows with other keys are of tokens (token_rows.py).
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tailrace.block import Block, encode_block
+from tailrace.model import FEED_ID_BYTES
+from tailrace_server.feeds.token_rows import TokenRows
 from tailrace_server.partition.partition import Partition
 
 # Rows of a block, about 300 bytes each.
@@ -42,6 +46,7 @@ class FeedRows:
 
     def __init__(self, partition: Partition) -> None:
         self.unsettled: dict[bytes, None] = {}
+        self.tokens = TokenRows()
         self._partition = partition
         self._rows: dict[bytes, FeedRow] = {}
         self._seq = self._rollbacks = 0
@@ -60,10 +65,15 @@ class FeedRows:
         if self._rollbacks != partition.rollbacks or self._seq > partition.high_seq:
             self.unsettled.update(dict.fromkeys(self._rows))
             self._rows, self._seq, self._rollbacks = {}, 0, partition.rollbacks
+            self.tokens.clear()
         for block in _blocks_after(partition, self._seq):
             columns = block.open_columns()
             for key, value, seq in zip(columns.keys(), columns.values(), columns.seqs(), strict=True):
-                if seq > self._seq:
+                if seq <= self._seq:
+                    continue
+                if len(key) != FEED_ID_BYTES:
+                    self.tokens.take(key, value)
+                else:
                     self._rows[key] = FeedRow(seq, value)
                     self.unsettled.pop(key, None)  # so that the newest row is the last
                     self.unsettled[key] = None

@@ -45,6 +45,9 @@ DESCRIPTORS_WANTED = 12_000
 # The divisors for connections and for segments if fewer are permitted. The rest is for files that are being written,
 # for stages and for the compaction; the journal keeps its own.
 CONNECTIONS_SHARE = 2
+# The length of the secret of nodes: too long to be guessed, and short enough for a HELLO.
+_PEER_TOKEN_CHARS_MIN = 32
+_PEER_TOKEN_CHARS_MAX = 1_024
 SEGMENTS_SHARE = 4
 
 
@@ -160,6 +163,22 @@ _Failover = Annotated[
         "operator has to promote one (manual). By default auto.",
     ),
 ]
+_Auth = Annotated[
+    bool,
+    typer.Option(
+        "--auth",
+        help="Require tokens of clients and other nodes. The first start makes an admin token in DIR/admin.token.",
+    ),
+]
+_PeerTokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--peer-token-file",
+        metavar="FILE",
+        help="The secret by which the nodes of a set know each other, the same in each node's file: "
+        "32 or more characters; or a token of role replica.",
+    ),
+]
 _LogLevel = Annotated[LogLevel, typer.Option("--log-level", help="The least level that is logged to stderr.")]
 
 
@@ -177,6 +196,8 @@ def serve(
     voters: _Voters = None,
     failover: _Failover = None,
     cluster: _Cluster = "",
+    auth: _Auth = False,
+    peer_token_file: _PeerTokenFile = None,
     log_level: _LogLevel = LogLevel.INFO,
 ) -> None:
     """Serve a node over a data directory until SIGTERM or Ctrl-C.
@@ -201,6 +222,8 @@ def serve(
             members=tuple(_address("--members", part) for part in members.split(",")) if members else (),
             replica_of=None if replica_of is None else _address("--replica-of", replica_of),
             cluster=cluster,
+            auth=auth,
+            peer_token=None if peer_token_file is None else _peer_token(peer_token_file),
             replication=Replication() if failover is None else Replication(failover=failover),
         )
     except ValueError as error:
@@ -240,6 +263,20 @@ def _address(option: str, text: str) -> Address:
         return parse_address(text.strip())
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
+
+
+def _peer_token(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_PEER_TOKEN_CHARS_MAX + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"--peer-token-file {path}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    if not _PEER_TOKEN_CHARS_MIN <= len(text) <= _PEER_TOKEN_CHARS_MAX:
+        raise WrongUsage(
+            f"--peer-token-file {path}: it has {len(text)} characters; {_PEER_TOKEN_CHARS_MIN} to "
+            f"{_PEER_TOKEN_CHARS_MAX} are needed. `openssl rand -hex 32 > FILE` makes one"
+        )
+    return text
 
 
 def _hosts(config: Config, allowed: Iterable[str]) -> frozenset[str]:
@@ -303,7 +340,9 @@ async def _serve(
                 if config.ws is not None:
                     from tailrace_server.serving.tailing import ws_listener
 
-                    ws = await listeners.enter_async_context(ws_listener(node.handle, config.ws, origins, hosts))
+                    ws = await listeners.enter_async_context(
+                        ws_listener(node.handle, node.identify, config.ws, origins, hosts)
+                    )
                 _announce(Listening(_listening(node), http, ws))
                 tell_service_manager(READY)
                 async for number in signals:

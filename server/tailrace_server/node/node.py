@@ -21,6 +21,7 @@ from tailrace_server.directory.identity import Identity
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.host.network import Listener
 from tailrace_server.host.turn import Turn
+from tailrace_server.node.admin_token import keep_admin_token, make_admin_token
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stage_spreader import StageSpreader
 from tailrace_server.publishing.stages import Stages
@@ -33,9 +34,12 @@ from tailrace_server.replication.member import Member
 from tailrace_server.replication.member_list import MemberList
 from tailrace_server.replication.promotion import lead_again, stand
 from tailrace_server.replication.succession import Succession
+from tailrace_server.replication.token_changes import TokenChanges
 from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.runtime.host import Host
+from tailrace_server.serving.access import Access
 from tailrace_server.serving.answer_memory import AnswerMemory
+from tailrace_server.serving.authority import Authority
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
@@ -97,6 +101,8 @@ class Node:
             traffic=Traffic(),
             filtered=FilterCache(),
             answer_memory=AnswerMemory(config.limits.answer_bytes_max),
+            authority=Authority(config, catalog, host.clock),
+            token_changes=TokenChanges(storage),
             handlers=HANDLERS,
             members={},
             started_at=self.turn.now,
@@ -140,8 +146,13 @@ class Node:
     # Running
 
     def begin(self, listener: Listener) -> None:
-        """Notes the listener's address, and becomes a member if the node is not alone. Raises BadDirectory, OSError."""
+        """Notes the listener's address, and becomes a member if the node is not alone.
+
+        A node that is alone, and requires tokens, has an admin token then. Raises BadDirectory, OSError, NoSpace.
+        """
         self.services.listening = listener.address
+        if self.config.is_alone and self.config.auth:
+            make_admin_token(self.services)
         if not self.config.is_alone:
             for settings in self._grouping.groups:
                 leadership, successor = self.leaderships.of_group(settings.number), partial(Succession, stand=stand)
@@ -156,6 +167,8 @@ class Node:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._expire_stages)
+            nursery.start_soon(self.services.authority.run, self.connections)
+            nursery.start_soon(keep_admin_token, self.services)
             nursery.start_soon(listener.serve, self.handle)
             for member in self.members.values():
                 nursery.start_soon(member.run)
@@ -233,6 +246,10 @@ class Node:
 
     # Status
 
+    def identify(self, token: str | None, peer: str) -> Access:
+        """Returns what the bearer of ``token`` may do: `Authority.identify`. Raises Forbidden."""
+        return self.services.authority.identify(token, peer)
+
     def health(self) -> dict[str, Any]:
         """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
         return health_of(self.services)
@@ -241,9 +258,9 @@ class Node:
         """The node as ``tailrace status`` and ``/api/status`` show it."""
         return status_of(self.services)
 
-    async def status_body(self) -> bytes:
-        """The JSON of ``status``, made in many turns of the loop if there are many feeds."""
-        return await status_body(self.services)
+    async def status_body(self, access: Access | None = None) -> bytes:
+        """The JSON of ``status`` for one who has ``access``, made in many turns of the loop if there are many feeds."""
+        return await status_body(self.services, access)
 
     async def metrics(self, accept: str = "", feed: str = "") -> tuple[bytes, str]:
         """The metrics for Prometheus, and the content type: `serving.metrics.scrape.Scrapes.text`."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.block import Block
+from tailrace.model import FEED_ID_BYTES
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.feeds.feed_rows import FeedRow
 from tailrace_server.offline.salvage import read_segment
@@ -58,7 +59,7 @@ class ListedFeeds:
     def _take(self, block: Block) -> None:
         columns = block.open_columns()
         for key, value, seq in zip(columns.keys(), columns.values(), columns.seqs(), strict=True):
-            if key not in self._rows or self._rows[key].seq <= seq:
+            if len(key) == FEED_ID_BYTES and (key not in self._rows or self._rows[key].seq <= seq):
                 self._rows[key] = FeedRow(seq, value)
 
     def name_of(self, feed_id: bytes) -> str | None:

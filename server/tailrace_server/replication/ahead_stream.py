@@ -123,6 +123,7 @@ class AheadStream:
             state=self._role,
             window_bytes=WINDOW_BYTES,
             timeout_s=node.config.replication.step_timeout_s,
+            token=node.config.peer_token,
         )
         async with connection as link:
             self._check_peer(link.peer)

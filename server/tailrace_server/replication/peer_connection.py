@@ -96,7 +96,8 @@ async def connected_peer(
     with trio.move_on_after(timeout_s) as in_time:
         async with connected(node.host.network.connect, address) as transport:
             connection = kind(transport)
-            peer = await connection.greet(Hello(name=f"{purpose} for {name_of(node)}", of_node=True))
+            name = f"{purpose} for {name_of(node)}"
+            peer = await connection.greet(Hello(name=name, token=node.config.peer_token, of_node=True))
             why = why_other_cluster(node.identity.cluster_id, str(address), bytes.fromhex(peer.cluster_id))
             if why:
                 raise Forbidden(f"{why}: nothing is taken")

@@ -40,7 +40,7 @@ async def ask(
         value,
         timeout_s=timeout_s,
         connect=node.host.network.connect,
-        hello=Hello(name=f"member {name_of(node)}", of_node=True),
+        hello=Hello(name=f"member {name_of(node)}", token=node.config.peer_token, of_node=True),
     )
 
 

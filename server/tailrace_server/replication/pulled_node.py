@@ -130,6 +130,7 @@ class PulledNode:
             window_bytes=WINDOW_BYTES,
             timeout_s=self._node.config.replication.step_timeout_s,
             on_check=self._on_check,
+            token=self._node.config.peer_token,
         )
         async with connection as self._link:
             self._require_cluster()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
+from tailrace.errors import Forbidden, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.bounds import request_bound
@@ -24,6 +24,7 @@ from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, enco
 from tailrace.wire.messages import Hello, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.serving.access import Access
 from tailrace_server.serving.answers import Answers
 from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.deadline_timer import DeadlineTimer
@@ -32,6 +33,7 @@ from tailrace_server.serving.missing_feeds import MissingFeeds
 from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.serving.served_replica import ServedReplica
 from tailrace_server.serving.waiting_requests import PendingStreams, WaitingRequests
+from tailrace_server.state.principal import NOBODY
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.peer_progress import PeerProgress
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -97,6 +99,7 @@ class Connection:
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.is_of_node = False  # another node has said hello
+        self.access = Access(NOBODY, node.feeds)  # until HELLO
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
         self.waiting = WaitingRequests(node.config.limits.waiting_requests_max)
@@ -186,6 +189,9 @@ class Connection:
         handler = self.node.handlers.get(opcode)
         if handler is None:
             raise ProtocolError(f"{opcode.name} is not for a server")
+        if opcode not in self.access.permitted:
+            self.answers.add_error(self.access.refusal(opcode), frame.id)
+            return
         try:
             handler(self, frame)
         except ProtocolError:
@@ -206,13 +212,13 @@ class Connection:
         except Overloaded as error:
             self.answers.add_error(error, id)
 
-    def greet(self, hello: Hello) -> None:
-        """Takes the client's HELLO: its names, its window, and frames of full size from now on."""
+    def greet(self, hello: Hello, access: Access) -> None:
+        """Takes the client's HELLO: its names, its window, its rights, and frames of full size from now on."""
         limits = self.node.config.limits
-        self.name, self.session = hello.name, hello.session
+        self.name, self.session, self.access = hello.name, hello.session, access
         self.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
         self.decoder.body_bytes_max = limits.frame_body_bytes_max
-        self.is_of_node = hello.of_node
+        self.is_of_node = hello.of_node and access.is_of_node
         self.greeted, self.changes = True, self.node.leaderships.changes()
 
     # Sending
@@ -367,6 +373,14 @@ class Connection:
         self.rounds.drain(_STOPPING)
         self.pump()
         self.flush()
+
+    def expel(self, message: str) -> None:
+        """Ends all streams and the connection, whose client may not use it any more."""
+        self.end_streams(lambda stream: True, EndReason.FORBIDDEN, message)
+        self.pump()
+        self.flush()
+        if not self.is_closing:
+            self.fail(Forbidden(message))
 
     def end_drained(self) -> None:
         """Ends those in the middle of a snapshot too: the node waits no longer."""

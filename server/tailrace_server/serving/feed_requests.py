@@ -71,6 +71,7 @@ def _on_list_feeds(connection: Connection, frame: Frame) -> None:
 def _on_partitions(connection: Connection, frame: Frame) -> None:
     value = decode_json(frame.body, "PARTITIONS")
     node = connection.node
+    connection.access.require_feed_named(str(value.get("name")))
     try:
         feed = node.feeds.named(str(value.get("name")))
     except UnknownFeed as error:

@@ -18,6 +18,7 @@ from tailrace_server.replication.in_turns import InTurns
 if TYPE_CHECKING:
     from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.feeds.feed import Feed
+    from tailrace_server.serving.access import Access
     from tailrace_server.serving.connection import Connection
 
 # Returns what the answer tells of a feed.
@@ -25,13 +26,13 @@ Tell = Callable[["Feed"], dict[str, Any]]
 
 
 def answer_of_feeds(connection: Connection, id: int, head: dict[str, Any], tell: Tell) -> None:
-    """Answers a request with ``head`` and ``feeds``: at once if there are few, else by a task.
+    """Answers with ``head`` and the feeds that the client may use: at once if there are few, else by a task.
 
     Raises Overloaded if too many requests of the connection wait.
     """
-    feeds = connection.node.feeds
+    feeds, access = connection.node.feeds, connection.access
     if feeds.count_partitions() <= in_turns.LOOKS_AT_ONCE:
-        body = _encode({**head, "feeds": [tell(feed) for feed in feeds]})
+        body = _encode({**head, "feeds": [tell(feed) for feed in feeds if access.shows(feed.info.name)]})
         connection.answers.add(encode_frame(Opcode.RESULT, body, id))
         return
     connection.waiting.begin()
@@ -40,19 +41,20 @@ def answer_of_feeds(connection: Connection, id: int, head: dict[str, Any], tell:
 
 async def _answer(connection: Connection, id: int, head: dict[str, Any], tell: Tell) -> None:
     try:
-        body = await encode_with_feeds(connection.node.feeds, head, tell)
+        body = await encode_with_feeds(connection.node.feeds, head, tell, connection.access)
     finally:
         connection.waiting.end()
     connection.answers.add(encode_frame(Opcode.RESULT, body, id))
     connection.node.connections.turn_ended()
 
 
-async def encode_with_feeds(feeds: Catalog, head: dict[str, Any], tell: Tell) -> bytes:
-    """Returns the JSON object of ``head`` and ``feeds``."""
+async def encode_with_feeds(feeds: Catalog, head: dict[str, Any], tell: Tell, access: Access | None = None) -> bytes:
+    """Returns the JSON object of ``head`` and the feeds that ``access`` shows; None: all."""
     turns, told = InTurns(), []
     for feed in feeds:
         await turns.look()
-        if feeds.find(feed.info.feed_id) is feed:
+        is_shown = access is None or access.shows(feed.info.name)
+        if is_shown and feeds.find(feed.info.feed_id) is feed:
             told.append(_encode(tell(feed)))
     begin = _encode(head)[:-1] + (b"," if head else b"")
     return b"".join([begin, b'"feeds":[', b",".join(told), b"]}"])

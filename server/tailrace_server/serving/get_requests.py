@@ -17,6 +17,7 @@ from tailrace_server.serving.time_slices import run_in_slices
 
 def _on_get(connection: Connection, frame: Frame) -> None:
     get = Get.decode(frame.body)
+    connection.access.require_keys(get.feed_id, get.keys)
     node = connection.node
     if get.feed_id not in node.feeds:
         _require_state(node.leaderships.of_feed(get.feed_id), get)

@@ -16,6 +16,7 @@ from tailrace_server.serving import (
     stage_copy_requests,
     stage_requests,
     stream_requests,
+    token_requests,
     write_requests,
 )
 from tailrace_server.serving.connection import Connection
@@ -23,6 +24,7 @@ from tailrace_server.serving.connection import Connection
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     **node_requests.HANDLERS,
     **feed_requests.HANDLERS,
+    **token_requests.HANDLERS,
     **write_requests.HANDLERS,
     **get_requests.HANDLERS,
     **stream_requests.HANDLERS,

@@ -64,7 +64,8 @@ def _on_member(connection: Connection, frame: Frame) -> None:
         unreadable = len(unreadable_of(node, leadership.group))
         seen = seen._replace(held=held, held_term=held_term, unreadable=unreadable)
     else:
-        _learn_voters(member, value, what)
+        if connection.access.is_of_node:
+            _learn_voters(member, value, what)
         seen = member.local.state()
     answer = {
         **seen_to_json(seen),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tailrace import _version
-from tailrace.errors import Forbidden, ProtocolError
+from tailrace.errors import ProtocolError
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk
 from tailrace.wire.opcodes import Opcode
@@ -22,13 +22,13 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
         raise ProtocolError(
             f"the client speaks versions {list(hello.versions)} of the protocol, this node {PROTOCOL_VERSION}"
         )
-    if hello.token is not None:
-        raise Forbidden("a token was given, and this node knows no tokens: connect without one")
     node = connection.node
+    access = node.authority.identify(hello.token, connection.transport.peer)
     limits, identity = node.config.limits, node.identity
-    if not hello.of_node and not node.connections.admits(connection):
+    is_of_node = hello.of_node and access.is_of_node
+    if not is_of_node and not node.connections.admits(connection):
         return
-    connection.greet(hello)
+    connection.greet(hello, access)
     if hello.session:
         node.connections.begin_session(connection)
     leadership = connection.unnamed
@@ -59,7 +59,7 @@ def _on_noop(connection: Connection, frame: Frame) -> None:
 
 def _on_status(connection: Connection, frame: Frame) -> None:
     node = connection.node
-    answer_of_feeds(connection, frame.id, status_head(node), tell_feeds(node))
+    answer_of_feeds(connection, frame.id, status_head(node, connection.access), tell_feeds(node))
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

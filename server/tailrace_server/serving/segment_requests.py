@@ -29,6 +29,7 @@ def _on_checkpoint(connection: Connection, frame: Frame) -> None:
     Raises NotLeader if the leader is asked for, and this node does not lead: it need not have heard of the feed.
     """
     request = CheckpointRequest.decode(frame.body)
+    connection.access.require_whole(request.feed_id)
     node = connection.node
     leadership = node.leaderships.of(request.feed_id, request.partition)
     if request.leader:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tailrace_server.publishing.publisher import Publisher
     from tailrace_server.publishing.stages import Stages
     from tailrace_server.replication.member import Member
+    from tailrace_server.replication.token_changes import TokenChanges
     from tailrace_server.serving.answer_memory import AnswerMemory
+    from tailrace_server.serving.authority import Authority
     from tailrace_server.stream.filter import FilterCache
 
 
@@ -73,6 +75,8 @@ class Services(LocalNode):
     traffic: Traffic
     filtered: FilterCache
     answer_memory: AnswerMemory
+    authority: Authority
+    token_changes: TokenChanges
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone
     started_at: float

@@ -32,6 +32,7 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
     node = connection.node
     message = StageBlock.decode(frame.body)
     block = detached(Block.parse(message.block))
+    connection.access.require_block(message.feed_id, block)
     leadership = node.leaderships.of(message.feed_id, block.header.partition)
     leadership.require_writable()
     leadership.require_publishing()
@@ -50,6 +51,7 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
 
 def _on_stage_seal(connection: Connection, frame: Frame) -> None:
     seal = StageSeal.decode(frame.body)
+    connection.access.require_feed(seal.feed_id)
     for leadership in connection.node.leaderships.of_feed(seal.feed_id):
         leadership.require_writable()
     _reopen_left(connection, seal.stage_id)
@@ -111,6 +113,7 @@ async def _reopen(node: Services, id: bytes) -> None:
 
 def _on_publish(connection: Connection, frame: Frame) -> None:
     request = Publish.decode(frame.body)
+    connection.access.require_feed(request.feed_id)
     connection.waiting.begin()
     connection.nursery.start_soon(_publish, connection, frame.id, request)
 

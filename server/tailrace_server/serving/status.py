@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.member import Member
+    from tailrace_server.serving.access import Access
     from tailrace_server.serving.services import Services
 
 
@@ -55,13 +56,14 @@ def status_of(node: Services) -> dict[str, Any]:
     return status_head(node) | {"feeds": [tell(feed) for feed in node.feeds]}
 
 
-async def status_body(node: Services) -> bytes:
-    """Returns the JSON of ``status_of``, made in many turns of the loop if there are many feeds."""
-    return await encode_with_feeds(node.feeds, status_head(node), tell_feeds(node))
+async def status_body(node: Services, access: Access | None = None) -> bytes:
+    """Returns the JSON of ``status_of`` for one who has ``access``, made in many turns if there are many feeds."""
+    return await encode_with_feeds(node.feeds, status_head(node, access), tell_feeds(node), access)
 
 
-def status_head(node: Services) -> dict[str, Any]:
-    """Returns the status without its feeds."""
+def status_head(node: Services, access: Access | None = None) -> dict[str, Any]:
+    """Returns the status without its feeds. Other connections are not told to tokens that are limited to some feeds."""
+    tells_others = access is None or not access.principal.feeds
     now = node.clock.monotonic()
     journal = node.storage.journal.statistics()
     return {
@@ -84,7 +86,7 @@ def status_head(node: Services) -> dict[str, Any]:
         },
         "cluster_store": None if node.cluster_status is None else node.cluster_status(),
         "replication": _replication_status(node, node.leaderships.unnamed, now),
-        "connections": list(node.connections.status(now)),
+        "connections": list(node.connections.status(now)) if tells_others else [],
     }
 
 

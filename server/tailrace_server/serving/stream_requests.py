@@ -46,6 +46,7 @@ _CLOSED = "closed by the client"
 def _on_stream_request(connection: Connection, frame: Frame) -> None:
     """Opens a stream, or says why it cannot begin as it was asked to."""
     request = StreamRequest.decode(frame.body)
+    connection.access.require_stream(request.feed_id, request.filter)
     _check_replica(connection, request)
     is_open = frame.id in connection.rounds.slots or frame.id in connection.pending_streams
     if not is_open and _is_unknown(connection, request):
@@ -74,6 +75,7 @@ def _open(connection: Connection, id: int, request: StreamRequest, partition: Pa
 def _on_explain_resume(connection: Connection, frame: Frame) -> None:
     """Says what would be answered to a STREAM_REQUEST, and what that is decided by. No stream is opened."""
     request = StreamRequest.decode(frame.body)
+    connection.access.require_stream(request.feed_id, request.filter)
     if not _is_unknown(connection, request):
         _explain(connection, frame.id, request, _refusal(connection, request))
         return
@@ -138,6 +140,7 @@ def _check_replica(connection: Connection, request: StreamRequest) -> None:
     node, replica = connection.node, request.replica
     if replica is None:
         return
+    connection.access.require_replica()
     why = why_other_cluster(node.identity.cluster_id, f"the replica at {replica.address!r}", replica.cluster_id)
     if why:
         raise Forbidden(f"{why}: nothing is sent")

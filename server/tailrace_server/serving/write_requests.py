@@ -27,6 +27,8 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     node = connection.node
     write = Write.decode(frame.body)
     block = detached(Block.parse(write.block))
+    if connection.access.is_limited:
+        connection.access.require_block(write.feed_id, block)
     leadership = node.leaderships.of(write.feed_id, block.header.partition)
     is_deposed = leadership.refuses_writes or node.turn.now >= leadership.sure_until
     if is_deposed or connection.changes[leadership.group.number] != leadership.changes:

@@ -91,8 +91,8 @@ def test_peer_that_is_no_node():
             pass
 
 
-def test_token_that_the_node_does_not_know(shared_node):
-    with pytest.raises(tailrace.Forbidden, match="token"), blocking.connect(shared_node.url, token="secret"):
+def test_token_that_the_node_does_not_know(secured_node):
+    with pytest.raises(tailrace.Forbidden, match="token"), blocking.connect(secured_node.url, token="secret"):
         pass
 
 

@@ -179,9 +179,9 @@ def test_no_node():
     assert time.monotonic() - begin < 60
 
 
-def test_token_is_refused(shared_node, feed):
-    client = blocking.connect(shared_node.url, token="secret", name=None, connect_timeout=60, retry_for=60)
-    with pytest.raises(tailrace.Forbidden), client.stream(Subscription(feed.name)):
+def test_token_is_refused(secured_node):
+    client = blocking.connect(secured_node.url, token="secret", name=None, connect_timeout=60, retry_for=60)
+    with pytest.raises(tailrace.Forbidden), client.stream(Subscription("orders")):
         pass
 
 

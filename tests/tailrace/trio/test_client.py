@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import trio
 
@@ -60,8 +62,9 @@ async def test_its_name_is_shown(running):
     assert names == ["a dashboard"]
 
 
-async def test_a_token_is_refused(running):
-    with pytest.raises(tailrace.Forbidden, match="knows no tokens"):
+async def test_a_token_is_refused(run_node, node_config):
+    running = await run_node(dataclasses.replace(node_config, auth=True))
+    with pytest.raises(tailrace.Forbidden, match="the token is unknown here"):
         async with tailrace.connect(running.url, token="secret"):
             raise AssertionError("it was let in")
 

@@ -9,7 +9,6 @@ from tests.conftest import RawClient
 from tests.tailrace_server.raw_requests import expect_end
 
 import tailrace
-from tailrace import errors
 from tailrace.errors import Overloaded, ProtocolError, TooLarge
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, encode_frame, frame_header
@@ -86,12 +85,6 @@ async def test_a_hello_that_cannot_be_read(raw, body):
     async with raw() as connection:
         await connection.send(encode_frame(Opcode.HELLO, body))
         await expect_end(connection, ProtocolError, "HELLO: ")
-
-
-async def test_a_token_is_refused_where_none_is_known(raw):
-    async with raw() as connection:
-        await connection.send(encode_json(Opcode.HELLO, {"versions": [1], "token": "secret"}))
-        assert isinstance(await connection.error(), errors.Forbidden)
 
 
 @pytest.mark.parametrize(

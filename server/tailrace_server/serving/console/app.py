@@ -1,5 +1,7 @@
 """The answers of a node over HTTP.
 
+With tokens (`serve --auth`) all but /healthz need one of any role, in ``Authorization: Bearer``.
+
     GET /healthz       200 "ok" while the node can make writes durable; 503 and the reason if it cannot
     GET /metrics       the metrics for Prometheus; with ?partitions=FEED also those of each partition of a feed
     GET /api/status    the node's whole status, as JSON
@@ -22,6 +24,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tailrace.errors import Forbidden, TailraceError
+from tailrace.link.address import Address
+from tailrace_server.serving.access import Access
+from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.hosts import host_allowed, refusal
 
 log = logging.getLogger("tailrace.http")
@@ -31,6 +37,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
+_CHALLENGE = {"www-authenticate": "Bearer"}
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -49,11 +56,15 @@ _PAGE = """<!doctype html>
 class HasStatus(Protocol):
     """The part of a node that is shown."""
 
+    def identify(self, token: str | None, peer: str) -> Access:
+        """As ``Node.identify``."""
+        ...
+
     def health(self) -> dict[str, Any]:
         """As ``Node.health``."""
         ...
 
-    async def status_body(self) -> bytes:
+    async def status_body(self, access: Access) -> bytes:
         """As ``Node.status_body``."""
         ...
 
@@ -71,15 +82,16 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
             return PlainTextResponse("ok\n", headers=_HEADERS)
         return PlainTextResponse(f"{status['failure']}\n", status_code=503, headers=_HEADERS)
 
-    async def metrics(request: Request) -> Response:
+    async def metrics(request: Request, access: Access) -> Response:
+        access.require_all_feeds()
         accept, feed = request.headers.get("accept", ""), request.query_params.get("partitions", "")
         body, content_type = await node.metrics(accept, feed)
         return Response(body, headers=_HEADERS | {"content-type": content_type})
 
-    async def api_status(request: Request) -> Response:
-        return Response(await node.status_body(), media_type="application/json", headers=_HEADERS)
+    async def api_status(request: Request, access: Access) -> Response:
+        return Response(await node.status_body(access), media_type="application/json", headers=_HEADERS)
 
-    async def page(request: Request) -> Response:
+    async def page(request: Request, access: Access) -> Response:
         status = node.health()
         shown = {name: html.escape(str(status[name])) for name in ("software", "node_id", "data")}
         return HTMLResponse(_PAGE.format_map(shown), headers=_HEADERS)
@@ -95,13 +107,35 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
 
         return endpoint
 
+    def identified(
+        answer: Callable[[Request, Access], Awaitable[Response]],
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Returns what answers a request with a token that counts, and refuses others."""
+
+        async def checked(request: Request) -> Response:
+            token = bearer_of(request.headers.getlist("authorization"))
+            try:
+                access = node.identify(token, _peer_of(request))
+            except TailraceError as error:
+                return PlainTextResponse(f"{error}\n", status_code=401, headers=_HEADERS | _CHALLENGE)
+            try:
+                return await answer(request, access)
+            except Forbidden as error:
+                return PlainTextResponse(f"{error}\n", status_code=403, headers=_HEADERS)
+
+        return answering(checked)
+
     routes = [
-        Route("/", answering(page)),
+        Route("/", identified(page)),
         Route("/healthz", answering(health)),
-        Route("/metrics", answering(metrics)),
-        Route("/api/status", answering(api_status)),
+        Route("/metrics", identified(metrics)),
+        Route("/api/status", identified(api_status)),
     ]
     return _checking_hosts(Starlette(routes=routes), hosts)
+
+
+def _peer_of(request: Request) -> str:
+    return "unknown" if request.client is None else str(Address(request.client.host, request.client.port))
 
 
 def _checking_hosts(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:

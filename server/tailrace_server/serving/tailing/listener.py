@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
 
+from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.trio.transport import Transport
+from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.hosts import host_allowed, refusal
 from tailrace_server.serving.listeners import ListenerHandlers, listen
 from tailrace_server.serving.tailing.loopback import loopback
@@ -22,6 +24,9 @@ log = logging.getLogger("tailrace.ws")
 # Each may cost session.CLIENT_BYTES_MAX if its page is slow.
 CONNECTIONS_MAX = 256
 HANDSHAKE_SECONDS_MAX = 10.0
+_AUTHORIZATION = b"authorization"
+# Raises for a token that does not count: `Authority.identify`.
+Identify = Callable[[str | None, str], object]
 # The one message of a client: positions of some ten thousand partitions.
 MESSAGE_BYTES_MAX = 1024 * 1024
 
@@ -29,15 +34,16 @@ MESSAGE_BYTES_MAX = 1024 * 1024
 @contextlib.asynccontextmanager
 async def ws_listener(
     handle: Callable[[Transport], Awaitable[None]],
+    identify: Identify,
     address: tuple[str, int] | None,
     origins: Collection[str] = (),
     hosts: Collection[str] = (),
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Tails feeds over WebSocket at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
-    ``handle``: ``Node.handle``, which serves a connection to the node. ``origins``: those of the pages that may connect
-    besides the ones that always may (``origin_allowed``). ``hosts``: the names that the node may be reached by, besides
-    its addresses. Raises OSError if the address cannot be used.
+    ``handle``: ``Node.handle``, which serves a connection to the node. ``identify``: ``Node.identify``. ``origins``:
+    those of the pages that may connect besides the ones that always may (``origin_allowed``). ``hosts``: the names that
+    the node may be reached by, besides its addresses. Raises OSError if the address cannot be used.
     """
     if address is None:
         yield None
@@ -49,7 +55,7 @@ async def ws_listener(
             nursery.start_soon(handle, server)
             return client
 
-        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect)
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, identify)
         async with listen(ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain), address) as opened:
             yield opened
         nursery.cancel_scope.cancel()
@@ -62,7 +68,9 @@ class _Sessions:
         origins: Collection[str],
         hosts: Collection[str],
         connect: Callable[[Address], Awaitable[Transport]],
+        identify: Identify,
     ) -> None:
+        self._identify = identify
         self._listen_host = listen_host
         self._origins = origins
         self._hosts = hosts
@@ -83,12 +91,22 @@ class _Sessions:
                 elif not host_allowed(_host(request), self._hosts):
                     await request.reject(421, body=refusal(_host(request)).encode())
                 elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
-                    await self._run(TailSession(request, str(Address(peer[0], peer[1])), self._connect, self._parsing))
+                    await self._identify_and_run(request, str(Address(peer[0], peer[1])))
                 else:
                     await _turn_away(request)
                 nursery.cancel_scope.cancel()
         except* ConnectionClosed:
             pass  # the library's reader has found that the client is gone
+
+    async def _identify_and_run(self, request: WebSocketRequest, peer: str) -> None:
+        authorizations = [value.decode("latin-1") for name, value in request.headers if name.lower() == _AUTHORIZATION]
+        token = token_of_websocket(authorizations, request.proposed_subprotocols)
+        try:
+            self._identify(token, peer)
+        except TailraceError as error:
+            await request.reject(401, body=f"{error}\n".encode())
+        else:
+            await self._run(TailSession(request, peer, self._connect, self._parsing, token))
 
     async def _run(self, session: TailSession) -> None:
         self._open.add(session)

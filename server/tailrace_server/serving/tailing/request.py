@@ -17,6 +17,7 @@ from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import TailraceError
 from tailrace.model.position import Positions
 from tailrace.model.times import looks_like_time, parse_time
+from tailrace_server.serving.bearer import TOKEN_SUBPROTOCOL
 
 SUBPROTOCOL = "tailrace.json.v1"
 # The value of ``since`` that says: it is in the first message.
@@ -122,7 +123,8 @@ def choose_subprotocol(proposed: Collection[str]) -> str | None:
     if not proposed:
         return None
     if SUBPROTOCOL not in proposed:
-        raise BadRequest(f"none of the subprotocols {', '.join(proposed)} is spoken here; {SUBPROTOCOL} is")
+        others = [name for name in proposed if not name.startswith(TOKEN_SUBPROTOCOL)]
+        raise BadRequest(f"none of the subprotocols {', '.join(others)} is spoken here; {SUBPROTOCOL} is")
     return SUBPROTOCOL
 
 

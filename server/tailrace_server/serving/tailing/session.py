@@ -56,13 +56,21 @@ class TooSlow(TailraceError):
 
 
 class TailSession:
-    """A WebSocket of a page that may have one. ``connect`` gives a transport to the node."""
+    """A WebSocket of a page that may have one. ``connect`` gives a transport to the node, which checks ``token``."""
 
-    def __init__(self, request: WebSocketRequest, peer: str, connect: Connect, parsing: trio.CapacityLimiter) -> None:
+    def __init__(
+        self,
+        request: WebSocketRequest,
+        peer: str,
+        connect: Connect,
+        parsing: trio.CapacityLimiter,
+        token: str | None = None,
+    ) -> None:
         self._request = request
         self._parsing = parsing  # of long positions, shared by all pages
         self._peer = peer
         self._connect = connect
+        self._token = token
         self._scope = trio.CancelScope()
         self._sending = trio.CancelScope()
         self._stopping = False
@@ -136,7 +144,9 @@ class TailSession:
     async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         host = Host(connect=self._connect)
-        client = Client("tailrace://loopback", name=f"websocket {self._peer}", state="any", host=host)
+        client = Client(
+            "tailrace://loopback", token=self._token, name=f"websocket {self._peer}", state="any", host=host
+        )
         # Segments would take memory beside the window, and they spare a node nothing that reads its own ones.
         stream = client.feed(request.feed).consume(
             since,

@@ -8,7 +8,9 @@ import logging
 import pytest
 import trio
 
+from tailrace_server.serving.access import Access
 from tailrace_server.serving.console.app import make_app
+from tailrace_server.state.principal import OPEN
 
 STATUS = {
     "healthy": True,
@@ -29,7 +31,10 @@ class FakeNode:
             raise LookupError("a bug")
         return self._status
 
-    async def status_body(self):
+    def identify(self, token, peer):
+        return Access(OPEN, ())
+
+    async def status_body(self, access):
         return json.dumps(self.status()).encode()
 
     async def metrics(self, accept, feed):

@@ -7,8 +7,10 @@ import json
 import pytest
 import trio
 
+from tailrace_server.serving.access import Access
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.console import listener as door_module
+from tailrace_server.state.principal import OPEN
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -20,7 +22,10 @@ class StatusOnly:
     def health(self):
         return {"healthy": True, "failure": None, "padding": self._padding}
 
-    async def status_body(self):
+    def identify(self, token, peer):
+        return Access(OPEN, ())
+
+    async def status_body(self, access):
         return json.dumps(self.health()).encode()
 
 

@@ -1,0 +1,140 @@
+"""Tokens over HTTP and WebSocket."""
+
+import json
+
+import pytest
+import trio
+from trio_websocket import open_websocket
+
+import tailrace
+from tailrace_server.serving.bearer import bearer_of, token_of_websocket
+from tailrace_server.serving.console import http_listener
+from tailrace_server.serving.tailing import ws_listener
+
+UPGRADE = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+PATHS = ["/", "/api/status", "/metrics"]
+
+
+async def get(address, path, token=None, headers="Connection: close\r\n"):
+    """The status code and the body of an answer."""
+    authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
+    head = f"GET {path} HTTP/1.1\r\nHost: {address[0]}\r\n{authorization}{headers}\r\n"
+    async with await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(head.encode())
+        answer = b""
+        while data := await stream.receive_some():
+            answer += data
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+@pytest.fixture
+async def http(secured):
+    async with http_listener(secured.running.node, ("127.0.0.1", 0)) as address:
+        yield address
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_page_needs_a_token(secured, http, path):
+    assert await get(http, path) == (
+        401,
+        "this node requires a token: give one with token=, --token or TAILRACE_TOKEN\n",
+    )
+    assert (await get(http, path, "tr1_wrong"))[0] == 401
+    assert (await get(http, path, await secured.token("reader", "read")))[0] == 200
+
+
+async def test_a_probe_needs_none(http):
+    assert await get(http, "/healthz") == (200, "ok\n")
+
+
+async def test_status_shows_only_the_feeds_of_the_token(secured, http):
+    token = await secured.token("shop", "read", feeds=["orders"])
+    _, body = await get(http, "/api/status", token)
+    assert [feed["name"] for feed in json.loads(body)["feeds"]] == ["orders"]
+    code, body = await get(http, "/metrics", token)
+    assert (code, "told of all feeds" in body) == (403, True)
+
+
+async def test_a_token_in_the_url_does_not_count(secured, http):
+    token = await secured.token("reader", "read")
+    assert (await get(http, f"/api/status?token={token}&access_token={token}"))[0] == 401
+
+
+@pytest.fixture
+async def ws(secured):
+    node = secured.running.node
+    async with ws_listener(node.handle, node.identify, ("127.0.0.1", 0)) as address:
+        yield address
+
+
+async def first_message(ws, path="/feeds/orders", **options):
+    async with open_websocket(*ws, path, use_ssl=False, **options) as socket:
+        return json.loads(await socket.get_message())
+
+
+async def test_a_websocket_needs_a_token(ws):
+    assert (await get(ws, "/feeds/orders", headers=UPGRADE))[0] == 401
+    assert (await get(ws, "/feeds/orders", "tr1_wrong", headers=UPGRADE))[0] == 401
+
+
+async def test_a_websocket_with_the_token_in_a_header(secured, ws):
+    async with secured.connect(secured.admin) as client:
+        await client.feed("orders").put(b"k", b"v")
+    token = await secured.token("reader", "read")
+    message = await first_message(ws, extra_headers=[(b"authorization", f"Bearer {token}".encode())])
+    assert message["type"] != "error"
+
+
+async def test_a_page_of_a_browser_offers_the_token_as_a_subprotocol(secured, ws):
+    async with secured.connect(secured.admin) as client:
+        await client.feed("orders").put(b"k", b"v")
+    token = await secured.token("reader", "read")
+    offered = ["tailrace.json.v1", f"tailrace.token.{token}"]
+    async with open_websocket(*ws, "/feeds/orders", use_ssl=False, subprotocols=offered) as socket:
+        assert socket.subprotocol == "tailrace.json.v1"
+        assert json.loads(await socket.get_message())["type"] != "error"
+
+
+async def test_a_websocket_of_another_feed_is_refused(secured, ws):
+    token = await secured.token("shop", "read", feeds=["orders"])
+    header = [(b"authorization", f"Bearer {token}".encode())]
+    message = await first_message(ws, "/feeds/payments", extra_headers=header)
+    assert (message["type"], message["error"]) == ("error", "Forbidden")
+
+
+async def test_a_revoked_token_ends_its_websocket(secured, ws):
+    async with secured.connect(secured.admin) as client:
+        await client.feed("orders").put(b"k", b"v")
+        token = await secured.token("reader", "read")
+        header = [(b"authorization", f"Bearer {token}".encode())]
+        async with open_websocket(*ws, "/feeds/orders", use_ssl=False, extra_headers=header) as socket:
+            assert json.loads(await socket.get_message())["type"] != "error"
+            await client.revoke_token("reader")
+            while (message := json.loads(await socket.get_message()))["type"] != "error":
+                pass
+    assert message["error"] == tailrace.Forbidden.__name__
+
+
+@pytest.mark.parametrize(
+    ("values", "token"),
+    [
+        ([], None),
+        (["Bearer abc"], "abc"),
+        (["bearer abc"], "abc"),
+        (["Basic abc"], None),
+        (["Bearer "], None),
+        (["Bearer a", "Bearer b"], None),
+    ],
+)
+def test_the_token_of_a_header(values, token):
+    assert bearer_of(values) == token
+    assert token_of_websocket(values, ()) == token
+
+
+def test_two_tokens_of_a_page_are_none():
+    assert token_of_websocket((), ("tailrace.json.v1", "tailrace.token.a")) == "a"
+    assert token_of_websocket((), ("tailrace.token.a", "tailrace.token.b")) is None
