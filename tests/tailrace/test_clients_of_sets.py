@@ -11,7 +11,7 @@ from tailrace import blocking
 from tailrace.consuming.events import Mutations
 from tailrace.errors import NotLeader
 from tailrace.link.address import Address
-from tailrace.trio.transport import listen_tcp
+from tailrace.trio.listener import listen_tcp
 from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk
 
 

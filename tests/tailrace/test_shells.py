@@ -19,7 +19,18 @@ SHELLS = ("trio", "blocking")
 OWN_FILES = {
     # The transport and what runs beside the body of a context manager; the only follower and replica are async.
     "trio": {
-        *("transport", "file_part", "lifetime", "room", "host", "worker_thread", "request", "follower"),
+        *(
+            "transport",
+            "file_part",
+            "listener",
+            "ready_sockets",
+            "lifetime",
+            "room",
+            "host",
+            "worker_thread",
+            "request",
+            "follower",
+        ),
         *("replica", "replica_link"),
     },
     "blocking": {"dialer", "guard"},

@@ -12,7 +12,7 @@ from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
 from tailrace.link.rules import TICK_SECONDS, Silence
 from tailrace.requests.session import RequestSession
-from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp
+from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
 from tailrace.trio.watch import keep_looking
 
 
@@ -90,29 +90,32 @@ class RequestLink:
         self._reads += 1
         self._session.connection_made()
         self._send()
-        greeted = False
-        while True:
-            if not await self._receive(transport):
-                return
-            self._reads += 1
-            if not greeted and self._session.is_open:
-                greeted = True
-                self._greeted.set()
-                self.opened.set()
-            self._send()
+        while await self._receive(transport):
+            pass
 
     async def _receive(self, transport: Transport) -> bool:
-        """Hands some bytes to the session. Returns False at the end."""
+        """Hands bytes to the session. Returns False at the end."""
         place = self._session.place()
         if place is None or not isinstance(transport, PlacingTransport):
-            data = await transport.receive()
-            if data:
-                self._session.receive_data(data)
-            return bool(data)
+            return await receive_each(transport, self._received)
         count = await transport.receive_into(place.buffers)
         if count:
             place.received(count)
+            self._answered()
         return bool(count)
+
+    def _received(self, data: bytes) -> bool:
+        """Hands some bytes to the session. Returns False if the next ones have a place of their own."""
+        self._session.receive_data(data)
+        self._answered()
+        return self._session.place() is None
+
+    def _answered(self) -> None:
+        self._reads += 1
+        if self._session.is_open and not self._greeted.is_set():
+            self._greeted.set()
+            self.opened.set()
+        self._send()
 
     async def keep(self) -> None:
         """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import errno
 import itertools
 import os
 import socket
@@ -21,6 +20,7 @@ import trio
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
 from tailrace.trio.file_part import FilePart
+from tailrace.trio.ready_sockets import ReadySockets, ready_sockets
 
 # The first and the largest size of a read. It grows while reads come back full: few system calls for bulk, and little
 # memory when idle.
@@ -83,8 +83,50 @@ class PlacingTransport(Transport, Protocol):
         ...
 
 
+# Takes received bytes. Returns whether more may come.
+Take: TypeAlias = Callable[[bytes], bool]
+
+
+@runtime_checkable
+class HandingTransport(Transport, Protocol):
+    """A Transport that hands over bytes as they come, without a switch of tasks."""
+
+    async def receive_each(self, take: Take) -> bool:
+        """As the function `receive_each`."""
+        ...
+
+
+async def receive_each(transport: Transport, take: Take) -> bool:
+    """Hands over the bytes as they come, until ``take`` returns False. Returns False at the end of the bytes.
+
+    Always a checkpoint. ``take`` may run in another task. Raises what ``take`` raises, and OSError if the connection
+    broke.
+    """
+    if isinstance(transport, HandingTransport):
+        return await transport.receive_each(take)
+    return await _receive_in_turns(transport, take)
+
+
+async def _receive_in_turns(transport: Transport, take: Take) -> bool:
+    while data := await transport.receive():
+        if not take(data):
+            return True
+    return False
+
+
 # Makes a transport to an address, or raises Unreachable.
 Connect: TypeAlias = Callable[[Address], Awaitable[Transport]]
+
+
+class _Waiting:
+    """A task that waits in ``receive_each``."""
+
+    def __init__(self, sockets: ReadySockets, take: Take) -> None:
+        self.sockets = sockets
+        self.take = take
+        self.task = trio.lowlevel.current_task()
+        self.has_ended = False
+        self.error: Exception | None = None
 
 
 class TcpTransport:
@@ -101,6 +143,7 @@ class TcpTransport:
         self._closed = False
         self._receive_bytes = RECEIVE_BYTES_MIN
         self._emptied = False  # the last read took less than it could
+        self._waiting: _Waiting | None = None  # while a task is in ``receive_each``
         self.backlog_bytes = 0
         self.is_broken = False
         self.on_drained: Callable[[], None] | None = None
@@ -199,17 +242,69 @@ class TcpTransport:
             except (BlockingIOError, InterruptedError):
                 waiting = True
                 continue
-            count = len(data)
-            self._emptied = count < self._receive_bytes
-            if not self._emptied:
-                self._receive_bytes = min(2 * self._receive_bytes, RECEIVE_BYTES_MAX)
-            elif count < self._receive_bytes // 8 and self._receive_bytes > RECEIVE_BYTES_MIN:
-                self._receive_bytes = max(self._receive_bytes // 2, RECEIVE_BYTES_MIN)
+            self._fit_receive_bytes(len(data))
             if not waited:
                 # Having waited was the checkpoint; another one is a pass of the scheduler, 15 µs for every message.
                 await trio.lowlevel.cancel_shielded_checkpoint()
             return data
         return b""
+
+    def _fit_receive_bytes(self, count: int) -> None:
+        """Notes how many bytes a read has found, for the next one."""
+        self._emptied = count < self._receive_bytes
+        if not self._emptied:
+            self._receive_bytes = min(2 * self._receive_bytes, RECEIVE_BYTES_MAX)
+        elif count < self._receive_bytes // 8 and self._receive_bytes > RECEIVE_BYTES_MIN:
+            self._receive_bytes = max(self._receive_bytes // 2, RECEIVE_BYTES_MIN)
+
+    async def receive_each(self, take: Take) -> bool:
+        sockets = ready_sockets()
+        if sockets is None:
+            return await _receive_in_turns(self, take)
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return False
+        waiting = self._waiting = _Waiting(sockets, take)
+        sockets.watch(self._sock, self._ready)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._stop_waiting()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if waiting.error is not None:
+            raise waiting.error
+        return not waiting.has_ended
+
+    def _ready(self) -> bool:
+        """Reads once, and hands over what it finds. Returns False if the waiting task has to go on."""
+        waiting = self._waiting
+        if waiting is None:
+            return True
+        try:
+            data = self._sock.recv(self._receive_bytes)
+            self._fit_receive_bytes(len(data))
+            if data and waiting.take(data):
+                return True
+            waiting.has_ended = not data
+        except (BlockingIOError, InterruptedError):
+            return True
+        except Exception as error:  # also a bug in ``take``, which is its caller's
+            waiting.error = error
+        self._wake()
+        return False
+
+    def _wake(self) -> None:
+        """Lets ``receive_each`` return, unless it is about to."""
+        waiting = self._stop_waiting()
+        if waiting is not None:
+            trio.lowlevel.reschedule(waiting.task)
+
+    def _stop_waiting(self) -> _Waiting | None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.sockets.forget(self._sock)
+        return waiting
 
     async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
         waited = False
@@ -306,6 +401,9 @@ class TcpTransport:
         self._closed = self.is_broken = True
         self._drop_queue()
         self._queued.set()
+        if self._waiting is not None:
+            self._waiting.has_ended = True
+            self._wake()
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
 
@@ -316,7 +414,7 @@ async def open_tcp(host: str, port: int) -> TcpTransport:
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:
         raise Unreachable(f"cannot connect to {host}:{port}: {_reason(error)}") from error
-    return TcpTransport(_take(stream.socket), f"{host}:{port}")
+    return TcpTransport(take_socket(stream.socket), f"{host}:{port}")
 
 
 async def connect_tcp(address: Address) -> Transport:
@@ -331,65 +429,6 @@ def _reason(error: OSError) -> str:
     return ", ".join(said) or error.strerror or str(error)
 
 
-def _take(sock: trio.socket.SocketType) -> socket.socket:
+def take_socket(sock: trio.socket.SocketType) -> socket.socket:
     """Returns the plain socket of a trio socket, and detaches it."""
     return socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
-
-
-def _accepted(sock: socket.socket) -> TcpTransport | None:
-    """Returns the transport of an accepted connection; None if the peer has gone again."""
-    try:
-        name = sock.getpeername()
-        return TcpTransport(sock, f"{name[0]}:{name[1]}")
-    except OSError:
-        sock.close()
-        return None
-
-
-class TcpListener:
-    """Accepts connections at an address."""
-
-    def __init__(self, listeners: list[trio.SocketListener]) -> None:
-        self._listeners = listeners
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the first socket; the port is the real one where 0 was asked for."""
-        name = self._listeners[0].socket.getsockname()
-        return name[0], name[1]
-
-    async def serve(self, handler: Callable[[TcpTransport], Awaitable[None]]) -> None:
-        """Runs ``handler`` in a task of its own for each new connection, for ever.
-
-        Waits a moment if the process has no descriptors left.
-        """
-        async with trio.open_nursery() as nursery:
-            for listener in self._listeners:
-                nursery.start_soon(self._accept, listener, handler, nursery)
-
-    async def _accept(
-        self,
-        listener: trio.SocketListener,
-        handler: Callable[[TcpTransport], Awaitable[None]],
-        nursery: trio.Nursery,
-    ) -> None:
-        while True:
-            try:
-                stream = await listener.accept()
-            except OSError as error:
-                # Out of descriptors or memory: others may give some back. Anything else was one peer's trouble.
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    await trio.sleep(0.1)
-                continue
-            transport = _accepted(_take(stream.socket))
-            if transport is not None:
-                nursery.start_soon(handler, transport)
-
-    async def aclose(self) -> None:
-        for listener in self._listeners:
-            await listener.aclose()
-
-
-async def listen_tcp(host: str, port: int) -> TcpListener:
-    """Listens at ``host``:``port`` (0: any free port). Raises OSError if the address is not available."""
-    return TcpListener(await trio.open_tcp_listeners(port, host=host))

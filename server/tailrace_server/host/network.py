@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from tailrace.link.address import Address
-from tailrace.trio.transport import Transport, connect_tcp, listen_tcp
+from tailrace.trio.listener import listen_tcp
+from tailrace.trio.transport import Transport, connect_tcp
 
 
 class Listener(Protocol):

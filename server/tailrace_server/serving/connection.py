@@ -9,6 +9,7 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 
 from __future__ import annotations
 
+import collections
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ import trio
 
 from tailrace.errors import Forbidden, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason
-from tailrace.trio.transport import Transport
+from tailrace.trio.transport import Transport, receive_each
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, encode_error
@@ -89,6 +90,8 @@ class Connection:
         self.session = ""  # the name that the client's next connection gives too; "" for none
         self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
+        self._cut: collections.deque[Frame] = collections.deque()  # frames that are not handled yet
+        self._is_behind = False  # complete frames wait for another turn
         self.rounds = Rounds(0)
         self.memory = ConnectionMemory(node, transport, self.answers, self.rounds)
         self._progress = PeerProgress(self.opened_at)
@@ -117,17 +120,8 @@ class Connection:
         A cancellation drops the requests that were received and not handled yet.
         """
         try:
-            while data := await self.transport.receive():
-                if self.is_closing:
-                    continue  # a connection that is closed with something unread is reset, and the reason gets lost
-                self.decoder.feed(data)
-                try:
-                    await self._handle_received()
-                except TailraceError as error:
-                    self.fail(error)
-                self.node.connections.turn_ended(self)
-                if self.memory.lacks_room():
-                    await self.memory.wait_for_room()
+            while await receive_each(self.transport, self._received):
+                await self._handle_rest()
                 if self.transport.is_broken:
                     return
         except OSError:
@@ -138,30 +132,57 @@ class Connection:
             with trio.CancelScope(shield=True):
                 await self._close_streams()
 
-    async def _handle_received(self) -> None:
-        """Handles the frames that are complete, in turns of TURN_SECONDS; others have the loop in between.
+    def _received(self, data: bytes) -> bool:
+        """Handles bytes of the peer. Returns False if the next ones have to wait."""
+        if self.is_closing:
+            return True  # a connection that is closed with something unread is reset, and the reason gets lost
+        self.decoder.feed(data)
+        return self._handle_turn()
 
-        It stops early when the connection closes and when the peer is gone: the answers could not be delivered.
+    async def _handle_rest(self) -> None:
+        """Waits until the peer may ask for more, and handles the frames that are left in further turns.
+
+        Others have the loop in between.
         """
-        node, turn, monotonic = self.node, self.node.turn, self.node.clock.monotonic
-        self.received_at = turn.begin()
-        turn_ends_at, is_first = self.received_at + TURN_SECONDS, True
         while True:
-            frames = self.decoder.next_frames(CUT_FRAMES_MAX)
-            for frame in frames:
-                if not is_first:  # `run` looks after the last one, which is most often the only one
-                    if self.memory.lacks_room() or monotonic() >= turn_ends_at:
-                        node.connections.turn_ended(self)
-                        await trio.lowlevel.checkpoint()
-                        await self.memory.wait_for_room()
-                        self.received_at = turn.begin()
-                        turn_ends_at = self.received_at + TURN_SECONDS
-                    if self.is_closing or self.transport.is_broken:
-                        return
-                is_first = False
-                self._handle(frame)
-            if len(frames) < CUT_FRAMES_MAX:
+            if self._is_behind:
+                await trio.lowlevel.checkpoint()
+            await self.memory.wait_for_room()
+            if not self._is_behind:
                 return
+            self._handle_turn()
+
+    def _handle_turn(self) -> bool:
+        """Handles complete frames. Returns False if some are left, or if the peer may not ask for more now."""
+        try:
+            self._is_behind = not self._handle_frames()
+        except TailraceError as error:
+            self._is_behind = False
+            self.fail(error)
+        self.node.connections.turn_ended(self)
+        return not (self._is_behind or self.memory.lacks_room() or self.transport.is_broken)
+
+    def _handle_frames(self) -> bool:
+        """Handles the frames that are complete, for TURN_SECONDS and while there is room. Returns whether that was all.
+
+        It drops them if the connection closes or the peer is gone: the answers could not be delivered.
+        """
+        turn, monotonic, cut = self.node.turn, self.node.clock.monotonic, self._cut
+        self.received_at = turn.begin()
+        turn_ends_at, is_last = self.received_at + TURN_SECONDS, False
+        while not (self.is_closing or self.transport.is_broken):
+            if not cut:
+                cut.extend(self.decoder.next_frames(CUT_FRAMES_MAX))
+                is_last = len(cut) < CUT_FRAMES_MAX
+                if not cut:
+                    return True
+            self._handle(cut.popleft())
+            if is_last and not cut:  # most often the first frame is the only one
+                return True
+            if self.memory.lacks_room() or monotonic() >= turn_ends_at:
+                return False
+        cut.clear()
+        return True
 
     async def drained(self) -> None:
         """Returns once every stream has ended and all that was sent has left."""

@@ -96,15 +96,22 @@ class Muted:
         transport = await connect_tcp(address)
         self.transports.append(transport)
         if len(self.transports) == 1:
-            transport.receive = self.mute(transport, transport.receive)
+            transport.receive = self.mute(transport.receive)
+            transport.receive_each = self.mute_each(transport.receive_each)
         return transport
 
-    def mute(self, transport, receive):
+    def mute(self, receive):
         async def muted():
             data = await receive()
             while self.muted and data:
                 data = await receive()
             return data
+
+        return muted
+
+    def mute_each(self, receive_each):
+        async def muted(take):
+            return await receive_each(lambda data: self.muted or take(data))
 
         return muted
 

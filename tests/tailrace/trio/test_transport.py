@@ -8,8 +8,10 @@ import pytest
 import trio
 
 from tailrace.errors import Unreachable
+from tailrace.trio import ready_sockets
 from tailrace.trio.file_part import FilePart
-from tailrace.trio.transport import RECEIVE_BYTES_MIN, TcpTransport, listen_tcp, open_tcp
+from tailrace.trio.listener import listen_tcp
+from tailrace.trio.transport import RECEIVE_BYTES_MIN, TcpTransport, open_tcp, receive_each
 
 
 @pytest.fixture
@@ -116,6 +118,186 @@ async def test_closing_wakes_who_receives_into_buffers(pair, nursery):
     right.close()
     await trio.testing.wait_all_tasks_blocked()
     assert received == [0]
+
+
+class Taker:
+    """Takes bytes until ``enough`` of them are there."""
+
+    def __init__(self, enough=1_000_000_000):
+        self.enough = enough
+        self.data = b""
+
+    def __call__(self, data):
+        self.data += data
+        return len(self.data) < self.enough
+
+    async def has(self, count):
+        with trio.fail_after(10):
+            while len(self.data) < count:
+                await trio.lowlevel.checkpoint()
+        return self.data
+
+
+class Receiving:
+    """A task that is in ``receive_each``, and what came of it."""
+
+    def __init__(self, transport, take, nursery):
+        self.results = []
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+        nursery.start_soon(self._run, transport, take)
+
+    async def _run(self, transport, take):
+        with self.scope:
+            try:
+                self.results.append(await receive_each(transport, take))
+            except Exception as error:
+                self.results.append(error)
+        self.ended.set()
+
+    async def result(self):
+        with trio.fail_after(10):
+            await self.ended.wait()
+        [result] = self.results
+        return result
+
+
+@pytest.fixture(params=["epoll", "without"])
+def platform(request, monkeypatch):
+    if request.param == "without":
+        monkeypatch.setattr(ready_sockets, "HAS_EPOLL", False)
+    elif not ready_sockets.HAS_EPOLL:
+        pytest.skip("this platform has no epoll")
+
+
+@pytest.mark.usefixtures("platform")
+async def test_bytes_are_handed_over_until_the_taker_has_enough(pair, nursery):
+    left, right = pair
+    taker = Taker(enough=9)
+    receiving = Receiving(right, taker, nursery)
+    for count, data in ((3, b"one"), (6, b"two"), (9, b"three"[:3])):
+        left.send(data)
+        assert len(await taker.has(count)) == count
+    assert await receiving.result() is True
+    left.send(b"later")
+    await trio.testing.wait_all_tasks_blocked()
+    assert taker.data == b"onetwothr"
+    taker = Taker(enough=5)
+    assert await receive_each(right, taker)
+    assert taker.data == b"later"
+
+
+@pytest.mark.usefixtures("platform")
+async def test_what_came_before_is_handed_over_and_then_the_end(pair):
+    left, right = pair
+    left.send(b"last words")
+    left.close()
+    taker = Taker()
+    assert await receive_each(right, taker) is False
+    assert taker.data == b"last words"
+    right.close()
+    assert await receive_each(right, taker) is False
+
+
+@pytest.mark.usefixtures("platform")
+async def test_an_error_of_the_taker_is_its_callers(pair, nursery):
+    left, right = pair
+
+    def take(data):
+        raise ValueError(data.decode())
+
+    receiving = Receiving(right, take, nursery)
+    left.send(b"bad")
+    assert str(await receiving.result()) == "bad"
+    left.send(b"good")  # and another one can go on
+    taker = Taker(enough=4)
+    assert await receive_each(right, taker)
+
+
+@pytest.mark.usefixtures("platform")
+async def test_a_reset_is_raised_while_bytes_are_handed_over(pair, nursery):
+    left, right = pair
+    receiving = Receiving(right, Taker(), nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    left._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    left.close()
+    assert isinstance(await receiving.result(), ConnectionResetError)
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize("where", ["outside", "in the taker"])
+async def test_closing_wakes_who_is_handed_bytes(pair, nursery, where):
+    left, right = pair
+
+    def take(data):
+        right.close()
+        return True
+
+    receiving = Receiving(right, take, nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    if where == "outside":
+        right.close()
+    else:
+        left.send(b"close")
+    assert await receiving.result() is False
+
+
+@pytest.mark.usefixtures("platform")
+async def test_a_cancelled_task_is_handed_no_more(pair, nursery):
+    left, right = pair
+    taker = Taker()
+    receiving = Receiving(right, taker, nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    receiving.scope.cancel()
+    await receiving.ended.wait()
+    assert receiving.results == []
+    left.send(b"for the next one")
+    await trio.testing.wait_all_tasks_blocked()
+    assert taker.data == b""
+    taker = Taker(enough=16)
+    assert await receive_each(right, taker)
+
+
+async def test_sockets_of_which_nobody_waits_cost_nothing(pair, nursery):
+    """The set is level-triggered: a socket whose bytes wait must not be in it."""
+    left, right = pair
+    left.send(b"waits")
+    taker = Taker(enough=1)
+    assert await receive_each(right, taker)
+    left.send(b"waits too")
+    await trio.testing.wait_all_tasks_blocked()  # it would never end if the set was looked at again and again
+    assert await right.receive() == b"waits too"
+
+
+async def test_a_taker_that_has_enough_ends_the_turn_of_all(nursery):
+    """Others have the loop before the next socket is handled."""
+    if not ready_sockets.HAS_EPOLL:
+        pytest.skip("this platform has no epoll")
+    pairs = [tcp_pair() for _ in range(3)]
+    steps = []
+
+    class Steps(trio.abc.Instrument):
+        def before_task_step(self, task):
+            steps.append(0)
+
+    def take(data):
+        steps[-1] += 1
+        return False
+
+    rights = [TcpTransport(right, "right") for _, right in pairs]
+    receivings = [Receiving(right, take, nursery) for right in rights]
+    await trio.testing.wait_all_tasks_blocked()
+    trio.lowlevel.add_instrument(counted := Steps())
+    for left, _ in pairs:
+        left.send(b"all at once")
+    for receiving in receivings:
+        assert await receiving.result() is True
+    trio.lowlevel.remove_instrument(counted)
+    assert max(steps) == 1
+    for left, _ in pairs:
+        left.close()
+    for right in rights:
+        right.close()
 
 
 async def test_reads_grow_while_they_come_back_full(pair):

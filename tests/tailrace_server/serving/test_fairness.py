@@ -1,5 +1,6 @@
 """One peer among others: what it may do before others have their turn, counted in requests and passes of the loop."""
 
+import collections
 import socket
 import struct
 
@@ -33,17 +34,18 @@ def port_of(connection):
 
 
 class Steps(trio.abc.Instrument):
-    """Counts what one step of a task does: between two of its checkpoints nobody else has the loop."""
+    """Counts what one step of a task does for each connection: between two checkpoints nobody else has the loop."""
 
     def __init__(self):
-        self.now = self.most = self.total = 0
+        self.now = collections.Counter()
+        self.most = self.total = 0
 
     def after_task_step(self, task):
-        self.most = max(self.most, self.now)
-        self.now = 0
+        self.most = max(self.most, *self.now.values(), 0)
+        self.now.clear()
 
-    def count(self):
-        self.now += 1
+    def count(self, connection):
+        self.now[connection] += 1
         self.total += 1
 
 
@@ -60,7 +62,7 @@ def costly(monkeypatch, node):
         def handle(connection, frame):
             nonlocal passed
             passed += seconds
-            steps.count()
+            steps.count(connection)
             before(connection, frame)
 
         monkeypatch.setattr(Connection, "_handle", handle)

@@ -73,7 +73,7 @@ class Late:
         if self._first is None:
             self._first = transport.send, transport.close
             transport.send = functools.partial(self._send, transport.send)
-            transport.receive = functools.partial(self._receive, transport.receive)
+            transport.receive_each = functools.partial(self._receive_each, transport.receive_each)
             transport.close = lambda: None
         return transport
 
@@ -83,10 +83,10 @@ class Late:
         else:
             send(*buffers)
 
-    async def _receive(self, receive):
+    async def _receive_each(self, receive_each, take):
         with trio.CancelScope() as self._reading:
-            return await receive()
-        return b""
+            return await receive_each(take)
+        return False
 
     def break_client_side(self):
         self._reading.cancel()

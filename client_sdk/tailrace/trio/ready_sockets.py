@@ -1,0 +1,66 @@
+"""Calls a function for each socket that has bytes to read: one task and one epoll set for all of them.
+
+Under trio alone each message costs a wait, a system call that arms the wait, and a switch of tasks. Here a socket stays
+in the set, and its function handles the bytes at once.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+
+import trio
+
+HAS_EPOLL = hasattr(select, "epoll")  # Linux
+# The sockets that are handled before other tasks have the loop. The set returns the others then.
+READY_MAX = 64
+
+
+class ReadySockets:
+    """The sockets of one run of trio that wait for bytes."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._calls: dict[int, Callable[[], bool]] = {}
+
+    def watch(self, sock: socket.socket, on_ready: Callable[[], bool]) -> None:
+        """Calls ``on_ready`` each time that ``sock`` has bytes, its end, or an error to read, until `forget`.
+
+        ``on_ready`` must not raise. It returns False if other tasks should have the loop now.
+        """
+        self._epoll.register(sock, select.EPOLLIN)
+        self._calls[sock.fileno()] = on_ready
+
+    def forget(self, sock: socket.socket) -> None:
+        """Watches ``sock`` no more. Call it before the socket is closed: a fork may keep the socket in the set."""
+        if self._calls.pop(sock.fileno(), None) is not None and not self._epoll.closed:
+            self._epoll.unregister(sock)
+
+    async def run(self) -> None:
+        """Calls for ever."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll)
+                for number, _ in self._epoll.poll(0, READY_MAX):
+                    on_ready = self._calls.get(number)
+                    if on_ready is not None and not on_ready():  # None: a call before it has closed the socket
+                        break  # the set returns the others again
+        finally:
+            self._epoll.close()
+
+
+_of_this_run: trio.lowlevel.RunVar[ReadySockets] = trio.lowlevel.RunVar("tailrace ready sockets")
+
+
+def ready_sockets() -> ReadySockets | None:
+    """Returns the set of this run of trio; None on a platform without epoll."""
+    if not HAS_EPOLL:
+        return None
+    try:
+        return _of_this_run.get()
+    except LookupError:
+        sockets = ReadySockets()
+        _of_this_run.set(sockets)
+        trio.lowlevel.spawn_system_task(sockets.run, name="tailrace ready sockets")
+        return sockets
