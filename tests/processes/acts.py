@@ -1,51 +1,54 @@
-"""A set of three nodes that are killed, paused, cut off, promoted and handed over, under writers and readers."""
+"""A set of three nodes that is broken in every way, under writers and readers. The actors (actor.py) break it."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import Counter as Tally
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
+from tests.tailrace_server.coordination.made_etcd import Etcd
 
 import tailrace
-from tailrace.errors import OutcomeUnknown, Retryable, UnknownFeed, Unreachable
+from tailrace.errors import OutcomeUnknown, Retryable, UnknownFeed
 
+from .actor import Act, Actor, Report
+from .client_acts import BESIDE, NEWCOMER_S, QUIET, SIZES, ClientActs
 from .copies import Copy, compare, read_copy
-from .group import Group, run_command
+from .disk_acts import DiskActs
+from .group import Group
 from .history import History
+from .leader_acts import LeaderActs
+from .member_acts import MemberActs
+from .network_acts import NetworkActs
+from .node_acts import NodeActs
 from .program import Orders
 from .readers import Consumer, FollowedIndex, Looker
 from .run import FEED, Run, Scenario
+from .store_acts import StoreActs
 from .verdict import Verdict
 from .violation import Violation
 from .writers import Counter, Values, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from contextlib import AsyncExitStack
 
     from tailrace import Version
 
     from .node import NodeProcess
 
-    Act = Callable[[], Awaitable[str | None]]
-
 PARTITIONS = 3
 KEYS = [b"key %d" % number for number in range(60)]
 COUNTED = [b"counted %d" % number for number in range(4)]
-# A second feed with few writes: no row without a majority delays a client that looks at its keys.
-BESIDE = "beside"
-QUIET = [b"quiet %d" % number for number in range(10)]
-SIZES = (1, 30, 300)
 STORAGE = {
     "segment_bytes": 64 * 1024,
     "flush_age_s": 2.0,
     "journal_file_bytes_max": 512 * 1024,
     "reserve_bytes": 256 * 1024,
 }
+# Acts that help a set that is dead.
+HELP = ("mend", "start_all", "promote")
 # Longer than the set is ever without a leader in a run: a client that waits this long gets an answer, or the run fails.
 PATIENT_S = 240.0
 # Shorter than a change of leader takes an operator: then the outcome of a write is unknown.
@@ -53,40 +56,47 @@ IMPATIENT_S = 0.5
 # A set may be without a leader this long, with all nodes there and connected, before the run promotes one.
 LEADERLESS_S = 20.0
 EQUAL_S = 120.0
-NEWCOMER_S = 2.0
 CERTAIN_S = 60.0  # if the act has to come off
+STUCK_S = 600.0
 POLL_S = 0.1
 
 
 @dataclass
 class ActsScenario(Scenario):
-    """``acts``: how many, by chance. ``first``: names of acts before them, each repeated until it has come off.
+    """``acts``: how many, by chance; or those of ``seconds``, if that is set.
 
-    ``failover``: the option of the nodes, "auto" or "manual".
+    Attributes:
+        first: Names of acts before them, each repeated until it has come off.
+        failover: The option of the nodes, "auto" or "manual".
+        store: Where the members are: "static", in the lists of the nodes, or "etcd".
     """
 
     acts: int = 24
+    seconds: float = 0.0
     first: tuple[str, ...] = ()
     failover: str = "auto"
+    store: str = "static"
 
 
 class Acts(Run):
-    """A run with a set of three. ``done`` counts the acts."""
+    """A run with a set of three nodes, or later up to five. ``done`` counts the acts."""
 
     scenario: ActsScenario
     keys = KEYS + COUNTED
-    stuck_s = 600.0
 
     def __init__(self, scenario: ActsScenario) -> None:
         super().__init__()
         self.scenario = scenario
+        self.stuck_s = STUCK_S + scenario.seconds
         self.history, self.beside = History(PARTITIONS), History(1)
         orders = Orders(storage=STORAGE, bug=scenario.bug)
-        self.group = Group(scenario.directory, 3, orders, failover=scenario.failover)
+        self._etcd = Etcd(scenario.directory / "etcd") if scenario.store == "etcd" else None
+        store = f"etcd://{self._etcd.endpoint}" if self._etcd else ""
+        self.group = Group(scenario.directory, 3, orders, failover=scenario.failover, store=store, can_trouble=True)
+        self.members: MemberActs
+        self._clients: ClientActs
+        self._actors: list[Actor] = []
         self.done: Tally[str] = Tally()
-        self._former: NodeProcess | None = None  # the leader that was cut off last
-        self._newcomer_s = NEWCOMER_S
-        self._came_off = True  # the last act had its effect
         self._random = self.random("acts")
         self.consumers = [
             Consumer("a consumer at quorum", self.history, self.random("c1"), atomic=False, level="quorum"),
@@ -113,215 +123,118 @@ class Acts(Run):
     # The nodes
 
     async def start_nodes(self, nursery: trio.Nursery) -> None:
+        if self._etcd is not None:
+            await trio.to_thread.run_sync(self._start_store)
         await self.group.connect(nursery)
+        self._hire(nursery)
         await self.group.start(self.group.nodes)
+
+    def _start_store(self) -> None:
+        assert self._etcd is not None
+        self._etcd.start().wait()
 
     async def stop_nodes(self) -> None:
         await self.group.stop()
 
+    def end_at_once(self) -> None:
+        super().end_at_once()
+        if self._etcd is not None:
+            self._etcd.stop()
+
     async def _all_vote(self) -> None:
         """Returns when all nodes vote: until then the set has no disk to spare."""
-        for node in self.group.nodes:
-            while True:
-                if await self._votes(node):
-                    break
-                await trio.sleep(POLL_S)
+        while not await self._actors[0].all_vote():  # noqa: ASYNC110 - other processes
+            await trio.sleep(POLL_S)
 
-    async def _votes(self, node: NodeProcess) -> bool:
-        return node in self.group.answering() and bool(((await node.ask()) or {}).get("votes"))
+    # Acts
 
-    # Acts. Each returns a report, or None if there was nothing to do.
+    def _hire(self, nursery: trio.Nursery) -> None:
+        """Makes the actors."""
+        group, history, rnd = self.group, self.history, self._random
+        network = NetworkActs(group, history, rnd)
+        self.members = MemberActs(group, history, self.random("members"), nursery, self.tell)
+        self._clients = ClientActs(group, self.beside, rnd, network)
+        self._actors = [
+            NodeActs(group, history, rnd),
+            network,
+            LeaderActs(group, history, rnd),
+            DiskActs(group, history, rnd),
+            self.members,
+            self._clients,
+        ]
+        if self._etcd is not None:
+            self._actors.append(StoreActs(group, history, rnd, self._etcd))
+
+    def _named(self, name: str) -> Act:
+        """Returns an act by its name, of the run or of an actor."""
+        return next(getattr(owner, name) for owner in (self, *self._actors) if hasattr(owner, name))
 
     async def _act(self) -> None:
-        acts: list[tuple[int, Act]] = [
-            (3, self._kill_leader),
-            (2, self._kill_any),
-            (3, self._start_all),
-            (2, self._pause),
-            (1, self._restart),
-            (2, self._cut),
-            (1, self._freeze),
-            (3, self._usurp),
-            (3, self._mend),
-            (3, self._promote),
-            (4, self._handover),
-            (2, self._write_anew),
-            (1, self._replace_disk),
-        ]
+        acts = [(3, self.mend), (2, self.usurp), *(act for actor in self._actors for act in actor.table)]
         # If nothing goes on, acts that help are more likely: a set that is dead for long shows little.
-        help_out = [act for act in acts if act[1] in (self._start_all, self._mend, self._promote)]
+        help_out = [act for act in acts if act[1].__name__ in HELP]
         goes_on = True
         for name in self.scenario.first:
-            await self._certainly(getattr(self, f"_{name}"))
-        while sum(self.done.values()) < self.scenario.acts:
+            await self._certainly(self._named(name))
+        began = trio.current_time()
+        while self._has_time(began):
             possible = acts if goes_on or self._random.random() < 0.4 else help_out
             (act,) = self._random.choices([act for _, act in possible], [weight for weight, _ in possible])
-            told = await act()
-            if told is None:
+            report = await act()
+            if report is None:
+                await trio.lowlevel.checkpoint()
                 continue
-            self.done[act.__name__.strip("_")] += 1
-            self.tell(told)
+            self.done[act.__name__] += 1
+            self.tell(report.text)
             before = self.history.answers
             with trio.move_on_after(self._random.choice([0.3, 1.0, 3.0])):
                 await self.history.more_answers(self._random.choice([1, 30, 300, 1_000]))
             goes_on = self.history.answers > before
 
+    def _has_time(self, began: float) -> bool:
+        if self.scenario.seconds:
+            return trio.current_time() < began + self.scenario.seconds
+        return sum(self.done.values()) < self.scenario.acts
+
     async def _certainly(self, act: Act) -> None:
         """Repeats an act until it has come off. On a busy machine a promotion is refused, or no leader answers."""
-        self._newcomer_s = CERTAIN_S
+        self._clients.patience_s = CERTAIN_S
         while True:
-            self._came_off = True
-            told = await act()
-            if told is not None:
-                self.tell(told)
-                if self._came_off:
-                    self._newcomer_s = NEWCOMER_S
+            report = await act()
+            if report is not None:
+                self.done[act.__name__] += 1
+                self.tell(report.text)
+                if report.came_off:
+                    self._clients.patience_s = NEWCOMER_S
                     return
             await trio.sleep(POLL_S)
 
-    def _any(self, nodes: list[NodeProcess]) -> NodeProcess | None:
-        return self._random.choice(nodes) if nodes else None
+    async def mend(self) -> Report | None:
+        """Ends all troubles, except of nodes that do not run."""
+        told = [done for actor in self._actors for done in await actor.mend()]
+        return Report(", ".join(told)) if told else None
 
-    async def _kill_leader(self) -> str | None:
-        return await self._kill(await self.group.leader(), "the leader ")
-
-    async def _kill_any(self) -> str | None:
-        return await self._kill(self._any(self.group.running()), "")
-
-    async def _kill(self, node: NodeProcess | None, what: str) -> str | None:
-        if node is None:
-            return None
-        await self.group.kill(node)
-        return f"SIGKILL for {what}{node.name}"
-
-    async def _start_all(self) -> str | None:
-        away = [node for node in self.group.nodes if not node.is_running]
-        await self.group.start(away)
-        return f"started {[node.name for node in away]}" if away else None
-
-    async def _restart(self) -> str | None:
-        node = self._any(self.group.running())
-        if node is None:
-            return None
-        await trio.to_thread.run_sync(node.stop)
-        await self.group.start([node])
-        return f"stopped {node.name} and started it again"
-
-    async def _replace_disk(self) -> str | None:
-        """Starts a member with an empty disk. If that is one member at a time, nothing at quorum is lost."""
-        if self.group.is_torn or not all([await self._votes(node) for node in self.group.nodes]):
-            return None
-        node = self._random.choice(self.group.nodes)
-        await self.group.kill(node)
-        shutil.rmtree(node.data)
-        await self.group.start([node])
-        return f"{node.name} has lost its disk, and starts with an empty one"
-
-    async def _pause(self) -> str | None:
-        node = self._any(self.group.answering())
-        if node is None:
-            return None
-        node.pause()
-        return f"SIGSTOP for {node.name}"
-
-    async def _cut(self) -> str | None:
-        node = self._random.choice(self.group.nodes)
-        self.group.cut_off(node)
-        return f"cut {node.name} off"
-
-    async def _freeze(self) -> str | None:
-        node = self._random.choice(self.group.nodes)
-        self.group.freeze(node)
-        return f"froze the network of {node.name}"
-
-    async def _mend(self) -> str | None:
-        paused = [node for node in self.group.nodes if node.is_paused]
-        if not self.group.is_torn and not paused:
-            return None
-        self.group.heal()
-        for node in paused:
-            node.proceed()
-        return "all connected and none paused"
-
-    async def _cut_leader(self) -> str | None:
-        leader = await self.group.leader()
-        if leader is None:
-            return None
-        self._former = leader
-        self.group.cut_off(leader)
-        return f"cut the leader {leader.name} off"
-
-    async def _usurp(self) -> str | None:
+    async def usurp(self) -> Report | None:
         """Lets the leader go on alone for a while, and promotes another node: rows of the old leader alone are lost."""
-        cut = await self._cut_leader()
+        cut = await self._named("cut_leader")()
         if cut is None:
             return None
         with trio.move_on_after(1.0):
             await self.history.more_answers(100)
-        return f"{cut}; {await self._promote_other()}"
-
-    async def _write_anew(self) -> str | None:
-        """Lets a client without an earlier connection write, by the leader of the highest term."""
-        leader = await self.group.leader()
-        if leader is None:
-            return None
-        name = f"newcomer {len(self.told)}"
-        values = Values(self.random(name), name, QUIET, SIZES)
-        writer = Writer(self.beside, values, {}, level="quorum", lasting=True, of_set=True)
-        answers, self._came_off = self.beside.answers, False
-        with trio.move_on_after(self._newcomer_s), contextlib.suppress(Unreachable, OutcomeUnknown):
-            async with tailrace.connect(leader.url, name="newcomer") as client:
-                for key in QUIET:
-                    await writer.put_on(client.feed(BESIDE), key, None)
-                self._came_off = self.beside.answers == answers + len(QUIET)
-        return f"a newcomer has written to {leader.name}"
-
-    async def _ask_former(self) -> str | None:
-        """Asks the former leader, which was cut off, by a client that knows no other node."""
-        assert self._former is not None
-        looker, self._came_off = Looker(self.beside, self.random("l2"), QUIET, ["quorum"]), False
-        with trio.move_on_after(self._newcomer_s), contextlib.suppress(Unreachable):
-            async with tailrace.connect(self._former.url, name="loyal") as client:
-                while not looker.looks:
-                    with contextlib.suppress(Retryable):
-                        await looker.look_at_some(client.feed(BESIDE))
-                self._came_off = True
-        return f"{self._former.name} was asked for {looker.looks} keys"
-
-    async def _promote(self) -> str | None:
-        return await self._promote_one_of(self.group.answering())
-
-    async def _promote_other(self) -> str | None:
-        leader = await self.group.leader()
-        return await self._promote_one_of([node for node in self.group.answering() if node is not leader])
-
-    async def _promote_one_of(self, nodes: list[NodeProcess]) -> str | None:
-        node = self._any(nodes)
-        if node is None:
-            return None
-        code, said = await run_command("promote", "--node", node.address)
-        _require_words(said)
-        self._came_off = code == 0
-        return f"promote {node.name}: {code}, {said.strip()}"
-
-    async def _handover(self) -> str | None:
-        leader = await self.group.leader()
-        other = self._any([node for node in self.group.running() if node is not leader])
-        if leader is None or other is None:
-            return None
-        code, said = await run_command("handover", "--to", other.address, "--node", leader.address)
-        _require_words(said)
-        return f"handover {leader.name} to {other.name}: {code}, {said.strip()}"
+        promoted = await self._named("promote_other")()
+        return Report(f"{cut.text}; {promoted and promoted.text}")
 
     async def _heal(self) -> None:
         """Connects and starts everything, and waits for a leader: by itself, or by an operator."""
-        await self._mend()
-        await self._start_all()
+        await self.mend()
+        await self._named("start_all")()
+        self.members.is_over = True
         self.tell("healed")
         with trio.move_on_after(LEADERLESS_S) as waited:
             await self._led()
         while waited.cancelled_caught and await self.group.leader() is None:
-            self.tell(f"in the end: {await self._promote()}")
+            self.tell(f"in the end: {await self._named('promote')()}")
+        await self.members.settled()
         before = self.history.answers
         await self.history.more_answers(100)
         self.tell(f"writers went on from {before} answers")
@@ -425,7 +338,7 @@ class Acts(Run):
         raise last
 
     def figures(self) -> str:
-        acts = f"failover {self.group.failover}; {dict(self.done)}"
+        acts = f"failover {self.group.failover}; {self.scenario.store}; {dict(self.done.most_common())}"
         return f"{acts}; {super().figures()}; {self.loyal_looker.looks} looks beside"
 
 

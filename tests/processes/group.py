@@ -12,53 +12,101 @@ from pathlib import Path
 import trio
 
 from .forks import COMMAND, Fork
+from .network import Network
 from .node import HOST, NodeFailed, NodeProcess
-from .ports import free_ports
+from .ports import free_port, free_ports
 from .program import Orders
-from .proxy import Proxy
 
 # Far more seconds than a command takes on a busy machine.
 COMMAND_S = 120.0
 
 
 class Group:
-    """``count`` nodes in a folder, and the links between them.
+    """``count`` nodes in a folder, and the network between them.
 
     Args:
         folder: The folder of their data directories and logs.
         count: How many; a single one is no member of a set.
         orders: How their processes differ from the plain command.
         failover: Their option ``--failover``.
+        store: Their option ``--cluster-store``; "" if ``--members`` lists them.
+        can_trouble: Their disks can be in trouble (troubled_disk.py).
+
+    Attributes:
+        nodes: Those that belong together. ``network`` has the links between them. ``former``: those that did.
+        url: The addresses of the nodes that are there from the start.
+        is_storeless: The store of the members does not answer: a node that never saw it cannot start.
     """
 
-    def __init__(self, folder: Path, count: int, orders: Orders | None = None, *, failover: str = "manual") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        orders: Orders | None = None,
+        *,
+        failover: str = "manual",
+        store: str = "",
+        can_trouble: bool = False,
+    ) -> None:
         ports = free_ports(count)
-        addresses = ",".join(f"{HOST}:{port}" for port in ports)
-        self.url = f"tailrace://{addresses}"
-        self.nodes: list[NodeProcess] = []
         self.failover = failover
         self.kills = 0
-        self.is_torn = False  # a link is cut or frozen
-        self._proxies: dict[tuple[int, int], Proxy] = {}
+        self.network = Network(folder)
+        self.nodes: list[NodeProcess] = []
+        self.former: list[NodeProcess] = []
+        self.is_storeless = False
+        self._folder = folder
+        self._store = store
+        self._can_trouble = can_trouble
         self._orders = orders or Orders()
         self._killed = trio.Event()
-        for index, port in enumerate(ports):
-            self._proxies |= {(port, other): Proxy((HOST, other)) for other in ports if other != port}
-            options = ["--members", addresses, "--failover", failover] if count > 1 else []
-            name, level = f"n{index}", "info" if count > 1 else "warning"
-            log_path = folder / f"{name}.log"
-            node = NodeProcess(
-                folder / name, self._orders, port=port, options=options, log_path=log_path, log_level=level
-            )
-            self.nodes.append(node)
+        addresses = [f"{HOST}:{port}" for port in ports]
+        self.url = f"tailrace://{','.join(addresses)}"
+        for port in ports:
+            self.nodes.append(self._make(port, addresses, f"n{len(self.nodes)}"))
+        self._made = count
+
+    def _make(self, port: int, addresses: list[str], name: str) -> NodeProcess:
+        is_member, log_path = len(addresses) > 1, self._folder / f"{name}.log"
+        options: list[str] = []
+        if self._store:
+            options = ["--cluster-store", self._store, "--cluster", "acts", "--failover", self.failover]
+        elif is_member:
+            options = ["--members", ",".join(addresses), "--failover", self.failover]
+        level = "info" if is_member else "warning"
+        return NodeProcess(
+            self._folder / name, self._orders, port=port, options=options, log_path=log_path, log_level=level
+        )
 
     async def connect(self, nursery: trio.Nursery) -> None:
         """Opens the links between the nodes. They last as long as the nursery."""
-        for proxy in self._proxies.values():
-            await nursery.start(proxy.run)
-        for node in self.nodes:
-            routes = {str(other): proxy.port for (port, other), proxy in self._proxies.items() if port == node.port}
-            node.orders = dataclasses.replace(self._orders, routes=routes)
+        self.network.open(nursery)
+        await self._link(self.nodes)
+
+    async def _link(self, new: list[NodeProcess]) -> None:
+        await self.network.add(self.nodes, new)
+        for node in new:
+            order = str(self._folder / f"{node.name}.disk") if self._can_trouble else ""
+            node.orders = dataclasses.replace(self._orders, routes=str(self.network.path(node)), disk_order=order)
+
+    async def add(self) -> NodeProcess:
+        """Makes one more node, which is not started. Its list has itself behind the present members."""
+        port, name = free_port(), f"n{self._made}"
+        self._made += 1
+        node = self._make(port, [*(member.member for member in self.nodes), f"{HOST}:{port}"], name)
+        self.nodes.append(node)
+        await self._link([node])
+        return node
+
+    def dismiss(self, node: NodeProcess) -> None:
+        """Notes that a node is no member any more."""
+        self.nodes.remove(node)
+        self.former.append(node)
+
+    async def move(self, node: NodeProcess) -> None:
+        """Gives a node that does not run another address."""
+        node.port = free_port()
+        await self._link([node])
 
     # Processes
 
@@ -85,21 +133,44 @@ class Group:
 
     async def stop(self) -> None:
         """Stops every node cleanly."""
-        for node in self.nodes:
+        for node in [*self.nodes, *self.former]:
             await trio.to_thread.run_sync(node.stop)
 
     def end_at_once(self) -> None:
         """Ends every process, for instance after a run that has failed."""
-        for node in self.nodes:
+        for node in [*self.nodes, *self.former]:
             node.end_at_once()
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the members are in a store, and not in lists."""
+        return bool(self._store)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong with the network, the store and the disks."""
+        return not (self.network.is_torn or self.is_storeless or any(node.disk_trouble for node in self.nodes))
+
+    @property
+    def url_now(self) -> str:
+        """The addresses of the present nodes."""
+        return f"tailrace://{','.join(node.address for node in self.nodes)}"
+
+    def startable(self) -> list[NodeProcess]:
+        """Returns the nodes that do not run, without those that the store would have to tell who the members are."""
+        return [
+            node
+            for node in self.nodes
+            if not node.is_running and (not self.is_storeless or (node.data / "CLUSTER").exists())
+        ]
 
     def running(self) -> list[NodeProcess]:
         """Returns the nodes that run, paused or not."""
         return [node for node in self.nodes if node.is_running]
 
     def answering(self) -> list[NodeProcess]:
-        """Returns the nodes that run and are not paused."""
-        return [node for node in self.running() if not node.is_paused]
+        """Returns the nodes that run, are not paused, and wait for no fsync."""
+        return [node for node in self.running() if not node.is_paused and node.disk_trouble != "hangs"]
 
     async def leader(self) -> NodeProcess | None:
         """Returns the node that says that it leads, of several the one of the highest term."""
@@ -115,36 +186,6 @@ class Group:
                 nursery.start_soon(look, node)
         return found[max(found)] if found else None
 
-    # The network
-
-    def _links_of(self, node: NodeProcess) -> list[Proxy]:
-        return [proxy for ends, proxy in self._proxies.items() if node.port in ends]
-
-    def cut_off(self, node: NodeProcess) -> None:
-        """Cuts every link of a node to the others. Clients reach all nodes."""
-        self.is_torn = True
-        for proxy in self._links_of(node):
-            proxy.cut()
-
-    def cut(self, one: NodeProcess, other: NodeProcess) -> None:
-        """Cuts the links between two nodes, both ways. Others reach both."""
-        self.is_torn = True
-        for ends, proxy in self._proxies.items():
-            if set(ends) == {one.port, other.port}:
-                proxy.cut()
-
-    def freeze(self, node: NodeProcess) -> None:
-        """Freezes every link of a node to the others, so that no side is told."""
-        self.is_torn = True
-        for proxy in self._links_of(node):
-            proxy.freeze()
-
-    def heal(self) -> None:
-        """Mends every link."""
-        self.is_torn = False
-        for proxy in self._proxies.values():
-            proxy.heal()
-
     # Logs and directories
 
     def log_tail(self) -> str:
@@ -153,7 +194,7 @@ class Group:
 
     async def verify(self) -> None:
         """Raises NodeFailed if a directory is damaged, or a log has an error that was not expected."""
-        for node in self.nodes:
+        for node in [*self.nodes, *self.former]:
             code, said = await run_command("verify", str(node.data))
             if code:
                 raise NodeFailed(f"the directory of {node.name} is not in order: {said}")
@@ -166,9 +207,9 @@ async def start(node: NodeProcess) -> None:
     await trio.to_thread.run_sync(node.require_ready, abandon_on_cancel=True)
 
 
-async def run_command(*arguments: str) -> tuple[int, str]:
+async def run_command(*arguments: str, seconds: float = COMMAND_S) -> tuple[int, str]:
     """Runs ``tailrace`` with these arguments. Returns its exit code and its output."""
-    with trio.move_on_after(COMMAND_S), tempfile.TemporaryFile() as errors:
+    with trio.move_on_after(seconds), tempfile.TemporaryFile() as errors:
         process = await trio.to_thread.run_sync(Fork, COMMAND, arguments, Path.cwd(), errors)
         try:
             out = await trio.to_thread.run_sync(process.finish, abandon_on_cancel=True)
@@ -176,4 +217,4 @@ async def run_command(*arguments: str) -> tuple[int, str]:
             process.kill()
         errors.seek(0)
         return process.wait(), (out + errors.read()).decode(errors="replace")
-    raise NodeFailed(f"tailrace {' '.join(arguments)} takes longer than {COMMAND_S:g} s")
+    raise NodeFailed(f"tailrace {' '.join(arguments)} takes longer than {seconds:g} s")

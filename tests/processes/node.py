@@ -62,8 +62,10 @@ class NodeProcess:
     ) -> None:
         self.data = data
         self.name = data.name
+        self.disk_trouble = ""
         self.orders = orders or Orders()
         self.port = port or free_port()
+        self.member = self.address  # its name in a set: the address that it was made with
         self.options = list(options)
         self.log_path = log_path
         self.is_paused = False
@@ -145,6 +147,19 @@ class NodeProcess:
         """Sends SIGCONT."""
         self.signal(signal.SIGCONT)
         self.is_paused = False
+
+    # The disk. The orders have to name a ``disk_order``.
+
+    def trouble_disk(self, trouble: str) -> None:
+        """Lets the disk be in trouble (troubled_disk.py) until ``mend_disk``."""
+        self.disk_trouble = trouble
+        Path(self.orders.disk_order).write_text(trouble)
+
+    def mend_disk(self) -> None:
+        """Ends the disk's trouble. A node whose disk has failed has to be started again."""
+        if self.disk_trouble:
+            self.disk_trouble = ""
+            Path(self.orders.disk_order).unlink()
 
     # The end
 

@@ -17,6 +17,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -27,6 +28,7 @@ from tailrace_server.runtime.host import Host
 
 from .bugs import BUGS
 from .mortal_disk import Death, MortalDisk
+from .troubled_disk import TroubledDisk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,7 +44,8 @@ class Orders:
     Attributes:
         limits: Fields of ``Limits`` and their values.
         storage: Fields of ``StorageConfig`` and their values.
-        routes: Connections to these ports go to other ports, which the test has put in front of them.
+        routes: A file, which is read at each connection: a JSON object {port: the port that the test has put in front
+            of it}. "" for none.
         bug: A name of ``bugs.BUGS``; "" for none.
         planted: Python code that runs before the node.
         dies_at: The process gets a SIGKILL at this call that changes the disk, counted from the start; 0 for never.
@@ -50,12 +53,13 @@ class Orders:
         calls: Only calls of this name count; "" counts all.
         how: The process dies "before" or "after" that call, or when a write is "torn" in the middle.
         may_hang: After a SIGUSR1 no fsync returns.
+        disk_order: A file that names the trouble of the disk, if it has any (troubled_disk.py). "" for none.
         forgets: Data without an fsync is lost with the process, as in a power cut.
     """
 
     limits: dict[str, Any] = field(default_factory=dict)
     storage: dict[str, Any] = field(default_factory=dict)
-    routes: dict[str, int] = field(default_factory=dict)
+    routes: str = ""
     bug: str = ""
     planted: str = ""
     dies_at: int = 0
@@ -63,6 +67,7 @@ class Orders:
     calls: str = ""
     how: str = "before"
     may_hang: bool = False
+    disk_order: str = ""
     forgets: bool = False
 
     @property
@@ -89,20 +94,29 @@ async def open_node(orders: Orders, config: Config) -> AsyncIterator[Node]:
     death = Death(orders.how, orders.calls, orders.dies_at)
     if orders.may_hang:
         signal.signal(signal.SIGUSR1, death.hang)
-    host = Host(disk=MortalDisk(death, forgets=orders.forgets)) if orders.breaks_disk else Host()
-    async with start.open_node(config, host) as node:
+    async with start.open_node(config, _host(orders, death)) as node:
         yield node
         node.check()
         if orders.dies_at_stop:
             death.count_anew(orders.dies_at_stop)
 
 
-def reroute(routes: dict[str, int]) -> None:
-    """Lets each connection to a port of ``routes`` go to another port."""
+def _host(orders: Orders, death: Death) -> Host:
+    if orders.breaks_disk:
+        return Host(disk=MortalDisk(death, forgets=orders.forgets))
+    return Host(disk=TroubledDisk(orders.disk_order)) if orders.disk_order else Host()
+
+
+def reroute(path: str) -> None:
+    """Lets each connection to a port that the file names go to another port."""
     connect = trio.open_tcp_stream
 
+    def routed(port: int) -> int:
+        routes: dict[str, int] = json.loads(Path(path).read_text())
+        return routes.get(str(port), port)
+
     async def open_tcp_stream(host: str, port: int, **options: Any) -> trio.SocketStream:
-        return await connect(host, routes.get(str(port), port), **options)
+        return await connect(host, routed(port), **options)
 
     trio.open_tcp_stream = open_tcp_stream  # type: ignore[assignment]
 

@@ -2,6 +2,7 @@
 
 cut      every connection is reset, and so is each new one
 freeze   nothing passes and nothing is closed: both sides hear nothing
+mute     as freeze, in one direction: one side hears the other, and is not heard
 heal     bytes that a freeze has held pass, and new connections get through
 forget   the present connections hear nothing any more, for ever, and are not closed; new ones pass
 
@@ -51,14 +52,14 @@ class Proxy:
         self.connections = 0  # since the start
         self.resets = 0
         self._is_cut = False
-        self._thawed = trio.Event()
-        self._thawed.set()
+        self._there, self._back = _Way(), _Way()
         self._open: set[_Pair] = set()
 
     def cut(self) -> None:
         """Resets every connection, now and until it is healed."""
         self._is_cut = True
-        self._thawed.set()
+        self._there.thaw()
+        self._back.thaw()
         for pair in list(self._open):
             self.resets += 1
             pair.reset()
@@ -66,13 +67,19 @@ class Proxy:
     def freeze(self) -> None:
         """Lets nothing pass, not even the start of a connection."""
         self._is_cut = False
-        if self._thawed.is_set():
-            self._thawed = trio.Event()
+        self._there.freeze()
+        self._back.freeze()
+
+    def mute(self, *, there: bool) -> None:
+        """Lets nothing pass towards the target (``there``), or nothing from it. No connection starts meanwhile."""
+        self._is_cut = False
+        (self._there if there else self._back).freeze()
 
     def heal(self) -> None:
         """Lets everything pass again."""
         self._is_cut = False
-        self._thawed.set()
+        self._there.thaw()
+        self._back.thaw()
 
     def forget(self) -> None:
         """Lets nothing pass on the present connections, as a router that has forgotten them."""
@@ -112,23 +119,26 @@ class Proxy:
                 if self._is_cut:
                     pair.reset()
                     return
-                await self._thawed.wait()
+                await self._there.open()
+                await self._back.open()
                 try:
                     pair.server = await trio.open_tcp_stream(*self.target)
                 except OSError:
                     return
                 there, back = (int(self._width * 10 ** self._random.uniform(least, most)) for least, most in BUDGETS)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._forward, pair, pair.client, pair.server, there)
-                    nursery.start_soon(self._forward, pair, pair.server, pair.client, back)
+                    nursery.start_soon(self._forward, pair, pair.client, pair.server, self._there, there)
+                    nursery.start_soon(self._forward, pair, pair.server, pair.client, self._back, back)
         finally:
             self._open.discard(pair)
             pair.close()
 
-    async def _forward(self, pair: _Pair, source: trio.SocketStream, sink: trio.SocketStream, budget: int) -> None:
+    async def _forward(
+        self, pair: _Pair, source: trio.SocketStream, sink: trio.SocketStream, way: _Way, budget: int
+    ) -> None:
         try:
             while data := await source.receive_some(RECEIVE_BYTES):
-                await self._thawed.wait()
+                await way.open()
                 if pair.is_forgotten:
                     continue
                 await sink.send_all(data[:budget] if self.cutting else data)
@@ -137,10 +147,29 @@ class Proxy:
                     self.cuts += 1
                     pair.reset()
                     return
-            await self._thawed.wait()
+            await way.open()
             await sink.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pair.reset()
+
+
+class _Way:
+    """One direction of a link."""
+
+    def __init__(self) -> None:
+        self._thawed = trio.Event()
+        self._thawed.set()
+
+    def freeze(self) -> None:
+        if self._thawed.is_set():
+            self._thawed = trio.Event()
+
+    def thaw(self) -> None:
+        self._thawed.set()
+
+    async def open(self) -> None:
+        """Waits until it is not frozen."""
+        await self._thawed.wait()
 
 
 class _Pair:

@@ -83,7 +83,7 @@ class Run(ABC):
                 await self.check_directories()
                 await self.group.verify()
         finally:
-            self.group.end_at_once()
+            self.end_at_once()
 
     @abstractmethod
     async def start_nodes(self, nursery: trio.Nursery) -> None:
@@ -96,6 +96,10 @@ class Run(ABC):
     @abstractmethod
     async def stop_nodes(self) -> None:
         """Stops the nodes cleanly."""
+
+    def end_at_once(self) -> None:
+        """Ends every process, for instance after a run that has failed."""
+        self.group.end_at_once()
 
     async def check_directories(self) -> None:  # noqa: B027 (most runs have nothing to add)
         """Checks the directories after a clean stop, besides ``tailrace verify`` and the logs."""

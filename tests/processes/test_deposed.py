@@ -73,7 +73,7 @@ async def test_no_read_of_a_deposed_leader_leaves_acknowledged_rows_out(group):
         feed = await client.create_feed("orders", partitions=PARTITIONS)
         for key in ROWS:
             await feed.put(key, b"old", level="quorum")
-    group.cut_off(first)
+    group.network.cut_off(first)
     second = await leader_but(group, first)
     async with tailrace.connect(second.url, retry_for=SECONDS_MAX) as client:
         versions = {key: await client.feed("orders").put(key, b"new", level="quorum") for key in ROWS}
@@ -107,7 +107,7 @@ async def test_no_read_of_a_deposed_leader_leaves_acknowledged_rows_out(group):
     async with tailrace.connect(first.url, state="any", retry_for=4) as client:
         found = await values(client.feed("orders"))
         assert set(found.values()) == {b"old"}, "any node was asked for"
-    group.heal()
+    group.network.heal()
     async with tailrace.connect(first.url, retry_for=SECONDS_MAX) as client:
         for key in ROWS:
             assert (await client.feed("orders").get(key, at_least=versions[key])).value == b"new"

@@ -24,7 +24,7 @@ async def group(tmp_path, nursery):
     await group.connect(nursery)
     await group.start(group.nodes)
     yield group
-    group.heal()
+    group.network.heal()
     group.end_at_once()
 
 
@@ -37,11 +37,11 @@ async def pause(group, leader):
 
 
 async def cut_off(group, leader):
-    group.cut_off(leader)
+    group.network.cut_off(leader)
 
 
 async def freeze(group, leader):
-    group.freeze(leader)
+    group.network.freeze(leader)
 
 
 async def hang(group, leader):
@@ -50,7 +50,7 @@ async def hang(group, leader):
 
 async def come_back(group, leader):
     """Ends what ended the leadership."""
-    group.heal()
+    group.network.heal()
     if leader.is_paused:
         leader.proceed()
     elif not leader.is_running:

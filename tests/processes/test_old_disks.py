@@ -191,7 +191,7 @@ async def test_two_that_are_cut_from_each_other_do_not_depose_each_other_for_eve
         group = await make_group()
         await put(group, FIRST, partitions=2)
         leader, other, _ = await ordered(group)
-        group.cut(leader, other)
+        group.network.cut(leader, other)
         assert (await other.ask(Opcode.PROMOTE, force=False)) is not None
         await answers(leader, lambda seen: seen["role"] == "follower")
         term = (await answers(other, lambda seen: seen["role"] == "leader"))["term"]
@@ -200,6 +200,6 @@ async def test_two_that_are_cut_from_each_other_do_not_depose_each_other_for_eve
             await trio.sleep(0.1)
         seen = await other.ask()
         assert (seen["role"], seen["term"]) == ("leader", term)
-        group.heal()
+        group.network.heal()
         await answers(leader, lambda seen: seen["leader"] == other.address)
         await require(group, FIRST | LATER)

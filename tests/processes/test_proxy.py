@@ -113,3 +113,33 @@ async def test_who_is_not_there_is_a_broken_connection():
     async with open_proxy(("127.0.0.1", 1)) as proxy, await connect(proxy) as stream:
         with contextlib.suppress(trio.BrokenResourceError):
             assert await stream.receive_some() == b""
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_mute_link_passes_bytes_in_one_direction_only(there):
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, open_proxy(listener.socket.getsockname()) as proxy, await connect(proxy) as client:
+        server = await listener.accept()
+        async with server:
+            speaker, deaf = (client, server) if there else (server, client)
+            proxy.mute(there=there)
+            await speaker.send_all(b"held")
+            with trio.move_on_after(SILENCE_S) as silence:
+                await deaf.receive_some()
+            assert silence.cancelled_caught
+            await deaf.send_all(b"passed")
+            assert await receive(speaker, 6) == b"passed"
+            proxy.heal()
+            assert await receive(deaf, 4) == b"held"
+
+
+async def test_no_connection_starts_through_a_mute_link(echo):
+    async with open_proxy(echo) as proxy:
+        proxy.mute(there=False)
+        async with await connect(proxy) as stream:
+            await stream.send_all(b"x")
+            with trio.move_on_after(SILENCE_S) as silence:
+                await stream.receive_some()
+            assert silence.cancelled_caught
+            proxy.heal()
+            assert await receive(stream, 1) == b"x"

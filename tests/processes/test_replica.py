@@ -27,10 +27,12 @@ async def pair(tmp_path, nursery):
     first, second = free_ports(2)
     link = Proxy((HOST, first))
     await nursery.start(link.run)
+    routes = tmp_path / "routes"
+    routes.write_text(json.dumps({first: link.port}))
     leader = NodeProcess(tmp_path / "leader", Orders(storage=STORAGE), port=first, log_path=tmp_path / "leader.log")
     replica = NodeProcess(
         tmp_path / "replica",
-        Orders(storage=STORAGE, routes={str(first): link.port}),
+        Orders(storage=STORAGE, routes=str(routes)),
         port=second,
         options=["--replica-of", f"{HOST}:{first}"],
         log_path=tmp_path / "replica.log",

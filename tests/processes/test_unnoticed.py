@@ -34,7 +34,7 @@ async def group(tmp_path, nursery):
     await group.connect(nursery)
     await group.start(group.nodes)
     yield group
-    group.heal()
+    group.network.heal()
     group.end_at_once()
 
 
@@ -54,9 +54,9 @@ async def pause(group, leader):
 
 
 async def cut_off(group, leader):
-    group.cut_off(leader)
+    group.network.cut_off(leader)
     await another_leader(group, leader)
-    group.heal()
+    group.network.heal()
 
 
 async def stop(group, leader):
