@@ -11,7 +11,7 @@ import os
 from tailrace.errors import TailraceError, UnknownStage
 from tailrace_server.host.disk import Disk, File, raise_if_no_space
 from tailrace_server.publishing.stage_file import BadStage
-from tailrace_server.publishing.stage_reader import SealedFile, open_sealed, read_index
+from tailrace_server.publishing.stage_reader import SealedFile, open_sealed, require_whole
 
 
 class StageCopy:
@@ -44,7 +44,7 @@ class StageCopy:
         self.written_bytes += len(data)
 
     def seal(self, now: float) -> SealedFile:
-        """Checks the file, and makes it a sealed stage, durably; ``now`` is monotonic seconds.
+        """Checks the file and each block, and makes it a sealed stage, durably; ``now`` is monotonic seconds.
 
         Raises UnknownStage if it is damaged or of another stage, and NoSpace or TailraceError if the disk fails.
         """
@@ -54,7 +54,7 @@ class StageCopy:
             sealed = open_sealed(self._disk, self._scratch, self.id, now)
             if sealed.feed_id != self.feed_id:
                 raise BadStage(f"it is of feed {sealed.feed_id.hex()}")
-            read_index(self._disk, self._scratch, self.id)
+            require_whole(self._disk, self._scratch)
             self._disk.rename(self._scratch, self._path)
             self._disk.sync_directory(os.path.dirname(self._path))
         except BadStage as error:

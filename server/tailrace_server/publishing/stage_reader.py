@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import xxhash
+
 from tailrace.block import Block
 from tailrace.errors import BadBlock, UnknownStage
-from tailrace_server.host.disk import Disk
+from tailrace_server.host.disk import Disk, File
 from tailrace_server.publishing import stage_file
-from tailrace_server.publishing.stage_file import BadStage, StagedBlock
+from tailrace_server.publishing.stage_file import BadStage, StagedBlock, StageFooter
 
 
 class SealedFile(NamedTuple):
@@ -58,13 +60,31 @@ def read_index(disk: Disk, path: str, id: bytes) -> list[StagedBlock]:
     """Returns the blocks of sealed stage ``id``. UnknownStage if the file is missing or damaged."""
     try:
         with contextlib.closing(disk.open(path)) as file:
-            size = file.size()
-            end = max(size - stage_file.FOOTER_BYTES, 0)
-            footer = stage_file.decode_footer(file.read_at(end, stage_file.FOOTER_BYTES))
-            index = file.read_at(footer.index_offset, max(end - footer.index_offset, 0))
-            return stage_file.decode_index(index, footer)
+            return _read_end(file)[1]
     except (BadStage, OSError) as error:
         raise UnknownStage(f"stage {id.hex()} cannot be read: {error}") from error
+
+
+def _read_end(file: File) -> tuple[StageFooter, list[StagedBlock]]:
+    """Returns the footer and the index. BadStage, OSError."""
+    end = max(file.size() - stage_file.FOOTER_BYTES, 0)
+    footer = stage_file.decode_footer(file.read_at(end, stage_file.FOOTER_BYTES))
+    index = file.read_at(footer.index_offset, max(end - footer.index_offset, 0))
+    return footer, stage_file.decode_index(index, footer)
+
+
+def require_whole(disk: Disk, path: str) -> None:
+    """Reads a sealed stage to its end, one block at a time. BadStage if any part of it is damaged, OSError."""
+    with contextlib.closing(disk.open(path)) as file:
+        footer, entries = _read_end(file)
+        found = xxhash.xxh3_64()
+        for entry in entries:
+            try:
+                found.update(Block.parse(file.read_at(entry.offset, entry.nbytes)).head)
+            except BadBlock as error:
+                raise BadStage(f"the block at {entry.offset}: {error}") from None
+    if found.intdigest() != footer.checksum:
+        raise BadStage("its blocks are not those that were sealed")
 
 
 def read_blocks(disk: Disk, path: str, id: bytes, entries: Sequence[StagedBlock]) -> list[Block]:

@@ -71,7 +71,7 @@ def test_the_same_copy_twice_counts_once(made, original):
     assert made.stages.statistics() == (0, 1, len(original))
 
 
-@pytest.mark.parametrize("place", [20, -100, -10], ids=["header", "index", "footer"])
+@pytest.mark.parametrize("place", [20, 150, -150, -100, -10], ids=["header", "block", "last block", "index", "footer"])
 def test_a_damaged_copy_leaves_nothing(made, original, place):
     data = bytearray(original)
     data[place] ^= 1
