@@ -39,6 +39,7 @@ class Plan:
         block_bytes: How large the blocks of compacted segments are; None: as in production.
         has_sink: A program publishes batches.
         in_parts: These batches come in parts.
+        seals_at_quorum: Their stages are sealed at level quorum, so that the next leader can publish them.
         entries_max: How many entries a failover log keeps.
         has_copies: Programs fetch copies, in place of most others.
         way: How segments pass between nodes, with the faults of such transfers: one of `WAYS`; "": as it comes.
@@ -58,6 +59,7 @@ class Plan:
     block_bytes: int | None = None
     has_sink: bool = False
     in_parts: bool = False
+    seals_at_quorum: bool = False
     entries_max: int = ENTRIES_MAX
     has_copies: bool = False
     way: str = ""
@@ -125,6 +127,7 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
             block_bytes=250,  # else one block takes all rows, and a compacted segment has no inside
             has_sink=story.has_sink,
             in_parts=story.in_parts,
+            seals_at_quorum=story.seals_at_quorum,
             entries_max=story.entries_max,
             failover=story.failover,
             way=story.way,
@@ -159,6 +162,7 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
         entries_max=rnd("short logs").choice((ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX, 3)),
         failover=rnd("failover").choice((Failover.AUTO, Failover.MANUAL)),
         spares=0 if chosen < MEMBERS_MIN else spares,
+        seals_at_quorum=rnd("seals").random() < 0.5,
         **sinks,
     )
 

@@ -56,7 +56,7 @@ class World:
         read_again: Set, and replaced, each time that a program has read keys again after a rollback.
         is_patient: A story wants writers to wait for each answer as long as it takes.
         disks: Those of programs that fetch copies.
-        transfers: The frames of segments between nodes; None: the run is not about them.
+        transfers: The frames of segments and of stages between nodes; None: the run is not about them.
         read_from, read_level: The node and the level whose state a story wants to be read all the time.
     """
 
@@ -73,7 +73,7 @@ class World:
         self.feed_id = None
         self.url = "tailrace://" + ",".join(f"{name}:{PORT}" for name in self.names)
         self.network = Network(self.random_of("network"), nursery, report.arrived)
-        self.transfers = Transfers(self) if plan.way else None
+        self.transfers = Transfers(self) if plan.way or plan.seals_at_quorum else None
         self.network.harm = self.transfers
         self.is_over = trio.Event()
         self.may_end = trio.Event()

@@ -18,6 +18,14 @@ from .votes import Votes
 
 # If everything is well and no node leads for this long, a node is promoted.
 LEADERLESS_SECONDS_MAX = 3.0
+# Faults that may take one of two copies of a stage, or make a stage old at once.
+STAGES_LOST_BY = (
+    "disk lost",
+    "old backup of a member",
+    "disk of another cluster",
+    "replaced disk is back",
+    "wall clock set",
+)
 
 
 class SetChecks:
@@ -102,7 +110,17 @@ class SetChecks:
         self.published.answered(batch, partitions, written)
 
     def stage_gone(self, batch, parts, failures, error):
-        """Allows it: a stage is of the node that led when it was made, and another node may lead by now."""
+        """Checks that stages at level quorum are gone only because of their age, of a disk or of an operator.
+
+        Other stages are of the node that led when they were made, and another node may lead by now.
+        """
+        plan, faults = self._world.plan, self._world.report.faults
+        age_s = self._world.machines[0].config.storage.stage_age_s
+        is_old = trio.current_time() - min(part.sealed_at for part in parts) >= age_s
+        has_failed = any(part.failures != failures for part in parts)
+        is_excused = self.promises.forced_at is not None or any(faults[fault] for fault in STAGES_LOST_BY)
+        if plan.seals_at_quorum and not (plan.spares or is_old or has_failed or is_excused):
+            raise Violation(f"{batch}: a stage is gone that the sink had sealed at quorum: {error}") from error
 
     async def stages_expired(self):
         """Returns at once: stages of nodes that led before may stay."""

@@ -14,6 +14,7 @@ from . import (
     pulls,
     pushes,
     runs,
+    stages,
     streams,
 )
 
@@ -25,6 +26,7 @@ BUGS = {
     **majorities.BUGS,
     **runs.BUGS,
     **publishing.BUGS,
+    **stages.BUGS,
     **streams.BUGS,
     **copies.BUGS,
     **pulls.BUGS,

@@ -54,6 +54,7 @@ class Sink(Process):
         crash_chance: How often a node dies within a publish.
         troubles: The troubles that the driver may have within a batch, one of which is drawn.
         patience_s: How long it waits for an answer; one is drawn for each session.
+        waiting: The ids of the sealed stages whose publish waits for `let_publish`.
     """
 
     def __init__(self, world, name, keys_of, stray_chance=0.0):
@@ -75,12 +76,23 @@ class Sink(Process):
         self.crash_chance = 0.15
         self.troubles = ("none", "none", "death", "cut")
         self.patience_s = (0.3, 3.0, PATIENT_S)
+        self.waiting = ()
+        self._may_publish = trio.Event()
+        self._may_publish.set()
 
     def be_undisturbed(self):
         """Publishes each batch once from now on: the driver lives, and waits for each answer."""
         self.crash_chance = self.again_chance = 0.0
         self.troubles, self.patience_s = ("none",), (PATIENT_S,)
         self.kill(0.01)
+
+    def hold_publishes(self):
+        """Lets the driver wait from now on before it publishes, until `let_publish`."""
+        self._may_publish = trio.Event()
+
+    def let_publish(self):
+        """Ends `hold_publishes`."""
+        self._may_publish.set()
 
     @property
     def number(self):
@@ -161,6 +173,9 @@ class Sink(Process):
     async def _try_batch(self, feed):
         """Stages the batch and publishes it. Returns False if a stage was lost meanwhile."""
         parts = [part for keys in self._tasks() for part in await self._run_task(feed, keys)]
+        self.waiting = tuple(part.stage.stage_id for part in parts)
+        await self._may_publish.wait()
+        self.waiting = ()
         if self._has_new_checkpoint and not await self._learn_number(feed, parts):
             return False
         shares = self._ask_for(parts)
@@ -213,11 +228,11 @@ class Sink(Process):
                     await (stage.delete(key) if value is None else stage.put(key, value))
                 if not is_sealed:
                     return None
-                sealed = await stage.seal()
+                sealed = await stage.seal("quorum" if self.world.plan.seals_at_quorum else "disk")
         except TailraceError as error:
             self.world.report.operation("stage lost", type(error).__name__)
             return None
-        self.world.report.operation("stage sealed")
+        self.world.report.operation("stage sealed at quorum" if self.world.plan.seals_at_quorum else "stage sealed")
         return StagedPart(sealed, trio.current_time(), self._failures(), rows)
 
     def _rows(self, keys):

@@ -108,6 +108,11 @@ class Stage:
         """Ends ``cut_off``."""
         self.network.heal_ways(shapes.isolated(name, self._world.names))
 
+    @property
+    def feed_id(self):
+        """The id of the feed that all programs use."""
+        return self._world.feed_id
+
     def node(self, name):
         return self.machine(name).life.node
 

@@ -18,6 +18,7 @@ class Story:
         tell: Makes the events happen in a world, one after the other.
         has_sink: A program publishes batches.
         in_parts: These batches come in parts.
+        seals_at_quorum: Their stages are sealed at level quorum.
         has_elder_feed: A feed is made before the one that all programs use, and is in a segment of the list of feeds.
         entries_max: How many entries a failover log keeps; few, so that a few restarts are more than that.
         failover: Whether the members choose another leader by themselves.
@@ -29,6 +30,7 @@ class Story:
     nodes: int = 3
     has_sink: bool = False
     in_parts: bool = False
+    seals_at_quorum: bool = False
     has_elder_feed: bool = False
     entries_max: int = ENTRIES_MAX
     failover: Failover = Failover.MANUAL

@@ -20,6 +20,7 @@ from . import (
     pushes,
     runs,
     sinks,
+    stages,
 )
 
 STORIES = {
@@ -33,6 +34,7 @@ STORIES = {
         *majorities.STORIES,
         *runs.STORIES,
         *sinks.STORIES,
+        *stages.STORIES,
         *pulls.STORIES,
         *pushes.STORIES,
         *deaths.STORIES,
