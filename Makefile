@@ -4,7 +4,8 @@
 # make test    what has to pass before a change lands; under ten minutes
 # make long    what make test leaves out and each change has to pass: planted bugs that take longer than half a second
 #              to find, stories of sets, the demonstration, Spark on a cluster and over Connect
-# make soak    the long tests: many seeds, many examples, Spark killed at every point
+# make soak    the long tests: many seeds, many examples, Spark killed at every point, sets of processes under all faults
+#              (TAILRACE_SOAK_SECONDS=n: the latter for n seconds)
 # make coverage
 #              make test with the coverage of each file
 #              The five run in as many processes as there are processors, or two more (WORKERS=n: in n);

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .node import NodeProcess
 
 MEMBERS_MIN, MEMBERS_MAX = 3, 5
+STAY = 2
 # Between two commands of one change.
 PAUSE_S = 0.5
 
@@ -31,7 +32,7 @@ PAUSE_S = 0.5
 class MemberActs(Actor):
     """Adds, removes, replaces and moves members, one at a time.
 
-    The first node stays at its address, which clients know.
+    The first two nodes stay at their addresses: a client that reads from followers knows those of its URL only.
 
     Attributes:
         is_over: Nothing more goes wrong: commands are not ended any more.
@@ -77,7 +78,7 @@ class MemberActs(Actor):
     async def remove(self) -> Report | None:
         if self._is_busy or len(self.group.nodes) <= MEMBERS_MIN:
             return None
-        node = self.random.choice(self.group.nodes[1:])
+        node = self.random.choice(self.group.nodes[STAY:])
         self._begin(self._remove, node)
         return Report(f"{node.name} is to leave")
 
@@ -102,7 +103,7 @@ class MemberActs(Actor):
         """Gives a member another address: with etcd by a restart, else another node takes its place."""
         if self._is_busy or len(self.group.nodes) >= MEMBERS_MAX:
             return None
-        node = self.random.choice(self.group.nodes[1:])
+        node = self.random.choice(self.group.nodes[STAY:])
         if self.group.has_store:
             if node.is_running:
                 await self.group.kill(node)
