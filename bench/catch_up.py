@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections import deque
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ from _server import Processor, Server, Stolen, at_rest
 from tailrace.link.address import Address
 from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.config import Config, Replication
+from tailrace_server.config import Replication
 
 ROWS = (500_000, 1_000_000, 2_000_000, 3_500_000, 5_000_000)
 LAG_SECONDS = 0.1
@@ -46,7 +45,6 @@ _LIMIT_ROWS = 1_500_000
 _POLL_SECONDS = 0.02
 _SECONDS_MAX = 30.0
 _FEED = "orders"
-_BYTES_MIN = "--catch-up-bytes-min"
 
 
 class Case(NamedTuple):
@@ -110,9 +108,9 @@ async def _until_live(leader: Server, replica: Server) -> float:
 
 async def _catch_up(leader: Server, folder: Path, *, by_stream: bool) -> Found:
     """Starts an empty replica, until it is live."""
-    program = [sys.executable, __file__, _BYTES_MIN, "none" if by_stream else "0"]
-    options = ("--replica-of", f"127.0.0.1:{leader.port}")
-    with Server(folder, folder.with_suffix(".log"), options=options, program=program) as replica:
+    bytes_min = f"replication.catch_up_bytes_min={'off' if by_stream else 0}"
+    options = ("--replica-of", f"127.0.0.1:{leader.port}", "--set", bytes_min)
+    with Server(folder, folder.with_suffix(".log"), options=options) as replica:
         used = [Processor.of(server.process.pid) for server in (replica, leader)]
         rows, began = sum(await _seqs(leader)), time.perf_counter()
         live_s = await _until_live(leader, replica)
@@ -230,21 +228,7 @@ def _seconds(value: float) -> str:
     return f"not in {_SECONDS_MAX:g}" if math.isnan(value) else f"{value:.2f}"
 
 
-def _serve(bytes_min: int | None, arguments: list[str]) -> None:
-    """Runs `tailrace serve` as a replica that decides by ``bytes_min``."""
-    from tailrace.cli import main
-    from tailrace_server.node import command
-
-    replication = Replication(catch_up_bytes_min=bytes_min)
-    command.Config = partial(Config, replication=replication)  # type: ignore[misc,assignment]
-    sys.argv[1:] = arguments
-    main()
-
-
 def main() -> None:
-    if sys.argv[1:2] == [_BYTES_MIN]:
-        _serve(None if sys.argv[2] == "none" else int(sys.argv[2]), sys.argv[3:])
-        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="sizes, each larger than the last")
     parser.add_argument("--partitions", type=int, default=16)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -127,7 +126,8 @@ class Node:
         """Starts it on the same data."""
         self._starts += 1
         path = self.folder / f"report-{self._starts}"
-        program = (sys.executable, str(_HERE / "node.py"), str(path), json.dumps(settings))
+        program = (sys.executable, str(_HERE / "node.py"), str(path))
+        options += tuple(word for name, value in settings.items() for word in ("--set", f"storage.{name}={value}"))
         self.server = Server(self.folder / "data", self.folder / "log", options=options, program=program)
         self.report = Report(path)
 

@@ -16,7 +16,7 @@ PACKAGES = {
 }
 # The rooms of the server, from the lowest layer to the highest. Rooms of one layer may import from each other.
 LAYERS = (
-    ("host", "config"),
+    ("host", "config", "setting"),
     ("blocks", "chain", "tree", "state"),
     ("directory", "coordination"),
     ("segment", "journal", "manifest"),

@@ -1,8 +1,8 @@
-"""``tailrace serve`` with other settings of storage, and with an eye on how long its loop does one thing.
+"""``tailrace serve`` with an eye on how long its loop does one thing.
 
-    python bench/_stalls/node.py REPORT SETTINGS serve --data DIR ...
+    python bench/_stalls/node.py REPORT serve --data DIR ...
 
-SETTINGS is JSON: fields of `tailrace_server.config.StorageConfig`. To the file REPORT the node writes JSON lines: each
+To the file REPORT the node writes JSON lines: each
 turn of the loop that took longer than _NOTED_SECONDS, with the step in it that took longest and where the task stood
 before and after it; and every _TOLD_EVERY_S what it has done so far. Times are of the monotonic clock, which all
 processes share.
@@ -10,7 +10,6 @@ processes share.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import resource
@@ -24,7 +23,7 @@ from typing import Any, TextIO
 import trio
 
 from tailrace.cli import main
-from tailrace_server.config import Config, StorageConfig
+from tailrace_server.config import Config
 from tailrace_server.node import command
 from tailrace_server.node.node import Node
 
@@ -113,12 +112,9 @@ async def _tell_counts(node: Node, turns: Turns) -> None:
         await trio.sleep(_TOLD_EVERY_S)
 
 
-def run(report: Path, settings: dict[str, Any]) -> None:
-    """Runs the command line with ``settings`` in the place of the defaults."""
-    storage, open_node = command._storage, command.open_node
-
-    def with_settings(descriptors: int) -> StorageConfig:
-        return dataclasses.replace(storage(descriptors), **settings)
+def run(report: Path) -> None:
+    """Runs the command line."""
+    open_node = command.open_node
 
     @asynccontextmanager
     async def watched(config: Config) -> AsyncIterator[Node]:
@@ -134,12 +130,11 @@ def run(report: Path, settings: dict[str, Any]) -> None:
                 trio.lowlevel.remove_instrument(turns)
                 gc.callbacks.remove(turns.collected)
 
-    command._storage = with_settings  # type: ignore[assignment]
     command.open_node = watched  # type: ignore[assignment]
     main()
 
 
 if __name__ == "__main__":
-    where, given = Path(sys.argv[1]), json.loads(sys.argv[2])
-    del sys.argv[1:3]
-    run(where, given)
+    where = Path(sys.argv[1])
+    del sys.argv[1:2]
+    run(where)

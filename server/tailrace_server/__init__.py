@@ -27,5 +27,5 @@ simulator. Imports run from the top of this list of layers to its bottom (tests/
     segment, journal, manifest
     directory
     blocks, tree, state
-    host, config
+    host, config, setting
 """

@@ -1,4 +1,8 @@
-"""The configuration of a node, and its bounds."""
+"""The configuration of a node, and its bounds.
+
+A field that `setting` makes can be set by a user: in a file, in the environment, or by an option (node/settings.py).
+Its comment says what it bounds and why; the reference of all settings takes it from here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tailrace.link.address import Address, check_cluster_name
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
+from tailrace_server.setting import GIB, KIB, MIB, Unit, setting
 
 # The divisor of a low bound of connections for those that clients leave to other nodes.
 NODES_SHARE = 4
@@ -19,47 +24,47 @@ class Limits:
     #: The bytes of a frame's body. A block of the largest size, with the fixed part of a WRITE around it.
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
     #: The open connections. Each costs a descriptor and about 20 KiB; more than this is a runaway client.
-    connections_max: int = 4_096
+    connections_max: int = setting(4_096, least=8)
     #: The connections that clients leave to other nodes, since a failover needs a few for each member. At most a
     #: quarter of all connections.
-    node_connections: int = 64
+    node_connections: int = setting(64, least=0)
     #: The bytes of unread answers at which a peer's further requests wait.
-    backlog_bytes_max: int = 8 * 1024 * 1024
+    backlog_bytes_max: int = setting(8 * MIB, Unit.BYTES, least=64 * KIB)
     #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and
     #: look-ups that wait for the disk answer with what they have found. As much as all write queues.
-    answer_bytes_max: int = 256 * 1024 * 1024
+    answer_bytes_max: int = setting(256 * MIB, Unit.BYTES, least=MIB)
     #: The largest window that a consumer gets, whatever its HELLO asks for.
-    window_bytes_max: int = 64 * 1024 * 1024
+    window_bytes_max: int = setting(64 * MIB, Unit.BYTES, least=64 * KIB)
     #: The streams of one connection, enough for 16 feeds of 1,024 partitions.
-    streams_max: int = 16_384
+    streams_max: int = setting(16_384, least=1)
     #: The open barriers of one connection, enough for one with each query of a busy index.
-    barriers_max: int = 4_096
+    barriers_max: int = setting(4_096, least=1)
     #: The gets and conditional writes of one connection that wait for the index or the disk.
-    waiting_requests_max: int = 1_024
+    waiting_requests_max: int = setting(1_024, least=1)
     #: The parts of segments that one connection asks for at a time. A part has 1 MiB at most, and takes memory
     #: only while it is read from the disk.
-    waiting_fetches_max: int = 64
+    waiting_fetches_max: int = setting(64, least=1)
     #: The checkpoints whose files are kept at a time, one for each partition of the largest feed.
-    checkpoints_max: int = 4_096
+    checkpoints_max: int = setting(4_096, least=1)
     #: The seconds for which a checkpoint's files are kept after the last fetch of one.
-    checkpoint_kept_s: float = 60.0
+    checkpoint_kept_s: float = setting(60.0, Unit.SECONDS, least=1)
     #: The bytes of replaced segments that are kept on the disk for checkpoints only. Above it, and if the disk is
     #: nearly full, the checkpoints that were not used for longest are dropped.
-    checkpoint_kept_bytes_max: int = 16 * 1024 * 1024 * 1024
+    checkpoint_kept_bytes_max: int = setting(16 * GIB, Unit.BYTES, least=0)
     #: The segments that a node receives from its leader at a time. Each takes a descriptor, and a part of 1 MiB.
-    incoming_segments_max: int = 16
+    incoming_segments_max: int = setting(16, least=1)
     #: The least seconds between two flushes of a partition for checkpoints, which bounds the number of small segments.
-    checkpoint_flush_s: float = 1.0
+    checkpoint_flush_s: float = setting(1.0, Unit.SECONDS, least=0)
     #: The partitions of a feed. Positions, failover logs and journal records grow with it.
-    partitions_max: int = 4_096
+    partitions_max: int = setting(4_096, least=1, most=4_096)
     #: The feeds of a node.
-    feeds_max: int = 10_000
+    feeds_max: int = setting(10_000, least=1)
     #: The seconds after which an idle connection sends a NOOP. A peer silent for three times as long is dropped.
-    noop_interval_s: float = 10.0
+    noop_interval_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600)
     #: The seconds without progress after which a consumer is shown as slow. Programs work at one event for less.
-    slow_after_s: float = 5.0
+    slow_after_s: float = setting(5.0, Unit.SECONDS, least=0.1)
     #: The seconds within which HELLO has to come.
-    hello_timeout_s: float = 10.0
+    hello_timeout_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600)
 
     @property
     def client_connections_max(self) -> int:
@@ -72,47 +77,47 @@ class StorageConfig:
     """How much is held in memory and in the journal, and when it goes to segments."""
 
     #: The bytes of all write queues. At half of it the largest are flushed; at all of it writers wait.
-    memory_bytes_max: int = 256 * 1024 * 1024
+    memory_bytes_max: int = setting(256 * MIB, Unit.BYTES, least=8 * MIB)
     #: The bytes at which a write queue is flushed. Large enough that compaction has few files to merge.
-    segment_bytes: int = 16 * 1024 * 1024
+    segment_bytes: int = setting(16 * MIB, Unit.BYTES, least=64 * KIB)
     #: The seconds after which a block is flushed, however small its queue is, so that the journal can be trimmed.
-    flush_age_s: float = 600.0
+    flush_age_s: float = setting(600.0, Unit.SECONDS, least=1)
     #: The seconds after which a block of a feed in replication mode ``segment`` is flushed. Followers get it then; each
     #: flush makes a segment.
-    pushed_age_s: float = 5.0
+    pushed_age_s: float = setting(5.0, Unit.SECONDS, least=0.1)
     #: The bytes of a journal file. Small enough that trimming frees space soon.
-    journal_file_bytes_max: int = 64 * 1024 * 1024
+    journal_file_bytes_max: int = setting(64 * MIB, Unit.BYTES, least=64 * KIB)
     #: The bytes of the journal above which the partitions of its oldest file are flushed. Bounds a restart to seconds.
-    journal_bytes_max: int = 512 * 1024 * 1024
+    journal_bytes_max: int = setting(512 * MIB, Unit.BYTES, least=MIB)
     #: The seconds that a restart may take to read the journal (journal/replay_cost.py) before the same happens. 2.1 s
     #: are 280,000 blocks of single puts, or 65,000 publishes. The journal grows during the flush; a restart should take
     #: 5 s at most.
-    journal_replay_s: float = 2.1
+    journal_replay_s: float = setting(2.1, Unit.SECONDS, least=0.1)
     #: The bytes that are kept allocated so that a flush succeeds on a full disk. 0 keeps nothing.
-    reserve_bytes: int = 64 * 1024 * 1024
+    reserve_bytes: int = setting(64 * MIB, Unit.BYTES, least=0)
     #: The free bytes below which writes are refused, so that flushes, compactions and manifests find room.
-    free_bytes_min: int = 128 * 1024 * 1024
+    free_bytes_min: int = setting(128 * MIB, Unit.BYTES, least=0)
     #: The segments that stay open while they are not read. ``tailrace serve`` uses a quarter of its
     #: descriptors if that is less.
-    segments_open_max: int = 2_048
+    segments_open_max: int = setting(2_048, least=1)
     #: The bytes of the largest share of a batch that a partition takes at once. A larger one comes in parts, since a
     #: record of the journal has at most 64 MiB.
-    publish_bytes_max: int = 60 * 1024 * 1024
+    publish_bytes_max: int = setting(60 * MIB, Unit.BYTES, least=KIB, most=60 * MIB)
     #: The unpublished stages, as many as the tasks of some large Spark jobs have.
-    stages_max: int = 4_096
+    stages_max: int = setting(4_096, least=1)
     #: The bytes of all unpublished stages.
-    stage_bytes_max: int = 8 * 1024 * 1024 * 1024
+    stage_bytes_max: int = setting(8 * GIB, Unit.BYTES, least=MIB)
     #: The bytes of stages that are also kept in memory, so that publishing does not read them again.
-    stage_kept_bytes_max: int = 128 * 1024 * 1024
+    stage_kept_bytes_max: int = setting(128 * MIB, Unit.BYTES, least=0)
     #: The seconds of uptime after which an unpublished stage is dropped, far more than a batch needs.
-    stage_age_s: float = 86_400.0
+    stage_age_s: float = setting(86_400.0, Unit.SECONDS, least=60)
     #: The bytes per second that compactions may read and write while writes come in. 0 is no bound.
-    compaction_rate: int = 20 * 1024 * 1024
+    compaction_rate: int = setting(20 * MIB, Unit.RATE, least=0)
     #: The bytes per second of segments that are compared with their checksums, so that damage is found before the node
     #: comes to lead. 4 MiB take 0.3 % of a processor, and 100 GB seven hours. 0: none are.
-    check_rate: int = 4 * 1024 * 1024
+    check_rate: int = setting(4 * MIB, Unit.RATE, least=0)
     #: The seconds between two such passes over all segments.
-    check_pause_s: float = 86_400.0
+    check_pause_s: float = setting(86_400.0, Unit.SECONDS, least=0)
 
 
 class Failover(enum.StrEnum):
@@ -131,23 +136,23 @@ class Replication:
     #: Who makes another member of a set the leader.
     failover: Failover = Failover.AUTO
     #: The interval at which a leader that fails over by itself asks its replicas whether they follow it.
-    heartbeat_s: float = 0.3
+    heartbeat_s: float = setting(0.3, Unit.SECONDS, least=0.01)
     #: The silence after which a leader counts as gone. Longer than garbage collections and slow fsyncs of a busy disk.
-    leader_timeout_s: float = 1.5
+    leader_timeout_s: float = setting(1.5, Unit.SECONDS, least=0.05)
     #: The time without a majority after which a leader takes no writes.
-    majority_timeout_s: float = 3.0
+    majority_timeout_s: float = setting(3.0, Unit.SECONDS, least=0.05)
     #: The time after which an fsync that has not ended makes a leader step down.
-    disk_timeout_s: float = 5.0
+    disk_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.05)
 
     #: The interval at which the other members are asked for their state.
-    poll_s: float = 0.3
+    poll_s: float = setting(0.3, Unit.SECONDS, least=0.01)
     #: The time after which a member that has not answered a short question counts as unreachable.
-    ask_timeout_s: float = 1.0
+    ask_timeout_s: float = setting(1.0, Unit.SECONDS, least=0.05)
     #: The time for one step of a promotion or handover that another member makes durable.
-    step_timeout_s: float = 5.0
+    step_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.1)
     #: The bytes of a partition's rows that a follower lacks, from which it copies segments first. Below them a stream
     #: is as fast, since it needs no flush. None: it always streams.
-    catch_up_bytes_min: int | None = 16 * 1024 * 1024
+    catch_up_bytes_min: int | None = setting(16 * MIB, Unit.BYTES, least=0)
 
 
 @dataclass(frozen=True, slots=True)

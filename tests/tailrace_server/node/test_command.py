@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -324,6 +325,55 @@ def test_a_member_of_a_founded_set_starts_without_its_cluster_store(data):
 def test_the_client_of_a_cluster_store_is_loaded_only_for_one():
     loads = "import sys, tailrace_server.node.command; sys.exit('httpx2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", loads], timeout=SECONDS_MAX).returncode == 0
+
+
+def test_a_file_the_environment_and_options_set_it_up(data, tmp_path):
+    file = tmp_path / "tailrace.toml"
+    file.write_text(f'data = "{data}"\nlisten = ":0"\nhttp = ":0"\nws = "off"\n[limits]\nfeeds_max = 1\n')
+    environ = {**os.environ, "TAILRACE_WS": ":0", "TAILRACE_CONFIG": str(file), "TAILRACE_LIMITS_PARTITIONS_MAX": "2"}
+    with popen("--http", "off", env=environ) as process:
+        server = Server(process)
+        assert (server.http, server.ws == "off") == ("off", False)
+        put(server.url, b"k", b"v")
+
+        async def another(client):
+            with pytest.raises(tailrace.TailraceError, match="3 partitions; 1 to 2"):
+                await client.create_feed("more", partitions=3)
+            with pytest.raises(tailrace.TailraceError, match="1 feeds"):
+                await client.create_feed("more", partitions=1)
+
+        use(server.url, another)
+
+
+def test_it_does_not_start_with_a_wrong_setting(data, tmp_path):
+    file = tmp_path / "tailrace.toml"
+    file.write_text("[limits]\nfeeds_mx = 1\nstreams_max = 0\n")
+    code, lines = failing("--data", data, "--config", file)
+    assert code == 2
+    assert lines == [
+        f"tailrace: {file}:3: limits.streams_max is 0, and has to be 1 or more",
+        f"tailrace: {file}:2: limits.feeds_mx is no setting; did you mean limits.feeds_max?",
+    ]
+    assert failing("--data", data, "--config", tmp_path / "none") == (
+        1,
+        [f"tailrace: --config {tmp_path}/none: No such file or directory"],
+    )
+    assert not data.exists()
+
+
+def test_a_set_on_one_machine_starts_as_the_guide_prints_it(tmp_path):
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "replication.md").read_text()
+    lines = re.findall(r"^    \$ tailrace serve (--data set-.*)$", guide, re.M)
+    assert len(lines) == 3
+    with contextlib.ExitStack() as stack:
+        servers = []
+        first = free_port()  # the others are the next ones, as in the guide
+        ports = {str(4701 + number): str(first + number) for number in range(3)}
+        for line in lines:
+            arguments = re.sub(r"\b470[123]\b", lambda match: ports[match[0]], line).split()
+            servers.append(Server(stack.enter_context(popen(*arguments, cwd=tmp_path))))
+        put(",".join([servers[0].url, *(server.frames for server in servers[1:])]), b"k", b"v")
+        assert len({port for server in servers for port in (server.frames, server.http, server.ws)}) == 9
 
 
 def test_a_signal_before_it_is_ready_gives_up_the_start(data):
