@@ -10,10 +10,10 @@ import inspect
 import re
 from pathlib import Path
 
-from tailrace_server.node.quantities import show_quantity
+from tailrace.model.quantities import Unit, show_quantity
 from tailrace_server.node.serve_settings import GROUPS, ServeSettings
 from tailrace_server.node.settings import show_value
-from tailrace_server.setting import Setting, Unit, settings_of
+from tailrace_server.setting import Setting, settings_of
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 MARK = "<!-- The tables below are written by docs/settings.py. -->\n"

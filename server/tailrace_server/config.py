@@ -10,8 +10,9 @@ import enum
 from dataclasses import dataclass, field
 
 from tailrace.link.address import Address, check_cluster_name
+from tailrace.model.quantities import Unit
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
-from tailrace_server.setting import GIB, KIB, MIB, Unit, setting
+from tailrace_server.setting import GIB, KIB, MIB, setting
 
 # The divisor of a low bound of connections for those that clients leave to other nodes.
 NODES_SHARE = 4

@@ -7,21 +7,13 @@ A setting is a field of a dataclass, made by `setting`. Everything else reads it
 from __future__ import annotations
 
 import dataclasses
-import enum
 from typing import Any, NamedTuple
+
+from tailrace.model.quantities import Unit
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 _KEY = "setting"
-
-
-class Unit(enum.StrEnum):
-    """The unit of a setting. The value is its name in messages and in the reference."""
-
-    NONE = ""
-    BYTES = "bytes"
-    SECONDS = "seconds"
-    RATE = "bytes per second"
 
 
 class Flag(NamedTuple):

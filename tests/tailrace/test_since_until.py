@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 import time
 
 import pytest
@@ -173,6 +174,31 @@ async def test_what_is_gone(running, client, clock):
         async with feed.consume(before):
             pass
     assert raised.value.first_seq == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gone"),
+    [
+        ({"tombstone_age_s": 0}, {"tombstone_age_s": 259_200}, "purge_seq"),
+        ({"retention": "history", "history_age_s": 0}, {"history_age_s": 259_200}, "trim_seq"),
+        ({"retention": "history", "history_age_s": 0}, {"history_age_s": math.inf}, "trim_seq"),
+        ({"retention": "history", "history_bytes": 1}, {"history_bytes": math.inf}, "trim_seq"),
+    ],
+)
+async def test_what_went_under_a_shorter_age_is_still_known_to_be_gone(running, client, clock, before, after, gone):
+    clock.us = int(time.time() * 1e6)
+    since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=3)
+    feed = await client.create_feed("orders", partitions=1, **before)
+    clock.us -= 7_200_000_000
+    await feed.put(b"a", b"1")
+    await feed.delete(b"b")
+    await flush(running.node)
+    [partition] = (p for feed in running.node.feeds for p in feed.partitions)
+    setattr(partition, gone, 2)
+    await client.set_feed("orders", **after)
+    with pytest.raises(DataGone, match="up to seq 2"):
+        async with feed.consume(since):
+            pass
 
 
 async def test_a_naive_time_and_other_things_that_are_none(feed):

@@ -120,8 +120,24 @@ class Client:
         return self._runner.run(self._core.feeds(), timeout)
 
     @documented(ClientCore.set_feed, timeout=TIMEOUT)
-    def set_feed(self, name: str, *, replication: str, timeout: float | None = None) -> FeedInfo:
-        return self._runner.run(self._core.set_feed(name, replication=replication), timeout)
+    def set_feed(
+        self,
+        name: str,
+        *,
+        replication: str | None = None,
+        history_age_s: float | None = None,
+        history_bytes: float | None = None,
+        tombstone_age_s: float | None = None,
+        timeout: float | None = None,
+    ) -> FeedInfo:
+        plan = self._core.set_feed(
+            name,
+            replication=replication,
+            history_age_s=history_age_s,
+            history_bytes=history_bytes,
+            tombstone_age_s=tombstone_age_s,
+        )
+        return self._runner.run(plan, timeout)
 
     @documented(ClientCore.drop_feed, timeout=TIMEOUT)
     def drop_feed(self, name: str, *, timeout: float | None = None) -> None:

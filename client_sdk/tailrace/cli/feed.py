@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import enum
+import math
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from tailrace.cli.errors import CommandFailed
+from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.errors import UnknownFeed
 from tailrace.model import FeedInfo, PartitionInfo
+from tailrace.model.quantities import Unit, quantity, show_quantity
 from tailrace.trio.client import Client
 
 app = typer.Typer(help="Create, list, show, set and drop feeds.", rich_markup_mode=None)
@@ -32,6 +34,30 @@ class ReplicationOption(enum.StrEnum):
     SEGMENT = "segment"
 
 
+_Replication = Annotated[
+    ReplicationOption | None,
+    typer.Option(
+        "--replication",
+        help="Send followers each mutation (stream) or whole segments, seconds later (segment).",
+    ),
+]
+_HistoryAge = Annotated[
+    str | None,
+    typer.Option(
+        "--history-age",
+        metavar="TIME",
+        help="Keep each mutation of a history so long at least: 90s, 12h, 30d, or 'off'.",
+    ),
+]
+_HistoryBytes = Annotated[
+    str | None,
+    typer.Option("--history-bytes", metavar="SIZE", help="Keep so much of a history at least: 500MB, 10GiB, or 'off'."),
+]
+_TombstoneAge = Annotated[
+    str | None, typer.Option("--tombstone-age", metavar="TIME", help="Keep each deletion so long at least: 12h, 7d.")
+]
+
+
 @app.command()
 def create(
     feed: FeedName,
@@ -46,13 +72,10 @@ def create(
             help="Keep the latest mutation of each key (compact) or all mutations (history). [default: compact]",
         ),
     ] = None,
-    replication: Annotated[
-        ReplicationOption | None,
-        typer.Option(
-            "--replication",
-            help="Send followers each mutation (stream) or whole segments, seconds later (segment). [default: stream]",
-        ),
-    ] = None,
+    replication: _Replication = None,
+    history_age: _HistoryAge = None,
+    history_bytes: _HistoryBytes = None,
+    tombstone_age: _TombstoneAge = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -60,15 +83,27 @@ def create(
 ) -> None:
     """Create a feed, or show it if it exists.
 
-    If the feed exists, --partitions, --retention and --replication have to match it, unless they are left out.
+    A new feed has retention compact, replication stream, a tombstone age of 3 days, and no bounds of a history, unless
+    told otherwise. If the feed exists, the given options have to match it.
 
     \b
     Example:
-      tailrace feed create orders --partitions 32 --retention history
+      tailrace feed create orders --partitions 32 --retention history --history-age 30d
     """
+    age_s = _quantity("--history-age", history_age, Unit.SECONDS)
+    nbytes = _quantity("--history-bytes", history_bytes, Unit.BYTES)
+    tombstone_age_s = _quantity("--tombstone-age", tombstone_age, Unit.SECONDS)
 
     async def work(client: Client) -> FeedInfo:
-        await client.create_feed(feed, partitions=partitions, retention=retention, replication=replication)
+        await client.create_feed(
+            feed,
+            partitions=partitions,
+            retention=retention,
+            history_age_s=None if age_s == math.inf else age_s,
+            history_bytes=None if nbytes is None or nbytes == math.inf else int(nbytes),
+            tombstone_age_s=tombstone_age_s,
+            replication=replication,
+        )
         return await _find(client, feed)
 
     info = target("feed create", url, node, token).call(work)
@@ -106,7 +141,7 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
         return
     console = make_console()
     console.print(
-        f"feed {info.name}, id {info.feed_id.hex()}, retention {info.retention}{_mode_of(info)}", markup=False
+        f"feed {info.name}, id {info.feed_id.hex()}, retention {info.retention}, {_settings_of(info)}", markup=False
     )
     columns = [
         ("partition", "right"),
@@ -128,30 +163,55 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
 @app.command("set")
 def set_feed(
     feed: FeedName,
-    replication: Annotated[
-        ReplicationOption,
-        typer.Option("--replication", help="Send followers each mutation (stream) or whole segments (segment)."),
-    ],
+    replication: _Replication = None,
+    history_age: _HistoryAge = None,
+    history_bytes: _HistoryBytes = None,
+    tombstone_age: _TombstoneAge = None,
+    partitions: Annotated[str | None, typer.Option("--partitions", hidden=True)] = None,
+    retention: Annotated[str | None, typer.Option("--retention", hidden=True)] = None,
+    keyspace: Annotated[str | None, typer.Option("--keyspace", hidden=True)] = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
 ) -> None:
-    """Change a setting of a feed that exists. Its mutations stay.
+    """Change settings of a feed that exists. Its mutations stay.
+
+    Retention goes by new ages and sizes from its next pass on. Mutations that are gone do not come back. Partitions,
+    keyspace and retention cannot be changed.
 
     \b
-    Example:
+    Examples:
       tailrace feed set orders --replication segment
+      tailrace feed set audits --history-age 90d --history-bytes off
     """
+    fixed = {"--partitions": partitions, "--retention": retention, "--keyspace": keyspace}
+    for option, value in fixed.items():
+        if value is not None:
+            raise WrongUsage(
+                f"{option} of a feed cannot be changed: create another feed with it, and copy the rows by "
+                f"`tailrace export {feed}` and `tailrace import`"
+            )
+    age_s = _quantity("--history-age", history_age, Unit.SECONDS)
+    nbytes = _quantity("--history-bytes", history_bytes, Unit.BYTES)
+    tombstone_age_s = _quantity("--tombstone-age", tombstone_age, Unit.SECONDS)
+    if all(value is None for value in (replication, age_s, nbytes, tombstone_age_s)):
+        raise WrongUsage("feed set: give a setting: --replication, --history-age, --history-bytes or --tombstone-age")
 
     async def work(client: Client) -> FeedInfo:
-        return await client.set_feed(feed, replication=replication)
+        return await client.set_feed(
+            feed,
+            replication=replication,
+            history_age_s=age_s,
+            history_bytes=nbytes,
+            tombstone_age_s=tombstone_age_s,
+        )
 
     info = target("feed set", url, node, token).call(work)
     if json:
         print_json(_info_to_json(info))
     else:
-        print(f"feed {info.name}: replication {info.replication}")
+        print(f"feed {info.name}: {_settings_of(info)}")
 
 
 @app.command()
@@ -175,6 +235,33 @@ def drop(
         await client.drop_feed(feed)
 
     target("feed drop", url, node, token).call(work)
+
+
+def _quantity(option: str, text: str | None, unit: Unit) -> float | None:
+    """Returns the number of an option; infinity for 'off', None if it is not given. Raises WrongUsage."""
+    if text is None:
+        return None
+    if text == "off" and option != "--tombstone-age":
+        return math.inf
+    try:
+        number = quantity(text, unit)
+    except ValueError as error:
+        raise WrongUsage(f"{option} {error}") from None
+    if number < 0:
+        raise WrongUsage(f"{option} is {text!r}, and has to be 0 or more")
+    return number
+
+
+def _settings_of(info: FeedInfo) -> str:
+    """Returns all settings that can be changed, for people."""
+    parts = [f"replication {info.replication}"]
+    if info.retention == "history":
+        age, nbytes = info.history_age_s, info.history_bytes
+        parts.append(f"history age {'off' if age is None else show_quantity(age, Unit.SECONDS)}")
+        parts.append(f"history bytes {'off' if nbytes is None else show_quantity(nbytes, Unit.BYTES)}")
+    else:
+        parts.append(f"tombstone age {show_quantity(info.tombstone_age_s, Unit.SECONDS)}")
+    return ", ".join(parts)
 
 
 def _mode_of(info: FeedInfo) -> str:

@@ -6,6 +6,7 @@ write       ──────────────> batch_blocks ──> a b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -40,6 +41,21 @@ def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str 
         if setting in asked:
             asked[setting] = check(setting, asked[setting])
     return {"name": name, "feed_id": feed_id.hex(), **asked, "exist_ok": exist_ok}
+
+
+def changes_request(**settings: str | float | None) -> dict[str, Any]:
+    """Returns the members of a SET_FEED: the settings that are not None. Infinity is no bound, None on the wire.
+
+    Raises ValueError if there are none, and as ``creation_request``.
+    """
+    asked: dict[str, Any] = {setting: value for setting, value in settings.items() if value is not None}
+    if not asked:
+        raise ValueError(f"no setting is given: one of {', '.join(settings)} is needed")
+    for setting, check in _NUMBERS.items():
+        if setting in asked:
+            is_unbounded = setting.startswith("history_") and asked[setting] == math.inf
+            asked[setting] = None if is_unbounded else check(setting, asked[setting])
+    return asked
 
 
 def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:

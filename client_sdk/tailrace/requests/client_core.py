@@ -11,7 +11,7 @@ from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo
 from tailrace.model.arguments import count, seconds
-from tailrace.requests.changes import creation_request
+from tailrace.requests.changes import changes_request, creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
 from tailrace.requests.plan import Call, Plan
 from tailrace.requests.replies import feed_info, feed_infos, node_status, resolved, token_infos
@@ -168,23 +168,44 @@ class ClientCore:
         """
         return feed_infos((yield Call(Opcode.LIST_FEEDS, {})))
 
-    def set_feed(self, name: str, *, replication: str) -> Plan[FeedInfo]:
-        """Changes the replication mode of a feed, whose mutations stay as they are.
+    def set_feed(
+        self,
+        name: str,
+        *,
+        replication: str | None,
+        history_age_s: float | None,
+        history_bytes: float | None,
+        tombstone_age_s: float | None,
+    ) -> Plan[FeedInfo]:
+        """Changes settings of a feed. A setting that is None stays as it is.
+
+        Its mutations stay. Retention goes by the new ages and sizes from its next pass on. A mutation that is gone
+        does not come back.
 
         Args:
             name: The name of the feed.
             replication: "stream" or "segment", as in `create_feed`.
+            history_age_s: The seconds that a history feed keeps a mutation at least; ``math.inf``: for ever.
+            history_bytes: The bytes that a history feed keeps at least; ``math.inf``: all.
+            tombstone_age_s: The seconds that a compact feed keeps a deletion at least.
 
         Returns:
-            A description of the feed with the new setting, which is on disk, and in a set on a majority's.
+            A description of the feed with the new settings, which are on disk, and in a set on a majority's.
 
         Raises:
             UnknownFeed: There is no feed of this name.
-            TailraceError: There is no such mode.
+            ValueError: No setting is given, or one is no number.
+            TailraceError: A setting is outside its bounds, or is for feeds of the other retention.
             Retryable: No node could change it in time.
         """
+        changes = changes_request(
+            replication=replication,
+            history_age_s=history_age_s,
+            history_bytes=history_bytes,
+            tombstone_age_s=tombstone_age_s,
+        )
         feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
-        return feed_info((yield Call(Opcode.SET_FEED, {"feed_id": feed.feed_id.hex(), "replication": replication})))
+        return feed_info((yield Call(Opcode.SET_FEED, {"feed_id": feed.feed_id.hex(), **changes})))
 
     def drop_feed(self, name: str) -> Plan[None]:
         """Drops a feed with all its data. Streams of the feed end with the reason "feed_dropped".

@@ -114,8 +114,23 @@ class Client(OfOneProcess):
         return await self._runner.run(self._core.feeds())
 
     @documented(ClientCore.set_feed)
-    async def set_feed(self, name: str, *, replication: str) -> FeedInfo:
-        return await self._runner.run(self._core.set_feed(name, replication=replication))
+    async def set_feed(
+        self,
+        name: str,
+        *,
+        replication: str | None = None,
+        history_age_s: float | None = None,
+        history_bytes: float | None = None,
+        tombstone_age_s: float | None = None,
+    ) -> FeedInfo:
+        plan = self._core.set_feed(
+            name,
+            replication=replication,
+            history_age_s=history_age_s,
+            history_bytes=history_bytes,
+            tombstone_age_s=tombstone_age_s,
+        )
+        return await self._runner.run(plan)
 
     @documented(ClientCore.drop_feed)
     async def drop_feed(self, name: str) -> None:

@@ -19,10 +19,11 @@ from tailrace_server.feeds.feed import (
     Feed,
     creation_to_bytes,
     feed_of_creation,
-    info_of_creation,
+    settings_of_creation,
     system_feed,
 )
 from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
+from tailrace_server.feeds.feed_settings import Floors
 from tailrace_server.feeds.token_rows import TokenRows
 from tailrace_server.journal import CleanPartition, Journal, RecordKind
 from tailrace_server.partition.partition import Partition
@@ -108,6 +109,10 @@ class Catalog:
         if feed is None:
             raise UnknownFeed(f"there is no feed of id {feed_id.hex()}: it was dropped, or belongs to another node")
         return feed
+
+    def retention_of(self, feed_id: bytes) -> FeedInfo:
+        """Returns the settings by which rows of a feed may be dropped now. Raises UnknownFeed."""
+        return self.of_id(feed_id).retention(self.system.partitions[0].stable_seq)
 
     def partition(self, feed_id: bytes, number: int) -> Partition:
         """Returns a partition. Raises UnknownFeed."""
@@ -216,10 +221,12 @@ class Catalog:
         self.check_room(feeds_max)
         return self._create(info.feed_id, creation_to_bytes(info, branch), journal)
 
-    def switch(self, feed: Feed, mode: str) -> None:
-        """Sets the replication mode of a feed, of which ``_feeds`` has a row, and tells `when_switched`."""
-        if feed.info.replication != mode:
-            feed.replicate(mode)
+    def change(self, feed: Feed, info: FeedInfo, floors: Floors) -> None:
+        """Sets the settings of a feed, of which ``_feeds`` has a row, and tells `when_switched` of another mode."""
+        is_switched = feed.info.replication != info.replication
+        if (feed.info, feed.floors) != (info, floors):
+            feed.set(info, floors)
+        if is_switched:
             self._on_switched(feed)
 
     def listed(self, feed: Feed) -> None:
@@ -339,7 +346,7 @@ class Catalog:
     def _is_listed(self, feed: Feed, seq: int, creation: bytes) -> None:
         """Makes ``feed`` as its row of ``_feeds`` says, which has this seq."""
         if feed.partitions[0].listed_seq != seq:
-            self.switch(feed, info_of_creation(creation).replication)
+            self.change(feed, *settings_of_creation(creation))
         _listed(feed, seq)
         self._by_name[feed.info.name] = feed
         self._rows.settle(feed.info.feed_id)

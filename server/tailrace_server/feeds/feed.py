@@ -11,7 +11,7 @@ from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
-from tailrace.wire.bodies import field
+from tailrace_server.feeds.feed_settings import NO_FLOORS, Floors, loosest
 from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
@@ -32,8 +32,12 @@ SYSTEM_FEED = FeedInfo(SYSTEM_FEED_NAME, SYSTEM_FEED_ID, 1, "hash", "compact", N
 class Feed:
     """A feed and its partitions, in the order of their ids."""
 
-    def __init__(self, info: FeedInfo, first_branch: bytes, partitions: list[Partition]) -> None:
+    def __init__(
+        self, info: FeedInfo, first_branch: bytes, partitions: list[Partition], floors: Floors = NO_FLOORS
+    ) -> None:
         self.info = info
+        self.floors = floors  # before which time earlier settings may have dropped rows
+        self._kept: FeedInfo | None = None  # the settings that retention goes by until the newest ones cannot be lost
         self.first_branch = first_branch
         self.partitions = partitions
         self.replicate(info.replication)
@@ -52,6 +56,22 @@ class Feed:
     def by_segments(self) -> bool:
         """Whether the feed is in replication mode ``segment``: followers get its segments instead of its rows."""
         return self.info.replication == SEGMENT_MODE
+
+    def set(self, info: FeedInfo, floors: Floors) -> None:
+        """Changes the settings. If the mode differs, the caller ends the streams that replicas have of the feed."""
+        self._kept = loosest(self._kept or self.info, info)
+        self.info, self.floors = info, floors
+        self.replicate(info.replication)
+
+    def retention(self, stable_seq: int) -> FeedInfo:
+        """Returns the settings by which rows may be dropped now.
+
+        A failover may lose a change whose row of ``_feeds`` is above ``stable_seq``. Until then no row is dropped that
+        the settings before it keep.
+        """
+        if self._kept is not None and self.partitions[0].listed_seq <= stable_seq:
+            self._kept = None
+        return self.info if self._kept is None else self._kept
 
     def replicate(self, mode: str) -> None:
         """Sets the replication mode, "stream" or "segment". The caller ends the streams that replicas have of it."""
@@ -93,20 +113,27 @@ def info_from_json(value: dict[str, Any]) -> FeedInfo:
     return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
 
 
-def info_of_creation(payload: bytes) -> FeedInfo:
+def settings_of_creation(payload: bytes) -> tuple[FeedInfo, Floors]:
     """Returns the settings in such a record, or in a row of ``_feeds``."""
-    return info_from_json(json.loads(payload)["feed"])
+    value = json.loads(payload)
+    return info_from_json(value["feed"]), Floors(**value.get("floors", {}))
 
 
-def creation_to_bytes(info: FeedInfo, branch: bytes) -> bytes:
-    """Returns the payload of the journal's record of a creation: the feed, and the first branch of its partitions."""
-    return json.dumps({"feed": info_to_json(info), "branch": branch.hex()}).encode()
+def creation_to_bytes(info: FeedInfo, branch: bytes, floors: Floors = NO_FLOORS) -> bytes:
+    """Returns the payload of the journal's record of a creation: the feed, and the first branch of its partitions.
+
+    The row of ``_feeds`` of a feed that was changed has ``floors`` as well.
+    """
+    more = {} if floors == NO_FLOORS else {"floors": floors._asdict()}
+    return json.dumps({"feed": info_to_json(info), "branch": branch.hex(), **more}).encode()
 
 
 def feed_of_creation(payload: bytes, account: MemoryAccount) -> Feed:
     """Returns the feed, still empty, that such a record made."""
-    value = json.loads(payload)
-    return Feed.of(info_from_json(value["feed"]), bytes.fromhex(value["branch"]), account)
+    info, floors = settings_of_creation(payload)
+    feed = Feed.of(info, bytes.fromhex(json.loads(payload)["branch"]), account)
+    feed.floors = floors
+    return feed
 
 
 def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
@@ -126,26 +153,29 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
         )
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= partitions_max:
         raise TailraceError(f"feed {name!r}: {partitions!r} partitions; 1 to {partitions_max} can be had")
+    info = FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
+    check_settings(info)
+    return info
+
+
+def check_settings(info: FeedInfo) -> None:
+    """Raises TailraceError for a setting that the node does not offer, or that is out of its bounds."""
     for what, found, offered in (
-        ("keyspace", keyspace, ("hash",)),
-        ("retention", retention, ("compact", "history")),
-        ("replication", replication, REPLICATION_MODES),
+        ("keyspace", info.keyspace, ("hash",)),
+        ("retention", info.retention, ("compact", "history")),
+        ("replication", info.replication, REPLICATION_MODES),
     ):
         if found not in offered:
-            raise TailraceError(f"feed {name!r}: {what} {found!r} is not offered by this node; {', '.join(offered)}")
+            raise TailraceError(
+                f"feed {info.name!r}: {what} {found!r:.100} is not offered by this node; {', '.join(offered)}"
+            )
     mosts = {"history_age_s": AGE_S_MAX, "history_bytes": HISTORY_BYTES_MAX, "tombstone_age_s": AGE_S_MAX}
-    for (what, most), bound in zip(mosts.items(), ages, strict=True):
+    for what, most in mosts.items():
+        bound = getattr(info, what)
         if not _is_bound(bound, most) and not (bound is None and what != "tombstone_age_s"):
-            raise TailraceError(f"feed {name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}")
-    return FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
-
-
-def mode_of_request(value: dict[str, Any]) -> str:
-    """Returns the replication mode that a SET_FEED asks for. Raises ProtocolError, TailraceError."""
-    mode = field(value, "replication", str, "SET_FEED")
-    if mode not in REPLICATION_MODES:
-        raise TailraceError(f"replication {mode!r:.100} is not offered by this node; {', '.join(REPLICATION_MODES)}")
-    return str(mode)
+            raise TailraceError(
+                f"feed {info.name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}"
+            )
 
 
 def _is_bound(value: Any, most: int) -> bool:

@@ -18,10 +18,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, TomlConfigSettingsSource
 
-from tailrace_server.node.quantities import quantity, show_quantity
+from tailrace.model.quantities import Unit, quantity, show_quantity
 from tailrace_server.node.serve_settings import GROUPS, ServeSettings, Settings
 from tailrace_server.node.toml_lines import line_of
-from tailrace_server.setting import Setting, Unit, settings_of
+from tailrace_server.setting import Setting, settings_of
 
 PREFIX = "TAILRACE_"
 # Names of the environment that are no settings, but other parts of Tailrace read them.

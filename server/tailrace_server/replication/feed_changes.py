@@ -16,7 +16,15 @@ import trio
 
 from tailrace.errors import Forbidden, NotLeader, Overloaded, TailraceError
 from tailrace.model import Level
-from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME, Feed, creation_to_bytes, info_of_request
+from tailrace_server.feeds.feed import (
+    SYSTEM_FEED_ID,
+    SYSTEM_FEED_NAME,
+    Feed,
+    check_settings,
+    creation_to_bytes,
+    info_of_request,
+)
+from tailrace_server.feeds.feed_settings import changed, floors_after
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.role import Role
 
@@ -89,22 +97,26 @@ class FeedChanges:
         self._changed([])
         return feed
 
-    def set_replication(self, feed_id: bytes, mode: str) -> Feed:
-        """Sets the replication mode of a feed. Its rows stay; the streams of its replicas end, and begin anew.
+    def set(self, feed_id: bytes, changes: dict[str, Any]) -> Feed:
+        """Changes settings of a feed. Its rows stay. With another mode the streams of its replicas begin anew.
 
         A failover may lose the change, as it may lose a creation; the answer waits for a majority. Raises Forbidden,
-        UnknownFeed, Overloaded (the feed is being dropped), NoSpace, NotDurable; the feed is unchanged then.
+        UnknownFeed, Overloaded (the feed is being dropped), TailraceError (a value is wrong), NoSpace, NotDurable; the
+        feed is unchanged then.
         """
         if feed_id == SYSTEM_FEED_ID:
             raise Forbidden(f"{SYSTEM_FEED_NAME} lists the feeds: its settings cannot be changed")
         feed = self._feeds.of_id(feed_id)
         if self._feeds.is_dropping(feed):
             raise Overloaded(f"feed {feed.info.name!r} is being dropped, which may still be lost: ask again")
-        if feed.info.replication != mode:
-            info = feed.info._replace(replication=mode)
-            self._list(feed_id, creation_to_bytes(info, feed.first_branch))
-            self._feeds.switch(feed, mode)
+        info = changed(feed.info, changes)
+        check_settings(info)
+        if info != feed.info:
+            floors = floors_after(feed.floors, feed.info, info, self._host.clock.wall_us())
+            self._list(feed_id, creation_to_bytes(info, feed.first_branch, floors))
+            self._feeds.change(feed, info, floors)
             self._feeds.listed(feed)
+            log.info("feed %s: %s", info.name, ", ".join(f"{name} is {getattr(info, name)}" for name in changes))
         return feed
 
     def drop(self, feed_id: bytes) -> None:

@@ -11,7 +11,8 @@ from tailrace.wire.bodies import decode_json, encode_json, field, hex_field
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.feeds.feed import Feed, info_to_json, mode_of_request
+from tailrace_server.feeds.feed import Feed, info_to_json
+from tailrace_server.feeds.feed_settings import changes_of_request
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.feeds_answer import answer_of_feeds
@@ -46,11 +47,11 @@ def _on_drop_feed(connection: Connection, frame: Frame) -> None:
 
 def _on_set_feed(connection: Connection, frame: Frame) -> None:
     value = decode_json(frame.body, "SET_FEED")
-    feed_id, mode = hex_field(value, "feed_id", FEED_ID_BYTES, "SET_FEED"), mode_of_request(value)
+    feed_id, changes = hex_field(value, "feed_id", FEED_ID_BYTES, "SET_FEED"), changes_of_request(value)
     node = connection.node
     connection.require_writable(node.leaderships.system)
     before = node.feed_changes.seqs()
-    feed = node.feed_changes.set_replication(feed_id, mode)
+    feed = node.feed_changes.set(feed_id, changes)
     data = encode_json(Opcode.RESULT, info_to_json(feed.info), frame.id)
     _answer_of_feeds(connection, data, frame.id, is_written=node.feed_changes.seqs() != before)
 

@@ -298,10 +298,14 @@ def _dropped_before(node: Services, partition: Partition) -> DroppedBefore:
     wall_us = node.clock.wall_us()
     if is_ahead(partition.last_timestamp, wall_us):
         return DroppedBefore()
-    info = node.feeds.of_id(partition.feed_id).info
-    bounds = DroppedBefore(wall_us + JUMP_US_MAX - int(info.tombstone_age_s * 1e6))
-    if info.history_age_s is not None and info.history_bytes is None:
-        bounds = bounds._replace(trimmed_before_us=wall_us + JUMP_US_MAX - int(info.history_age_s * 1e6))
+    feed = node.feeds.of_id(partition.feed_id)
+    info, floors = feed.info, feed.floors
+    purged_us = max(wall_us - int(info.tombstone_age_s * 1e6), floors.purged_us)
+    bounds = DroppedBefore(purged_us + JUMP_US_MAX)
+    if info.history_bytes is None and (info.history_age_s is not None or floors.trimmed_us):
+        age_us = None if info.history_age_s is None else int(info.history_age_s * 1e6)
+        trimmed_us = max(floors.trimmed_us, 0 if age_us is None else wall_us - age_us)
+        bounds = bounds._replace(trimmed_before_us=trimmed_us + JUMP_US_MAX)
     return bounds
 
 

@@ -181,7 +181,7 @@ class Compactor:
         if partition in self._paused and self._host.clock.monotonic() < self._paused[partition][0]:
             return
         try:
-            info = self._catalog.of_id(partition.feed_id).info
+            info = self._catalog.retention_of(partition.feed_id)
             self.look_ahead(partition, info)
             await self.trim(partition, info)
             while not self._is_left(partition) and await self.compact(partition, info):

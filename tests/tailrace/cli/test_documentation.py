@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "command-line.md").re
 COMMON = {"--help", "--url", "--node", "--token"}
 COMMANDS = [
     ("serve",),
-    *(("feed", name) for name in ("create", "list", "show", "drop")),
+    *(("feed", name) for name in ("create", "list", "show", "set", "drop")),
     ("put",),
     ("get",),
     ("delete",),

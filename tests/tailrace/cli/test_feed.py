@@ -42,6 +42,35 @@ def test_what_cannot_be_created(call):
     assert call("feed", "create", "x", "--retention", "forever").code == 2
 
 
+def test_all_settings_of_a_feed_are_created_shown_and_changed(call, unused_name):
+    options = ["--retention", "history", "--history-age", "30d", "--history-bytes", "10GiB"]
+    assert call("feed", "create", unused_name, "--partitions", "1", *options).code == 0
+    created = json.loads(call("feed", "show", unused_name, "--json").out)
+    assert (created["history_age_s"], created["history_bytes"]) == (30 * 86_400, 10 * 2**30)
+    assert b"history age 30 d, history bytes 10 GiB" in call("feed", "show", unused_name).out
+    done = call("feed", "set", unused_name, "--history-age", "12h", "--history-bytes", "off")
+    assert done == (0, f"feed {unused_name}: replication stream, history age 12 h, history bytes off\n".encode(), "")
+    changed = json.loads(call("feed", "set", unused_name, "--history-age", "off", "--json").out)
+    assert (changed["history_age_s"], changed["history_bytes"]) == (None, None)
+
+
+def test_the_age_of_deletions_is_changed(call, made_feed):
+    done = call("feed", "set", made_feed, "--tombstone-age", "7d")
+    assert done == (0, f"feed {made_feed}: replication stream, tombstone age 7 d\n".encode(), "")
+    done = call("feed", "set", made_feed, "--history-age", "1h")
+    assert done.code == 1
+    assert "history_age_s is for histories" in done.err
+
+
+def test_what_cannot_be_set(call, made_feed):
+    for option in ("--partitions", "--retention", "--keyspace"):
+        done = call("feed", "set", made_feed, option, "3")
+        assert done.code == 2
+        assert f"{option} of a feed cannot be changed: create another feed" in done.err
+    for arguments in ([], ["--history-age", "3 MiB"], ["--tombstone-age", "off"], ["--history-bytes", "-1"]):
+        assert call("feed", "set", made_feed, *arguments).code == 2
+
+
 def test_a_feed_that_is_not_there(call, unused_name):
     for command in (["feed", "show", unused_name], ["feed", "drop", "--yes", unused_name]):
         done = call(*command)

@@ -9,15 +9,15 @@ import pytest
 from tailrace.cli.commands import run
 from tailrace.cli.errors import WrongUsage
 from tailrace.link.address import Address
+from tailrace.model.quantities import Unit, quantity, show_quantity
 from tailrace_server.config import Failover, Limits
 from tailrace_server.node import settings
 from tailrace_server.node.configure import configure, load_settings
 from tailrace_server.node.flags import given_flags
-from tailrace_server.node.quantities import quantity, show_quantity
 from tailrace_server.node.serve_settings import LogLevel, Settings
 from tailrace_server.node.settings import WrongSettings, load, paths, show_value, value_of
 from tailrace_server.node.toml_lines import line_of
-from tailrace_server.setting import Setting, Unit
+from tailrace_server.setting import Setting
 
 
 @pytest.fixture(autouse=True)

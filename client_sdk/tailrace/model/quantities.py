@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from typing import Any
 
-from tailrace_server.setting import Unit
+
+class Unit(enum.StrEnum):
+    """The unit of a number. The value is its name in messages."""
+
+    NONE = ""
+    BYTES = "bytes"
+    SECONDS = "seconds"
+    RATE = "bytes per second"
+
 
 _NUMBER = re.compile(r"\s*([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s]*)\s*")
 _BYTES = {
