@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tailrace.errors import ProtocolError
@@ -80,9 +79,25 @@ def stages_field(value: dict[str, Any], what: str) -> tuple[bytes, ...]:
     return tuple(hex_field({"stages": stage}, "stages", STAGE_ID_BYTES, what) for stage in stages)
 
 
-def stages_to_json(stages: Iterable[bytes]) -> dict[str, Any]:
-    """Returns the RESULT of a STAGE_COPIES: the stages that are here."""
-    return {"stages": [stage.hex() for stage in stages]}
+class StageCopiesResult(NamedTuple):
+    """The RESULT of a STAGE_COPIES: the disk that answers, and the stages that were found there.
+
+    ``placement_id`` is empty if the answer does not tell it.
+    """
+
+    placement_id: bytes
+    stages: tuple[bytes, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the body of the RESULT."""
+        return {"placement_id": self.placement_id.hex(), "stages": [stage.hex() for stage in self.stages]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StageCopiesResult:
+        """Reads the body of the RESULT. Raises ProtocolError."""
+        what = "the answer to STAGE_COPIES"
+        is_told = "placement_id" in value
+        return cls(hex_field(value, "placement_id", 16, what) if is_told else b"", stages_field(value, what))
 
 
 class StageFetch(NamedTuple):

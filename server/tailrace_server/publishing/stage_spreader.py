@@ -5,7 +5,8 @@
     the publish is done ──drop──> members
 
 Other stages are on their leader alone. A publish needs a majority anyway, and one of its members has each stage that is
-at quorum. So if a majority answers that it lacks a stage, the stage was not at quorum, or it was dropped.
+at quorum. So if a majority answers that it lacks a stage, the stage was not at quorum, or it was dropped. Only members
+with a vote count: one on a new disk has lost what it held.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import trio
 from tailrace.errors import NotDurable, TailraceError, UnknownStage
 from tailrace.link.address import Address
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stage_copy_messages import CopyAction, StageCopies, stages_field
+from tailrace.wire.stage_copy_messages import CopyAction, StageCopies, StageCopiesResult
 from tailrace_server.publishing.stage_source import copy_stage
 from tailrace_server.replication.peers import ask, ask_all, name_of, never_enough
 
@@ -59,7 +60,8 @@ class StageSpreader:
                 await self._spread(leadership, feed_id, id)
 
     async def _spread(self, leadership: Leadership, feed_id: bytes, id: bytes) -> None:
-        needed, others = leadership.majority - 1, _in_order(leadership, id)
+        replicas = leadership.replicas
+        needed, others = replicas.needed, _in_order(leadership, id)
         have = 0
         errors: list[TailraceError] = []
         changed = trio.Event()
@@ -67,7 +69,9 @@ class StageSpreader:
         async def ask_one(address: Address) -> None:
             nonlocal have
             try:
-                await self._ask(address, CopyAction.TAKE, feed_id, (id,), math.inf)
+                taken = await self._ask(address, CopyAction.TAKE, feed_id, (id,), math.inf)
+                if not replicas.is_voter(taken.placement_id):
+                    raise NotDurable(f"{address} has no vote yet")
                 have += 1
             except TailraceError as error:
                 errors.append(error)
@@ -88,8 +92,8 @@ class StageSpreader:
         leadership.require_leader()
         if have < needed:
             raise NotDurable(
-                f"stage {id.hex()} is on {have + 1} of {len(leadership.members.now)} members, and has to be on "
-                f"{needed + 1}: {errors[0] if errors else 'none answers'}"
+                f"stage {id.hex()} is on {have} other members with a vote, and has to be on {needed}: "
+                f"{errors[0] if errors else 'none answers'}"
             )
 
     async def fetch(
@@ -119,30 +123,33 @@ class StageSpreader:
 
     async def _find(self, leadership: Leadership, feed_id: bytes, found: dict[bytes, list[Address]]) -> None:
         """Adds to ``found`` the members of one set that have these stages. Raises as ``fetch``."""
-        answered = 1  # this node, which lacks them
+        answered = 0  # other members with a vote; this node lacks the stages
         errors: list[TailraceError] = []
 
         async def ask_one(address: Address) -> None:
             nonlocal answered
             try:
-                held = await self._ask(address, CopyAction.FIND, feed_id, tuple(found), self._timeout_s)
+                told = await self._ask(address, CopyAction.FIND, feed_id, tuple(found), self._timeout_s)
             except TailraceError as error:
                 errors.append(error)
                 return
-            answered += 1
-            for id in found.keys() & set(held):
+            answered += leadership.replicas.is_voter(told.placement_id)
+            for id in found.keys() & set(told.stages):
                 found[id].append(address)
 
         await ask_all([partial(ask_one, address) for address in leadership.members.others], lambda: all(found.values()))
         missing = [id for id, holders in found.items() if not holders]
-        if missing and answered >= leadership.majority:
+        needed = leadership.replicas.needed
+        if missing and answered >= needed:
             raise UnknownStage(
                 f"{len(missing)} stages are not here, and on no other member that answers (stage {missing[0].hex()}): "
                 "the batch has to be staged anew"
             )
         if missing:
             why = f": {errors[0]}" if errors else ""
-            raise NotDurable(f"{answered} of {len(leadership.members.now)} members say which stages they have{why}")
+            raise NotDurable(
+                f"{answered} other members with a vote say which stages they have, and {needed} have to{why}"
+            )
 
     async def _fetch(self, feed_id: bytes, id: bytes, holders: Sequence[Address]) -> None:
         """Copies a stage from the first of ``holders`` that gives it. Raises the last one's error."""
@@ -177,12 +184,10 @@ class StageSpreader:
 
     async def _ask(
         self, address: Address, action: CopyAction, feed_id: bytes, ids: Sequence[bytes], timeout_s: float
-    ) -> tuple[bytes, ...]:
+    ) -> StageCopiesResult:
         node = self._node
         request = StageCopies(action, node.identity.cluster_id, feed_id, tuple(ids), name_of(node))
-        return stages_field(
-            await ask(node, address, Opcode.STAGE_COPIES, request.to_json(), timeout_s), "the answer to STAGE_COPIES"
-        )
+        return StageCopiesResult.from_json(await ask(node, address, Opcode.STAGE_COPIES, request.to_json(), timeout_s))
 
     # Any member
 
@@ -205,8 +210,8 @@ class StageSpreader:
 
 
 def _in_order(leadership: Leadership, id: bytes) -> list[Address]:
-    """Returns the other members in the order in which they are asked: connected ones first, and each first in turn."""
+    """Returns the other members in the order in which they are asked: voters that are connected, and each in turn."""
     others = leadership.members.others
     first = id[0] % max(len(others), 1)
-    connected = {peer.address for peer in leadership.replicas.peers.values() if peer.is_connected}
+    connected = {peer.address for peer in leadership.replicas.voters() if peer.is_connected}
     return sorted(others[first:] + others[:first], key=lambda address: str(address) not in connected)

@@ -200,6 +200,16 @@ class Replicas:
         """Returns the peers that stream ``partition``, or have acknowledged some of it."""
         return [p for p in self.peers.values() if partition in p.streams or partition in p.acknowledged]
 
+    @property
+    def needed(self) -> int:
+        """The number of other voters that make a majority, with this node if it is a voter."""
+        return self._needed
+
+    def is_voter(self, placement_id: bytes) -> bool:
+        """Returns whether the acknowledgements of this disk count. It does not before the disk has opened a stream."""
+        peer = self.peers.get(placement_id)
+        return peer is not None and peer.votes
+
     def voters(self) -> list[Peer]:
         """Returns the peers whose acknowledgements count."""
         return [peer for peer in self.peers.values() if peer.votes]

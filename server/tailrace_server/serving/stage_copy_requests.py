@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.errors import Forbidden, NoSpace, ProtocolError, TailraceError, UnknownStage
@@ -11,7 +11,7 @@ from tailrace.link.address import Address, parse_address
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stage_copy_messages import CopyAction, StageCopies, StageData, StageFetch, stages_to_json
+from tailrace.wire.stage_copy_messages import CopyAction, StageCopies, StageCopiesResult, StageData, StageFetch
 
 if TYPE_CHECKING:
     from tailrace_server.serving.connection import Connection
@@ -25,7 +25,7 @@ def _on_stage_copies(connection: Connection, frame: Frame) -> None:
         raise Forbidden(f"STAGE_COPIES: the asker is of cluster {request.cluster_id.hex()}, this node of {own.hex()}")
     spreader, feed_id, ids = node.publisher.spreader, request.feed_id, request.stages
     if request.action is CopyAction.FIND:
-        connection.answers.add(encode_json(Opcode.RESULT, stages_to_json(spreader.find(feed_id, ids)), frame.id))
+        _answer(connection, frame.id, spreader.find(feed_id, ids))
     elif request.action is CopyAction.DROP:
         _answer_later(connection, frame, functools.partial(spreader.forget, feed_id, ids))
     else:
@@ -38,6 +38,11 @@ def _on_stage_copies(connection: Connection, frame: Frame) -> None:
                 await spreader.take(feed_id, id, address)
 
         _answer_later(connection, frame, take)
+
+
+def _answer(connection: Connection, id: int, stages: Sequence[bytes]) -> None:
+    result = StageCopiesResult(connection.node.identity.placement_id, tuple(stages))
+    connection.answers.add(encode_json(Opcode.RESULT, result.to_json(), id))
 
 
 def _address_of_member(connection: Connection, request: StageCopies) -> Address:
@@ -62,7 +67,7 @@ async def _work(connection: Connection, id: int, work: Callable[[], Awaitable[No
     except TailraceError as error:
         connection.answers.add_error(error, id)
     else:
-        connection.answers.add(encode_json(Opcode.RESULT, stages_to_json(()), id))
+        _answer(connection, id, ())
     finally:
         connection.waiting.end()
     connection.node.connections.turn_ended()

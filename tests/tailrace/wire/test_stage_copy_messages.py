@@ -10,7 +10,14 @@ from tailrace.errors import ProtocolError
 from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.stage_copy_messages import CopyAction, StageCopies, StageData, StageFetch, stages_field
+from tailrace.wire.stage_copy_messages import (
+    CopyAction,
+    StageCopies,
+    StageCopiesResult,
+    StageData,
+    StageFetch,
+    stages_field,
+)
 from tailrace.wire.stage_messages import STAGES_MAX
 
 IDS = st.binary(min_size=16, max_size=16)
@@ -44,6 +51,15 @@ def test_stages_to_copy_are_read_as_they_were_written(action, cluster_id, feed_i
 def test_a_request_with_a_wrong_field_is_refused(change, message):
     with pytest.raises(ProtocolError, match=message):
         StageCopies.decode(json.dumps(COPIES.to_json() | change).encode())
+
+
+@given(IDS, st.lists(IDS, max_size=5))
+def test_the_answer_tells_the_disk_and_the_stages(placement_id, stages):
+    result = StageCopiesResult(placement_id, tuple(stages))
+    value = json.loads(json.dumps(result.to_json()))
+    assert StageCopiesResult.from_json(value) == result
+    del value["placement_id"]  # as an earlier version answers
+    assert StageCopiesResult.from_json(value) == result._replace(placement_id=b"")
 
 
 def test_too_many_stages_are_refused():

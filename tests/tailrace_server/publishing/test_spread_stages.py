@@ -15,6 +15,7 @@ from tailrace.model import Put
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_copy_messages import CopyAction
 from tailrace_server.publishing import publisher, stage_spreader
+from tailrace_server.replication.following import Following
 
 ROWS = numbered(0, 200, b"v" * 200)
 
@@ -23,6 +24,10 @@ async def sealed(feed, rows=ROWS, level="quorum"):
     async with feed.stage(batch_rows=20) as stage:
         await stage.write([Put(key, value) for key, value in rows.items()])
         return await stage.seal(level)
+
+
+async def _never(following):
+    await trio.sleep_forever()
 
 
 def holders(members, stage):
@@ -130,8 +135,59 @@ async def test_a_publish_waits_for_the_member_that_has_a_stage(members, monkeypa
             nursery.start_soon(publish)
             await until(lambda: len(refused) > 1)
             await holder.start()
-        assert "1 of 3 members say which stages they have" in refused[0]
+        assert "0 other members with a vote say which stages they have, and 1 have to" in refused[0]
         assert sorted(results[0].written) == [0, 1, 2]
+
+
+async def test_a_member_on_a_new_disk_does_not_say_that_a_stage_is_lost(members, monkeypatch):
+    """It has no vote, so the stage may be on a voter that is away."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        leader, *others = members
+        stage = await sealed(feed)
+        holder = next(node for node in others if node in holders(members, stage))
+        lacking = next(node for node in others if node is not holder)
+        await leader.kill()
+        await lacking.promote()
+        await holder.kill()
+        leader.replace_disk()
+        await leader.start()
+        refused, results = [], []
+        fetch = stage_spreader.StageSpreader.fetch
+
+        async def noted(*arguments):
+            try:
+                return await fetch(*arguments)
+            except tailrace.TailraceError as error:
+                refused.append(error)
+                raise
+
+        async def publish():
+            results.append(await feed.publish("job", 0, [stage]))
+
+        monkeypatch.setattr(stage_spreader.StageSpreader, "fetch", noted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish)
+            await until(lambda: refused)
+            await holder.start()
+        assert {type(error) for error in refused} == {NotDurable}
+        assert sorted(results[0].written) == [0, 1, 2]
+
+
+async def test_a_copy_on_a_disk_without_a_vote_counts_for_no_majority(members, monkeypatch):
+    """Such a disk may be replaced again without a word to the voters."""
+    monkeypatch.setattr(Following, "_gain_vote", _never)
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        leader, voter, other = members
+        await other.kill()
+        other.replace_disk()
+        await other.start()
+        await until(lambda: other.follows(leader))
+        stages = [await sealed(feed, numbered(100 * number, 10)) for number in range(8)]
+        assert all(voter in holders(members, stage) for stage in stages)
 
 
 async def test_a_seal_at_quorum_waits_for_a_majority(members, monkeypatch):
@@ -194,7 +250,7 @@ async def test_a_copy_takes_room_and_a_member_without_room_takes_none(members):
             node.node.stages._bytes_max = 100
         stage = await sealed(feed, level="disk")
         leader, feed_id = members[0].node, (await feed.resolve()).feed_id
-        with pytest.raises(NotDurable, match=r"is on 1 of 3 members.*stages take 0 bytes on this node"):
+        with pytest.raises(NotDurable, match=r"is on 0 other members.*stages take 0 bytes on this node"):
             await leader.publisher.spreader.spread(leader.leaderships, feed_id, stage.stage_id)
 
 
