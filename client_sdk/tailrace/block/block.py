@@ -13,10 +13,11 @@ from tailrace.block.header import (
     HEADER_BYTES,
     BlockHeader,
     seqs_of,
+    stamped_head,
     sum_of,
 )
 from tailrace.block.layout import read_layout
-from tailrace.block.row_layout import usual_row_layout
+from tailrace.block.row_layout import is_usual_row, usual_row_layout
 from tailrace.errors import BadBlock
 
 
@@ -45,20 +46,25 @@ class Block:
         The columns inside are checked by ``columns``.
         """
         view = memoryview(data)
-        block = cls.parse_at(view, 0)
-        if HEADER_BYTES + block.header.stored_bytes != view.nbytes:
-            raise BadBlock(f"a block of {block.nbytes} bytes was expected, here are {view.nbytes}")
-        return block
+        header = BlockHeader.unpack(view)
+        nbytes = HEADER_BYTES + header.stored_bytes
+        if nbytes < view.nbytes:
+            raise BadBlock(f"a block of {nbytes} bytes was expected, here are {view.nbytes}")
+        return cls._of(header, view, nbytes)
 
     @classmethod
     def parse_at(cls, data: bytes | memoryview, offset: int) -> Block:
         """The block that begins at byte ``offset`` of ``data``, which may go on behind it; BadBlock as ``parse``."""
         view = memoryview(data)[offset:]
         header = BlockHeader.unpack(view)
-        nbytes = HEADER_BYTES + header.stored_bytes
-        if view.nbytes < nbytes:
-            raise BadBlock(f"a block of {nbytes} bytes was expected, here are only {view.nbytes}")
+        return cls._of(header, view, HEADER_BYTES + header.stored_bytes)
+
+    @classmethod
+    def _of(cls, header: BlockHeader, view: memoryview, nbytes: int) -> Block:
+        """The block of ``header`` in the first ``nbytes`` of ``view``, if these are its body."""
         body = view[HEADER_BYTES:nbytes]
+        if HEADER_BYTES + body.nbytes != nbytes:
+            raise BadBlock(f"a block of {nbytes} bytes was expected, here are only {view.nbytes}")
         found = sum_of(body)
         if found != header.body_sum:
             raise BadBlock(f"the body's checksum is {found:016x}, the header says {header.body_sum:016x}")
@@ -105,11 +111,13 @@ class Block:
         last_seq = first_seq + header.rows - 1
         # The fields in their order: ``_replace`` takes four times as long.
         fields = (*header[:3], first_seq, last_seq, timestamp, *header[6:])
-        return self._with(tuple.__new__(BlockHeader, fields))
+        head = stamped_head(self.head, first_seq, last_seq, timestamp)
+        return self._with(tuple.__new__(BlockHeader, fields), head)
 
     def numbered(self, producer_id: int, producer_seq: int) -> Block:
         """Returns this block with another number of its producer, for a resend."""
-        return self._with(self.header._replace(producer_id=producer_id, producer_seq=producer_seq))
+        header = self.header._replace(producer_id=producer_id, producer_seq=producer_seq)
+        return self._with(header, header.pack())
 
     def tobytes(self) -> bytes:
         """The whole block as one string of bytes."""
@@ -138,6 +146,21 @@ class Block:
         self._checked = True
         return Columns(header, layout, raw)
 
+    def check_columns(self, *, keep: bool = False) -> None:
+        """Checks the columns once, as ``open_columns`` does; most single rows are checked without being opened.
+
+        ``keep``: columns that have to be opened are kept, as by ``columns``.
+        """
+        if self._checked:
+            return
+        header = self.header
+        if header.rows == 1 and not header.flags and is_usual_row(header, self.body):
+            self._checked = True
+        elif keep:
+            self.columns()
+        else:
+            self.open_columns()
+
     def _raw_body(self) -> bytes:
         """Decompresses a body. BadBlock if it is not lz4, or not of its length."""
         header = self.header
@@ -149,9 +172,9 @@ class Block:
             raise BadBlock(f"the body decompresses to {len(raw)} bytes, the header says {header.raw_bytes}")
         return raw
 
-    def _with(self, header: BlockHeader) -> Block:
+    def _with(self, header: BlockHeader, head: bytes) -> Block:
         """The same body under another header; checked stays checked, unless columns have to agree with what changes."""
-        block = Block(header, header.pack(), self.body)
+        block = Block(header, head, self.body)
         block._checked = self._checked and not header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS)
         return block
 

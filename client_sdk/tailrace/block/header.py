@@ -49,7 +49,9 @@ sum_of = xxhash.xxh3_64_intdigest  # the checksum of formats: XXH3-64 with seed 
 _digest_of = xxhash.xxh3_64_digest  # the same as 8 bytes, the highest first
 
 _SEQS = struct.Struct("<QQ")
+_STAMP = struct.Struct("<QQQ")  # both seqs and the timestamp
 _SEQS_OFFSET = 16
+_BEHIND_STAMP = _SEQS_OFFSET + _STAMP.size
 
 
 class BlockHeader(NamedTuple):
@@ -88,20 +90,40 @@ class BlockHeader(NamedTuple):
         view = memoryview(buffer)
         if view.nbytes < HEADER_BYTES:
             raise BadBlock(f"a block's header has {HEADER_BYTES} bytes, here are only {view.nbytes}")
-        fields = _WHOLE.unpack_from(view)
-        magic, version = fields[:2]
+        # fmt: off
+        (
+            magic, version, flags, rows, partition, first_seq, last_seq, timestamp, producer_id, producer_seq,
+            stored_bytes, raw_bytes, reserved, least_hash, greatest_hash, body_sum, claimed,
+        ) = _WHOLE.unpack_from(view)
+        # fmt: on
         if magic != MAGIC:
             raise BadBlock(f"a block begins with {MAGIC!r}, this is {magic!r}")
         if version != VERSION:
             raise BadBlock(f"this is a block of version {version}, this program reads version {VERSION}")
-        claimed, found = fields[16], sum_of(view[:_SUMMED_BYTES])
+        found = sum_of(view[:_SUMMED_BYTES])
         if found != claimed:
             raise BadBlock(f"the header's checksum is {found:016x}, it says {claimed:016x}: it is damaged")
-        if fields[12]:
-            raise BadBlock(f"the header's reserved field is {fields[12]}, it must be zero")
-        header = tuple.__new__(cls, fields[2:12] + fields[13:16])  # the class's own constructor takes twice as long
-        _check_bounds(header)
-        return header
+        if reserved:
+            raise BadBlock(f"the header's reserved field is {reserved}, it must be zero")
+        if flags & ~FLAGS_KNOWN:
+            raise BadBlock(f"the flags {flags:#06x} have bits that this version does not know")
+        if not 1 <= rows <= ROWS_MAX:
+            raise BadBlock(f"a block has 1 to {ROWS_MAX} rows, this one says {rows}")
+        if partition > PARTITION_MAX:
+            raise BadBlock(f"partition {partition} is above {PARTITION_MAX}")
+        if least_hash > greatest_hash:
+            raise BadBlock(f"the least key hash {least_hash} is above the greatest, {greatest_hash}")
+        if flags & FLAG_COMPRESSED or stored_bytes != raw_bytes or raw_bytes > BODY_BYTES_MAX:
+            _check_sizes(flags, stored_bytes, raw_bytes)
+        if timestamp > TIMESTAMP_MAX or last_seq > SEQ_MAX:
+            raise BadBlock(f"seq {last_seq} or timestamp {timestamp} is above {SEQ_MAX}")
+        if last_seq or first_seq or flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
+            _check_seqs(flags, rows, first_seq, last_seq)
+        fields = (
+            flags, rows, partition, first_seq, last_seq, timestamp, producer_id, producer_seq,
+            stored_bytes, raw_bytes, least_hash, greatest_hash, body_sum,
+        )  # fmt: skip
+        return tuple.__new__(cls, fields)  # the class's own constructor takes twice as long
 
     @classmethod
     def read(cls, head: bytes) -> BlockHeader:
@@ -110,33 +132,32 @@ class BlockHeader(NamedTuple):
         return tuple.__new__(cls, fields[2:12] + fields[13:16])
 
 
+def stamped_head(head: bytes, first_seq: int, last_seq: int, timestamp: int) -> bytes:
+    """Returns a packed header with these seqs and this timestamp in the place of its own.
+
+    ValueError if one of them does not fit into its field.
+    """
+    try:
+        stamp = _STAMP.pack(first_seq, last_seq, timestamp)
+    except struct.error as error:
+        raise ValueError(
+            f"seqs {first_seq} to {last_seq} or timestamp {timestamp} do not fit into a block's header: {error}"
+        ) from None
+    fields = head[:_SEQS_OFFSET] + stamp + head[_BEHIND_STAMP:_SUMMED_BYTES]
+    return fields + _digest_of(fields)[::-1]
+
+
 def seqs_of(head: bytes) -> tuple[int, int]:
     """First and last seq of a packed header."""
     first_seq, last_seq = _SEQS.unpack_from(head, _SEQS_OFFSET)
     return first_seq, last_seq
 
 
-def _check_bounds(header: BlockHeader) -> None:
-    """Raises BadBlock if a field is out of bounds or contradicts another."""
-    if header.flags & ~FLAGS_KNOWN:
-        raise BadBlock(f"the flags {header.flags:#06x} have bits that this version does not know")
-    if not 1 <= header.rows <= ROWS_MAX:
-        raise BadBlock(f"a block has 1 to {ROWS_MAX} rows, this one says {header.rows}")
-    if header.partition > PARTITION_MAX:
-        raise BadBlock(f"partition {header.partition} is above {PARTITION_MAX}")
-    if header.least_hash > header.greatest_hash:
-        raise BadBlock(f"the least key hash {header.least_hash} is above the greatest, {header.greatest_hash}")
-    if header.flags & FLAG_COMPRESSED or header.stored_bytes != header.raw_bytes or header.raw_bytes > BODY_BYTES_MAX:
-        _check_sizes(header)
-    _check_stamp(header)
-
-
-def _check_sizes(header: BlockHeader) -> None:
+def _check_sizes(flags: int, stored: int, raw: int) -> None:
     """Stored and raw length: within bounds, and one of them believable for the other."""
-    stored, raw = header.stored_bytes, header.raw_bytes
     if raw > BODY_BYTES_MAX:
         raise BadBlock(f"a body has at most {BODY_BYTES_MAX} bytes, this one says {raw}")
-    if not header.flags & FLAG_COMPRESSED:
+    if not flags & FLAG_COMPRESSED:
         if stored != raw:
             raise BadBlock(f"the body is not compressed, but says {stored} bytes stored for {raw} raw ones")
     elif raw < COMPRESS_BYTES_MIN or stored >= raw:
@@ -145,16 +166,13 @@ def _check_sizes(header: BlockHeader) -> None:
         raise BadBlock(f"{stored} bytes of lz4 cannot hold {raw}")
 
 
-def _check_stamp(header: BlockHeader) -> None:
-    """Checks seqs and timestamp: not given yet, or a seq for each row, or more if the body has a column of them."""
-    first, last = header.first_seq, header.last_seq
-    if header.timestamp > TIMESTAMP_MAX or last > SEQ_MAX:
-        raise BadBlock(f"seq {last} or timestamp {header.timestamp} is above {SEQ_MAX}")
+def _check_seqs(flags: int, rows: int, first: int, last: int) -> None:
+    """Checks seqs: not given yet, or a seq for each row, or more if the body has a column of them."""
     if first == last == 0:
-        if header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
+        if flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
             raise BadBlock("a block with a column of seqs or timestamps must say its first and last seq")
         return
     seqs = last - first + 1
-    enough = seqs >= header.rows if header.flags & FLAG_SEQS else seqs == header.rows
+    enough = seqs >= rows if flags & FLAG_SEQS else seqs == rows
     if first == 0 or not enough:
-        raise BadBlock(f"seqs {first} to {last} do not fit a block of {header.rows} rows")
+        raise BadBlock(f"seqs {first} to {last} do not fit a block of {rows} rows")

@@ -25,19 +25,36 @@ _HASHES, _KEY_OFFSETS = slice(0, 8), slice(8, 16)
 
 def usual_row_layout(header: BlockHeader, raw: memoryview) -> Layout | None:
     """Returns the places of the row's columns. None for a deletion, a row with columns of its own, and a broken one."""
-    nbytes = raw.nbytes
-    if header.flags & ~FLAG_COMPRESSED or nbytes < _LEAST_BYTES:
+    offsets_at = _value_offsets_at(header, raw)
+    if not offsets_at:
         return None
+    value_at = offsets_at + _OFFSETS.size
+    key_bytes = _START.unpack_from(raw)[2]
+    key, offsets = slice(_KEY_AT, _KEY_AT + key_bytes), slice(offsets_at, value_at)
+    value = slice(value_at, len(raw))
+    return tuple.__new__(Layout, (_HASHES, None, None, _KEY_OFFSETS, key, None, offsets, value))
+
+
+def is_usual_row(header: BlockHeader, raw: bytes | memoryview) -> bool:
+    """Returns whether ``raw`` has a usual row, whole. False for all that has to be looked at in the general way."""
+    return _value_offsets_at(header, raw) > 0
+
+
+def _value_offsets_at(header: BlockHeader, raw: bytes | memoryview) -> int:
+    """Returns the place of the value's offsets in a usual row; 0 for any other row."""
+    nbytes = len(raw)
+    if header.flags & ~FLAG_COMPRESSED or nbytes < _LEAST_BYTES:
+        return 0
     hash_, key_first, key_bytes = _START.unpack_from(raw)
     if key_first or not 1 <= key_bytes <= KEY_BYTES_MAX or hash_ != header.least_hash or hash_ != header.greatest_hash:
-        return None
+        return 0
     key_end = _KEY_AT + key_bytes
-    offsets_at = key_end + -key_bytes % 8
+    padding = -key_bytes % 8
+    offsets_at: int = key_end + padding
     value_at = offsets_at + _OFFSETS.size
-    if value_at > nbytes or raw[key_end:offsets_at] != _ZEROS[-key_bytes % 8]:
-        return None
+    if value_at > nbytes or (padding and raw[key_end:offsets_at] != _ZEROS[padding]):
+        return 0
     value_first, value_bytes = _OFFSETS.unpack_from(raw, offsets_at)
     if value_first or value_bytes > VALUE_BYTES_MAX or value_at + value_bytes != nbytes:
-        return None
-    key, offsets, value = slice(_KEY_AT, key_end), slice(offsets_at, value_at), slice(value_at, nbytes)
-    return tuple.__new__(Layout, (_HASHES, None, None, _KEY_OFFSETS, key, None, offsets, value))
+        return 0
+    return offsets_at

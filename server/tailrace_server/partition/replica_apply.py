@@ -45,7 +45,7 @@ def check_replica(partition: Partition, block: Block, after_seq: int) -> None:
             f"the block's key hashes {header.least_hash} to {header.greatest_hash} are outside of partition "
             f"{partition.id}, which owns {partition.hash_first} to {partition.hash_last}"
         )
-    block.open_columns()
+    block.check_columns()
 
 
 def apply_block(partition: Partition, block: Block, journal: Journal, now: float) -> None:

@@ -40,4 +40,4 @@ def validate_block(block: Block, hash_first: int, hash_last: int) -> None:
             f"the body has {header.raw_bytes} bytes for {header.rows} rows, and with {_SEQ_BYTES} more for each row at "
             f"most {BODY_BYTES_MAX} are permitted: make several blocks"
         )
-    block.open_columns()
+    block.check_columns()

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.block import FLAG_COMPRESSED, FLAG_TOMBSTONES, KEY_BYTES_MAX, VALUE_BYTES_MAX, encode_block
+from tailrace.block import FLAG_COMPRESSED, FLAG_TOMBSTONES, KEY_BYTES_MAX, VALUE_BYTES_MAX, Block, encode_block
 from tailrace.block.check import check_columns
+from tailrace.block.header import BlockHeader, sum_of
 from tailrace.block.layout import read_layout
-from tailrace.block.row_layout import usual_row_layout
+from tailrace.block.row_layout import is_usual_row, usual_row_layout
+from tailrace.errors import BadBlock
 
 KEYS = st.binary(min_size=1, max_size=20)
 # Bytes that a column's numbers and padding may wrongly have, where they may have them.
@@ -80,3 +82,51 @@ def test_a_deletion_is_left_to_the_general_way():
     assert block.header.flags == FLAG_TOMBSTONES
     assert usual_row_layout(block.header, memoryview(block.body)) is None
     assert block.columns().values() == [None]
+
+
+def verdict(check):
+    try:
+        check()
+    except BadBlock as error:
+        return str(error)
+    return "good"
+
+
+def changed_bodies(body):
+    """The body with each byte changed, and cut and lengthened."""
+    for offset in range(len(body)):
+        for change in (1, 0x80, 0xFF):
+            yield body[:offset] + bytes([body[offset] ^ change]) + body[offset + 1 :]
+    for nbytes in range(1, len(body)):
+        yield body[:nbytes]
+    yield from (body + bytes(more) for more in (1, 7, 8, 16))
+
+
+@pytest.mark.parametrize("key", [b"k", b"a key of 19 bytes..", b"8 bytes."])
+@pytest.mark.parametrize("value", [b"", b"value", None])
+def test_each_changed_byte_has_the_same_verdict_opened_or_not(key, value):
+    """The sums are those of the changed bytes, as a producer with a bug would send them."""
+    whole = encode_block([key], [value], partition=1, producer_id=3, producer_seq=4, compress=False)
+    seen = set()
+    for body in [bytes(whole.body), *changed_bodies(bytes(whole.body))]:
+        sizes = {"stored_bytes": len(body), "raw_bytes": len(body), "body_sum": sum_of(body)}
+        header = whole.header._replace(**sizes)
+        data = header.pack() + body
+        unopened, opened = Block.parse(data), Block.parse(data)
+        found = verdict(unopened.check_columns)
+        assert found == verdict(opened.open_columns)
+        if is_usual_row(header, body):
+            assert found == "good"
+            assert unopened.stamped(7, 9).columns().keys() == opened.columns().keys()
+        seen.add(found == "good")
+    assert seen == {True, False}
+
+
+def test_a_stamped_head_is_that_of_the_packed_fields():
+    block = encode_block([b"a", b"b"], [b"1", None], partition=2**31 - 1, producer_id=2**64 - 1, producer_seq=7)
+    for first_seq, timestamp in ((1, 0), (2**62, 2**63 - 1)):
+        stamped = block.stamped(first_seq, timestamp)
+        assert stamped.head == stamped.header.pack()
+        assert BlockHeader.unpack(stamped.head) == stamped.header
+    with pytest.raises(ValueError, match="do not fit"):
+        block.stamped(1, 2**64)
