@@ -72,7 +72,7 @@ OWNERS = (
         "ConsumedPartition",
         f"{CONSUMING}/partition.py",
         "partition consumed p",
-        ring="add add_chunk add_columns apply clear",
+        ring="add add_block add_chunk apply clear",
     ),
     owner("PartitionStreams", f"{CONSUMING}/streams.py", "streams", handled="pop clear update setdefault"),
     owner("PartitionRollback", f"{CONSUMING}/rollbacks.py", "rollback"),

@@ -406,7 +406,7 @@ class CatchUp:
         if mutations is None:
             return []
         events = [] if copy.is_announced else [self._announce(copy)]
-        events.append((mutations, partition.id, partition.advance(last_seq, found.columns()), 0))
+        events.append((mutations, partition.id, partition.advance(last_seq, found), 0))
         return events
 
     def _filtered(self, block: Block) -> Block | None:

@@ -60,7 +60,7 @@ class Mutations:
         keys_only: bool = False,
     ) -> None:
         """Selects rows of ``block``. ValueError if it has no such rows; BadBlock if its columns are broken."""
-        columns = block.columns()
+        block.check_columns(keep=True)
         header = block.header
         if not 0 <= first_row < header.rows:
             raise ValueError(f"first_row is {first_row}, but the block has rows 0 to {header.rows - 1}")
@@ -68,8 +68,8 @@ class Mutations:
             raise ValueError(f"stop_row is {stop_row}, but has to be {first_row + 1} to {header.rows}")
         self.block = block
         self.partition = header.partition
-        self.first_seq = columns.seqs()[first_row] if first_row else header.first_seq
-        self.last_seq = header.last_seq if stop_row is None else columns.seqs()[stop_row - 1]
+        self.first_seq = block.columns().seqs()[first_row] if first_row else header.first_seq
+        self.last_seq = header.last_seq if stop_row is None else block.columns().seqs()[stop_row - 1]
         self.branch = branch
         self.refetched = refetched
         self.keys_only = keys_only

@@ -28,7 +28,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamOk
 
 if TYPE_CHECKING:
-    from tailrace.block.columns import Columns
+    from tailrace.block import Block
 
 
 class ConsumerState(enum.Enum):
@@ -314,17 +314,17 @@ class ConsumedPartition:
             self.ring.apply(RingChange(purge_seq))
         return self._move(seq, position.snapshot_first, position.snapshot_last, purge_seq)
 
-    def advance(self, seq: int, columns: Columns | None = None) -> Position:
+    def advance(self, seq: int, block: Block | None = None) -> Position:
         """Moves over a block that ends at ``seq``. Returns the new position.
 
         Args:
             seq: The last seq of the block.
-            columns: The rows to add to the ring; None if none of them was delivered.
+            block: The rows to add to the ring; None if none of them was delivered.
         """
         position = self.position
         assert position is not None, _NOT_AGREED
-        if columns is not None:
-            self.ring.add_columns(columns)
+        if block is not None:
+            self.ring.add_block(block)
         _, _, first, last, purge_seq, _ = position
         end = max(self.promised_seq, 0 if self.in_complete_snapshot else self.snapshot_last, purge_seq or 0)
         if seq >= end:

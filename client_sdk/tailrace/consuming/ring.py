@@ -26,6 +26,7 @@ from tailrace.model.failover import SEQ_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tailrace.block import Block
     from tailrace.block.columns import Columns
 
 # The default of the entries that a ring keeps, if their keys have room.
@@ -171,11 +172,13 @@ class Ring:
         tail_bytes = _TAIL_ENTRY_BYTES * len(self._tail_seqs) + self._tail_key_bytes
         return self._bytes + tail_bytes + (_CHUNK_BYTES if tail_bytes else 0)
 
-    def add_columns(self, columns: Columns) -> None:
-        """Adds the rows of a block."""
+    def add_block(self, block: Block) -> None:
+        """Adds the rows of a block. A ring without rows does not open it."""
         if not self._rows_max:
-            self._note(columns.header.last_seq)
-        elif columns.rows < SMALL_ROWS or not columns.header.first_seq:
+            self._note(block.header.last_seq)
+            return
+        columns = block.columns()
+        if columns.rows < SMALL_ROWS or not columns.header.first_seq:
             self.add(columns.seqs(), columns.keys())
         else:
             self.add_chunk(RingChunk.of_columns(columns))

@@ -317,7 +317,7 @@ class PartitionStreams:
                     partition.advance(last_seq)
                 self._dropped_bytes += len(body)
                 return None
-        return mutations, partition.id, partition.advance(last_seq, block.columns()), len(body)
+        return mutations, partition.id, partition.advance(last_seq, block), len(body)
 
     def _in_time(self, partition: ConsumedPartition, mutations: Mutations) -> tuple[Mutations | None, int]:
         """Returns the rows that are neither too early nor too late, and the seq that the consumer has reached.

@@ -102,6 +102,14 @@ class PulledSnapshots:
             )
 
     async def take(self, partition: Partition, block: Block) -> None:
+        """Takes a block, after a wait for memory if it goes there. Raises as `take_now`."""
+        if not self.gathers(partition):
+            await self._wait_for_memory()
+            if self._is_stopped():
+                return
+        self.take_now(partition, block)
+
+    def take_now(self, partition: Partition, block: Block) -> None:
         """Takes a block. Raises BadBlock, NoSpace, NotDurable, ProtocolError."""
         run = self.runs.get(partition.id)
         if run is not None:
@@ -110,9 +118,6 @@ class PulledSnapshots:
         published = self._published.get(partition.id)
         if published is not None:
             self._gather(published, block)
-            return
-        await self._wait_for_memory()
-        if self._is_stopped():
             return
         node = self._node
         apply_block(partition, block, node.storage.journal, node.clock.monotonic())

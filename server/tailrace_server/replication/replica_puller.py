@@ -61,6 +61,7 @@ from tailrace_server.replication.unreadable import unreadable_segments
 from tailrace_server.upkeep.rollback import roll_back_to_common
 
 if TYPE_CHECKING:
+    from tailrace.block import Block
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.replication.pulled_node import PulledNode
@@ -302,7 +303,8 @@ class ReplicaPuller:
         """Handles an event. An error that is the partition's alone ends its stream, which is asked for again."""
         self.handled += 1
         try:
-            await self._handle(stream, event)
+            if not (type(event) is Mutations and self._take_now(event)):
+                await self._handle(stream, event)
         except (Retryable, UnknownFeed, StreamEnded, OSError):
             raise
         except Exception as error:
@@ -455,12 +457,23 @@ class ReplicaPuller:
 
     # Rows
 
+    def _take_now(self, event: Mutations) -> bool:
+        """Takes a block without a switch of tasks. Returns False if it may have to wait for memory."""
+        if self._node.storage.memory.must_wait:
+            return False
+        self._snapshots.take_now(*self._received(event))
+        return True
+
     async def _take(self, event: Mutations) -> None:
+        await self._snapshots.take(*self._received(event))
+
+    def _received(self, event: Mutations) -> tuple[Partition, Block]:
+        """Notes that a block has come. Returns the rows of it that are new."""
         partition, block = self.feed.partitions[event.partition], event.block
         self._lagging.received(partition, block)
         if block.header.first_seq < event.first_seq:
             block = cut_above(block, event.first_seq - 1)
-        await self._snapshots.take(partition, block)
+        return partition, block
 
     def _taken(self, partition: Partition) -> None:
         """Commits journaled rows soon, and flushes them some day."""

@@ -31,7 +31,7 @@ def test_the_rows_of_a_block(rows, dense):
         seqs = range(10, 10 + rows)
     block = encode_block(keys, [b"v"] * rows, partition=0, stamps=Stamps(seqs, [1] * rows))
     ring = Ring(PLENTY, PLENTY, 9)
-    ring.add_columns(block.columns())
+    ring.add_block(block)
     assert ring.keys_above(9) == keys
     assert ring.keys_above(seqs[rows // 2]) == keys[rows // 2 + 1 :]
     assert ring.top_seq == seqs[-1]
