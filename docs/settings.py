@@ -31,14 +31,15 @@ def reasons(group: type) -> dict[str, str]:
 def table(group: type, prefix: str) -> str:
     """Returns the table of one group of settings."""
     with_flags = group is ServeSettings
-    heading = "| setting | option | default | meaning |" if with_flags else "| setting | default | range | meaning |"
-    lines = [heading, "|---|---|---|---|"]
+    columns = ("option", "default") if with_flags else ("default", "range")
+    lines = [f"| setting | {columns[0]} | {columns[1]} | SIGHUP | meaning |", "|---|---|---|---|---|"]
     why, fields = reasons(group), {field.name: field for field in dataclasses.fields(group)}
     for name, about in settings_of(group).items():
         default = _commas(show_value(fields[name].default, about), about)
         middle = f"`{about.flag.name}`" if with_flags and about.flag is not None else _range(about)
         cells = (middle, default) if with_flags else (default, middle)
-        lines.append(f"| `{prefix}{name}` | {cells[0]} | {cells[1]} | {why[name]} |")
+        reloads = "yes" if about.reloads else ""
+        lines.append(f"| `{prefix}{name}` | {cells[0]} | {cells[1]} | {reloads} | {why[name]} |")
     return "\n".join(lines) + "\n"
 
 

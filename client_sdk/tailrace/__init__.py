@@ -12,6 +12,7 @@ hold the protocol's state, without any I/O; ``model``, ``wire`` and ``block`` ar
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +150,9 @@ __all__ = [
     "connect",
     "indexes",
 ]
+
+# A program that sets up no logging gets none of ours; not even warnings on stderr.
+logging.getLogger("tailrace").addHandler(logging.NullHandler())
 
 # What most programs do not need, by name: the module that has it.
 _LATER = {

@@ -12,60 +12,69 @@ from dataclasses import dataclass, field
 from tailrace.link.address import Address, check_cluster_name
 from tailrace.model.quantities import Unit
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
-from tailrace_server.setting import GIB, KIB, MIB, setting
+from tailrace_server.setting import GIB, KIB, MIB, setting, settings_of
 
 # The divisor of a low bound of connections for those that clients leave to other nodes.
 NODES_SHARE = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Limits:
-    """Bounds on the memory and work that a peer can cause, each with its reason."""
+    """Bounds on the memory and work that a peer can cause, each with its reason.
+
+    All parts of a node share one object and read it at each use, so that `adopt` changes the bounds of a running node.
+    """
 
     #: The bytes of a frame's body. A block of the largest size, with the fixed part of a WRITE around it.
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
     #: The open connections. Each costs a descriptor and about 20 KiB; more than this is a runaway client.
-    connections_max: int = setting(4_096, least=8)
+    connections_max: int = setting(4_096, least=8, reloads=True)
     #: The connections that clients leave to other nodes, since a failover needs a few for each member. At most a
     #: quarter of all connections.
-    node_connections: int = setting(64, least=0)
+    node_connections: int = setting(64, least=0, reloads=True)
     #: The bytes of unread answers at which a peer's further requests wait.
-    backlog_bytes_max: int = setting(8 * MIB, Unit.BYTES, least=64 * KIB)
+    backlog_bytes_max: int = setting(8 * MIB, Unit.BYTES, least=64 * KIB, reloads=True)
     #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and
     #: look-ups that wait for the disk answer with what they have found. As much as all write queues.
     answer_bytes_max: int = setting(256 * MIB, Unit.BYTES, least=MIB)
     #: The largest window that a consumer gets, whatever its HELLO asks for.
-    window_bytes_max: int = setting(64 * MIB, Unit.BYTES, least=64 * KIB)
+    window_bytes_max: int = setting(64 * MIB, Unit.BYTES, least=64 * KIB, reloads=True)
     #: The streams of one connection, enough for 16 feeds of 1,024 partitions.
-    streams_max: int = setting(16_384, least=1)
+    streams_max: int = setting(16_384, least=1, reloads=True)
     #: The open barriers of one connection, enough for one with each query of a busy index.
-    barriers_max: int = setting(4_096, least=1)
+    barriers_max: int = setting(4_096, least=1, reloads=True)
     #: The gets and conditional writes of one connection that wait for the index or the disk.
-    waiting_requests_max: int = setting(1_024, least=1)
+    waiting_requests_max: int = setting(1_024, least=1, reloads=True)
     #: The parts of segments that one connection asks for at a time. A part has 1 MiB at most, and takes memory
     #: only while it is read from the disk.
-    waiting_fetches_max: int = setting(64, least=1)
+    waiting_fetches_max: int = setting(64, least=1, reloads=True)
     #: The checkpoints whose files are kept at a time, one for each partition of the largest feed.
-    checkpoints_max: int = setting(4_096, least=1)
+    checkpoints_max: int = setting(4_096, least=1, reloads=True)
     #: The seconds for which a checkpoint's files are kept after the last fetch of one.
-    checkpoint_kept_s: float = setting(60.0, Unit.SECONDS, least=1)
+    checkpoint_kept_s: float = setting(60.0, Unit.SECONDS, least=1, reloads=True)
     #: The bytes of replaced segments that are kept on the disk for checkpoints only. Above it, and if the disk is
     #: nearly full, the checkpoints that were not used for longest are dropped.
-    checkpoint_kept_bytes_max: int = setting(16 * GIB, Unit.BYTES, least=0)
+    checkpoint_kept_bytes_max: int = setting(16 * GIB, Unit.BYTES, least=0, reloads=True)
     #: The segments that a node receives from its leader at a time. Each takes a descriptor, and a part of 1 MiB.
     incoming_segments_max: int = setting(16, least=1)
     #: The least seconds between two flushes of a partition for checkpoints, which bounds the number of small segments.
-    checkpoint_flush_s: float = setting(1.0, Unit.SECONDS, least=0)
+    checkpoint_flush_s: float = setting(1.0, Unit.SECONDS, least=0, reloads=True)
     #: The partitions of a feed. Positions, failover logs and journal records grow with it.
-    partitions_max: int = setting(4_096, least=1, most=4_096)
+    partitions_max: int = setting(4_096, least=1, most=4_096, reloads=True)
     #: The feeds of a node.
-    feeds_max: int = setting(10_000, least=1)
+    feeds_max: int = setting(10_000, least=1, reloads=True)
     #: The seconds after which an idle connection sends a NOOP. A peer silent for three times as long is dropped.
     noop_interval_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600)
     #: The seconds without progress after which a consumer is shown as slow. Programs work at one event for less.
-    slow_after_s: float = setting(5.0, Unit.SECONDS, least=0.1)
+    slow_after_s: float = setting(5.0, Unit.SECONDS, least=0.1, reloads=True)
     #: The seconds within which HELLO has to come.
-    hello_timeout_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600)
+    hello_timeout_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600, reloads=True)
+
+    def adopt(self, new: Limits) -> None:
+        """Takes over those limits of ``new`` that can change while a node runs."""
+        for name, about in settings_of(Limits).items():
+            if about.reloads:
+                setattr(self, name, getattr(new, name))
 
     @property
     def client_connections_max(self) -> int:

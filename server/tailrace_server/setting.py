@@ -41,6 +41,7 @@ class Setting(NamedTuple):
         unit: The unit of a number.
         least: The smallest number.
         most: The largest number; None: there is none.
+        reloads: True if SIGHUP sets it in a running node; otherwise it needs a restart.
         secret: True if its value must not be shown.
         flag: The option that sets it. All other settings are set by ``--set``.
     """
@@ -48,6 +49,7 @@ class Setting(NamedTuple):
     unit: Unit = Unit.NONE
     least: float | None = None
     most: float | None = None
+    reloads: bool = False
     secret: bool = False
     flag: Flag | None = None
 
@@ -58,11 +60,12 @@ def setting(
     *,
     least: float | None = None,
     most: float | None = None,
+    reloads: bool = False,
     secret: bool = False,
     flag: Flag | None = None,
 ) -> Any:
     """Returns the field of a dataclass that a user can set. The arguments are those of `Setting`."""
-    about = Setting(unit, least, most, secret, flag)
+    about = Setting(unit, least, most, reloads, secret, flag)
     return dataclasses.field(default=default, metadata={_KEY: about})
 
 

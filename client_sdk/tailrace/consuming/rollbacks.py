@@ -14,6 +14,7 @@ again. All requests use the connection that the stream will use.
 from __future__ import annotations
 
 import collections
+import logging
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from tailrace.consuming.subscription import Subscription
     from tailrace.errors import TailraceError
+
+logger = logging.getLogger("tailrace.client")
 
 # An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
 # that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
@@ -133,6 +136,8 @@ class Rollbacks:
                 refetch = Refetch(partition.id, seq, keys, keys_only=self._subscription.filter.keys_only)
                 last = SNAPSHOT_LAST_UNKNOWN
         event = Rollback(partition.id, seq, None if keys is None else tuple(keys))
+        told = (partition.id, self._subscription.feed, seq, "all" if keys is None else len(keys), why)
+        logger.info("partition %s of feed %s goes back to seq %s, and %s of its keys are read again: %s", *told)
         position = partition.begin_rollback(seq, last, log, f"rolled back: {why}", self._streams.now)
         self._under_way[partition.id] = PartitionRollback(partition, event, refetch)
         return event, partition.id, position, 0

@@ -10,6 +10,7 @@ After every end of a stream but those in ``FINAL`` the stream is requested again
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
@@ -39,6 +40,8 @@ from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import Frame, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
+
+log = logging.getLogger("tailrace.client")
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.TRIMMED: DataGone,
@@ -456,6 +459,7 @@ class PartitionStreams:
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
         """Has the stream asked for again, after a pause that grows with each failure."""
         pause_s = backoff_seconds(partition.count_failure(), self._jitter)
+        log.debug("partition %s is asked for again in %.3g s: %s", partition.id, pause_s, reason)
         self.wait(partition, reason, self._clock() + pause_s)
 
     def wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:

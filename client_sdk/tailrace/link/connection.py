@@ -7,6 +7,7 @@ next_try ──> shell: waits, connects ──> session.connection_made
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,8 @@ from tailrace.link.rules import SILENT_INTERVALS_MAX
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import Hello, HelloOk
+
+log = logging.getLogger("tailrace.client")
 
 
 class LinkSession(Protocol):
@@ -108,6 +111,10 @@ class LinkCore:
             error, self._leaves = self._leaves, None
         if not isinstance(error, TailraceError):
             error = Unreachable(f"the connection broke: {getattr(error, 'strerror', None) or error}")
+        if self._session.is_open:
+            log.info("the connection to %s ended, and another is made: %s", self.finder.address, error)
+        else:
+            log.debug("no connection to %s: %s", self.finder.address, error)
         is_final = self._session.is_final(error)
         if not is_reported:
             self.finder.failed(error, progressed=self._session.has_progressed)

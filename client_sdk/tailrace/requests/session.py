@@ -10,6 +10,7 @@ chose), and writes carry producer numbers.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from operator import attrgetter
@@ -56,6 +57,8 @@ ID_MAX = 0xFFFFFFFF
 # The seconds for which a connection is used at least before a read leaves it for a node that has come further. They
 # bound the connections that many waiting reads make together.
 USED_SECONDS_MIN = 1.0
+log = logging.getLogger("tailrace.client")
+
 _ORDER = attrgetter("order")
 _COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: one buffer is sent faster than two
 
@@ -129,6 +132,8 @@ class RequestSession:
 
     def connection_lost(self, error: TailraceError) -> None:
         """The connection was lost, or could not be made."""
+        if self._link is Link.OPEN and self._requests:
+            log.info("%s requests are sent again: the connection ended before they were answered", len(self._requests))
         self._link = Link.DOWN
         self.last_error = error
         self._out = []

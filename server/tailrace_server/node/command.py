@@ -15,20 +15,23 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import trio
 
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
+from tailrace.link.address import Address
 from tailrace_server.config import Config, Limits, StorageConfig
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
 from tailrace_server.journal import JournalDamaged
 from tailrace_server.node.configure import Configured, configure, load_settings
 from tailrace_server.node.flags import Assignments, ConfigFile, given_flags, with_flags
+from tailrace_server.node.logs import set_up_logs
 from tailrace_server.node.node import Node
-from tailrace_server.node.serve_settings import LogLevel
+from tailrace_server.node.reloading import Reloading
+from tailrace_server.node.serve_settings import Settings
 from tailrace_server.node.service_manager import READY, STOPPING, tell_service_manager
 from tailrace_server.node.settings import unknown_names
 from tailrace_server.node.start import open_node
@@ -36,7 +39,7 @@ from tailrace_server.serving.listeners import show_listen_address
 
 log = logging.getLogger("tailrace.server")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 # A descriptor for each of Limits.connections_max, as many again for the other listeners, and a quarter for segments.
 DESCRIPTORS_WANTED = 12_000
@@ -76,14 +79,23 @@ def serve(config: ConfigFile = None, set_: Assignments = None, **given: Any) -> 
         limits=_limits(configured.config.limits, descriptors),
         storage=_storage(configured.config.storage, descriptors),
     )
-    _set_up_logging(settings.log_level)
-    for name, meant in unknown_names().items():
-        log.warning("the environment has %s, which is no setting; did you mean %s?", name, meant)
+    name = str(Address(*node_config.listen))
+    set_up_logs(settings.log_level, settings.log_format, name)
+
+    def reload_of(node: Node) -> Callable[[], None]:
+        def apply(now: Settings) -> None:
+            set_up_logs(now.serve.log_level, now.serve.log_format, name)
+            node.config.limits.adopt(_limits(now.limits, descriptors))
+
+        return Reloading(config, loaded, apply).reload
+
+    for unknown, meant in unknown_names().items():
+        log.warning("the environment has %s, which is no setting; did you mean %s?", unknown, meant)
     keep_freed_memory()
     try:
         with _sigterm_as_sigint():
             opened = open_node(node_config) if configured.store is None else _open_clustered(node_config, configured)
-            trio.run(_serve, node_config, opened, configured.origins, configured.hosts)
+            trio.run(_serve, node_config, opened, configured.origins, configured.hosts, reload_of)
     except* KeyboardInterrupt:
         print("tailrace: stopped before it was ready", file=sys.stderr)
     except* JournalDamaged as group:
@@ -124,7 +136,9 @@ async def _serve(
     opened: contextlib.AbstractAsyncContextManager[Node],
     origins: frozenset[str],
     hosts: frozenset[str],
+    reload_of: Callable[[Node], Callable[[], None]],
 ) -> None:
+    had_terminal = sys.stdin is not None and sys.stdin.isatty()
     # The receiver outlives the node, so that no signal interrupts a stop that has begun.
     with contextlib.ExitStack() as until_stopped:
         async with opened as node:
@@ -144,7 +158,12 @@ async def _serve(
                     )
                 _announce(Listening(_listening(node), http, ws))
                 tell_service_manager(READY)
+                reload = reload_of(node)
                 async for number in signals:
+                    # A terminal that is closed sends SIGHUP, too: no user could stop the node any more.
+                    if number == signal.SIGHUP and not (had_terminal and not sys.stdin.isatty()):
+                        reload()
+                        continue
                     tell_service_manager(STOPPING)
                     log.info("stopping: %s", signal.Signals(number).name)
                     break
@@ -165,24 +184,19 @@ def _announce(listening: Listening) -> None:
 def _sigterm_as_sigint() -> Iterator[None]:
     """Makes SIGTERM act as Ctrl-C until the node is ready: trio raises it at a checkpoint, so it breaks nothing.
 
-    SIGINT gets its handler back, which a shell takes from background processes.
+    SIGHUP, after which a node reads its settings again, has nothing to do before. SIGINT gets its handler back, which a
+    shell takes from background processes.
     """
     before = [
         (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
         (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))),
+        (signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN)),
     ]
     try:
         yield
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def _set_up_logging(level: LogLevel) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("tailrace").setLevel(level.name)
 
 
 def _limits(wanted: Limits, descriptors: int) -> Limits:

@@ -15,6 +15,13 @@ from tailrace_server.setting import Flag, setting
 LISTEN_PORT, HTTP_PORT, WS_PORT = 4700, 4780, 4790
 
 
+class LogFormat(enum.StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(enum.StrEnum):
     """The levels of log lines on stderr."""
 
@@ -166,9 +173,15 @@ class ServeSettings:
             "32 or more characters; or a token of role replica.",
         ),
     )
+    #: Whether the log has lines of text, or JSON objects, one a line.
+    log_format: LogFormat = setting(
+        LogFormat.TEXT,
+        reloads=True,
+        flag=Flag("--log-format", "", "Whether the log has lines of text, or JSON objects, one a line."),
+    )
     #: The least level that is logged to stderr.
     log_level: LogLevel = setting(
-        LogLevel.INFO, flag=Flag("--log-level", "", "The least level that is logged to stderr.")
+        LogLevel.INFO, reloads=True, flag=Flag("--log-level", "", "The least level that is logged to stderr.")
     )
 
 

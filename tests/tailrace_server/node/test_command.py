@@ -345,6 +345,31 @@ def test_a_file_the_environment_and_options_set_it_up(data, tmp_path):
         use(server.url, another)
 
 
+def test_settings_are_read_again_on_sighup(data, tmp_path):
+    file = tmp_path / "tailrace.toml"
+    file.write_text("[limits]\nfeeds_max = 1\n")
+    with serving(data, "--config", file, "--log-format", "json", stdin=subprocess.DEVNULL) as server:
+        put(server.url, b"k", b"v")
+        file.write_text("[limits]\nfeeds_max = 2\n[storage]\nsegment_bytes = '8 MiB'\n")
+        server.process.send_signal(signal.SIGHUP)
+        events = []
+        while len(events) < 2:
+            event = json.loads(server.process.stderr.readline())
+            events += [event] if event["message"].startswith("setting") else []
+        assert [(event["level"], event["message"]) for event in events] == [
+            ("info", "setting limits.feeds_max was 1, and is 2"),
+            ("warning", "setting storage.segment_bytes has changed: restart the node to use it"),
+        ]
+
+        async def another(client):
+            await client.create_feed("more", partitions=1)
+
+        use(server.url, another)
+        code, errors = server.end(signal.SIGTERM)
+        assert code == 0
+        assert json.loads(errors.splitlines()[-1])["message"] == "stopping: SIGTERM"
+
+
 def test_it_does_not_start_with_a_wrong_setting(data, tmp_path):
     file = tmp_path / "tailrace.toml"
     file.write_text("[limits]\nfeeds_mx = 1\nstreams_max = 0\n")
@@ -413,6 +438,6 @@ def test_a_full_disk_is_told_with_the_directory(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.pwrite", pwrite)
-    monkeypatch.setattr(command, "_set_up_logging", lambda level: None)  # of this process
+    monkeypatch.setattr(command, "set_up_logs", lambda *_: None)  # of this process
     assert run(["serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "off", "--ws", "off"]) == 1
     assert capsys.readouterr().err == f"tailrace: cannot serve: {tmp_path}: No space left on device\n"
