@@ -11,8 +11,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]  # it is there since 0.12
 
 from tailrace._version import __version__
+from tailrace.cli.completion import words_to_complete
 from tailrace.cli.errors import FAILED, INTERRUPTED, WRONG_USAGE, CommandFailed, alone, explain
 
 GROUP = "tailrace.commands"
@@ -32,11 +34,15 @@ Examples:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``tailrace`` with these arguments. Returns the exit code."""
     commands = installed_commands()
-    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    words = words_to_complete()
+    called = next((word for word in (arguments if words is None else words) if not word.startswith("-")), None)
     # Only the called command is imported: it must not wait for the libraries of another package.
     if called in commands:
         commands = {called: commands[called]}
-    return invoke(make_app(commands), arguments)
+    if words is None:
+        return invoke(make_app(commands), arguments)
+    completion_init()
+    return invoke(make_app(commands) if called in commands else _names_only(commands), arguments)
 
 
 def installed_commands() -> dict[str, EntryPoint]:
@@ -67,6 +73,19 @@ def make_app(commands: dict[str, EntryPoint]) -> typer.Typer:
         else:
             app.command(name)(loaded)
     return app
+
+
+def _names_only(commands: dict[str, EntryPoint]) -> typer.Typer:
+    """Makes a command line to complete the first word of, which imports no command."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.callback()(_root)
+    for name in commands:
+        app.command(name)(_nothing)
+    return app
+
+
+def _nothing() -> None:
+    """Stands for a command whose name is completed."""
 
 
 def _print_version(is_given: bool) -> None:
