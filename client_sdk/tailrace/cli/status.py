@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace.cli.watching import render_moving
 from tailrace.errors import Retryable
 from tailrace.trio.client import Client
 
@@ -25,7 +26,9 @@ BEGUN_SHOWN_MAX = 3
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", help="Show the status again every second, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the status, rates and what is stuck every second, until Ctrl-C.")
+    ] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -59,9 +62,11 @@ async def _watch(client: Client, json: bool) -> None:
             _print(console, details, json)
             sys.stdout.flush()
         return
-    with Live(console=console, auto_refresh=False) as live:
+    before = None
+    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
         async for details in _every_second(client):
-            live.update(render(details), refresh=True)
+            live.update(Group(render_moving(before, details), render(details)), refresh=True)
+            before = details
 
 
 async def _every_second(client: Client) -> AsyncIterator[dict[str, Any]]:
