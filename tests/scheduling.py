@@ -38,7 +38,7 @@ def takes_spark(path: str) -> bool:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection_modifyitems(items):
     yield  # the other plugins mark tests, and select those of the tier
-    paths = {item.path: item.path.relative_to(_ROOT).as_posix() for item in items}
+    paths = {path: path.relative_to(_ROOT).as_posix() for path in {item.path for item in items}}
     slow_counts = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
 
     def place(item):

@@ -8,6 +8,8 @@ every test is run.
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
 
 import hypothesis
@@ -48,6 +50,9 @@ _FORBIDDEN = {
     "os.system": "a process",
 }
 
+# `make long` collects only files with these marks: to collect all of them takes each process six seconds.
+_MARK_OF_LONG = re.compile(r"\bmark\.(long|planted)\b")
+
 _tier = "test"
 _quick_test = ""
 
@@ -77,6 +82,23 @@ def pytest_configure(config):
     sys.addaudithook(_forbid)
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out the files without a test of ``make long``."""
+    if config.getoption("--tier") == "long" and collection_path.name.startswith("test_"):
+        return None if may_be_long(collection_path) else True
+    return None
+
+
+def may_be_long(path):
+    """Returns whether a file may have a test of ``make long``: it, or a conftest.py of its, has the marks."""
+    return any(map(_has_mark_of_long, (path, *(folder / "conftest.py" for folder in path.parents))))
+
+
+@functools.cache
+def _has_mark_of_long(path):
+    return path.exists() and _MARK_OF_LONG.search(path.read_text()) is not None
+
+
 @pytest.hookimpl(trylast=True)  # other conftest files mark what is slow, and hypothesis what is a property
 def pytest_collection_modifyitems(config, items):
     for item in items:
@@ -87,20 +109,25 @@ def pytest_collection_modifyitems(config, items):
         return
     chosen, others = [], []
     for item in items:
-        (chosen if tier in tiers_of(item) else others).append(item)
+        tiers = tiers_of(item)
+        if "long" in tiers and not may_be_long(item.path):
+            raise pytest.UsageError(
+                f"{item.nodeid}: `make long` finds it only if its file has the words mark.long or mark.planted"
+            )
+        (chosen if tier in tiers else others).append(item)
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
 
 
 def tiers_of(item):
     """Returns the names of the tiers in which a test runs."""
-    slow, long, soak, planted = (item.get_closest_marker(name) for name in ("slow", "long", "soak", "planted"))
-    if long or (planted and (slow or soak)):
+    marks = {mark.name for mark in item.iter_markers()}
+    if "long" in marks or ("planted" in marks and not marks.isdisjoint({"slow", "soak"})):
         return {"long"}
-    if soak:
+    if "soak" in marks:
         return {"soak"}
-    found = {"test"} if slow else {"quick", "test"}
-    return found | {"soak"} if item.get_closest_marker("hypothesis") else found
+    found = {"test"} if "slow" in marks else {"quick", "test"}
+    return found | {"soak"} if "hypothesis" in marks else found
 
 
 @pytest.hookimpl(hookwrapper=True)
