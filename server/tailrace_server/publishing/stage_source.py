@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tailrace_server.publishing.stages import Stages
     from tailrace_server.replication.local_node import LocalNode
 
+# A node that has sent no part of a stage for these seconds has stopped, or its machine is gone. The connection would
+# notice that later, and until then the copy takes the turn of another one.
+STALLED_S = 10.0
+
 
 class StageSource(PeerConnection):
     """A connection to a node that has sealed stages."""
@@ -25,7 +29,10 @@ class StageSource(PeerConnection):
         """Returns a part of a stage's file. Raises UnknownStage if the node does not have it, Unreachable, ..."""
         self._id += 1
         self._transport.send(fetch.encode(self._id))
-        frame = await self._next()
+        with trio.move_on_after(STALLED_S) as scope:
+            frame = await self._next()
+        if scope.cancelled_caught:
+            raise Unreachable(f"{self._transport.peer} has sent no part of a stage for {STALLED_S:g} s")
         if frame.id != self._id:
             raise ProtocolError(f"the answer to STAGE_FETCH {self._id} is {frame.opcode.name} {frame.id}")
         return StageData.decode(frame, fetch)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailrace.server")
 
-# Copies that come to a node at a time. Each holds a part of 1 MiB in memory.
+# Copies that come to a node at a time: those that others ask for, and as many that a leader fetches for its publishes.
+# Each holds a part of 1 MiB in memory. A new leader must not wait for copies of a former one that has stopped.
 TAKEN_AT_ONCE_MAX = 4
 # A member that has not taken a stage after these seconds may hang: the next one is asked, too.
 SLOW_S = 5.0
@@ -45,7 +46,8 @@ class StageSpreader:
     def __init__(self, node: LocalNode, stages: Stages) -> None:
         self._node = node
         self._stages = stages
-        self._turns = trio.Semaphore(TAKEN_AT_ONCE_MAX)
+        self._takes = trio.Semaphore(TAKEN_AT_ONCE_MAX)
+        self._fetches = trio.Semaphore(TAKEN_AT_ONCE_MAX)
 
     # The leader
 
@@ -155,7 +157,7 @@ class StageSpreader:
         """Copies a stage from the first of ``holders`` that gives it. Raises the last one's error."""
         for address in holders:
             try:
-                await self.take(feed_id, id, address)
+                await self._copy(self._fetches, feed_id, id, address)
             except TailraceError as error:
                 if address == holders[-1]:
                     raise
@@ -197,7 +199,10 @@ class StageSpreader:
 
     async def take(self, feed_id: bytes, id: bytes, address: Address) -> None:
         """Copies a sealed stage from the node at ``address``, unless it is here. Raises as ``copy_stage``."""
-        async with self._turns:
+        await self._copy(self._takes, feed_id, id, address)
+
+    async def _copy(self, turns: trio.Semaphore, feed_id: bytes, id: bytes, address: Address) -> None:
+        async with turns:
             if not self._stages.held(feed_id, (id,)):
                 await copy_stage(self._node, self._stages, feed_id, id, address)
 

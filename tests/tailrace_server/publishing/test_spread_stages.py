@@ -10,12 +10,13 @@ from tests.tailrace_server.publishing.test_sets import numbered
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
-from tailrace.errors import Forbidden, NotDurable
+from tailrace.errors import Forbidden, NotDurable, Unreachable
 from tailrace.model import Put
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_copy_messages import CopyAction
-from tailrace_server.publishing import publisher, stage_spreader
+from tailrace_server.publishing import publisher, stage_source, stage_spreader
 from tailrace_server.replication.following import Following
+from tailrace_server.serving import stage_copy_requests
 
 ROWS = numbered(0, 200, b"v" * 200)
 
@@ -240,6 +241,67 @@ async def test_a_member_that_hangs_does_not_hold_up_a_seal(members, monkeypatch)
         found = holders(members, await sealed(feed))
         assert len(found) == 2
         assert all(node.node.publisher.spreader not in hung for node in found)
+
+
+async def test_a_node_that_stops_ends_the_copies_of_its_stages(members, monkeypatch):
+    monkeypatch.setattr(stage_source, "STALLED_S", 0.05)
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        stage = await sealed(feed, level="disk")
+        _never_answer([stage], monkeypatch)
+        with pytest.raises(Unreachable, match=r"has sent no part of a stage for 0\.05 s"):
+            await _take(members[1], members[0], feed, stage)
+        assert members[1].node.stages.statistics().bytes == 0
+
+
+async def test_a_new_leader_waits_for_no_copies_of_one_that_has_stopped(members, monkeypatch):
+    monkeypatch.setattr(stage_source, "STALLED_S", 3_600.0)
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=3)
+        await members.level("orders")
+        leader, *others = members
+        stage = await sealed(feed)
+        holder = next(node for node in others if node in holders(members, stage))
+        lacking = next(node for node in others if node is not holder)
+        other_stages = [
+            await sealed(feed, numbered(0, 10), level="disk") for _ in range(stage_spreader.TAKEN_AT_ONCE_MAX)
+        ]
+        asked = _never_answer(other_stages, monkeypatch)
+        async with trio.open_nursery() as nursery:
+            for each in other_stages:
+                nursery.start_soon(_take, lacking, leader, feed, each)
+            await until(lambda: len(asked) == len(other_stages))
+            await lacking.promote()
+            with trio.fail_after(60):
+                assert sorted((await feed.publish("job", 0, [stage])).written) == [0, 1, 2]
+            nursery.cancel_scope.cancel()
+
+
+def _never_answer(stages, monkeypatch):
+    """Lets no node send a part of these stages any more. Returns the list of those that are asked for."""
+    ids, asked, send = {stage.stage_id for stage in stages}, [], stage_copy_requests._send_part
+
+    async def kept(connection, id, fetch):
+        if fetch.stage_id not in ids:
+            await send(connection, id, fetch)
+            return
+        asked.append(fetch)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(stage_copy_requests, "_send_part", kept)
+    return asked
+
+
+async def _take(node, of, feed, stage):
+    await node.ask(
+        Opcode.STAGE_COPIES,
+        action=CopyAction.TAKE,
+        cluster_id=node.node.identity.cluster_id.hex(),
+        feed_id=(await feed.resolve()).feed_id.hex(),
+        stages=[stage.stage_id.hex()],
+        address=str(of.address),
+    )
 
 
 async def test_a_copy_takes_room_and_a_member_without_room_takes_none(members):
