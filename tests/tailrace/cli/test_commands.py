@@ -40,19 +40,25 @@ def commands_module(monkeypatch):
 def test_the_commands_that_there_are():
     offline = {"backup", "repair", "restore", "verify"}
     assert set(installed_commands()) == offline | {
+        "bench",
+        "completion",
+        "config",
         "delete",
         "demo",
         "explain-resume",
+        "export",
         "feed",
         "fetch",
         "get",
         "handover",
+        "import",
         "member",
         "promote",
         "put",
         "serve",
         "status",
         "tail",
+        "token",
     }
 
 

@@ -20,6 +20,7 @@ COMMANDS = [
     ("tail",),
     ("fetch",),
     ("status",),
+    ("bench",),
 ]
 
 
