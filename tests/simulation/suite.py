@@ -12,7 +12,7 @@ from .plan import ANY_SET, ANY_WAY
 
 
 class Suite(NamedTuple):
-    """The seeds of one kind of worlds, and how many of them `make test` runs; `make soak` runs the others."""
+    """The seeds of one kind of worlds, and how many of them a test runs; `make soak` runs the others."""
 
     nodes: int
     seeds: range

@@ -37,6 +37,7 @@ def test_a_seed_replays_in_another_process_and_another_seed_is_another_run():
     assert simulate(2).digest != digest
 
 
+@pytest.mark.long
 def test_a_seed_of_sets_replays():
     assert simulate(2, nodes=ANY_SET).digest == simulate(2, nodes=ANY_SET).digest
 
@@ -45,6 +46,7 @@ def test_a_seed_with_copies_replays():
     assert simulate(1, copies=True).digest == simulate(1, copies=True).digest
 
 
+@pytest.mark.long
 def test_a_seed_with_segments_between_nodes_replays():
     assert simulate(2, way="push").digest == simulate(2, way="push").digest
 

@@ -50,6 +50,7 @@ def run(suite, count):
     return report
 
 
+@pytest.mark.long
 def test_some_seeds_of_one_node_keep_every_promise():
     report = run(ONE_NODE, ONE_NODE.quick)
     assert report.operations["barrier"] > 10 * ONE_NODE.quick
@@ -81,6 +82,7 @@ def test_some_seeds_with_copies_keep_every_promise():
     assert faults["fetch killed at a call of its disk"]
 
 
+@pytest.mark.long
 def test_some_seeds_of_sets_with_copies_keep_every_promise():
     report = run(COPIES_OF_SETS, COPIES_OF_SETS.quick)
     done = report.operations
@@ -147,6 +149,12 @@ def not_met(report):
     """Returns the crosses and the operations of sinks that no run has met yet."""
     crosses = [cross for cross in ALL if cross not in (*report.crosses, *RARE)]
     return crosses + [operation for operation in OF_SINKS if not report.operations[operation]]
+
+
+def test_a_seed_of_one_node_keeps_every_promise():
+    report = simulate(1)
+    assert report.operations["barrier"]
+    assert report.operations["batch published"]
 
 
 def test_a_seed_in_which_rollbacks_meet():
