@@ -31,6 +31,7 @@ SLOW_FIXTURES = frozenset(
         "open_member",
         "run_node",
         "shared_etcd",
+        "secured_node",
         "served_url",
         "shared_node",
         "source_and_replica",

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.processes.fixtures import bad_network, contents, feed_name, node_process, shared_node, start_node
+from tests.processes.fixtures import (
+    bad_network,
+    contents,
+    feed_name,
+    node_process,
+    secured_node,
+    shared_node,
+    start_node,
+)
 
 from pyspark_tailrace import connections, local_session
 
-__all__ = ["bad_network", "contents", "feed_name", "node_process", "shared_node", "start_node"]
+__all__ = ["bad_network", "contents", "feed_name", "node_process", "secured_node", "shared_node", "start_node"]
 
 SPARK_CONFIG = {
     "spark.driver.memory": "768m",

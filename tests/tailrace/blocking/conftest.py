@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.processes.fixtures import bad_network, contents, feed_name, node_process, shared_node, start_node
+from tests.processes.fixtures import (
+    bad_network,
+    contents,
+    feed_name,
+    node_process,
+    secured_node,
+    shared_node,
+    start_node,
+)
 
 from tailrace import blocking
 
-__all__ = ["bad_network", "contents", "feed_name", "node_process", "shared_node", "start_node"]
+__all__ = ["bad_network", "contents", "feed_name", "node_process", "secured_node", "shared_node", "start_node"]
 
 
 @pytest.fixture
