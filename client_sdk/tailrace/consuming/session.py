@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
 
 _MAP_ID = 0xFFFFFFFF  # of the request for the partition map; the ids of streams are below
+# Handled bytes are credited within this time, however few they are: the node tells by the credit how far a consumer is
+# behind. A frame a second costs nothing.
+CREDIT_SECONDS = 1.0
 
 
 class ConsumerSession:
@@ -98,6 +101,7 @@ class ConsumerSession:
         self._waiting_bytes = 0  # of blocks that have come before the program asked for events
         self._consumed_bytes = 0  # not credited yet
         self._credit_bytes = 1  # consumed bytes are credited from this number on
+        self._credited_at = self._since  # fewer are credited CREDIT_SECONDS after this
 
         # Events. ``_handing`` is the one that the program handles now.
         self._queue: collections.deque[Queued] = collections.deque()
@@ -175,11 +179,17 @@ class ConsumerSession:
             if self._barriers_due:
                 self._out += [encode_frame(Opcode.BARRIER, cookie) for cookie in self._barriers.send()]
             self._consumed_bytes += self._streams.take_dropped_bytes()
-            if self._consumed_bytes >= self._credit_bytes:
+            if self._is_credit_due:
                 self._out.append(encode_number(Opcode.CREDIT, self._consumed_bytes))
-                self._consumed_bytes = 0
+                self._consumed_bytes, self._credited_at = 0, self._clock()
         out, self._out = self._out, []
         return out
+
+    @property
+    def _is_credit_due(self) -> bool:
+        if not self._consumed_bytes:
+            return False
+        return self._consumed_bytes >= self._credit_bytes or self._clock() >= self._credited_at + CREDIT_SECONDS
 
     def noop(self) -> None:
         """Queues a NOOP, which shows the node that this side is alive."""
@@ -227,13 +237,16 @@ class ConsumerSession:
 
     @property
     def next_retry(self) -> float | None:
-        """When ``data_to_send`` next has a request, in monotonic seconds; None if none waits for the clock."""
+        """When ``data_to_send`` next has a frame, in monotonic seconds; None if none waits for the clock."""
         if not self._linked:
             return None
         at = self._streams.next_retry
-        if not self._barriers_due:
-            return at
-        return self._barriers.next_at if at is None else min(at, self._barriers.next_at)
+        if self._barriers_due:
+            at = self._barriers.next_at if at is None else min(at, self._barriers.next_at)
+        if self._consumed_bytes:
+            credit_at = self._credited_at + CREDIT_SECONDS
+            at = credit_at if at is None else min(at, credit_at)
+        return at
 
     @property
     def positions(self) -> Positions:

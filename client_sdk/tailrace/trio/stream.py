@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
@@ -50,6 +51,7 @@ class Stream(OfOneProcess):
         self._reads = 0  # odd while a task reads
         self._heard = 0  # reads that have brought something, and connections
         self._wake = trio.Event()
+        self._wakes_at = math.inf  # when `_keep` looks next, unless it is woken
         self._register()
 
     async def __aenter__(self) -> Stream:
@@ -252,7 +254,8 @@ class Stream(OfOneProcess):
         buffers = self._session.data_to_send()
         if buffers and self._transport is not None:
             self._transport.send(b"".join(buffers))
-        if self._session.next_retry is not None:
+        retry = self._session.next_retry
+        if retry is not None and retry < self._wakes_at:
             self._wake.set()
 
     async def _keep(self) -> None:
@@ -262,10 +265,10 @@ class Stream(OfOneProcess):
             timeout, retry = self._core.link.noop_interval_s / 2, self._session.next_retry
             if retry is not None:
                 timeout = min(max(retry - trio.current_time(), 0.01), timeout)
-            self._wake = trio.Event()
-            with trio.move_on_after(timeout):
+            self._wake, self._wakes_at = trio.Event(), trio.current_time() + timeout
+            with trio.move_on_at(self._wakes_at) as scope:
                 await self._wake.wait()
-            if retry is None:
+            if retry is None and scope.cancelled_caught:
                 self._session.noop()
             self._send()
             # Nothing is heard while no task reads; many short reads hear as much as a long one.

@@ -44,6 +44,9 @@ def examined_bytes(block: Block) -> int:
 class PartitionStream:
     """How far a stream has come, and the rest of its snapshot. Only this class and its subclass change its fields."""
 
+    # Its connection notes which blocks the consumer has not handled yet. A replica acknowledges seqs instead.
+    notes_unhandled = True
+
     def __init__(
         self,
         id: int,
@@ -74,6 +77,9 @@ class PartitionStream:
         # The last seq sent at which a consumer may stand. Invariant: it never falls, and
         # snapshot_after <= delivered_seq <= snapshot_last.
         self.delivered_seq = after_seq
+        # The last seq that was sent or passed over. A consumer cannot stand there inside a run, nor inside a publish.
+        # Invariant: sent_seq >= delivered_seq.
+        self.sent_seq = after_seq
         # The bounds of the snapshot that was taken last. Invariant, between snapshots: snapshot_last == delivered_seq.
         self.snapshot_after = after_seq
         self.snapshot_last = after_seq
@@ -156,7 +162,7 @@ class PartitionStream:
     def sent_only_block(self, block: Block) -> None:
         """Notes that the whole snapshot of ``only_block`` was sent, or skipped by the filter."""
         self.snapshot_after = self.delivered_seq
-        self.snapshot_last = self.delivered_seq = block.header.last_seq
+        self.snapshot_last = self.delivered_seq = self.sent_seq = block.header.last_seq
 
     def begin_snapshot(self) -> None:
         """Takes a snapshot of the visible rows: references to segments or to a part of the tree, and its last seq."""
@@ -337,6 +343,7 @@ class PartitionStream:
 
         Inside a run ``delivered_seq`` stays: a consumer cannot stand there.
         """
+        self.sent_seq = block.header.last_seq
         if self.until_us is not None and block.header.timestamp >= self.until_us:
             self.is_past_time = True  # delivered_seq stays: its first rows may not be too late
         elif self.is_complete:
@@ -346,7 +353,7 @@ class PartitionStream:
     def end_snapshot(self) -> None:
         """Ends the snapshot: the stream is between snapshots again."""
         assert self.all_sent, "a snapshot ends at its announced seq"
-        self.delivered_seq = self.snapshot_last  # the row of the last seq may have been purged
+        self.delivered_seq = self.sent_seq = self.snapshot_last  # the row of the last seq may have been purged
 
     def before_block(self, block: Block) -> Sequence[bytes]:
         """Returns the frames that go before ``block`` of the snapshot that was announced."""

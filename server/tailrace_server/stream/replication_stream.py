@@ -29,6 +29,8 @@ from tailrace_server.stream.partition_stream import PartitionStream
 class ReplicationStream(PartitionStream):
     """A stream of which the replica may have a share of the window only (feed_shares.py)."""
 
+    notes_unhandled = False
+
     def __init__(self, *arguments: Any, now: Callable[[], float], is_credited: bool = False, **options: Any) -> None:
         """Makes a stream; the other arguments are those of `PartitionStream`.
 

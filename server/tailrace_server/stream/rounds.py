@@ -32,6 +32,7 @@ from tailrace_server.stream.partition_stream import PartitionStream, examined_by
 from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
+from tailrace_server.stream.unhandled import UnhandledBlocks
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _BLOCK = Opcode.BLOCK
@@ -68,6 +69,7 @@ class Rounds:
         self.outstanding_bytes = 0
         self.credited_bytes = 0  # all that was ever granted again
         self.sent_blocks = self.sent_bytes = 0  # all that was ever sent
+        self.unhandled = UnhandledBlocks()
         self.round_number = 0
         self.moves = 0  # how often a stream gave up blocks in memory to go on with segments
         self.examined_bytes = 0  # all that filtered streams have ever looked through
@@ -271,6 +273,7 @@ class Rounds:
         """Takes back ``consumed_bytes``, which the consumer has consumed."""
         self.credited_bytes += consumed_bytes
         self.outstanding_bytes = max(self.outstanding_bytes - consumed_bytes, 0)
+        self.unhandled.credited(consumed_bytes)
         self._release()
 
     def credit_stream(self, stream_id: int, consumed_bytes: int) -> None:
@@ -357,7 +360,7 @@ class Rounds:
         partition = stream.partition
         before = frames.before_block(partition.log.branch, after_seq, last_seq, partition.purge_seq, size)
         after = frames.after_block(last_seq, self.round_number)
-        self._sent(size)
+        self._sent(stream, sent, size)
         if size < JOIN_BYTES_MAX:
             return [b"".join((before, sent.head, sent.body, after))]
         return [before + sent.head, sent.body, after]
@@ -466,13 +469,15 @@ class Rounds:
             self._shares.sent(slot, size)
         self._out.append(frame_header(_BLOCK, size, stream.id) + block.head)
         self._out.append(block.body)
-        self._sent(size)
+        self._sent(stream, block, size)
         self._note_delivered(stream)
         return size
 
-    def _sent(self, size: int) -> None:
+    def _sent(self, stream: PartitionStream, block: Block, size: int) -> None:
         """Counts a block of ``size`` bytes that is sent now."""
         self.outstanding_bytes += size
+        if stream.notes_unhandled:
+            self.unhandled.sent(stream.partition, block)
         self.sent_blocks += 1
         self.sent_bytes += size
 

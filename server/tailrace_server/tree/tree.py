@@ -274,6 +274,18 @@ class Tree:
             yield from chunks[index].blocks
         yield from tail
 
+    def nbytes_after(self, seq: int) -> int:
+        """Returns the bytes on the wire of the blocks with rows above ``seq``."""
+        if seq <= self.base_seq:
+            return self.nbytes
+        if self._tail and self._tail[0].header.first_seq <= seq + 1:
+            return _wire_bytes(_above(self._tail, seq))
+        if seq >= self.last_seq:
+            return 0
+        chunks, start = self._chunks, self._chunk_at(seq + 1)
+        later = sum(chunks[index].nbytes for index in range(start + 1, len(chunks)))
+        return _wire_bytes(_above(chunks[start].blocks, seq)) + later + self._tail_nbytes
+
     def seq_before(self, timestamp: int) -> int:
         """Returns the end of the last block with all rows stamped before ``timestamp``, or ``base_seq``."""
         chunks, tail = self._chunks, self._tail

@@ -9,7 +9,7 @@ from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.rollbacks import REFETCHES_MAX
-from tailrace.consuming.session import FINAL, ConsumerSession, Subscription
+from tailrace.consuming.session import CREDIT_SECONDS, FINAL, ConsumerSession, Subscription
 from tailrace.errors import (
     BadPosition,
     Forbidden,
@@ -72,6 +72,10 @@ class Conversation:
             elif frame.opcode is Opcode.CREDIT:
                 names[-1] = ("CREDIT", decode_number(frame.body, ""))
         return names
+
+    def requests_sent(self):
+        """Names of the frames that the session sends now, without the credit that is due after a while."""
+        return [name for name in self.sent() if isinstance(name, str)]
 
     def hear(self, *frames):
         self.session.receive_data(b"".join(frames))
@@ -182,7 +186,7 @@ def test_until_now_ends_where_another_history_has_parted_from_the_one_of_then():
     made.stream_end(EndReason.HISTORY_CHANGED)
     made.events()
     made.now += 60
-    assert made.sent() == ["STREAM_REQUEST"]
+    assert made.requests_sent() == ["STREAM_REQUEST"]
     assert made.requests[0][1].end_seq == 9
     made.agree(log=LOG_V, high_seq=8)
     assert made.events() == []
@@ -615,7 +619,7 @@ def test_a_history_that_changes_is_asked_about_before_anything_of_it_is_taken(in
     made.stream_end(EndReason.HISTORY_CHANGED)
     assert made.events() == []
     made.now += 1
-    assert made.sent() == ["STREAM_REQUEST"]
+    assert made.requests_sent() == ["STREAM_REQUEST"]
     request = made.requests[0][1]
     assert (request.log, request.seq, request.snapshot_last) == (LOG_U, 5 if inside else 3, 5 if inside else 3)
     if not inside:
@@ -911,7 +915,7 @@ def test_a_history_that_changes_under_a_stream():
     made.block(4, 3)
     assert made.events() == []
     made.now += 1.0
-    assert made.sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
+    assert made.requests_sent() == ["STREAM_CLOSE", "STREAM_REQUEST"]
     assert made.id() != old_id
     # The end of the stream that was closed is no end of the new one.
     made.hear(StreamEnd(0, EndReason.CLOSED, "closed by the client", 1).encode(old_id))
@@ -1173,6 +1177,38 @@ def test_credit_is_given_for_what_was_handled():
     assert made.sent() == [], "it is being handled"
     assert made.session.next_event() is None
     assert made.sent() == [("CREDIT", size)]
+    assert made.sent() == []
+
+
+def test_little_is_credited_within_a_second():
+    """By its credit the node tells how far a consumer is behind."""
+    made = talk()
+    made.start(0, 9)
+    sizes = [made.block(1, 1), made.block(2, 1)]
+    made.events()
+    assert made.sent() == [], "far less than a quarter of the window"
+    due = made.session.next_retry
+    assert made.now < due <= made.now + CREDIT_SECONDS
+    made.now = due
+    assert made.sent() == [("CREDIT", sum(sizes))]
+    assert made.sent() == []
+    assert made.session.next_retry is None
+    later = made.block(3, 1)
+    made.events()
+    made.now += CREDIT_SECONDS / 2
+    assert made.sent() == []
+    made.now += CREDIT_SECONDS / 2
+    assert made.sent() == [("CREDIT", later)]
+
+
+def test_what_is_being_handled_is_not_credited_however_long_it_takes():
+    made = talk()
+    made.start(0, 9)
+    made.block(1, 1)
+    while not isinstance(made.session.next_event(), Mutations):
+        pass
+    made.now += 60
+    assert made.session.next_retry is None
     assert made.sent() == []
 
 

@@ -73,6 +73,14 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
         _gauge("uncredited_bytes", "The bytes of blocks that were sent, and that no peer has handled yet."),
         _gauge("streams", "The open streams, by what is at the other end: consumer or replica.", "peer"),
         _counter("streams_opened", "The streams that have begun."),
+        _gauge(
+            "consumer_lag_seconds",
+            "The age of the oldest mutation that a consumer has not handled; 0 if it has handled all.",
+            "consumer",
+            "feed",
+        ),
+        _gauge("consumer_lag_mutations", "The mutations that a consumer has not handled, at most.", "consumer", "feed"),
+        _gauge("consumer_streams", "The open streams of a consumer.", "consumer", "feed"),
         _gauge("waiting_barriers", "The barriers that wait for their streams."),
         _counter("sent_blocks", "The blocks that were sent to consumers and replicas."),
         _counter("sent_bytes", "The bytes of these blocks."),
@@ -137,7 +145,13 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
         _gauge("failing_partitions", "The partitions that cannot follow their leader at present."),
         _gauge("unreadable_partitions", "The partitions that the node cannot read."),
         _gauge("replica_connected", "1 if a replica has a stream open; else 0.", "replica"),
+        _gauge(
+            "replica_lag_seconds",
+            "The age of the oldest mutation that a replica has not acknowledged; 0 if it has all.",
+            "replica",
+        ),
         _gauge("replica_lag_mutations", "The mutations that a replica has not acknowledged.", "replica"),
+        _gauge("replica_lag_bytes", "The bytes of the blocks and segments with these mutations.", "replica"),
     ),
     "Partitions, on request": (
         _gauge("partition_high_seq", "The newest seq of a partition.", "feed", "partition"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.role import Role
+from tailrace_server.serving.metrics.lags import Lag
 
 if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.partition.partition import Partition
+    from tailrace_server.serving.metrics.first_rows import FirstRows
     from tailrace_server.serving.metrics.samples import BoundedNames, Samples
     from tailrace_server.serving.services import Services
 
@@ -40,17 +42,20 @@ class _FeedSums:
 class PartitionSums:
     """The sums of one scrape. Only its own methods change its fields."""
 
-    def __init__(self, node: Services, feeds: BoundedNames, sinks: BoundedNames, detailed: str) -> None:
+    def __init__(
+        self, node: Services, feeds: BoundedNames, sinks: BoundedNames, rows: FirstRows, detailed: str
+    ) -> None:
         """``detailed``: the name of the feed whose partitions get series of their own; "" for none."""
         self._node = node
         self._feeds = feeds
         self._sinks = sinks
+        self._rows = rows
         self._detailed = detailed
         self._sums: dict[str, _FeedSums] = {}
         self._term = 0
         self._blocks = self._segments = self._segment_bytes = 0
         self._quorum_lag = self._leader_lag = self._unreadable = 0
-        self._replica_lags: dict[str, int] = {}
+        self._replicas: dict[str, Lag] = {}  # by address: a replaced disk and its successor share one
 
     def steps(self, samples: Samples) -> Iterator[None]:
         """Reads a partition in each step. Feeds may come and go between two steps."""
@@ -85,9 +90,20 @@ class PartitionSums:
             for peer in leadership.replicas.peers.values():
                 lag = peer.lag(partition)
                 if lag:
-                    self._replica_lags[peer.address] = self._replica_lags.get(peer.address, 0) + lag
+                    self._add_lag(peer.address, partition, partition.high_seq - lag)
         else:
             self._leader_lag += max(0, partition.leader_durable_seq - partition.durable_seq)
+
+    def _add_lag(self, address: str, partition: Partition, seq: int) -> None:
+        lag = self._replicas.setdefault(address, Lag())
+        in_segments = sum(segment.nbytes for segment in partition.chain.after(seq))
+        lag.add(mutations=partition.high_seq - seq, nbytes=in_segments + partition.tree.nbytes_after(seq))
+        lag.lacks(self._rows, partition, seq)
+
+    @property
+    def lags(self) -> Iterable[Lag]:
+        """The lags of replicas that are behind."""
+        return self._replicas.values()
 
     def add_to(self, samples: Samples) -> None:
         """Adds what was summed."""
@@ -117,12 +133,16 @@ class PartitionSums:
     def _add_replicas(self, samples: Samples) -> None:
         """Adds the peers of each leadership; those with one address share a series, as a replaced disk does."""
         connected: dict[str, bool] = {}
+        now_us = self._node.clock.wall_us()
         for leadership in self._node.leaderships:
             for peer in leadership.replicas.peers.values():
                 connected[peer.address] = connected.get(peer.address, False) or peer.is_connected
         for address, is_connected in connected.items():
             samples.add("tailrace_replica_connected", is_connected, address)
-            samples.add("tailrace_replica_lag_mutations", self._replica_lags.get(address, 0), address)
+            lag = self._replicas.get(address, Lag())
+            samples.add("tailrace_replica_lag_seconds", lag.seconds(now_us), address)
+            samples.add("tailrace_replica_lag_mutations", lag.mutations, address)
+            samples.add("tailrace_replica_lag_bytes", lag.nbytes, address)
 
 
 def _read_partition(feed: Feed, partition: Partition, samples: Samples) -> None:

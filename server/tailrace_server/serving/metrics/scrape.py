@@ -9,7 +9,9 @@ import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from tailrace_server.serving.metrics.catalogue import FEEDS_MAX, SINKS_MAX
+from tailrace_server.serving.metrics.catalogue import CONSUMERS_MAX, FEEDS_MAX, SINKS_MAX
+from tailrace_server.serving.metrics.first_rows import FirstRows
+from tailrace_server.serving.metrics.lags import settle_all
 from tailrace_server.serving.metrics.node_readers import read_node
 from tailrace_server.serving.metrics.partition_readers import PartitionSums
 from tailrace_server.serving.metrics.samples import BoundedNames, Samples
@@ -36,6 +38,8 @@ class Scrapes:
         self._turn = trio.Lock()
         self._feeds = BoundedNames(FEEDS_MAX)
         self._sinks = BoundedNames(SINKS_MAX)
+        self._consumers = BoundedNames(CONSUMERS_MAX)
+        self._rows = FirstRows(node)
 
     async def text(self, accept: str, feed: str = "") -> tuple[bytes, str]:
         """Returns the body of an answer and its content type.
@@ -51,10 +55,12 @@ class Scrapes:
     async def _read(self, feed: str) -> Samples:
         node, samples = self._node, Samples()
         read_node(node, samples)
-        sums = PartitionSums(node, self._feeds, self._sinks, feed)
-        streams = StreamSums(node)
+        self._rows.begin()
+        sums = PartitionSums(node, self._feeds, self._sinks, self._rows, feed)
+        streams = StreamSums(node, self._consumers, self._feeds, self._rows)
         for steps in (sums.steps(samples), streams.steps()):
             await self._in_slices(steps)
+        await settle_all([*sums.lags, *streams.lags], self._rows)
         sums.add_to(samples)
         streams.add_to(samples)
         return samples
