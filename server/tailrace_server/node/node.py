@@ -43,6 +43,7 @@ from tailrace_server.serving.authority import Authority
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
+from tailrace_server.serving.readiness import why_not_ready
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
 from tailrace_server.state.traffic import Traffic
@@ -253,6 +254,11 @@ class Node:
     def health(self) -> dict[str, Any]:
         """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
         return health_of(self.services)
+
+    async def readiness(self) -> dict[str, Any]:
+        """Whether the node serves clients, for a load balancer: `serving.readiness.why_not_ready`."""
+        why, role = await why_not_ready(self.services), self.leaderships.unnamed.role
+        return {"ready": not why, "role": role.value, "failure": why or None}
 
     def status(self) -> dict[str, Any]:
         """The node as ``tailrace status`` and ``/api/status`` show it."""

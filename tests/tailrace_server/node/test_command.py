@@ -119,7 +119,9 @@ def get(url, key):
 def test_every_door_answers_once_it_is_ready(data):
     with serving(data) as server:
         put(server.url, b"k", b"v")
-        assert server.get("/healthz") == b"ok\n"
+        assert json.loads(server.get("/healthz")) == {"healthy": True, "failure": None}
+        assert json.loads(server.get("/readyz")) == {"ready": True, "role": "leader", "failure": None}
+        assert b"tailrace_ready 1.0" in server.get("/metrics")
         assert json.loads(server.get("/api/status"))["feeds"][0]["name"] == "orders"
         host, port = server.ws.split(":")
         with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as sock:

@@ -48,7 +48,8 @@ async def test_every_page_needs_a_token(secured, http, path):
 
 
 async def test_a_probe_needs_none(http):
-    assert await get(http, "/healthz") == (200, "ok\n")
+    assert await get(http, "/healthz") == (200, '{"healthy":true,"failure":null}')
+    assert await get(http, "/readyz") == (200, '{"ready":true,"role":"leader","failure":null}')
 
 
 async def test_status_shows_only_the_feeds_of_the_token(secured, http):

@@ -1,8 +1,9 @@
 """The answers of a node over HTTP.
 
-With tokens (`serve --auth`) all but /healthz need one of any role, in ``Authorization: Bearer``.
+With tokens (`serve --auth`) all but /healthz and /readyz need one of any role, in ``Authorization: Bearer``.
 
-    GET /healthz       200 "ok" while the node can make writes durable; 503 and the reason if it cannot
+    GET /healthz       200 if nothing is wrong with the node, else 503; with the reason as JSON
+    GET /readyz        200 if the node serves clients, else 503; with the reason as JSON
     GET /metrics       the metrics for Prometheus; with ?partitions=FEED also those of each partition of a feed
     GET /api/status    the node's whole status, as JSON
     GET /              a page that points to these
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -45,7 +46,8 @@ _PAGE = """<!doctype html>
 <h1>{software}</h1>
 <p>Node {node_id}, data in {data}.</p>
 <ul>
-<li><a href="/healthz">/healthz</a>: whether this node can take writes</li>
+<li><a href="/healthz">/healthz</a>: whether anything is wrong with this node</li>
+<li><a href="/readyz">/readyz</a>: whether this node serves clients</li>
 <li><a href="/metrics">/metrics</a>: its metrics, for Prometheus</li>
 <li><a href="/api/status">/api/status</a>: everything that it says of itself, as JSON</li>
 </ul>
@@ -64,6 +66,10 @@ class HasStatus(Protocol):
         """As ``Node.health``."""
         ...
 
+    async def readiness(self) -> dict[str, Any]:
+        """As ``Node.readiness``."""
+        ...
+
     async def status_body(self, access: Access) -> bytes:
         """As ``Node.status_body``."""
         ...
@@ -78,9 +84,11 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
 
     async def health(request: Request) -> Response:
         status = node.health()
-        if status["healthy"]:
-            return PlainTextResponse("ok\n", headers=_HEADERS)
-        return PlainTextResponse(f"{status['failure']}\n", status_code=503, headers=_HEADERS)
+        return _probed(status["healthy"], {name: status[name] for name in ("healthy", "failure")})
+
+    async def ready(request: Request) -> Response:
+        status = await node.readiness()
+        return _probed(status["ready"], status)
 
     async def metrics(request: Request, access: Access) -> Response:
         access.require_all_feeds()
@@ -128,6 +136,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
     routes = [
         Route("/", identified(page)),
         Route("/healthz", answering(health)),
+        Route("/readyz", answering(ready)),
         Route("/metrics", identified(metrics)),
         Route("/api/status", identified(api_status)),
     ]
@@ -136,6 +145,11 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
 
 def _peer_of(request: Request) -> str:
     return "unknown" if request.client is None else str(Address(request.client.host, request.client.port))
+
+
+def _probed(is_good: bool, told: dict[str, Any]) -> Response:
+    """Returns the answer to a probe, which looks at the code alone; people read the reason."""
+    return JSONResponse(told, status_code=200 if is_good else 503, headers=_HEADERS)
 
 
 def _checking_hosts(app: ASGIApp, hosts: Collection[str]) -> ASGIApp:

@@ -51,6 +51,7 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
     "The node": (
         _gauge("node_info", "1; the labels name the node, its cluster and its version.", "version", "node", "cluster"),
         _gauge("healthy", "1 if nothing is wrong with the node, as /healthz says; else 0."),
+        _gauge("ready", "1 if the node serves clients, as /readyz says; else 0."),
         _gauge("damaged_segments", "The segments that were found damaged."),
         _gauge("feeds", "The feeds, without _feeds."),
         _gauge("partitions", "The partitions of all feeds, without that of _feeds."),

@@ -16,6 +16,7 @@ from tailrace_server.serving.metrics.node_readers import read_node
 from tailrace_server.serving.metrics.partition_readers import PartitionSums
 from tailrace_server.serving.metrics.samples import BoundedNames, Samples
 from tailrace_server.serving.metrics.stream_readers import StreamSums
+from tailrace_server.serving.readiness import why_not_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,7 @@ class Scrapes:
     async def _read(self, feed: str) -> Samples:
         node, samples = self._node, Samples()
         read_node(node, samples)
+        samples.add("tailrace_ready", not await why_not_ready(node))
         self._rows.begin()
         sums = PartitionSums(node, self._feeds, self._sinks, self._rows, feed)
         streams = StreamSums(node, self._consumers, self._feeds, self._rows)

@@ -37,11 +37,15 @@ class FakeNode:
     async def status_body(self, access):
         return json.dumps(self.status()).encode()
 
+    async def readiness(self):
+        ready = self._status.get("ready", True)
+        return {"ready": ready, "role": "leader", "failure": None if ready else "a reason"}
+
     async def metrics(self, accept, feed):
         return f"tailrace_feeds 1 # {accept} {feed}".encode(), "text/plain; version=0.0.4"
 
     def health(self):
-        return {name: value for name, value in self.status().items() if name != "seq"}
+        return {name: value for name, value in self.status().items() if name not in ("seq", "ready")}
 
 
 async def get(node, path, method="GET", headers=(), hosts=(), query=b""):
@@ -69,12 +73,19 @@ async def get(node, path, method="GET", headers=(), hosts=(), query=b""):
 
 async def test_health_of_a_healthy_node():
     code, _, body = await get(FakeNode(), "/healthz")
-    assert (code, body) == (200, b"ok\n")
+    assert (code, json.loads(body)) == (200, {"healthy": True, "failure": None})
 
 
 async def test_health_says_what_ails_the_node():
     code, _, body = await get(FakeNode(healthy=False, failure="the disk is gone"), "/healthz")
-    assert (code, body) == (503, b"the disk is gone\n")
+    assert (code, json.loads(body)) == (503, {"healthy": False, "failure": "the disk is gone"})
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_readiness_is_told_with_its_reason(ready):
+    code, headers, body = await get(FakeNode(ready=ready), "/readyz")
+    assert (code, headers["content-type"]) == (200 if ready else 503, "application/json")
+    assert json.loads(body) == {"ready": ready, "role": "leader", "failure": None if ready else "a reason"}
 
 
 async def test_who_asks_for_health_has_no_feed_looked_at(running):
@@ -113,12 +124,13 @@ async def test_the_page_points_to_both_and_escapes():
     code, headers, body = await get(FakeNode(), "/")
     assert (code, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b'href="/healthz"' in body
+    assert b'href="/readyz"' in body
     assert b'href="/metrics"' in body
     assert b'href="/api/status"' in body
     assert b"/d&lt;script&gt;" in body
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/status"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/api/status"])
 async def test_no_answer_is_kept_or_given_to_other_origins(path):
     _, headers, _ = await get(FakeNode(), path)
     assert headers["cache-control"] == "no-store"
@@ -131,7 +143,7 @@ async def test_other_paths_and_methods():
     assert (await get(FakeNode(), "/healthz", "POST"))[0] == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/status", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/api/status", "/nothing"])
 async def test_a_name_that_is_not_the_nodes_is_told_nothing(path):
     """A page whose name resolves to this node would be of its origin, and read everything."""
     code, headers, body = await get(FakeNode(), path, headers=[(b"host", b"evil.example:4780")])

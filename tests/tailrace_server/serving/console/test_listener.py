@@ -60,7 +60,7 @@ async def test_off_opens_nothing():
 
 async def test_a_running_node_is_healthy_and_tells_its_status(running):
     async with http_listener(running.node, ("127.0.0.1", 0)) as address:
-        assert (await ask(address, REQUEST.replace(b"1.1", b"1.0"))).endswith(b"\r\n\r\nok\n")
+        assert (await ask(address, REQUEST.replace(b"1.1", b"1.0"))).endswith(b'"failure":null}')
         answer = await ask(address, b"GET /api/status HTTP/1.0\r\n\r\n")
     status = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert status["node_id"] == running.node.identity.node_id.hex()
@@ -94,7 +94,7 @@ async def test_a_connection_serves_many_requests(http_address):
         for _ in range(3):
             await stream.send_all(REQUEST)
             answer = b""
-            while not answer.endswith(b"ok\n"):
+            while not answer.endswith(b"}"):
                 answer += await stream.receive_some()
             assert answer.startswith(b"HTTP/1.1 200")
 
@@ -104,7 +104,7 @@ async def test_a_client_that_has_closed_its_side_is_answered(http_address):
     async with stream:
         await stream.send_all(REQUEST)
         await stream.send_eof()
-        assert (await read_all(stream)).endswith(b"ok\n")
+        assert (await read_all(stream)).endswith(b"}")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_garbage_ends_its_own_connection_soon(http_address, garbage):
         await stream.send_all(garbage)
         await stream.send_eof()
         await read_all(stream)
-    assert (await ask(http_address, REQUEST.replace(b"1.1", b"1.0"))).endswith(b"ok\n")
+    assert (await ask(http_address, REQUEST.replace(b"1.1", b"1.0"))).endswith(b"}")
 
 
 async def test_a_request_that_does_not_come_to_its_end_is_dropped(monkeypatch):
