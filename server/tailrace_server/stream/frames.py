@@ -65,7 +65,7 @@ class SnapshotFrames:
             after_seq,
             last_seq,
             purge_seq,
-            _block_header(block_bytes, self._stream_id),
+            block_header(block_bytes, self._stream_id),
         )
 
     def after_block(self, last_seq: int, round_number: int) -> bytes:
@@ -79,5 +79,6 @@ class SnapshotFrames:
 
 # Writers whose values have one size, or a few, meet the same ones again; 1,024 take 0.2 MB.
 @functools.lru_cache(maxsize=1024)
-def _block_header(block_bytes: int, stream_id: int) -> bytes:
+def block_header(block_bytes: int, stream_id: int) -> bytes:
+    """Returns the header of a BLOCK of ``block_bytes``."""
     return frame_header(Opcode.BLOCK, block_bytes, stream_id)

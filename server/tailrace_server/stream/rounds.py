@@ -21,21 +21,19 @@ from sortedcontainers import SortedKeyList
 
 from tailrace.block import Block
 from tailrace.model import EndReason
-from tailrace.wire.frames import encode_frame, frame_header
+from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.stream.barriers import Barrier, WaitingBarriers
 from tailrace_server.stream.chunk_reads import ChunkReads
 from tailrace_server.stream.deadlines import Deadlines
 from tailrace_server.stream.feed_shares import FeedShares
+from tailrace_server.stream.frames import block_header
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 from tailrace_server.stream.unhandled import UnhandledBlocks
-
-# As globals: an attribute of an Enum is slow to read, and each write needs them.
-_BLOCK = Opcode.BLOCK
 
 # The bytes that one partition may send in a pass before the next one has its turn: a few blocks of the usual size.
 SLICE_BYTES = 1024 * 1024
@@ -401,8 +399,10 @@ class Rounds:
             if not stream.is_announced:
                 self._announce(stream)
             before = stream.before_block(block)
-            self._out += before
-            taken += self._send_block(slot, block) + sum(map(len, before))
+            if before:
+                self._out += before
+                taken += sum(map(len, before))
+            taken += self._send_block(slot, block)
             if self.window_full and not stream.all_sent and not stream.is_past_time:
                 self._interrupted = slot  # its turn goes on when the consumer grants more
                 self._load_next(slot)
@@ -467,7 +467,7 @@ class Rounds:
         stream, size = slot.stream, block.nbytes
         if stream.is_credited:
             self._shares.sent(slot, size)
-        self._out.append(frame_header(_BLOCK, size, stream.id) + block.head)
+        self._out.append(block_header(size, stream.id) + block.head)
         self._out.append(block.body)
         self._sent(stream, block, size)
         self._note_delivered(stream)
