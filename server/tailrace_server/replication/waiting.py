@@ -99,13 +99,15 @@ class WaitingAnswers:
         Else returns a function that cancels the waiting. The answer gets UnknownFeed if the feed of a partition was
         dropped.
         """
-        missing = [(partition, seq) for partition, seq in needs if _reached(partition, level) < seq]
+        missing = []
+        for partition, seq in needs:
+            if _reached(partition, level) < seq:
+                if partition.is_dropped:  # while the request waited for something else
+                    answer(UnknownFeed(f"feed {partition.feed_id.hex()} was dropped"))
+                    return None
+                missing.append((partition, seq))
         if not missing:
             answer(None)
-            return None
-        dropped = next((partition for partition, _ in missing if partition.is_dropped), None)
-        if dropped is not None:  # it was dropped while the request waited for something else
-            answer(UnknownFeed(f"feed {dropped.feed_id.hex()} was dropped"))
             return None
         waiting = _WaitingAnswer(answer)
         for partition, seq in missing:
