@@ -32,6 +32,10 @@ class Limits:
     #: The connections that clients leave to other nodes, since a failover needs a few for each member. At most a
     #: quarter of all connections.
     node_connections: int = setting(64, least=0, reloads=True)
+    #: The open connections of one address. Loopback has no bound of its own: programs of the machine share it.
+    connections_per_address_max: int = setting(1_024, least=1)
+    #: The connections that have not greeted yet. Above it the oldest of them ends.
+    greetings_max: int = setting(512, least=1)
     #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = setting(8 * MIB, Unit.BYTES, least=64 * KIB, reloads=True)
     #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and

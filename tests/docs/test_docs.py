@@ -310,6 +310,14 @@ def test_the_bounds_of_requests_are_those_of_the_code():
     assert bounds == {opcode.name: bound for opcode, bound in REQUEST_BOUNDS.items()}
 
 
+def test_each_threat_has_its_test():
+    [*_, table] = tables((DOCS / "guides" / "secure.md").read_text())
+    for threat, _, named in table:
+        file, test = named.split("::")
+        folder = ROOT if file.startswith("tests/") else ROOT / "tests" / "tailrace_server" / "serving"
+        assert f"def {test}(" in (folder / file).read_text(), threat
+
+
 # docs/formats/frame.md
 
 

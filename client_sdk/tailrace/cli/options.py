@@ -62,6 +62,10 @@ class Target(NamedTuple):
     name: str
     state: str = "leader"
 
+    def __repr__(self) -> str:
+        """Leaves the token out."""
+        return f"Target(url={self.url!r}, name={self.name!r}, state={self.state!r})"
+
     def client(self) -> Client:
         """Makes a client that is not connected yet. Call it inside a trio run."""
         return connect(

@@ -51,6 +51,12 @@ def frame_header(opcode: int, body_bytes: int, id: int = 0, flags: int = 0) -> b
     return start + _digest(start)[:3:-1]
 
 
+def frame_id(data: bytes) -> int:
+    """Returns the id of a whole frame."""
+    found: int = _HEADER.unpack_from(data)[4]
+    return found
+
+
 def encode_frame(opcode: int, body: bytes = b"", id: int = 0, flags: int = 0) -> bytes:
     """Returns a whole frame. For a large body, send ``frame_header`` and the body instead, without a copy."""
     return frame_header(opcode, len(body), id, flags) + body

@@ -153,9 +153,7 @@ async def _serve(
                 if config.ws is not None:
                     from tailrace_server.serving.tailing import ws_listener
 
-                    ws = await listeners.enter_async_context(
-                        ws_listener(node.handle, node.identify, config.ws, origins, hosts)
-                    )
+                    ws = await listeners.enter_async_context(ws_listener(node.handle, node, config.ws, origins, hosts))
                 _announce(Listening(_listening(node), http, ws))
                 tell_service_manager(READY)
                 reload = reload_of(node)

@@ -11,6 +11,7 @@ from tailrace_server.config import Config
 from tailrace_server.coordination.store_url import StoreUrl, parse_store_url
 from tailrace_server.node.serve_settings import HTTP_PORT, LISTEN_PORT, WS_PORT, ServeSettings, Settings
 from tailrace_server.node.settings import Loaded, Values, WrongSettings, load
+from tailrace_server.serving.exposure import why_exposed
 from tailrace_server.serving.listeners import parse_listen_address
 
 # The number of nodes that found a set, unless --voters says another one.
@@ -83,6 +84,9 @@ def configure(settings: Settings) -> Configured:
         )
     except ValueError as error:
         raise WrongUsage(str(error)) from None
+    why = why_exposed((listen, http, ws), has_tls=False, has_tokens=serve.auth, insecure=serve.insecure)
+    if why:
+        raise WrongUsage(why)
     named = (*serve.allow_host, *(address[0] for address in (listen, http, ws) if address is not None))
     hosts = frozenset(name.lower() for name in named)
     return Configured(config, store, serve.voters or VOTERS, frozenset(serve.ws_origin), hosts)

@@ -245,6 +245,10 @@ class Node:
         for leadership in self.leaderships:
             leadership.located_by(address_of)
 
+    def pause_s(self, peer: str) -> float:
+        """Counts a refused token, and returns the seconds after which that is to be told: `Authority.pause_s`."""
+        return self.services.authority.pause_s(peer)
+
     # Status
 
     def identify(self, token: str | None, peer: str) -> Access:

@@ -162,6 +162,16 @@ class ServeSettings:
             "Require tokens of clients and other nodes. The first start makes an admin token in DIR/admin.token.",
         ),
     )
+    #: Whether the node may listen where other machines reach it without TLS and tokens: only trusted programs reach the
+    #: network.
+    insecure: bool = setting(
+        False,
+        flag=Flag(
+            "--insecure",
+            "",
+            "Listen beyond this machine without TLS and tokens: only trusted programs reach the network.",
+        ),
+    )
     #: The file with the secret by which the nodes of a set know each other, the same in each node's file: 32 to 1,024
     #: characters; or a token of role replica.
     peer_token_file: str = setting(

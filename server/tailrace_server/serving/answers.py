@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import BadSegment, TailraceError
 from tailrace.model import Level, VersionRange
+from tailrace.wire.frames import frame_id
 from tailrace.wire.messages import encode_error
 from tailrace_server.host.answers import Answer, Cancel
 from tailrace_server.partition.partition import Partition
@@ -45,6 +46,8 @@ class Answers:
         self._is_closed = False
         # A wait for other nodes may never end by itself, so it has to end with the connection.
         self._waits: dict[int, Cancel] = {}
+        # By the id of the request: what hears of the next answer with that id. Several requests may have one id.
+        self._watched: dict[int, list[Callable[[bytes | None], None]]] = {}
         self._wait_numbers = itertools.count()
 
     def add(self, data: bytes) -> None:
@@ -167,6 +170,26 @@ class Answers:
         waits, self._waits = self._waits, {}
         for cancel in waits.values():
             cancel()
+        self._tell_all()
+
+    def watch(self, id: int, answered: Callable[[bytes | None], None]) -> None:
+        """Calls ``answered`` with the frame that answers request ``id``; with None if the connection ends before."""
+        self._watched.setdefault(id, []).append(answered)
+
+    def _tell_all(self) -> None:
+        """Tells who watches that no answer will be sent."""
+        watched, self._watched = self._watched, {}
+        for answered in itertools.chain.from_iterable(watched.values()):
+            answered(None)
+
+    def _tell(self, data: bytes) -> None:
+        """Tells who watches that this answer was made."""
+        id = frame_id(data)
+        waiting = self._watched.get(id)
+        if waiting is not None:
+            waiting.pop(0)(data)
+            if not waiting:
+                del self._watched[id]
 
     def _waited(self, data: bytes, id: int, error: TailraceError | None) -> None:
         """Queues an answer whose wait is over; ``held_bytes`` counts it already."""
@@ -178,6 +201,8 @@ class Answers:
 
     def _queue(self, data: bytes) -> None:
         """Queues an answer that ``held_bytes`` counts already."""
+        if self._watched:
+            self._tell(data)
         if self._is_closed:
             self.held_bytes -= len(data)
             return
@@ -201,3 +226,4 @@ class Answers:
     def close(self) -> None:
         """Queues nothing from now on: the last frame is about to be sent."""
         self._is_closed = True
+        self._tell_all()

@@ -21,6 +21,7 @@ from tailrace.errors import Forbidden, TailraceError
 from tailrace.model.tokens import HASH_BYTES, TOKEN_ID_BYTES, ParsedToken, parse_token
 from tailrace_server.feeds.token_rows import live_ids
 from tailrace_server.serving.access import Access
+from tailrace_server.serving.addresses import WrongTokens, host_of
 from tailrace_server.state.principal import OPEN, Principal
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Authority:
         self._peer = Access(PEER, feeds)
         self._peer_hash = None if config.peer_token is None else _hash(config.peer_token)
         self._seen = feeds.version()
+        self._wrong = WrongTokens()
         self._next_expiry_us: float = math.inf
 
     def identify(self, token: str | None, peer: str) -> Access:
@@ -84,6 +86,10 @@ class Authority:
         if principal.expires_us is not None:
             self._next_expiry_us = min(self._next_expiry_us, principal.expires_us)
         return Access(principal, self._feeds)
+
+    def pause_s(self, peer: str) -> float:
+        """Counts a refusal of ``peer``, and returns the seconds after which it is to be told."""
+        return self._wrong.pause_s(host_of(peer), self._clock.monotonic())
 
     async def run(self, connections: Iterable[Expellable]) -> None:
         """Ends the connections of tokens that do not count any more, until cancelled."""
@@ -111,4 +117,4 @@ class Authority:
 
 
 def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

@@ -27,6 +27,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.answers import Answers
+from tailrace_server.serving.audit import AUDITED, asked, write
 from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.deadline_timer import DeadlineTimer
 from tailrace_server.serving.follower_barriers import FollowerBarriers
@@ -84,6 +85,7 @@ class Connection:
         self.has_replica_news: Callable[[], None] = partial(node.connections.has_replica_news, self)
         self.answers = Answers(node, self.has_news)
         self.is_closing = False  # the last frame was sent
+        self._is_refused = False  # its HELLO was refused, and the peer is told so later: `is_closing`, too
         self.transport = transport
         self.nursery = nursery
         self.name = ""
@@ -193,6 +195,8 @@ class Connection:
     def _on_drained(self) -> None:
         self._drained.set()
         self.memory.drained()
+        if self._is_refused:
+            return
         if self.is_closing:
             self.transport.finish()
         else:
@@ -210,6 +214,9 @@ class Connection:
         handler = self.node.handlers.get(opcode)
         if handler is None:
             raise ProtocolError(f"{opcode.name} is not for a server")
+        if opcode in AUDITED:
+            what, who, peer = asked(frame, self.node.feeds), self.access.principal, self.transport.peer
+            self.answers.watch(frame.id, partial(write, who, peer, what))
         if opcode not in self.access.permitted:
             self.answers.add_error(self.access.refusal(opcode), frame.id)
             return
@@ -241,6 +248,7 @@ class Connection:
         self.decoder.body_bytes_max = limits.frame_body_bytes_max
         self.is_of_node = hello.of_node and access.is_of_node
         self.greeted, self.changes = True, self.node.leaderships.changes()
+        self.node.connections.greeted(self)
 
     # Sending
 
@@ -394,6 +402,20 @@ class Connection:
         self.rounds.drain(_STOPPING)
         self.pump()
         self.flush()
+
+    def refuse(self, error: TailraceError, after_s: float) -> None:
+        """Ends a connection whose HELLO was refused, ``after_s`` seconds from now. Its frames are dropped meanwhile."""
+        if after_s <= 0:
+            self.fail(error)
+            return
+        self.is_closing = self._is_refused = True
+        self._closing_at = self.node.clock.monotonic() + after_s
+        self.nursery.start_soon(self._refuse_later, error, after_s)
+
+    async def _refuse_later(self, error: TailraceError, after_s: float) -> None:
+        await trio.sleep(after_s)
+        self._is_refused = False
+        self.fail(error)
 
     def expel(self, message: str) -> None:
         """Ends all streams and the connection, whose client may not use it any more."""

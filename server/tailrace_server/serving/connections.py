@@ -23,6 +23,7 @@ from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.config import Limits
 from tailrace_server.replication.leadership import Leadership
+from tailrace_server.serving.addresses import AddressCounts, host_of
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.services import Services
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -57,6 +58,8 @@ class Connections:
         self._open: dict[Connection, None] = {}
         self._clients: dict[Connection, None] = {}  # those of `_open` that clients have greeted on
         self._refused: dict[Connection, None] = {}  # those of `_open` that `admits` has ended, and that are still there
+        self._ungreeted: dict[Connection, None] = {}  # those of `_open` without an accepted HELLO, the oldest first
+        self._addresses = AddressCounts(limits.connections_per_address_max)
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
         self._to_flush: dict[Sender, None] = {}
         self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
@@ -163,6 +166,19 @@ class Connections:
         gone.transport.close()
         return True
 
+    def greeted(self, connection: Connection) -> None:
+        """Notes that a connection's HELLO was accepted."""
+        self._ungreeted.pop(connection, None)
+
+    def _greets(self, connection: Connection) -> None:
+        """Counts a connection that has to greet. The oldest of too many ends: a client greets within milliseconds."""
+        self._ungreeted[connection] = None
+        if len(self._ungreeted) > self._limits.greetings_max:
+            oldest = next(iter(self._ungreeted))
+            del self._ungreeted[oldest]
+            oldest.fail(Overloaded("too many connections have not greeted: greet at once"))
+            oldest.transport.close()
+
     def begin_session(self, connection: Connection) -> None:
         """Ends the earlier connection of the same client: its requests were given up there, or come again."""
         earlier = self._sessions.get(connection.session)
@@ -189,8 +205,14 @@ class Connections:
 
         ``unnamed``: the leadership that messages of the connection are about if they name no group.
         """
+        host = host_of(transport.peer)
         if not self._has_room():
             transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
+            transport.close()
+            return
+        if not self._addresses.admits(host):
+            most = self._limits.connections_per_address_max
+            transport.send(encode_error(Overloaded(f"this node serves {most} connections of {host} already")))
             transport.close()
             return
         connection: Connection | None = None
@@ -198,12 +220,14 @@ class Connections:
             async with trio.open_nursery() as nursery:
                 connection = Connection(services, transport, nursery, unnamed)
                 self._open[connection] = None
+                self._greets(connection)
                 services.traffic.connection_opened()
                 try:
                     nursery.start_soon(transport.run)
                     await connection.run()
                 finally:
                     self._open.pop(connection, None)
+                    self._ungreeted.pop(connection, None)
                     services.traffic.connection_ended(connection.rounds.sent_blocks, connection.rounds.sent_bytes)
                     self._clients.pop(connection, None)
                     self._refused.pop(connection, None)
@@ -216,6 +240,7 @@ class Connections:
             # A bug that one connection has met must not end the others; it is logged in full.
             log.exception(_INTERNAL_ERROR, transport.peer)
         finally:
+            self._addresses.left(host)
             transport.close()
             if connection is not None:
                 connection.memory.forget()

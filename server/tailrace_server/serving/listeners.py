@@ -12,6 +12,7 @@ import trio
 
 from tailrace.cli.errors import alone
 from tailrace.link.address import Address, parse_address
+from tailrace_server.serving.addresses import AddressCounts
 
 log = logging.getLogger("tailrace.server")
 
@@ -21,6 +22,8 @@ SHUT = ("", "off")
 # Out of descriptors or memory: others may give some back.
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RESOURCES_WAIT_SECONDS = 0.1
+# One address has at most this part of a listener's connections, loopback excepted.
+ADDRESSES_SHARE = 2
 
 
 def parse_listen_address(text: str, default_port: int) -> tuple[str, int] | None:
@@ -85,6 +88,7 @@ class _Connections:
         self._listener = listener
         self._nursery = nursery
         self._count = 0
+        self._addresses = AddressCounts(max(1, listener.connections_max // ADDRESSES_SHARE))
 
     async def accept_all(self, listeners: list[trio.SocketListener], scope: trio.CancelScope) -> None:
         with scope:
@@ -105,8 +109,17 @@ class _Connections:
                 self._nursery.start_soon(self._handle, stream)
 
     async def _handle(self, stream: trio.SocketStream) -> None:
+        name = self._listener.name
         if self._count >= self._listener.connections_max:
-            log.warning("%s: %d connections are open: one more was turned away", self._listener.name, self._count)
+            log.warning("%s: %d connections are open: one more was turned away", name, self._count)
+            stream.socket.close()
+            return
+        try:
+            host = str(stream.socket.getpeername()[0])
+        except OSError:  # it is gone already
+            host = ""
+        if not self._addresses.admits(host):
+            log.warning("%s: %s has as many connections as it may have: one more was turned away", name, host)
             stream.socket.close()
             return
         self._count += 1
@@ -117,8 +130,9 @@ class _Connections:
         except Exception as error:
             # A broken or hostile client makes the libraries raise many kinds of errors. They end this connection, and
             # get a line in the log: with a traceback a client could fill the disk. The handlers log our own bugs.
-            name, debugging = self._listener.name, log.isEnabledFor(logging.DEBUG)
+            debugging = log.isEnabledFor(logging.DEBUG)
             log.info("%s: a connection was ended: %r", name, alone(error), exc_info=debugging)
         finally:
             self._count -= 1
+            self._addresses.left(host)
             stream.socket.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tailrace import _version
-from tailrace.errors import ProtocolError
+from tailrace.errors import ProtocolError, TailraceError
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk
 from tailrace.wire.opcodes import Opcode
@@ -23,7 +23,12 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             f"the client speaks versions {list(hello.versions)} of the protocol, this node {PROTOCOL_VERSION}"
         )
     node = connection.node
-    access = node.authority.identify(hello.token, connection.transport.peer)
+    peer = connection.transport.peer
+    try:
+        access = node.authority.identify(hello.token, peer)
+    except TailraceError as error:
+        connection.refuse(error, node.authority.pause_s(peer))
+        return
     limits, identity = node.config.limits, node.identity
     is_of_node = hello.of_node and access.is_of_node
     if not is_of_node and not node.connections.admits(connection):

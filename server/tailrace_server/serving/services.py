@@ -53,6 +53,9 @@ class OpenConnections(OpenStreams, Protocol):
     def admits(self, connection: Any) -> bool:
         """Counts a client's connection. Ends it, and returns False, if clients have as many as they may have."""
 
+    def greeted(self, connection: Any) -> None:
+        """Notes that a connection's HELLO was accepted."""
+
     def begin_session(self, connection: Any) -> None:
         """Ends the earlier connection of the same client."""
 

@@ -222,14 +222,14 @@ def configured(**given):
 
 def test_the_ports_beside_that_of_listen():
     def ports(listen):
-        config = configured(listen=listen).config
+        config = configured(listen=listen, insecure=True).config
         return config.http, config.ws
 
     assert ports("127.0.0.1:4700") == (("127.0.0.1", 4780), ("127.0.0.1", 4790))
     assert ports("10.0.0.1:4703") == (("127.0.0.1", 4783), ("127.0.0.1", 4793))
     assert ports(":0") == (("127.0.0.1", 0), ("127.0.0.1", 0))
     assert ports(":65500") == (("127.0.0.1", 0), ("127.0.0.1", 0))
-    assert configured(listen=":4701", http="10.0.0.1").config.http == ("10.0.0.1", 4781)
+    assert configured(listen=":4701", http="10.0.0.1", insecure=True).config.http == ("10.0.0.1", 4781)
 
 
 def test_the_nodes_of_one_machine_do_not_collide():

@@ -181,3 +181,35 @@ async def test_a_client_does_not_get_the_places_of_nodes_by_saying_so(secured):
         connections = secured.running.node.connections
         [connection] = connections
         assert connection in connections._clients
+
+
+@pytest.mark.parametrize(
+    "name", ["../orders", "a/b", "..", ".", "/etc", ".hidden", "a\0b", "_feeds", "-f", "%2e%2e", "", "a\n"]
+)
+async def test_a_feed_is_not_named_like_a_path(secured, name):
+    feed_id = ID.hex()
+    async with secured.raw(secured.admin) as connection:
+        error = await ask(connection, Opcode.CREATE_FEED, {"name": name, "feed_id": feed_id})
+        assert isinstance(error, tailrace.TailraceError)
+        assert "cannot be the name of a feed" in str(error)
+        value = {"name": "t", "role": "read", "feeds": [name], "token_id": "0" * 16, "secret_hash": "0" * 64}
+        error = await ask(connection, Opcode.CREATE_TOKEN, value)
+        assert "cannot be the name of a feed" in str(error)
+
+
+@pytest.mark.parametrize("name", ["../t", "a/b", "", "T", "a\n", "t" * 101])
+async def test_a_token_is_not_named_like_a_path(secured, name):
+    value = {"name": name, "role": "read", "token_id": "0" * 16, "secret_hash": "0" * 64}
+    async with secured.raw(secured.admin) as connection:
+        assert "cannot be the name of a token" in str(await ask(connection, Opcode.CREATE_TOKEN, value))
+
+
+async def test_positions_give_no_rights(secured):
+    """Positions of a reader of one feed, and forged ones, open no stream of another feed, and none with other keys."""
+    payments, token = await feed_id_of(secured, "payments"), await secured.token("shop", "read", feeds=["orders"])
+    log = FailoverLog.from_json([[ID.hex(), 1, 0]])
+    async with secured.raw(token) as connection:
+        for seq in (0, 1, 2**62):
+            positions = {"log": log, "seq": seq, "snapshot_first": seq, "snapshot_last": seq}
+            forged = stream_request(payments)._replace(**positions).to_json()
+            assert type(await ask(connection, Opcode.STREAM_REQUEST, forged)) is tailrace.Forbidden

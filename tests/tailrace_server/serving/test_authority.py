@@ -170,6 +170,15 @@ async def test_the_secret_of_nodes_is_a_replica(run_node, node_config):
             await client.create_feed("orders")
 
 
+@pytest.mark.parametrize("token", ["", "tr1_", "\ud800", "x" * 60_000, "tr1_" + "0" * 16 + "_" + "0" * 64 + "\n", "\0"])
+async def test_a_text_that_is_no_token_is_refused_like_one(run_node, node_config, token, caplog):
+    running = await run_node(dataclasses.replace(node_config, auth=True, peer_token="s" * 40))
+    with pytest.raises(tailrace.Forbidden, match="the token is unknown here"):
+        async with tailrace.connect(running.url, token=token):
+            pass
+    assert "Traceback" not in caplog.text
+
+
 async def test_a_node_that_requires_none_takes_any(running):
     async with tailrace.connect(running.url, token=new_token().text) as client:
         await client.create_feed("orders")

@@ -68,7 +68,7 @@ async def test_a_token_in_the_url_does_not_count(secured, http):
 @pytest.fixture
 async def ws(secured):
     node = secured.running.node
-    async with ws_listener(node.handle, node.identify, ("127.0.0.1", 0)) as address:
+    async with ws_listener(node.handle, node, ("127.0.0.1", 0)) as address:
         yield address
 
 

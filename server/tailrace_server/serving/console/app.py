@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
+import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -60,6 +61,10 @@ class HasStatus(Protocol):
 
     def identify(self, token: str | None, peer: str) -> Access:
         """As ``Node.identify``."""
+        ...
+
+    def pause_s(self, peer: str) -> float:
+        """As ``Node.pause_s``."""
         ...
 
     def health(self) -> dict[str, Any]:
@@ -121,10 +126,11 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
         """Returns what answers a request with a token that counts, and refuses others."""
 
         async def checked(request: Request) -> Response:
-            token = bearer_of(request.headers.getlist("authorization"))
+            token, peer = bearer_of(request.headers.getlist("authorization")), _peer_of(request)
             try:
-                access = node.identify(token, _peer_of(request))
+                access = node.identify(token, peer)
             except TailraceError as error:
+                await trio.sleep(node.pause_s(peer))
                 return PlainTextResponse(f"{error}\n", status_code=401, headers=_HEADERS | _CHALLENGE)
             try:
                 return await answer(request, access)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Protocol
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
@@ -25,8 +26,20 @@ log = logging.getLogger("tailrace.ws")
 CONNECTIONS_MAX = 256
 HANDSHAKE_SECONDS_MAX = 10.0
 _AUTHORIZATION = b"authorization"
-# Raises for a token that does not count: `Authority.identify`.
-Identify = Callable[[str | None, str], object]
+
+
+class ChecksTokens(Protocol):
+    """The part of a node that checks tokens."""
+
+    def identify(self, token: str | None, peer: str) -> object:
+        """As ``Node.identify``."""
+        ...
+
+    def pause_s(self, peer: str) -> float:
+        """As ``Node.pause_s``."""
+        ...
+
+
 # The one message of a client: positions of some ten thousand partitions.
 MESSAGE_BYTES_MAX = 1024 * 1024
 
@@ -34,14 +47,14 @@ MESSAGE_BYTES_MAX = 1024 * 1024
 @contextlib.asynccontextmanager
 async def ws_listener(
     handle: Callable[[Transport], Awaitable[None]],
-    identify: Identify,
+    authority: ChecksTokens,
     address: tuple[str, int] | None,
     origins: Collection[str] = (),
     hosts: Collection[str] = (),
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Tails feeds over WebSocket at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
-    ``handle``: ``Node.handle``, which serves a connection to the node. ``identify``: ``Node.identify``. ``origins``:
+    ``handle``: ``Node.handle``, which serves a connection to the node. ``authority``: the node. ``origins``:
     those of the pages that may connect besides the ones that always may (``origin_allowed``). ``hosts``: the names that
     the node may be reached by, besides its addresses. Raises OSError if the address cannot be used.
     """
@@ -55,7 +68,7 @@ async def ws_listener(
             nursery.start_soon(handle, server)
             return client
 
-        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, identify)
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, authority)
         async with listen(ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain), address) as opened:
             yield opened
         nursery.cancel_scope.cancel()
@@ -68,9 +81,9 @@ class _Sessions:
         origins: Collection[str],
         hosts: Collection[str],
         connect: Callable[[Address], Awaitable[Transport]],
-        identify: Identify,
+        authority: ChecksTokens,
     ) -> None:
-        self._identify = identify
+        self._authority = authority
         self._listen_host = listen_host
         self._origins = origins
         self._hosts = hosts
@@ -102,8 +115,9 @@ class _Sessions:
         authorizations = [value.decode("latin-1") for name, value in request.headers if name.lower() == _AUTHORIZATION]
         token = token_of_websocket(authorizations, request.proposed_subprotocols)
         try:
-            self._identify(token, peer)
+            self._authority.identify(token, peer)
         except TailraceError as error:
+            await trio.sleep(self._authority.pause_s(peer))
             await request.reject(401, body=f"{error}\n".encode())
         else:
             await self._run(TailSession(request, peer, self._connect, self._parsing, token))

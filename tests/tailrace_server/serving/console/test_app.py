@@ -34,6 +34,9 @@ class FakeNode:
     def identify(self, token, peer):
         return Access(OPEN, ())
 
+    def pause_s(self, peer):
+        return 0.0
+
     async def status_body(self, access):
         return json.dumps(self.status()).encode()
 

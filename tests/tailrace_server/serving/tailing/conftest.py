@@ -96,9 +96,7 @@ class PageOpener:
 @pytest.fixture
 async def open_page(running):
     """Opens `Page`s of a WebSocket door to the node of ``running``, as contexts."""
-    async with ws_listener(
-        lambda transport: running.node.handle(transport), running.node.identify, ("127.0.0.1", 0)
-    ) as address:
+    async with ws_listener(lambda transport: running.node.handle(transport), running.node, ("127.0.0.1", 0)) as address:
         yield PageOpener(address)
 
 

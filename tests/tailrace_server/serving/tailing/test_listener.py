@@ -11,7 +11,7 @@ from tailrace_server.serving.tailing import ws_listener
 
 
 async def test_off_opens_nothing(running):
-    async with ws_listener(running.node.handle, running.node.identify, None) as address:
+    async with ws_listener(running.node.handle, running.node, None) as address:
         assert address is None
 
 
@@ -31,9 +31,7 @@ async def test_pages_of_others_may_not(open_page, feed, origin):
 
 
 async def test_pages_of_named_origins_may(running, feed, open_page):
-    async with ws_listener(
-        running.node.handle, running.node.identify, ("127.0.0.1", 0), {"https://app.example.org"}
-    ) as address:
+    async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0), {"https://app.example.org"}) as address:
         open_page.address = address
         async with open_page("/feeds/orders", origin="https://app.example.org") as page:
             assert (await page.message())["type"] == "open"
@@ -54,9 +52,7 @@ async def test_a_name_that_is_not_the_nodes_is_turned_away(open_page, handshake,
 
 
 async def test_names_of_a_proxy_may_be_allowed(running, handshake, feed):
-    async with ws_listener(
-        running.node.handle, running.node.identify, ("127.0.0.1", 0), hosts={"feeds.example"}
-    ) as address:
+    async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0), hosts={"feeds.example"}) as address:
         stream = await trio.open_tcp_stream(*address)
         async with stream:
             await stream.send_all(handshake.replace(b"Host: 127.0.0.1", b"Host: Feeds.example"))
@@ -123,7 +119,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(open_page, hands
 
 async def test_connections_are_bounded(running, feed, open_page, monkeypatch):
     monkeypatch.setattr(door_module, "CONNECTIONS_MAX", 1)
-    async with ws_listener(running.node.handle, running.node.identify, ("127.0.0.1", 0)) as address:
+    async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0)) as address:
         open_page.address = address
         async with open_page("/feeds/orders") as page:
             await page.of_type("open")
@@ -135,7 +131,7 @@ async def test_a_door_that_is_shut_says_goodbye(running, feed, open_page, nurser
     shut = trio.Event()
 
     async def serve(*, task_status):
-        async with ws_listener(running.node.handle, running.node.identify, ("127.0.0.1", 0)) as address:
+        async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0)) as address:
             task_status.started(address)
             await shut.wait()
 
@@ -149,7 +145,7 @@ async def test_a_door_that_is_shut_says_goodbye(running, feed, open_page, nurser
 
 async def test_a_door_is_shut_in_the_face_of_who_does_not_read(running, handshake, fill_feed, feed, open_page, ended):
     await fill_feed(feed, 600)
-    async with ws_listener(running.node.handle, running.node.identify, ("127.0.0.1", 0)) as address:
+    async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0)) as address:
         open_page.address = address
         stream = await open_page.raw(handshake)
         await ended(lambda: any(c.rounds.window_full for c in running.node.connections))

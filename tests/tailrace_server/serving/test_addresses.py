@@ -1,0 +1,97 @@
+"""Bounds by the address of a peer."""
+
+import dataclasses
+
+import pytest
+import trio
+
+import tailrace
+from tailrace.model.tokens import new_token
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.messages import Hello, decode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.serving import addresses
+from tailrace_server.serving.addresses import (
+    ADDRESSES_MAX,
+    FORGET_SECONDS,
+    PAUSE_SECONDS_MAX,
+    WRONG_TOKENS_FREE,
+    AddressCounts,
+    WrongTokens,
+    host_of,
+)
+
+
+def test_the_host_of_a_peer():
+    assert [host_of(peer) for peer in ("10.0.0.1:5", "[::1]:5", "loopback")] == ["10.0.0.1", "[::1]", "loopback"]
+
+
+def test_an_address_has_so_many_connections():
+    counts = AddressCounts(2)
+    assert [counts.admits("10.0.0.1") for _ in range(3)] == [True, True, False]
+    assert counts.admits("10.0.0.2")
+    counts.left("10.0.0.1")
+    assert counts.admits("10.0.0.1")
+
+
+def test_programs_of_the_machine_share_an_address():
+    counts = AddressCounts(1)
+    assert all(counts.admits(host) for host in ("127.0.0.1", "127.0.0.1", "[::1]", "[::1]"))
+
+
+async def test_a_connection_too_many_is_refused(run_node, node_config, monkeypatch):
+    monkeypatch.setattr(addresses, "is_loopback", lambda host: False)
+    limits = dataclasses.replace(node_config.limits, connections_per_address_max=2)
+    running = await run_node(dataclasses.replace(node_config, limits=limits))
+    async with tailrace.connect(running.url), tailrace.connect(running.url):
+        with pytest.raises(tailrace.Unreachable, match=r"2 connections of 127\.0\.0\.1 already"):
+            async with tailrace.connect(running.url, connect_timeout=0.5):
+                pass
+    async with tailrace.connect(running.url) as client:
+        await client.create_feed("orders")
+
+
+async def test_slow_hellos_keep_no_client_out(run_node, node_config):
+    limits = dataclasses.replace(node_config.limits, greetings_max=2)
+    running = await run_node(dataclasses.replace(node_config, limits=limits))
+    async with trio.open_nursery() as nursery:
+        streams = [await trio.open_tcp_stream("127.0.0.1", running.config.listen[1]) for _ in range(6)]
+        async with tailrace.connect(running.url) as client:
+            await client.create_feed("orders")
+        assert len(running.node.connections._ungreeted) <= 2
+        nursery.cancel_scope.cancel()
+    for stream in streams:
+        await stream.aclose()
+
+
+def test_wrong_tokens_are_answered_later_and_later():
+    wrong = WrongTokens()
+    pauses = [wrong.pause_s("10.0.0.1", 0.0) for _ in range(WRONG_TOKENS_FREE + 20)]
+    assert pauses[:WRONG_TOKENS_FREE] == [0.0] * WRONG_TOKENS_FREE
+    assert pauses[-1] == PAUSE_SECONDS_MAX
+    assert wrong.pause_s("10.0.0.2", 0.0) == 0.0
+    assert wrong.pause_s("10.0.0.1", 100 * FORGET_SECONDS) == 0.0
+
+
+def test_the_addresses_of_wrong_tokens_are_bounded():
+    wrong = WrongTokens()
+    for number in range(ADDRESSES_MAX + 10):
+        wrong.pause_s(str(number), 0.0)
+    assert len(wrong) == ADDRESSES_MAX
+
+
+async def test_a_guesser_waits_and_a_client_of_the_same_address_does_not(secured):
+    authority = secured.running.node.services.authority
+    for _ in range(WRONG_TOKENS_FREE + 3):
+        authority.pause_s("127.0.0.1:1")
+    async with await trio.open_tcp_stream("127.0.0.1", secured.running.config.listen[1]) as guesser:
+        await guesser.send_all(Hello(token=new_token().text).encode())
+        async with secured.connect(secured.admin) as client:
+            await client.feeds()
+        [waiting] = [each for each in secured.running.node.connections if not each.greeted]
+        assert waiting.is_closing
+        waiting._on_drained()  # as the transport may do at any time
+        await guesser.send_all(encode_frame(Opcode.STATUS, b"{}", 1))
+        error = decode_error(memoryview(await guesser.receive_some())[16:])
+        assert isinstance(error, tailrace.Forbidden)
+        assert await guesser.receive_some() == b""
