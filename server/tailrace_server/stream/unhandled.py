@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.block import Block
+    from tailrace.block import Block, BlockHeader
     from tailrace_server.partition.partition import Partition
 
 # Blocks whose timestamps differ by less share a mark. It bounds how much the lag is overstated in a live stream.
@@ -31,17 +31,15 @@ class Mark:
 
     __slots__ = ("after_seq", "end", "mutations", "partition", "timestamp")
 
-    def __init__(self, partition: Partition, block: Block, end: int) -> None:
-        header = block.header
+    def __init__(self, partition: Partition, header: BlockHeader, end: int) -> None:
         self.partition = partition
         self.after_seq = header.first_seq - 1
         self.timestamp = header.timestamp
         self.mutations = header.rows
         self.end = end
 
-    def add(self, partition: Partition, block: Block, end: int) -> None:
+    def add(self, partition: Partition, header: BlockHeader, end: int) -> None:
         """Adds a block that was sent later."""
-        header = block.header
         self.mutations += header.rows
         self.end = end
         if header.timestamp < self.timestamp:
@@ -66,18 +64,19 @@ class UnhandledBlocks:
 
     def sent(self, partition: Partition, block: Block) -> None:
         """Notes that ``block`` was sent."""
-        self._sent += block.nbytes
+        header = block.header  # a property
+        self._sent = end = self._sent + block.nbytes
         marks = self._feeds.get(partition.feed_id)
         if marks is None:
             marks = self._feeds[partition.feed_id] = collections.deque()
         while marks and marks[0].end <= self._credited:
             marks.popleft()
-        if marks and -SPAN_US < block.header.timestamp - marks[-1].timestamp < SPAN_US:
-            marks[-1].add(partition, block, self._sent)
+        if marks and -SPAN_US < header.timestamp - marks[-1].timestamp < SPAN_US:
+            marks[-1].add(partition, header, end)
             return
         if len(marks) >= MARKS_MAX:
             _join_pairs(marks)
-        marks.append(Mark(partition, block, self._sent))
+        marks.append(Mark(partition, header, end))
 
     def credited(self, nbytes: int) -> None:
         """Notes that the consumer has handled the next ``nbytes`` bytes; what it credits beyond all is ignored."""
