@@ -113,6 +113,7 @@ class ClusterLink:
             self._founded.set()
         self.leads: Callable[[], Leading | None] = _does_not_lead
         self._is_confirmed: Callable[[], Awaitable[bool]] = _is_not_confirmed
+        self._has_seat: Callable[[], bool] = _has_no_seat
         self._published: Leading | None = None
         self._registered = b""  # the value of this node's key
         self._registered_at: Address | None = None  # the address at which another process is registered as this node
@@ -143,9 +144,20 @@ class ClusterLink:
     def _place(self) -> Place:
         return place_of(self._own, self.voters, self._addresses)
 
-    def led_by(self, leads: Callable[[], Leading | None], is_confirmed: Callable[[], Awaitable[bool]]) -> None:
-        """Connects the functions that tell whether this node leads, and whether a majority confirms that now."""
-        self.leads, self._is_confirmed = leads, is_confirmed
+    def led_by(
+        self,
+        leads: Callable[[], Leading | None],
+        is_confirmed: Callable[[], Awaitable[bool]],
+        has_seat: Callable[[], bool],
+    ) -> None:
+        """Connects the functions that tell about this node.
+
+        Args:
+            leads: whether it leads.
+            is_confirmed: whether a majority confirms that now.
+            has_seat: whether it has a seat by the record that it has stored, which may be later than the one here.
+        """
+        self.leads, self._is_confirmed, self._has_seat = leads, is_confirmed, has_seat
 
     def address_of(self, name: Address) -> Address:
         """Returns the present address of the voter ``name``, as far as it is known; of another name, ``name``."""
@@ -355,18 +367,26 @@ class ClusterLink:
     def to_json(self) -> dict[str, Any]:
         """Returns the part of the status about the coordinator."""
         leader = self.known.leader
+        case, why = self._told_step
         return {
             "store": self._name,
             "prefix": self._keys.prefix,
             **self.health.to_json(),
-            "case": self.step.case,
-            "step": self.step.why,
+            "case": case,
+            "step": why,
             "term": 0 if self._own.copy is None else self.voters.term,
             "epoch": 0 if self._own.copy is None else self.voters.epoch,
             "learners": [] if self._own.copy is None else [str(name) for name in self.voters.learners],
             "voters": [] if self._own.copy is None else [self._voter_to_json(each) for each in self.voters.voters],
             "leader": None if leader is None else {"address": str(leader.address), "term": leader.term},
         }
+
+    @property
+    def _told_step(self) -> tuple[str, str]:
+        """The case and the sentence for status. The coordinator lacks a new seat while it takes no changes."""
+        if self.step.move is Move.SERVE and self.step.case != "voter" and self._has_seat():
+            return "voter", f"{self._keys.prefix} does not have its seat yet: the leader writes it as soon as it can"
+        return self.step.case, self.step.why
 
     def _voter_to_json(self, voter: Any) -> dict[str, Any]:
         return {
@@ -429,6 +449,11 @@ def _address_in(data: bytes | None) -> Address | None:
 
 
 async def _is_not_confirmed() -> bool:
+    """Returns False: the node is not started yet."""
+    return False
+
+
+def _has_no_seat() -> bool:
     """Returns False: the node is not started yet."""
     return False
 

@@ -74,7 +74,7 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
             )
             host = dataclasses.replace(host, network=MovedNetwork(host.network, link.address_of))
             async with open_node(config, host) as node:
-                link.led_by(partial(_leading, node), partial(_is_confirmed, node))
+                link.led_by(partial(_leading, node), partial(_is_confirmed, node), partial(_has_seat, node))
                 node.coordinated(link.to_json, partial(_address_of, link))
                 yield node
             nursery.cancel_scope.cancel()
@@ -116,6 +116,12 @@ def _leading(node: Node) -> Leading | None:
 async def _is_confirmed(node: Node) -> bool:
     """Returns whether a majority confirms, after this call has begun, that this node leads."""
     return await is_confirmed(node.members[node.leaderships.unnamed.group.number])
+
+
+def _has_seat(node: Node) -> bool:
+    """Returns whether this directory has a seat by the record that it has stored."""
+    member = node.members[node.leaderships.unnamed.group.number]
+    return member.local.file.now.voters.has(node.identity.placement_id)
 
 
 def _record_of(member: Member) -> Voters | None:

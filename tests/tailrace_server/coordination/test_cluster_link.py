@@ -102,7 +102,8 @@ class MadeLink:
         self.link = ClusterLink(store, health, KEYS, own, file, "memory")
         self.leading = None
         self.confirms = False
-        self.link.led_by(lambda: self.leading, self.is_confirmed)
+        self.has_seat = False
+        self.link.led_by(lambda: self.leading, self.is_confirmed, lambda: self.has_seat)
         self.scope = trio.CancelScope()
 
     async def run(self):
@@ -288,6 +289,10 @@ async def test_a_spare_serves_as_no_member_and_later_as_one(store, links, autoju
         await spare.link.founded()
         assert spare.link.step.case == "spare"
         assert spare.link.members == (*first.names, Address("h", 4709))
+        assert spare.link.to_json()["case"] == "spare"
+        spare.has_seat = True  # the coordinator takes no changes, and the members have given it a seat
+        told = spare.link.to_json()
+        assert (told["case"], told["step"].partition(":")[0]) == ("voter", f"{KEYS.prefix} does not have its seat yet")
         record = first._replace(term=1, epoch=2, learners=(Address("h", 4709),))
         links[0].leads(record.without_nodes())
         await until(lambda: spare.link.step.case == "joining")
