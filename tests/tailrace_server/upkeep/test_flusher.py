@@ -459,3 +459,14 @@ async def test_a_disk_that_refuses_the_end_leaves_all_as_it_was(engine, call):
     await engine.flusher.flush_end(partition)
     assert [segment.identity.last_seq for segment in partition.chain.segments] == [2]
     engine.node.check()
+
+
+async def test_two_requests_for_such_an_end_make_one(engine):
+    """Two followers that were away ask for it at the same time."""
+    partition = await trimmed(engine)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(engine.flusher.flush_end, partition)
+    assert len(engine.segments(partition)) == len(partition.chain.segments) == 1
+    engine.kill()
+    assert engine.partition().flushed_seq == 2

@@ -427,3 +427,23 @@ async def test_a_segment_that_is_being_removed_is_told(pair):
     assert storage.pins.is_leaving(id), "it was retired again, since its file could not be removed"
     await pair.replica.flusher.trim()
     assert not storage.pins.is_leaving(id)
+
+
+async def test_a_file_that_is_about_to_be_removed_is_not_installed(pair):
+    """The replica has compacted the segment, and the leader has it still. The trimmer would remove the chain's file."""
+    await pair.adopt()
+    await pair.write((b"b", b"2"))
+    await pair.install()
+    await pair.compact()
+    await pair.write((b"c", b"3"))
+    received = await pair.checkpoint()
+    await pair.send(received)
+    with pytest.raises(BadSegment, match="is being removed"):
+        await install_received_chain(pair.replica.node.storage, pair.partition, received)
+    await pair.replica.flusher.trim()
+    await pair.send(received)
+    await install_received_chain(pair.replica.node.storage, pair.partition, received)
+    await pair.replica.flusher.trim()
+    assert len(pair.names()) == 3
+    pair.check()
+    pair.restart()

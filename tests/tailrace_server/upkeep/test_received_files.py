@@ -158,6 +158,22 @@ async def test_unused_files_go_after_a_while(sent):
     assert replica.disk.names(directory) == ["MANIFEST"]
 
 
+async def test_files_of_a_later_checkpoint_stay_and_the_others_go(sent):
+    """The others take room. Half a file goes on where it ended."""
+    told, data, replica, partition = sent
+    files = replica.node.storage.received.of(partition)
+    other = told._replace(id=b"h" * 16)
+    await files.store_parts([part(told, data, 0, 100), part(other, data, 0, 100)])
+    await files.remove(kept={told.id})
+    assert (files.offset(told), files.offset(other)) == (100, 0)
+    await files.store_parts([part(told, data, 100, len(data))])
+    await files.remove(kept={told.id})
+    assert files.offset(told) == len(data)
+    assert replica.segments(partition) == [told.file_name]
+    await files.remove()
+    assert replica.segments(partition) == []
+
+
 async def installed_another_way(replica, partition, told):
     """Installs a received file as a push of the same segment does: the received files do not hear of it."""
     storage = replica.node.storage
