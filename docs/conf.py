@@ -35,7 +35,7 @@ maximum_signature_line_length = 88
 
 # Types of other projects that signatures name. Their documents are on the network, which a build does not use.
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections\.abc|typing|types|datetime|os|pathlib|sqlite3|trio|pyarrow|pyspark)\..*"),
+    ("py:.*", r"(collections\.abc|typing|types|datetime|os|pathlib|sqlite3|ssl|trio|pyarrow|pyspark)\..*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|SupportsIndex|datetime)"),
     ("py:.*", r"(DataFrame|SparkSession|Column|StructType|DataSource\w*|abc\..*|enum\..*|optional|StrPath)"),
     ("py:.*", r"(tuple|Mapping)\[.*|.*tailrace\.link\.address\.Address"),

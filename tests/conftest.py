@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import hypothesis
 import pytest
 import trio
+from tests.certificates import Authority
 from tests.processes.ports import free_port
 from tests.tailrace_server.replication.made_set import make_set
 
@@ -69,7 +70,7 @@ class RunningNode:
 
     @property
     def url(self):
-        return f"tailrace://127.0.0.1:{self.config.listen[1]}"
+        return f"{'tailraces' if self.config.tls else 'tailrace'}://127.0.0.1:{self.config.listen[1]}"
 
     async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
         self._scope, self._stopped = trio.CancelScope(), trio.Event()
@@ -107,6 +108,24 @@ class RunningNode:
         """Every connection breaks, at the node's side."""
         for connection in list(self.node.connections):
             connection.transport.close()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """An authority whose certificates the tests share."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def tls_node_config(node_config, authority):
+    """A node that speaks TLS."""
+    return dataclasses.replace(node_config, tls=authority.node())
+
+
+@pytest.fixture
+async def tls_running(run_node, tls_node_config):
+    """A node that speaks TLS, and that may be stopped and started again."""
+    return await run_node(tls_node_config)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ CLIENT_LAYERS = (
     ("requests",),
     ("consuming", "ring"),
     ("indexes", "copies"),
+    ("tls",),
     ("trio", "blocking"),
     ("cli",),
 )

@@ -170,6 +170,43 @@ class Replication:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """The files of a node that speaks TLS, in PEM.
+
+    Raises ValueError if they contradict each other.
+    """
+
+    #: The node's certificate, with those between it and its authority.
+    cert: str
+    #: The private key of the certificate. If it is empty, the key is in the same file.
+    key: str = ""
+    #: The authorities of clients' certificates. Without any, clients show none.
+    client_ca: str = ""
+    #: Whether each client has to show a certificate.
+    require_client_cert: bool = False
+    #: The authorities of other nodes' certificates; by default those of clients, or else of the machine.
+    peer_ca: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.cert:
+            raise ValueError("TLS needs --tls-cert: a certificate")
+        if self.require_client_cert and not self.client_ca:
+            raise ValueError(
+                "--tls-require-client-cert needs --tls-client-ca: the authorities of clients' certificates"
+            )
+
+    @property
+    def node_ca(self) -> str:
+        """The authorities of other nodes' certificates; empty without any."""
+        return self.peer_ca or self.client_ca
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, each once."""
+        return tuple(dict.fromkeys(filter(None, (self.cert, self.key, self.client_ca, self.peer_ca))))
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The data directory of a node, its addresses, and its place among other nodes.
 
@@ -204,6 +241,8 @@ class Config:
     auth: bool = False
     #: The secret that this node presents to others, and that it accepts from them; None for none.
     peer_token: str | None = field(default=None, repr=False)
+    #: The certificates of the listeners, and of connections to other nodes. Without any, no listener speaks TLS.
+    tls: TlsConfig | None = None
     #: The times of replication.
     replication: Replication = field(default_factory=Replication)
 
@@ -227,6 +266,11 @@ class Config:
     def named(self) -> Address:
         """The address by which a member is named in ``members``."""
         return Address(*self.listen) if self.member_name is None else self.member_name
+
+    @property
+    def has_tls(self) -> bool:
+        """True if all listeners speak TLS, and nothing else."""
+        return self.tls is not None
 
     @property
     def is_alone(self) -> bool:

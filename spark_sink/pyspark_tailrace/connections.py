@@ -15,7 +15,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from pyspark_tailrace.options import SinkOptions
+from pyspark_tailrace.options import SinkOptions, context_of
 from tailrace import blocking
 from tailrace.errors import UnknownFeed
 
@@ -121,6 +121,7 @@ def _open(options: SinkOptions) -> _Connection:
             blocking.connect(
                 options.url,
                 token=options.token,
+                tls=context_of(options.url, options.tls),
                 name="spark sink",
                 connect_timeout=options.retry_for_s,
                 retry_for=options.retry_for_s,

@@ -8,11 +8,13 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailrace.link.address import parse_url
+from tailrace.tls.context import NO_FILES, TlsFiles, client_context
 
 # Longer than a restart of a node takes, because the first failed task ends a Spark query.
 RETRY_FOR_S = 120.0
@@ -37,6 +39,9 @@ NAMES = (
     "url",
     "feed",
     "token",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
     "key",
     "value",
     "deleted",
@@ -127,6 +132,7 @@ class SinkOptions:
     is_deleted_named: bool = False
     restage_bytes: int = RESTAGE_BYTES
     restage_dir: str = ""
+    tls: TlsFiles = field(default=NO_FILES, repr=False)
 
     @property
     def is_json(self) -> bool:
@@ -162,6 +168,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         is_deleted_named="deleted" in options,
         restage_bytes=RESTAGE_BYTES if kept is None else kept,
         restage_dir=options.get("restage_dir", ""),
+        tls=tls_files(options),
     )
 
 
@@ -251,6 +258,24 @@ def url(options: Mapping[str, str]) -> str:
     except ValueError as error:
         raise ValueError(f"option 'url': {error}") from None
     return text
+
+
+def tls_files(options: Mapping[str, str]) -> TlsFiles:
+    """Returns options ``tls_ca``, ``tls_cert`` and ``tls_key``: paths of files on every executor, or their texts."""
+    files = TlsFiles(*(options.get(name, "") for name in ("tls_ca", "tls_cert", "tls_key")))
+    if any(files) and not parse_url(url(options)).secure:
+        raise ValueError("options 'tls_ca', 'tls_cert' and 'tls_key' need a 'url' that begins with tailraces://")
+    return files
+
+
+def context_of(url: str, files: TlsFiles) -> ssl.SSLContext | None:
+    """Returns the context of TLS for nodes; None for a plain URL. Raises ValueError if a file cannot be used."""
+    if not parse_url(url).secure:
+        return None
+    try:
+        return client_context(files)
+    except ValueError as error:
+        raise ValueError(f"options 'tls_ca', 'tls_cert', 'tls_key': {error}") from None
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:

@@ -15,8 +15,11 @@ from pyspark_tailrace.options import (
     SortColumn,
     check_job_options,
     check_stream_options,
+    context_of,
     sink_options,
 )
+from pyspark_tailrace.reading.options import read_options
+from tailrace.tls import TlsFiles
 
 LEAST = {"url": "tailrace://127.0.0.1:4700", "feed": "orders"}
 
@@ -85,6 +88,22 @@ def test_options_travel_to_tasks_and_identify_a_connection(module):
     copy = pickle.loads(module.dumps(options) if module else dumps(options))
     assert copy == options
     assert hash(copy) == hash(options)
+
+
+TLS = {"url": "tailraces://127.0.0.1:4700", "tls_ca": "ca.pem", "tls_cert": "cert.pem", "tls_key": "secret key"}
+
+
+def test_tls_files():
+    options = sink_options(LEAST | TLS)
+    assert options.tls == TlsFiles("ca.pem", "cert.pem", "secret key")
+    assert read_options(LEAST | TLS).tls == options.tls
+    for shown in (repr(options), repr(read_options(LEAST | TLS))):
+        assert "secret" not in shown
+    with pytest.raises(ValueError, match="need a 'url' that begins with tailraces://"):
+        sink_options(LEAST | {"tls_ca": "ca.pem"})
+    assert context_of(LEAST["url"], options.tls) is None
+    with pytest.raises(ValueError, match=r"options 'tls_ca'.*ca\.pem: No such file"):
+        context_of(TLS["url"], options.tls)
 
 
 def test_token_is_not_shown():
@@ -173,6 +192,7 @@ def test_slips_of_the_pen_are_not_ignored(slip, meant):
 
 @pytest.mark.parametrize("name", ["checkpointLocation", "path", "queryName", *NAMES])
 def test_options_of_spark_and_ours_are_no_slips(name):
+    least = LEAST | ({"url": TLS["url"]} if name.startswith("tls_") else {})
     value = {"url": LEAST["url"], "partitions": "3", "create_feed": "true", "retry_for": "1"}
     value |= {
         "delivery": "at_least_once",
@@ -183,7 +203,7 @@ def test_options_of_spark_and_ours_are_no_slips(name):
         "batch_id": "1",
         "restage_bytes": "0",
     }
-    sink_options(LEAST | {"sink_id": "s"} | {name: value.get(name, "anything")})
+    sink_options(least | {"sink_id": "s"} | {name: value.get(name, "anything")})
 
 
 def test_guide_lists_every_option():

@@ -31,9 +31,9 @@ OWN_FILES = {
             "request",
             "follower",
         ),
-        *("replica", "replica_link"),
+        *("replica", "replica_link", "tls"),
     },
-    "blocking": {"dialer", "guard"},
+    "blocking": {"dialer", "guard", "tls_socket"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream")
 # Public members that one shell does not have. A blocking program consumes by the source of Spark.

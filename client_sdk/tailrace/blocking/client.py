@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -17,6 +18,7 @@ from tailrace.model import FeedInfo, Level, NodeStatus, TokenInfo
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
+from tailrace.tls.context import context_for
 from tailrace.wire.opcodes import Opcode
 
 
@@ -41,6 +43,7 @@ class Client:
         *,
         token: str | None,
         name: str | None,
+        tls: ssl.SSLContext | None,
         connect_timeout: float,
         retry_for: float,
         state: str,
@@ -56,7 +59,7 @@ class Client:
             source=random.SystemRandom(),
             new_session=new_session,
         )
-        self._runner = BlockingRunner(self._core)
+        self._runner = BlockingRunner(self._core, context_for(self._core.secure, tls))
 
     def __enter__(self) -> Client:
         """Connects. Raises Unreachable if no node has answered within ``connect_timeout`` seconds, or Forbidden."""
@@ -204,6 +207,7 @@ def connect(
     *,
     token: str | None = None,
     name: str | None = None,
+    tls: ssl.SSLContext | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
     state: str = "leader",
@@ -213,9 +217,11 @@ def connect(
     Nothing is sent or received between two calls. Pauses of a second or more do not count towards ``retry_for``.
 
     Args:
-        url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
+        url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one;
+            ``tailraces://`` for nodes that speak TLS.
         token: The token that the greeting carries. A node that requires tokens refuses others (Forbidden).
         name: A name for this program, which the node's status shows.
+        tls: How nodes of ``tailraces://`` are checked, and this program's certificate, as in `tailrace.connect`.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
         state: The kind of node to use: "leader", "follower" or "any", as in `tailrace.connect`.
@@ -226,6 +232,10 @@ def connect(
     Raises:
         ValueError: The URL, ``state`` or a number of seconds is not valid.
         Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
-        Forbidden: On entering: the node refuses this client.
+        Forbidden: On entering: the node refuses this client, or its certificate.
+        ProtocolError: On entering: the other side does not speak Tailrace's protocol; or TLS, or without it; or its
+            certificate is not valid for the host of the URL.
     """
-    return Client(url, token=token, name=name, connect_timeout=connect_timeout, retry_for=retry_for, state=state)
+    return Client(
+        url, token=token, name=name, tls=tls, connect_timeout=connect_timeout, retry_for=retry_for, state=state
+    )

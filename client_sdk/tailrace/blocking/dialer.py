@@ -7,9 +7,11 @@ import errno
 import os
 import select
 import socket
+import ssl
 import time
 
-from tailrace.errors import Unreachable
+from tailrace.blocking.tls_socket import TlsSocket
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
 
@@ -22,20 +24,26 @@ class Dialer:
     Each try takes `LinkCore.try_seconds` at most. The system looks up names and takes its own time for that.
     """
 
-    def __init__(self, core: LinkCore) -> None:
+    def __init__(self, core: LinkCore, tls: ssl.SSLContext | None = None) -> None:
         self._core = core
+        self._tls = tls
         self._next_try = 0.0
         self._address: Address | None = None  # of the present try or connection
         # The socket addresses of one name that are still to be tried: "localhost" is ::1 and 127.0.0.1.
         self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
         self._sock: socket.socket | None = None
+        self._shaking: TlsSocket | None = None  # a connection whose handshake is under way
         self._give_up = 0.0
 
-    def step(self, wait_s: float) -> socket.socket | None:
-        """Returns a connected, non-blocking socket; None if it takes longer than ``wait_s`` seconds: step again.
+    def step(self, wait_s: float) -> socket.socket | TlsSocket | None:
+        """Returns a connected, non-blocking socket, with TLS if there is a context for it.
 
-        Raises Unreachable if a try has failed; the next step makes another one.
+        None if it takes longer than ``wait_s`` seconds: step again.
+
+        Raises Unreachable if a try has failed, or ProtocolError or Forbidden of TLS; the next step makes another one.
         """
+        if self._shaking is not None:
+            return self._shake(self._shaking, wait_s)
         if self._sock is None:
             if self._address is None:
                 self._address, pause_s = self._core.finder.next_try()
@@ -49,16 +57,47 @@ class Dialer:
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
         if not poll.poll(wait_s * 1000):
-            if time.monotonic() >= self._give_up:
-                raise self._failed(self._core.no_answer())
+            self._check_time()
             return None
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise self._failed(self._refused(os.strerror(code)))
         sock, self._sock = self._sock, None
-        self._candidates.clear()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            self._candidates.clear()
+            return sock
+        assert self._address is not None, "a try has an address"
+        try:
+            self._shaking = TlsSocket(sock, self._tls, self._address)
+        except TailraceError as error:
+            sock.close()
+            raise self._failed(error) from None
+        return self._shake(self._shaking, 0.0)
+
+    def _shake(self, sock: TlsSocket, wait_s: float) -> TlsSocket | None:
+        """Goes on with a handshake; waits for ``wait_s`` seconds at most."""
+        try:
+            is_complete = sock.shake()
+            if not is_complete and wait_s > 0:
+                poll = select.poll()
+                poll.register(sock, select.POLLIN | select.POLLOUT if sock.has_unsent else select.POLLIN)
+                is_complete = bool(poll.poll(wait_s * 1000)) and sock.shake()
+        except TailraceError as error:
+            raise self._failed(error) from None
+        except OSError as error:
+            raise self._failed(Unreachable(f"the connection to {self._address} broke: {error}")) from None
+        if not is_complete:
+            self._check_time()
+            return None
+        self._shaking = None
+        self._candidates.clear()
         return sock
+
+    def _check_time(self) -> None:
+        """Raises Unreachable if the try has taken too long."""
+        if time.monotonic() >= self._give_up:
+            raise self._failed(self._core.no_answer())
 
     def begin_anew(self) -> None:
         """Asks the finder for the address of the next try: a connection was lost."""
@@ -69,6 +108,9 @@ class Dialer:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
+        if self._shaking is not None:
+            self._shaking.close()
+            self._shaking = None
 
     def _begin(self, address: Address) -> socket.socket:
         if not self._candidates:
@@ -92,7 +134,7 @@ class Dialer:
     def _refused(self, why: str) -> Unreachable:
         return Unreachable(f"cannot connect to {self._address}: {why}")
 
-    def _failed(self, error: Unreachable) -> Unreachable:
+    def _failed(self, error: TailraceError) -> TailraceError:
         self.close()
         if not self._candidates:
             self.begin_anew()

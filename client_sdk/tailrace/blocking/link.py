@@ -12,12 +12,14 @@ import contextlib
 import itertools
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
 
 from tailrace.blocking.dialer import Dialer
 from tailrace.blocking.guard import Guard
+from tailrace.blocking.tls_socket import TlsSocket
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
@@ -39,12 +41,13 @@ class BlockingLink:
     ``guard.lock`` is held around calls of the session. Only the mover uses the dialer, the finder and the poll object.
     """
 
-    def __init__(self, session: LinkSession, core: LinkCore) -> None:
+    def __init__(self, session: LinkSession, core: LinkCore, tls: ssl.SSLContext | None = None) -> None:
         self._session = session
         self._core = core
         core.bound_tries(TRY_SECONDS_MAX)
-        self._dialer = Dialer(core)
-        self._sock: socket.socket | None = None
+        self._tls = tls
+        self._dialer = Dialer(core, tls)
+        self._sock: socket.socket | TlsSocket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
         self._heard_at = self._said_at = self._moved_at = 0.0
@@ -230,7 +233,7 @@ class BlockingLink:
                 self._handle(self._poll.poll(0.0))
             self._session_data(now)
             self._write()
-            self._poll.modify(sock, select.POLLIN | select.POLLOUT if self._out else select.POLLIN)
+            self._poll.modify(sock, select.POLLIN | select.POLLOUT if self._has_unsent(sock) else select.POLLIN)
             self.guard.end()
         ready = self._poll.poll(wait_s * 1000)
         with self.guard.lock:
@@ -239,6 +242,9 @@ class BlockingLink:
                 self._handle(ready)
                 self._moved_at = time.monotonic()
                 self.guard.end()
+
+    def _has_unsent(self, sock: socket.socket | TlsSocket) -> bool:
+        return bool(self._out) or (isinstance(sock, TlsSocket) and sock.has_unsent)
 
     def _session_data(self, now: float) -> None:
         peer = self._session.peer
@@ -255,6 +261,8 @@ class BlockingLink:
                 self._write()
             if event & ~select.POLLOUT:
                 self._receive()
+                while isinstance(self._sock, TlsSocket) and self._sock.has_unread:  # the poll object does not see it
+                    self._receive()
 
     def _receive(self) -> None:
         assert self._sock is not None
@@ -274,6 +282,8 @@ class BlockingLink:
 
     def _write(self) -> None:
         assert self._sock is not None
+        if isinstance(self._sock, TlsSocket):
+            self._sock.flush()
         while self._out:
             try:
                 sent = self._sock.sendmsg(list(itertools.islice(self._out, BUFFERS_MAX)))
@@ -301,7 +311,7 @@ class BlockingLink:
         """Looks at another node if that is due, and moves to a later leader."""
         if self._sock is None or not self._core.finder.looks:
             return
-        if look(self._core, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS):
+        if look(self._core, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS, self._tls):
             self._lost(Unreachable("another node leads"))
 
     def _lost(self, error: Exception) -> None:

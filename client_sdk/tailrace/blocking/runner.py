@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -45,10 +46,11 @@ class BlockingRunner:
     request that was not sent is never sent, and one that was sent is not sent again.
     """
 
-    def __init__(self, core: ClientCore) -> None:
+    def __init__(self, core: ClientCore, tls: ssl.SSLContext | None = None) -> None:
         self.core = core
+        self._tls = tls
         self._session = core.session
-        self._link = BlockingLink(core.session, core.link)
+        self._link = BlockingLink(core.session, core.link, tls)
         self._is_closed = False
 
     def __enter__(self) -> BlockingRunner:
@@ -113,7 +115,7 @@ class BlockingRunner:
             return time.sleep(step.seconds)
         if isinstance(step, AskLeader):
             left_s = max(deadline - time.monotonic(), 0.0)
-            with BlockingRunner(self.core.of_leader(min(self.core.connect_timeout_s, left_s))) as leader:
+            with BlockingRunner(self.core.of_leader(min(self.core.connect_timeout_s, left_s)), self._tls) as leader:
                 return leader.run(step.plan(leader.core.session), max(deadline - time.monotonic(), 0.0))
         if isinstance(step, Continue):
             return None
@@ -146,7 +148,7 @@ class BlockingRunner:
 
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
-        return Stream(StreamCore.of_client(self.core, subscription, window_bytes))
+        return Stream(StreamCore.of_client(self.core, subscription, window_bytes), self._tls)
 
     # For writers and stages
 

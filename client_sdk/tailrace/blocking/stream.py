@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from types import TracebackType
@@ -31,11 +32,11 @@ class Stream:
     resumes.
     """
 
-    def __init__(self, core: StreamCore) -> None:
+    def __init__(self, core: StreamCore, tls: ssl.SSLContext | None = None) -> None:
         """Makes a stream that gives up after ``retry_for`` seconds without a stream of every partition."""
         self._core = core
         self._session = core.session
-        self._link = BlockingLink(core.session, core.link)
+        self._link = BlockingLink(core.session, core.link, tls)
         self._agreed_at = time.monotonic()
         self._reader = 0  # the thread that reads
 

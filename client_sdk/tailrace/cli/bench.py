@@ -20,6 +20,7 @@ from tailrace.cli.errors import CommandFailed
 from tailrace.cli.keys import WriteLevel
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
+from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.events import Mutations
 from tailrace.trio.client import Client
 from tailrace.trio.feed import Feed
@@ -38,6 +39,7 @@ class Figure(NamedTuple):
     unit: str
 
 
+@uses_node
 def bench(
     rows: Annotated[int, typer.Option("--rows", min=1_000, max=100_000_000, help="The rows to write and read.")] = (
         200_000

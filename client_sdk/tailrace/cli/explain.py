@@ -11,6 +11,7 @@ from tailrace.cli.errors import WrongUsage
 from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
+from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.explain import Explanation, Outcome
 from tailrace.trio.client import Client
 
@@ -24,6 +25,7 @@ _COLUMNS = (
 )
 
 
+@uses_node
 def explain_resume(
     feed: FeedName,
     positions: Annotated[

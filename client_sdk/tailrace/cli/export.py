@@ -17,6 +17,7 @@ from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, S
 from tailrace.cli.output import from_argument, print_json, printable
 from tailrace.cli.rowfiles.formats import STDIO, Format, format_of
 from tailrace.cli.rowfiles.targets import Row, RowWriter, Target
+from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.events import Mutations
 from tailrace.errors import StreamEnded
 from tailrace.model import EndReason, Mutation
@@ -28,6 +29,7 @@ from tailrace.wire.filters import StreamFilter
 ROWS_TOGETHER = 4_096
 
 
+@uses_node
 def export(
     feed: FeedName,
     file: Annotated[

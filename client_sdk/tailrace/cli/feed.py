@@ -12,6 +12,7 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
+from tailrace.cli.tls_options import uses_node
 from tailrace.errors import UnknownFeed
 from tailrace.model import FeedInfo, PartitionInfo
 from tailrace.model.quantities import Unit, quantity, show_quantity
@@ -59,6 +60,7 @@ _TombstoneAge = Annotated[
 
 
 @app.command()
+@uses_node
 def create(
     feed: FeedName,
     partitions: Annotated[
@@ -114,6 +116,7 @@ def create(
 
 
 @app.command("list")
+@uses_node
 def list_feeds(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
     """List all feeds."""
     infos = target("feed list", url, node, token).call(Client.feeds)
@@ -129,6 +132,7 @@ def list_feeds(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, to
 
 
 @app.command()
+@uses_node
 def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
     """Show a feed and the state of its partitions."""
 
@@ -161,6 +165,7 @@ def show(feed: FeedName, json: Json = False, url: Url = DEFAULT_URL, node: Node 
 
 
 @app.command("set")
+@uses_node
 def set_feed(
     feed: FeedName,
     replication: _Replication = None,
@@ -215,6 +220,7 @@ def set_feed(
 
 
 @app.command()
+@uses_node
 def drop(
     feed: FeedName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,

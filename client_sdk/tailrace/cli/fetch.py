@@ -15,12 +15,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tailrace.cli.errors import WrongUsage
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, StateOption, Token, Url, target
 from tailrace.cli.output import print_json, printable
+from tailrace.cli.tls_options import uses_node
 from tailrace.copies.fetch import Fetched, FetchedPartition
 from tailrace.trio.client import Client
 
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
+@uses_node
 def fetch(
     feed: FeedName,
     directory: Annotated[

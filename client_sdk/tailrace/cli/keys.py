@@ -11,6 +11,7 @@ from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.inputs import read_value
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, StateOption, Token, Url, target
 from tailrace.cli.output import from_argument, print_bytes, print_json, printable
+from tailrace.cli.tls_options import uses_node
 from tailrace.model import Item, Version
 from tailrace.model.json_rows import item_to_row
 from tailrace.trio.client import Client
@@ -35,6 +36,7 @@ WriteLevel = Annotated[
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.", show_default=False)]
 
 
+@uses_node
 def put(
     feed: FeedName,
     key: Key,
@@ -67,6 +69,7 @@ def put(
     _print_version(target("put", url, node, token).call(work), json)
 
 
+@uses_node
 def get(
     feed: FeedName,
     key: Key,
@@ -99,6 +102,7 @@ def get(
         print_bytes(item.value)
 
 
+@uses_node
 def delete(
     feed: FeedName,
     key: Key,

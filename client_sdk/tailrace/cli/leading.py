@@ -11,6 +11,7 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import CONNECT_SECONDS_MAX, DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import print_json, printable
+from tailrace.cli.tls_options import connect_to, uses_node
 from tailrace.errors import ProtocolError, TailraceError
 from tailrace.link.address import Address, NodeUrl, parse_address, parse_url
 from tailrace.trio.request import ask
@@ -19,6 +20,7 @@ from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 
 
+@uses_node
 def promote(
     force: Annotated[
         bool, typer.Option("--force", help="Lead even without a majority. Prints which writes may be lost.")
@@ -37,10 +39,11 @@ def promote(
     Example:
       tailrace promote --node 10.0.0.2:4700
     """
-    (address, *more), cluster = _nodes("promote", url, node, token)
+    nodes = _nodes("promote", url, node, token)
+    address, *more = nodes.addresses
     if more:
         raise WrongUsage(f"the URL names {1 + len(more)} nodes: name the new leader with --node HOST:PORT")
-    answer = trio.run(ask_node, address, Opcode.PROMOTE, {"force": force}, math.inf, token, cluster)
+    answer = trio.run(ask_node, address, Opcode.PROMOTE, {"force": force}, math.inf, token, nodes)
     term, steps, may_be_lost = _outcome(answer)
     if json:
         print_json({"node": str(address), "term": term, "steps": steps, "may_be_lost": may_be_lost})
@@ -51,6 +54,7 @@ def promote(
     print(printable(may_be_lost) if may_be_lost else "Nothing is lost.")
 
 
+@uses_node
 def handover(
     to: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The member that becomes the leader.")],
     force: Annotated[
@@ -90,7 +94,7 @@ def _nodes(command: str, url: str, node: str | None, token: str | None) -> NodeU
 async def _hand_over(nodes: NodeUrl, to: Address, force: bool, token: str | None) -> tuple[Address, dict[str, Any]]:
     leader = await find_leader(nodes, token)
     value = {"to": str(to), "force": force}
-    return leader, await ask_node(leader, Opcode.HANDOVER, value, math.inf, token, nodes.cluster)
+    return leader, await ask_node(leader, Opcode.HANDOVER, value, math.inf, token, nodes)
 
 
 async def find_leader(nodes: NodeUrl, token: str | None) -> Address:
@@ -99,7 +103,7 @@ async def find_leader(nodes: NodeUrl, token: str | None) -> Address:
     unreached: TailraceError | None = None
     for address in nodes.addresses:
         try:
-            answer = await ask_node(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token, nodes.cluster)
+            answer = await ask_node(address, Opcode.MEMBER, {}, CONNECT_SECONDS_MAX, token, nodes)
         except TailraceError as error:
             unreached = error
             continue
@@ -116,11 +120,15 @@ async def find_leader(nodes: NodeUrl, token: str | None) -> Address:
 
 
 async def ask_node(
-    address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float, token: str | None, cluster: str
+    address: Address, opcode: Opcode, value: dict[str, Any], timeout_s: float, token: str | None, nodes: NodeUrl
 ) -> dict[str, Any]:
-    """Returns a node's answer to an operator's request. Raises as `tailrace.trio.request.ask`."""
+    """Returns a node's answer to an operator's request. Raises as `tailrace.trio.request.ask`.
+
+    ``nodes``: the URL, for the name of the cluster and for TLS.
+    """
     hello = Hello(name=f"tailrace {opcode.name.lower()}", token=token)
-    return await ask(address, opcode, value, timeout_s=timeout_s, hello=hello, cluster=cluster)
+    connect = connect_to(nodes.secure)
+    return await ask(address, opcode, value, timeout_s=timeout_s, connect=connect, hello=hello, cluster=nodes.cluster)
 
 
 def _outcome(answer: dict[str, Any]) -> tuple[int, list[str], str]:

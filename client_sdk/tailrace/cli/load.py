@@ -27,6 +27,7 @@ from tailrace.cli.rowfiles.json_lines import json_records
 from tailrace.cli.rowfiles.loader import Loader
 from tailrace.cli.rowfiles.records import BadRecord, Record
 from tailrace.cli.rowfiles.sources import Source
+from tailrace.cli.tls_options import uses_node
 from tailrace.errors import BatchChanged
 from tailrace.model import Delete
 from tailrace.trio.client import Client
@@ -36,6 +37,7 @@ PREFIX = "import:"
 ID_CHARS_MAX = 100
 
 
+@uses_node
 def load(
     feed: FeedName,
     file: Annotated[

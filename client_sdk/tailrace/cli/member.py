@@ -17,6 +17,7 @@ from tailrace.cli.member_progress import follow, member_name, print_plan
 from tailrace.cli.member_rows import MemberRow, Phase, row_of, rows_of, seats_of
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace.cli.tls_options import uses_node
 
 app = typer.Typer(help="The members of a set, and who of them votes.", no_args_is_help=True)
 
@@ -43,6 +44,7 @@ def render(details: dict[str, Any]) -> RenderableType:
 
 
 @app.command("list")
+@uses_node
 def list_members(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
     """List the members of a set, their disks, and which disk has the vote of each.
 
@@ -113,6 +115,7 @@ def plan_of(rows: list[MemberRow], address: str) -> list[str]:
 
 
 @app.command("replace")
+@uses_node
 def replace(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The member whose disk is replaced.")],
     plan: Annotated[bool, typer.Option("--plan", help="Print the steps, and whether they are safe now.")] = False,

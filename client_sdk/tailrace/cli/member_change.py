@@ -13,8 +13,9 @@ from tailrace.cli.member_progress import follow, member_name, print_plan
 from tailrace.cli.member_rows import POLL_SECONDS, MemberRow, Phase, row_of, rows_of, seats_of
 from tailrace.cli.options import DEFAULT_URL, Node, Target, Token, Url, target
 from tailrace.cli.output import printable
+from tailrace.cli.tls_options import uses_node
 from tailrace.errors import Retryable, TailraceError
-from tailrace.link.address import Address, NodeUrl, parse_address, parse_url
+from tailrace.link.address import SCHEMES, Address, NodeUrl, parse_address, parse_url
 from tailrace.wire.opcodes import Opcode
 
 # A set of fewer members does not stand the loss of one.
@@ -106,6 +107,7 @@ def why_nothing_to_do(rows: list[MemberRow], action: str, address: str) -> str:
 _Plan = Annotated[bool, typer.Option("--plan", help="Print the steps, and whether they are safe now; change nothing.")]
 
 
+@uses_node
 def add(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The node that becomes a member.")],
     plan: _Plan = False,
@@ -125,6 +127,7 @@ def add(
     _run("add", address, url, node, token, plan=plan, force=False)
 
 
+@uses_node
 def remove(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The member that leaves the set.")],
     plan: _Plan = False,
@@ -169,7 +172,7 @@ async def _change(node_target: Target, action: str, name: str, plan: bool, force
         return
     await _begin(nodes, {"action": action, "name": name, "force": force}, node_target.token)
     every = ",".join(map(str, nodes.addresses))  # the leader may be another one soon
-    async with node_target._replace(url=f"tailrace://{every}/{nodes.cluster}").client() as client:
+    async with node_target._replace(url=f"{SCHEMES[nodes.secure]}://{every}/{nodes.cluster}").client() as client:
         await follow(client, lambda details: phase_of_change(details, action, name))
 
 
@@ -202,7 +205,7 @@ async def _why_not_begun(nodes: NodeUrl, value: dict[str, Any], token: str | Non
     except (Retryable, CommandFailed) as error:
         return f"no leader has answered: {error}"
     try:
-        await ask_node(leader, Opcode.MEMBER_CHANGE, value, _ANSWER_SECONDS, token, nodes.cluster)
+        await ask_node(leader, Opcode.MEMBER_CHANGE, value, _ANSWER_SECONDS, token, nodes)
     except Retryable as error:
         return f"{leader}, which leads, was asked: {error}"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -10,7 +11,9 @@ import trio
 import typer
 
 from tailrace.cli.errors import WrongUsage
-from tailrace.link.address import parse_address, parse_url
+from tailrace.cli.tls_options import files
+from tailrace.link.address import SCHEMES, parse_address, parse_url
+from tailrace.tls.context import client_context
 from tailrace.trio.client import Client, connect
 
 T = TypeVar("T")
@@ -23,7 +26,10 @@ RETRY_SECONDS_MAX = 10.0
 Url = Annotated[
     str,
     typer.Option(
-        "--url", envvar="TAILRACE_URL", metavar="URL", help="The nodes of the set: tailrace://HOST:PORT[,HOST:PORT...]."
+        "--url",
+        envvar="TAILRACE_URL",
+        metavar="URL",
+        help="The nodes of the set: tailrace://HOST:PORT[,HOST:PORT...], or tailraces:// for TLS.",
     ),
 ]
 Node = Annotated[str | None, typer.Option("--node", metavar="HOST:PORT", help="A single node, in place of --url.")]
@@ -55,12 +61,14 @@ class Target(NamedTuple):
         token: The access token, if any.
         name: The name of the connection in the node's status.
         state: The state of the node, as in `tailrace.connect`.
+        tls: The context of a URL that begins with ``tailraces://``; else None.
     """
 
     url: str
     token: str | None
     name: str
     state: str = "leader"
+    tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
         """Leaves the token out."""
@@ -72,6 +80,7 @@ class Target(NamedTuple):
             self.url,
             token=self.token,
             name=self.name,
+            tls=self.tls,
             connect_timeout=CONNECT_SECONDS_MAX,
             retry_for=RETRY_SECONDS_MAX,
             state=self.state,
@@ -91,13 +100,20 @@ class Target(NamedTuple):
 
 
 def target(command: str, url: str, node: str | None, token: str | None, state: str = "leader") -> Target:
-    """Returns the target that the options name. Raises WrongUsage for a bad address."""
-    option = "--url"
+    """Returns the target that the options name. Raises WrongUsage for a bad address, or bad files of TLS.
+
+    Without a URL, files of TLS say that the node speaks TLS.
+    """
+    option, tls_files = "--url", files()
     try:
-        cluster = parse_url(url).cluster
+        _, cluster, secure = parse_url(url)
+        if url == DEFAULT_URL and any(tls_files):
+            secure, url = True, url.replace(*SCHEMES, 1)
         if node is not None:
             option = "--node"
-            url = f"tailrace://{parse_address(node)}/{cluster}"
+            url = f"{SCHEMES[secure]}://{parse_address(node)}/{cluster}"
+        option = "TLS"
+        tls = client_context(tls_files) if secure else None
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
-    return Target(url, token, f"tailrace {command}", state)
+    return Target(url, token, f"tailrace {command}", state, tls)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace.cli.tls_options import uses_node
 from tailrace.cli.watching import render_moving
 from tailrace.errors import Retryable
 from tailrace.trio.client import Client
@@ -25,6 +26,7 @@ PARTITIONS_SHOWN_MAX = 64
 BEGUN_SHOWN_MAX = 3
 
 
+@uses_node
 def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the status, rates and what is stuck every second, until Ctrl-C.")
@@ -111,6 +113,8 @@ def _summary(details: dict[str, Any]) -> Text:
             f"{_usual_sync(journal['usual_sync_seconds'])}"
         ),
     ]
+    if details.get("tls"):
+        lines.append(_tls(details["tls"]))
     replication = details.get("replication", {})
     if replication:
         lines.append(Text(printable(_role(replication))))
@@ -130,6 +134,16 @@ def _summary(details: dict[str, Any]) -> Text:
     if details["unclean_start"] is not None:
         lines.append(Text(f"the stop before this start was not clean: {printable(details['unclean_start'])}"))
     return Text("\n").join(lines)
+
+
+def _tls(tls: dict[str, Any]) -> Text:
+    """Returns a line on the certificate in use, red if it has expired or if new files cannot be used."""
+    ends_s = tls["expires_in_s"]
+    when = f"expires in {show_seconds(ends_s)}" if ends_s > 0 else "has EXPIRED"
+    text = f"TLS: the certificate {when}, at {tls['expires_at']}"
+    if tls["error"]:
+        text += f"; the new files cannot be used: {tls['error']}"
+    return Text(printable(text), style="red" if tls["error"] or ends_s <= 0 else "")
 
 
 def _begun_anew(begun: list[dict[str, Any]]) -> list[str]:

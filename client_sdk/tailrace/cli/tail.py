@@ -21,6 +21,7 @@ from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.inputs import read_positions
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, StateOption, Target, Token, Url, target
 from tailrace.cli.output import from_argument, printable, to_json_line
+from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
 from tailrace.consuming.subscription import require_catch_up
@@ -44,6 +45,7 @@ class CatchUpOption(enum.StrEnum):
     STREAM = "stream"
 
 
+@uses_node
 def tail(
     feed: FeedName,
     since: Annotated[

@@ -11,6 +11,7 @@ import typer
 from tailrace.cli.errors import WrongUsage
 from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
+from tailrace.cli.tls_options import uses_node
 from tailrace.model import TokenInfo
 from tailrace.model.times import parse_span, to_text
 from tailrace.trio.client import Client
@@ -31,6 +32,7 @@ TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a to
 
 
 @app.command()
+@uses_node
 def create(
     name: TokenName,
     role: Annotated[
@@ -85,6 +87,7 @@ def create(
 
 
 @app.command("list")
+@uses_node
 def list_tokens(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, token: Token = None) -> None:
     """List all tokens, without their secrets."""
     infos = target("token list", url, node, token).call(Client.tokens)
@@ -99,6 +102,7 @@ def list_tokens(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, t
 
 
 @app.command()
+@uses_node
 def revoke(name: TokenName, url: Url = DEFAULT_URL, node: Node = None, token: Token = None, json: Json = False) -> None:
     """Revoke a token. Its connections end within a second, on all nodes."""
 

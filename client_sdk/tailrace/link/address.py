@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 DEFAULT_PORT = 4700
-SCHEMES = ("tailrace",)
+SCHEMES = ("tailrace", "tailraces")
 CLUSTER_NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
 
 
@@ -22,14 +22,17 @@ class Address(NamedTuple):
 
 
 class NodeUrl(NamedTuple):
-    """The addresses of nodes, each once, and the required name of their cluster; "": any."""
+    """The addresses of nodes, each once, the required name of their cluster ("": any), and whether they speak TLS."""
 
     addresses: tuple[Address, ...]
     cluster: str = ""
+    secure: bool = False
 
 
 def parse_url(url: str) -> NodeUrl:
     """Parses ``tailrace://HOST[:PORT][,HOST[:PORT]...][/CLUSTER]``; the port is 4700 if none is given.
+
+    ``tailraces://`` is the same over TLS.
 
     Raises:
         ValueError: The text is not such a URL. The message names the wrong part.
@@ -38,10 +41,14 @@ def parse_url(url: str) -> NodeUrl:
         raise TypeError(f"a URL is a str, not {type(url).__name__}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
-        raise ValueError(f"{url!r} is no URL of a node: write tailrace://HOST:PORT[,HOST:PORT...][/CLUSTER]")
+        raise ValueError(
+            f"{url!r} is no URL of a node: write tailrace://HOST:PORT[,HOST:PORT...][/CLUSTER], or tailraces:// for TLS"
+        )
     hosts, _, cluster = rest.partition("/")
     addresses = tuple(parse_address(part) for part in hosts.split(","))
-    return NodeUrl(tuple(dict.fromkeys(addresses)), check_cluster_name(cluster) if cluster else "")
+    return NodeUrl(
+        tuple(dict.fromkeys(addresses)), check_cluster_name(cluster) if cluster else "", scheme == SCHEMES[1]
+    )
 
 
 def check_cluster_name(text: str) -> str:

@@ -6,6 +6,11 @@ import enum
 
 from tailrace.errors import Forbidden, ProtocolError
 
+
+class TlsRefused(ProtocolError):
+    """TLS with a node cannot succeed as both are set up. Only another node of the URL may do."""
+
+
 # The seconds between two checks of deadlines and held requests, while there are any.
 TICK_SECONDS = 0.05
 

@@ -40,7 +40,7 @@ class ClientCore:
         source: random.Random,
         new_session: Callable[[], str],
     ) -> None:
-        addresses, cluster = parse_url(url)
+        addresses, cluster, self.secure = parse_url(url)
         check_state(state)
         self.url = url
         self.connect_timeout_s = seconds("connect_timeout", connect_timeout)

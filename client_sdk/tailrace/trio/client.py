@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
 from tailrace.trio.feed import Feed
-from tailrace.trio.host import Host
+from tailrace.trio.host import Host, secured
 from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stream import Stream
 from tailrace.wire.opcodes import Opcode
@@ -38,6 +39,7 @@ class Client(OfOneProcess):
         *,
         token: str | None = None,
         name: str | None = None,
+        tls: ssl.SSLContext | None = None,
         connect_timeout: float = 10.0,
         retry_for: float = 30.0,
         state: str = "leader",
@@ -55,7 +57,7 @@ class Client(OfOneProcess):
             source=host.random,
             new_session=host.new_session,
         )
-        self._runner = RequestRunner(self._core, host)
+        self._runner = RequestRunner(self._core, secured(host, self._core.secure, tls))
         self._register()
 
     async def __aenter__(self) -> Client:
@@ -187,6 +189,7 @@ def connect(
     *,
     token: str | None = None,
     name: str | None = None,
+    tls: ssl.SSLContext | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
     state: str = "leader",
@@ -198,9 +201,12 @@ def connect(
     closes the connection, and calls of other tasks that still wait raise `Unreachable`.
 
     Args:
-        url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one.
+        url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one;
+            ``tailraces://`` for nodes that speak TLS.
         token: The token that the greeting carries. A node that requires tokens refuses others (Forbidden).
         name: A name for this program, which the node's status shows.
+        tls: How nodes of ``tailraces://`` are checked, and this program's certificate. By default the machine's
+            authorities are trusted, the certificate has to name the host of the URL, and no certificate is shown.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
         state: The kind of node to use. "leader": the leader of the set, found from any node of the URL, and found again
@@ -215,13 +221,15 @@ def connect(
     Raises:
         ValueError: The URL, ``state`` or a number of seconds is not valid.
         Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
-        Forbidden: On entering: the node refuses this client.
-        ProtocolError: On entering: the other side does not speak Tailrace's protocol.
+        Forbidden: On entering: the node refuses this client, or its certificate.
+        ProtocolError: On entering: the other side does not speak Tailrace's protocol; or TLS, or without it; or its
+            certificate is not valid for the host of the URL.
     """
     return Client(
         url,
         token=token,
         name=name,
+        tls=tls,
         connect_timeout=connect_timeout,
         retry_for=retry_for,
         state=state,

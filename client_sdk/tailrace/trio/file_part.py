@@ -1,4 +1,4 @@
-"""A part of a file on its way to a socket: the system sends it from its page cache, past Python."""
+"""A part of a file on its way to a socket: the system sends it from its page cache, past Python unless TLS is on."""
 
 from __future__ import annotations
 
@@ -33,6 +33,15 @@ class FilePart:
         self._offset += sent
         self.nbytes -= sent
         return sent
+
+    def read(self, nbytes_max: int) -> bytes:
+        """Reads as much as ``send`` would send, ``nbytes_max`` bytes at most. OSError; EOFError as ``send``."""
+        data = os.pread(self._fileno, min(nbytes_max, self.nbytes), self._offset)
+        if not data:
+            raise EOFError(f"the file ends at {self._offset}, and {self.nbytes} more bytes were to be sent")
+        self._offset += len(data)
+        self.nbytes -= len(data)
+        return data
 
     def close(self) -> None:
         """Gives the descriptor back. May be called again."""

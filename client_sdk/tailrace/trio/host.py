@@ -7,8 +7,10 @@ a socket, a thread or real randomness; its time is that of the run's clock. Ever
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tailrace.link.secret import new_session
@@ -51,3 +53,18 @@ class Host:
     worker: Callable[[str], Worker] = WorkerThread
     random: random.Random = field(default_factory=random.SystemRandom)
     new_session: Callable[[], str] = new_session
+
+
+def secured(host: Host, secure: bool, tls: ssl.SSLContext | None) -> Host:
+    """Returns ``host`` with connections over TLS if the URL of a client is ``secure``, by ``tls`` if it is given.
+
+    Raises ValueError for a context that would not be used.
+    """
+    if not secure and tls is None:
+        return host
+    # Few programs need them, and all would wait for the import.
+    from tailrace.tls.context import context_for
+    from tailrace.trio.tls import connect_tls
+
+    context = context_for(secure, tls)
+    return host if context is None else replace(host, connect=partial(connect_tls, host.connect, context))

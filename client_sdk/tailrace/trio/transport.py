@@ -37,8 +37,12 @@ _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 class Transport(Protocol):
     """A connection, as both ends use it. A test may hand over its own."""
 
-    backlog_bytes: int
     on_drained: Callable[[], None] | None
+
+    @property
+    def backlog_bytes(self) -> int:
+        """The bytes that the system has not taken yet."""
+        ...
 
     @property
     def is_broken(self) -> bool:
@@ -112,6 +116,15 @@ async def _receive_in_turns(transport: Transport, take: Take) -> bool:
         if not take(data):
             return True
     return False
+
+
+@runtime_checkable
+class FileTransport(Transport, Protocol):
+    """A Transport that sends parts of files. They should be in memory."""
+
+    def send_file(self, head: bytes, part: FilePart) -> None:
+        """Sends ``head`` and then ``part``, or queues them, as ``send`` does. Closes the part when it has left."""
+        ...
 
 
 # Makes a transport to an address, or raises Unreachable.

@@ -1,13 +1,35 @@
-"""The network, as an object that the node is given: a simulator hands over one that drops and delays."""
+"""The network, as an object that the node is given: a simulator hands over one that drops and delays.
+
+`TlsListener` shakes hands before a connection reaches the node. So the node's bounds count greeted TLS only, and the
+handshakes have bounds of their own, in number and in time.
+"""
 
 from __future__ import annotations
 
+import logging
+import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
+import trio
+
+from tailrace.errors import ProtocolError
 from tailrace.link.address import Address
-from tailrace.trio.listener import listen_tcp
+from tailrace.trio.listener import TcpListener, listen_tcp
+from tailrace.trio.tls import NotTls, accept_tls, connect_tls
 from tailrace.trio.transport import Transport, connect_tcp
+from tailrace.wire.messages import encode_error
+from tailrace_server.host.tls import NodeTls
+
+log = logging.getLogger("tailrace.server")
+
+# The handshakes under way at a time. A living client's takes milliseconds, so the one that began first is closed for
+# another: silent peers keep no one out.
+HANDSHAKES_MAX = 256
+# A client whose handshake has failed has this many seconds to read why. Its own bytes are dropped meanwhile.
+LINGER_SECONDS = 1.0
+_SPEAKS_TLS = "this node speaks TLS: use tailraces:// in the URL"
 
 
 class Listener(Protocol):
@@ -42,8 +64,81 @@ class Network(Protocol):
 class TcpNetwork:
     """The machine's TCP."""
 
+    def __init__(self, tls: NodeTls | None = None, handshake_seconds_max: float = 10.0) -> None:
+        """``tls``: the certificates, if connections are to speak TLS. ``handshake_seconds_max``: for accepted ones."""
+        self._tls = tls
+        self._handshake_seconds_max = handshake_seconds_max
+
     async def listen(self, host: str, port: int) -> Listener:
-        return await listen_tcp(host, port)
+        listener = await listen_tcp(host, port)
+        return listener if self._tls is None else TlsListener(listener, self._tls, self._handshake_seconds_max)
 
     async def connect(self, address: Address) -> Transport:
-        return await connect_tcp(address)
+        if self._tls is None:
+            return await connect_tcp(address)
+        return await connect_tls(connect_tcp, self._tls.connecting, address)
+
+
+class TlsListener:
+    """Accepts connections that speak TLS. Others are told so, and closed."""
+
+    def __init__(self, listener: TcpListener, tls: NodeTls, handshake_seconds_max: float) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._handshake_seconds_max = handshake_seconds_max
+        self._under_way: dict[trio.CancelScope, None] = {}  # the oldest first
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._listener.address
+
+    async def serve(self, handler: Callable[[Transport], Awaitable[None]]) -> None:
+        await self._listener.serve(partial(self._accept, handler))
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+    async def _accept(self, handler: Callable[[Transport], Awaitable[None]], inner: Transport) -> None:
+        secure = await self._shake(inner)
+        if secure is None:
+            inner.close()
+        else:
+            await handler(secure)
+
+    async def _shake(self, inner: Transport) -> Transport | None:
+        """Returns the connection over TLS; None if the peer shakes no hands, and was told so."""
+        if len(self._under_way) >= HANDSHAKES_MAX:
+            next(iter(self._under_way)).cancel()
+        scope = trio.CancelScope(deadline=trio.current_time() + self._handshake_seconds_max)
+        self._under_way[scope] = None
+        try:
+            with scope:
+                return await accept_tls(inner, self._tls.listening)
+        except NotTls:
+            log.info("connection of %s ends: it does not speak TLS", inner.peer)
+            inner.send(encode_error(ProtocolError(_SPEAKS_TLS)))
+            await _linger(inner)
+        except ssl.SSLError as error:
+            log.info("connection of %s ends: its TLS handshake has failed: %s", inner.peer, error.reason or error)
+            await _linger(inner)
+        except (OSError, EOFError):
+            pass  # the peer is gone
+        except BaseException:
+            inner.close()
+            raise
+        finally:
+            self._under_way.pop(scope, None)
+        if scope.cancelled_caught:
+            log.info("connection of %s ends: its TLS handshake took too long", inner.peer)
+        return None
+
+
+async def _linger(inner: Transport) -> None:
+    """Waits until the peer has read the last bytes and closed: with something unread they would get lost."""
+    inner.finish()
+    with trio.move_on_after(LINGER_SECONDS):
+        try:
+            while await inner.receive():
+                pass
+        except OSError:
+            pass

@@ -38,7 +38,7 @@ from tailrace_server.replication.member import Member
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.promotion import is_confirmed
 from tailrace_server.replication.role import Role
-from tailrace_server.runtime.host import Host
+from tailrace_server.runtime.host import Host, system_host
 
 log = logging.getLogger("tailrace.server")
 
@@ -59,7 +59,7 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
 
     ``config`` names no members. Raises as `open_node`, StoreRefused and StoreDamaged.
     """
-    host = Host() if host is None else host
+    host = system_host(config) if host is None else host
     identity = prepare(config, host)
     health = StoreHealth(host.clock.monotonic, log.warning, _SLOW_AFTER_S)
     etcd = EtcdStore(store.url, health)

@@ -25,6 +25,7 @@ from tailrace.link.address import Address
 from tailrace_server.config import Config, Limits, StorageConfig
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
+from tailrace_server.host.tls import NodeTls
 from tailrace_server.journal import JournalDamaged
 from tailrace_server.node.configure import Configured, configure, load_settings
 from tailrace_server.node.flags import Assignments, ConfigFile, given_flags, with_flags
@@ -79,6 +80,7 @@ def serve(config: ConfigFile = None, set_: Assignments = None, **given: Any) -> 
         limits=_limits(configured.config.limits, descriptors),
         storage=_storage(configured.config.storage, descriptors),
     )
+    _check_tls(node_config)
     name = str(Address(*node_config.listen))
     set_up_logs(settings.log_level, settings.log_format, name)
 
@@ -104,6 +106,15 @@ def serve(config: ConfigFile = None, set_: Assignments = None, **given: Any) -> 
         raise
     except* OSError as group:
         raise CommandFailed(f"cannot serve: {_explain(group, settings.listen, settings.data)}") from group
+
+
+def _check_tls(config: Config) -> None:
+    """Raises WrongUsage if a file of certificates cannot be used."""
+    if config.tls is not None:
+        try:
+            NodeTls(config.tls)
+        except ValueError as error:
+            raise WrongUsage(f"TLS: {error}") from None
 
 
 def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
@@ -145,15 +156,18 @@ async def _serve(
             signals = until_stopped.enter_context(trio.open_signal_receiver(*SIGNALS))
             async with contextlib.AsyncExitStack() as listeners:
                 http = ws = None
+                tls = None if node.host.tls is None else node.host.tls.for_browsers
                 # A listener that is off is not imported: that would be a good part of the start.
                 if config.http is not None:
                     from tailrace_server.serving.console import http_listener
 
-                    http = await listeners.enter_async_context(http_listener(node, config.http, hosts))
+                    http = await listeners.enter_async_context(http_listener(node, config.http, hosts, tls))
                 if config.ws is not None:
                     from tailrace_server.serving.tailing import ws_listener
 
-                    ws = await listeners.enter_async_context(ws_listener(node.handle, node, config.ws, origins, hosts))
+                    ws = await listeners.enter_async_context(
+                        ws_listener(node.handle, node, config.ws, origins, hosts, tls)
+                    )
                 _announce(Listening(_listening(node), http, ws))
                 tell_service_manager(READY)
                 reload = reload_of(node)
@@ -161,10 +175,17 @@ async def _serve(
                     # A terminal that is closed sends SIGHUP, too: no user could stop the node any more.
                     if number == signal.SIGHUP and not (had_terminal and not sys.stdin.isatty()):
                         reload()
+                        await _reload_tls(node)
                         continue
                     tell_service_manager(STOPPING)
                     log.info("stopping: %s", signal.Signals(number).name)
                     break
+
+
+async def _reload_tls(node: Node) -> None:
+    """Reads the certificates again."""
+    if node.host.tls is not None:
+        await node.host.workers.in_thread(node.host.tls.reload)
 
 
 def _listening(node: Node) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.link.address import Address, parse_address
-from tailrace_server.config import Config
+from tailrace_server.config import Config, TlsConfig
 from tailrace_server.coordination.store_url import StoreUrl, parse_store_url
 from tailrace_server.node.serve_settings import HTTP_PORT, LISTEN_PORT, WS_PORT, ServeSettings, Settings
 from tailrace_server.node.settings import Loaded, Values, WrongSettings, load
@@ -80,11 +80,14 @@ def configure(settings: Settings) -> Configured:
             cluster=serve.cluster,
             auth=serve.auth,
             peer_token=_peer_token(serve.peer_token_file) if serve.peer_token_file else None,
+            tls=_tls(serve),
             replication=replication,
         )
     except ValueError as error:
         raise WrongUsage(str(error)) from None
-    why = why_exposed((listen, http, ws), has_tls=False, has_tokens=serve.auth, insecure=serve.insecure)
+    why = why_exposed(
+        (listen, http, ws), has_tls=_tls(serve) is not None, has_tokens=serve.auth, insecure=serve.insecure
+    )
     if why:
         raise WrongUsage(why)
     named = (*serve.allow_host, *(address[0] for address in (listen, http, ws) if address is not None))
@@ -117,6 +120,11 @@ def _address(option: str, text: str) -> Address:
         return parse_address(text.strip())
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
+
+
+def _tls(serve: ServeSettings) -> TlsConfig | None:
+    given = serve.tls_cert, serve.tls_key, serve.tls_client_ca, serve.tls_require_client_cert, serve.tls_peer_ca
+    return TlsConfig(*given) if any(given) else None
 
 
 def _peer_token(path: str) -> str:

@@ -171,6 +171,8 @@ class Node:
             nursery.start_soon(self.services.authority.run, self.connections)
             nursery.start_soon(keep_admin_token, self.services)
             nursery.start_soon(listener.serve, self.handle)
+            if self.host.tls is not None:
+                nursery.start_soon(self.host.tls.keep_renewed, self.host.workers.in_thread)
             for member in self.members.values():
                 nursery.start_soon(member.run)
 

@@ -189,6 +189,44 @@ class ServeSettings:
         reloads=True,
         flag=Flag("--log-format", "", "Whether the log has lines of text, or JSON objects, one a line."),
     )
+    #: The node's certificate in PEM, with those between it and its authority. With it all listeners speak TLS.
+    tls_cert: str = setting(
+        "",
+        flag=Flag(
+            "--tls-cert",
+            "FILE",
+            "Speak TLS on all listeners, with this certificate in PEM. Plain clients are refused.",
+        ),
+    )
+    #: The private key of ``tls_cert``, not encrypted. Without it the key is in the same file.
+    tls_key: str = setting(
+        "",
+        flag=Flag(
+            "--tls-key", "FILE", "The private key of --tls-cert, not encrypted; by default it is in the same file."
+        ),
+    )
+    #: The authorities of clients' certificates. Other nodes have to show one, and clients may.
+    tls_client_ca: str = setting(
+        "",
+        flag=Flag(
+            "--tls-client-ca",
+            "FILE",
+            "The authorities of clients' certificates. Other nodes have to show one, and clients may.",
+        ),
+    )
+    #: Whether each client has to show a certificate.
+    tls_require_client_cert: bool = setting(
+        False, flag=Flag("--tls-require-client-cert", "", "Refuse clients that show no certificate.", only=True)
+    )
+    #: The authorities of other nodes' certificates, if they are not those of ``tls_client_ca``.
+    tls_peer_ca: str = setting(
+        "",
+        flag=Flag(
+            "--tls-peer-ca",
+            "FILE",
+            "The authorities of other nodes' certificates, if they are not those of --tls-client-ca.",
+        ),
+    )
     #: The least level that is logged to stderr.
     log_level: LogLevel = setting(
         LogLevel.INFO, reloads=True, flag=Flag("--log-level", "", "The least level that is logged to stderr.")

@@ -25,7 +25,9 @@ from tailrace_server.setting import Setting, settings_of
 
 PREFIX = "TAILRACE_"
 # Names of the environment that are no settings, but other parts of Tailrace read them.
-OTHER_NAMES = frozenset({f"{PREFIX}{name}" for name in ("URL", "TOKEN", "CONFIG")})
+OTHER_NAMES = frozenset(
+    {f"{PREFIX}{name}" for name in ("URL", "TOKEN", "CONFIG", "TLS_CA", "TLS_CLIENT_CERT", "TLS_CLIENT_KEY")}
+)
 # How alike two names are, from 0 to 1, for one to be proposed for the other.
 _ALIKE = 0.7
 _HIDDEN = "***"

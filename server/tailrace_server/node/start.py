@@ -44,7 +44,7 @@ from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import entries_through, settle_producers
 from tailrace_server.replication.groups import Grouping, one_group
 from tailrace_server.replication.membership import check_no_member, forget_following, has_followed, was_of_set
-from tailrace_server.runtime.host import Host
+from tailrace_server.runtime.host import Host, system_host
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.use_times import UseTimes
 from tailrace_server.upkeep.storage import Storage
@@ -71,7 +71,7 @@ async def open_node(config: Config, host: Host | None = None, grouping: Grouping
     ``grouping``: the groups of the node; by default one. Raises DirectoryInUse, the errors of ``recover``, and OSError
     if the address cannot be had.
     """
-    host = Host() if host is None else host
+    host = system_host(config) if host is None else host
     host.disk.make_directory(config.data)
     lock: Lock = lock_directory(host.disk, config.data)
     try:

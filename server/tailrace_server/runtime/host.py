@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tailrace_server.config import Config
 from tailrace_server.host.clock import Clock, SystemClock
 from tailrace_server.host.disk import Disk, RealDisk
 from tailrace_server.host.network import Network, TcpNetwork
 from tailrace_server.host.randomness import Randomness, SystemRandomness
+from tailrace_server.host.tls import NodeTls
 from tailrace_server.runtime.workers import ThreadWorkers, Workers
 
 
@@ -16,6 +18,7 @@ class Host:
     """The environment of a node. A test or a simulator hands over its own.
 
     ``owns_process``: the process belongs to the node, which may set it up for itself (Python's garbage collector).
+    ``tls``: the certificates that ``network`` uses, if it speaks TLS.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -24,3 +27,12 @@ class Host:
     network: Network = field(default_factory=TcpNetwork)
     workers: Workers = field(default_factory=ThreadWorkers)
     owns_process: bool = True
+    tls: NodeTls | None = None
+
+
+def system_host(config: Config) -> Host:
+    """Returns the host of a node of this machine. Raises ValueError if a file of its certificates cannot be used."""
+    if config.tls is None:
+        return Host()
+    tls = NodeTls(config.tls)
+    return Host(network=TcpNetwork(tls, config.limits.hello_timeout_s), tls=tls)

@@ -19,6 +19,7 @@ import trio
 
 from tailrace.errors import Forbidden, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason
+from tailrace.trio.tls import SecureTransport, peer_identity
 from tailrace.trio.transport import Transport, receive_each
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
@@ -90,7 +91,11 @@ class Connection:
         self.nursery = nursery
         self.name = ""
         self.session = ""  # the name that the client's next connection gives too; "" for none
-        self.opened_at = self.received_at = self.sent_at = node.clock.monotonic()
+        self.received_at = self.sent_at = node.clock.monotonic()
+        # The time to HELLO counts from the beginning of the handshake.
+        self.opened_at = self.received_at - (
+            transport.handshake_seconds if isinstance(transport, SecureTransport) else 0
+        )
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self._cut: collections.deque[Frame] = collections.deque()  # frames that are not handled yet
         self._is_behind = False  # complete frames wait for another turn
@@ -249,6 +254,16 @@ class Connection:
         self.is_of_node = hello.of_node and access.is_of_node
         self.greeted, self.changes = True, self.node.leaderships.changes()
         self.node.connections.greeted(self)
+
+    def require_node(self, what: str) -> None:
+        """Raises Forbidden if nodes have certificates, and the peer has shown none. ``what``: its message."""
+        tls = self.node.host.tls
+        if tls is None or not tls.requires_node_certificates or tls.is_node(peer_identity(self.transport)):
+            return
+        raise Forbidden(
+            f"{what}: this node takes it only from nodes that show a certificate of its --tls-peer-ca or "
+            "--tls-client-ca: start the other node with --tls-cert, and with --tls-peer-ca or --tls-client-ca"
+        )
 
     # Sending
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import trio
 
 from tailrace.cli.errors import alone
 from tailrace.link.address import Address, parse_address
 from tailrace_server.serving.addresses import AddressCounts
+from tailrace_server.serving.secure_stream import SecureStream, secured
 
 log = logging.getLogger("tailrace.server")
+
+# A connection of a client of HTTP or WebSocket.
+WebStream: TypeAlias = trio.SocketStream | SecureStream
 
 # The values with which an operator keeps a listener closed.
 SHUT = ("", "off")
@@ -50,9 +55,11 @@ class ListenerHandlers(NamedTuple):
     name: str
     connections_max: int
     # Serves one connection to its end, and closes it; told to go, it ends within the time that ``drain`` takes.
-    handle: Callable[[trio.SocketStream], Awaitable[None]]
+    handle: Callable[[WebStream], Awaitable[None]]
     # Called when the node stops: ends the requests under way, and returns soon.
     drain: Callable[[], Awaitable[None]]
+    # Gives the present context of TLS, if the listener speaks that.
+    tls: Callable[[], ssl.SSLContext] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -124,7 +131,10 @@ class _Connections:
             return
         self._count += 1
         try:
-            await self._listener.handle(stream)
+            tls = self._listener.tls
+            found = stream if tls is None else await secured(stream, tls())
+            if found is not None:
+                await self._listener.handle(found)
         except OSError:
             pass  # the peer is gone
         except Exception as error:

@@ -113,6 +113,7 @@ def _seqs(node: Services) -> dict[bytes, list[int]]:
 
 def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
     """A follower asks how far this leader has come in these feeds, or in all: once a majority says that it leads."""
+    connection.require_node("ACCEPTED_SEQS")
     node, leadership = connection.node, connection.unnamed
     leadership.require_leader()
     value = decode_json(frame.body, "ACCEPTED_SEQS")
@@ -137,6 +138,7 @@ def _on_accepted_seqs(connection: Connection, frame: Frame) -> None:
 
 def _on_promise(connection: Connection, frame: Frame) -> None:
     """Promises a term at once, before any other request; the facts of the answer may take longer."""
+    connection.require_node("PROMISE")
     promise = Promise.from_json(decode_json(frame.body, "PROMISE"))
     member = _member(connection)
     if not member.local.is_in_set:
@@ -186,6 +188,7 @@ def _on_member_change(connection: Connection, frame: Frame) -> None:
 
 def _on_take_over(connection: Connection, frame: Frame) -> None:
     """The leader that this node follows wants it to lead."""
+    connection.require_node("TAKE_OVER")
     member = _member(connection)
     value = decode_json(frame.body, "TAKE_OVER")
     term = seq_field(value, "term", "TAKE_OVER")

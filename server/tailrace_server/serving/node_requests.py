@@ -22,6 +22,8 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
         raise ProtocolError(
             f"the client speaks versions {list(hello.versions)} of the protocol, this node {PROTOCOL_VERSION}"
         )
+    if hello.of_node:
+        connection.require_node("HELLO of a node")
     node = connection.node
     peer = connection.transport.peer
     try:

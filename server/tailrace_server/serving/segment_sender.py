@@ -21,7 +21,7 @@ import trio
 
 from tailrace.errors import BadSegment, Overloaded, TailraceError
 from tailrace.trio.file_part import FilePart
-from tailrace.trio.transport import TcpTransport, Transport
+from tailrace.trio.transport import FileTransport, Transport
 from tailrace.wire.segment_messages import SegmentFetch, data_header
 from tailrace_server.segment import Segment
 from tailrace_server.serving.answers import Answers
@@ -129,7 +129,7 @@ class SegmentSender:
         await self._turn()
         if connection.is_closing:
             return
-        if isinstance(transport, TcpTransport):
+        if isinstance(transport, FileTransport):
             if self._send_cached(part, transport):
                 return
             await connection.node.host.workers.in_thread(partial(_load, list(self._next_parts())))
@@ -147,7 +147,7 @@ class SegmentSender:
         connection.answers.add(part.head + data)
         connection.flush()
 
-    def _send_cached(self, part: WaitingPart, transport: TcpTransport) -> bool:
+    def _send_cached(self, part: WaitingPart, transport: FileTransport) -> bool:
         """Sends a part from the page cache. Returns False if it is not there."""
         lent = part.segment.lend_cached(part.offset, part.nbytes)
         if lent is None:

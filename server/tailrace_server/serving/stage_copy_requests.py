@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def _on_stage_copies(connection: Connection, frame: Frame) -> None:
     """A member asks this one to take, find or drop copies of stages."""
+    connection.require_node("STAGE_COPIES")
     node, request = connection.node, StageCopies.decode(frame.body)
     own = node.identity.cluster_id
     if request.cluster_id != own:
@@ -75,6 +76,7 @@ async def _work(connection: Connection, id: int, work: Callable[[], Awaitable[No
 
 def _on_stage_fetch(connection: Connection, frame: Frame) -> None:
     """Sends a part of a sealed stage's file."""
+    connection.require_node("STAGE_FETCH")
     fetch = StageFetch.decode(frame.body)
     if not connection.node.stages.held(fetch.feed_id, (fetch.stage_id,)):
         raise UnknownStage(f"stage {fetch.stage_id.hex()} is not here")

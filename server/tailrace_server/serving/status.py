@@ -84,6 +84,7 @@ def status_head(node: Services, access: Access | None = None) -> dict[str, Any]:
             **node.storage.compactor.statistics()._asdict(),
             **node.storage.checks.statistics()._asdict(),
         },
+        "tls": None if node.host.tls is None else node.host.tls.status(),
         "cluster_store": None if node.cluster_status is None else node.cluster_status(),
         "replication": _replication_status(node, node.leaderships.unnamed, now),
         "connections": list(node.connections.status(now)) if tells_others else [],

@@ -141,6 +141,7 @@ def _check_replica(connection: Connection, request: StreamRequest) -> None:
     if replica is None:
         return
     connection.access.require_replica()
+    connection.require_node("STREAM_REQUEST of a replica")
     why = why_other_cluster(node.identity.cluster_id, f"the replica at {replica.address!r}", replica.cluster_id)
     if why:
         raise Forbidden(f"{why}: nothing is sent")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pyspark_tailrace.options import context_of
 from pyspark_tailrace.reading.offsets import NOTHING, FeedState, PartitionState
 from pyspark_tailrace.reading.options import EARLIEST, LATEST, ReadOptions
 from tailrace import blocking
@@ -50,6 +51,7 @@ def _client(options: ReadOptions) -> blocking.Client:
     return blocking.connect(
         options.url,
         token=options.token,
+        tls=context_of(options.url, options.tls),
         name="spark source",
         connect_timeout=options.retry_for_s,
         retry_for=options.retry_for_s,

@@ -15,6 +15,7 @@ from tailrace.errors import BadPosition
 from tailrace.model import Level
 from tailrace.model.position import MAGIC, Positions
 from tailrace.model.times import looks_like_time, parse_time, to_us
+from tailrace.tls.context import NO_FILES, TlsFiles
 
 EARLIEST, LATEST = "earliest", "latest"
 STATE, MUTATIONS = "state", "mutations"
@@ -26,6 +27,9 @@ NAMES = (
     "url",
     "feed",
     "token",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
     "retry_for",
     "visibility",
     "startingOffsets",
@@ -88,6 +92,7 @@ class ReadOptions:
     partition_ids: frozenset[int] | None
     key_prefix: bytes
     catch_up: str
+    tls: TlsFiles = field(default=NO_FILES, repr=False)
 
 
 def stream_options(options: Mapping[str, str]) -> ReadOptions:
@@ -150,6 +155,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         partition_ids=_partition_ids(given.get("partition_ids")),
         key_prefix=_key_prefix(given.get("key_prefix", "")),
         catch_up=_choice(given, "catch_up"),
+        tls=parsers.tls_files(given),
     )
 
 

@@ -14,7 +14,7 @@ from tailrace.link.address import DEFAULT_PORT, Address, parse_address, parse_ur
     ],
 )
 def test_urls(url, addresses):
-    assert parse_url(url) == (tuple(Address(*address) for address in addresses), "")
+    assert parse_url(url) == (tuple(Address(*address) for address in addresses), "", False)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,11 @@ def test_what_is_no_url_of_a_node(url):
 
 
 def test_a_url_may_name_a_cluster():
-    assert parse_url("tailrace://a:1,b:2/shop-1.eu") == ((Address("a", 1), Address("b", 2)), "shop-1.eu")
+    assert parse_url("tailrace://a:1,b:2/shop-1.eu") == ((Address("a", 1), Address("b", 2)), "shop-1.eu", False)
+
+
+def test_a_url_may_ask_for_tls():
+    assert parse_url("tailraces://a:1/shop") == ((Address("a", 1),), "shop", True)
 
 
 def test_a_url_is_a_str():

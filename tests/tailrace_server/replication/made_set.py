@@ -56,7 +56,7 @@ class MadeNode:
 
     @property
     def url(self):
-        return f"tailrace://{self.address}"
+        return f"{'tailraces' if self.config.tls else 'tailrace'}://{self.address}"
 
     @property
     def is_up(self):
@@ -159,7 +159,8 @@ class MadeSet:
 
     @property
     def url(self):
-        return "tailrace://" + ",".join(str(node.address) for node in self.nodes)
+        scheme = self.nodes[0].url.partition("://")[0]
+        return f"{scheme}://" + ",".join(str(node.address) for node in self.nodes)
 
     def __iter__(self):
         return iter(self.nodes)

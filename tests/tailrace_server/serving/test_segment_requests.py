@@ -153,7 +153,7 @@ async def test_a_transport_that_has_no_socket_of_the_system(greeted, feed_id, ro
     class OtherTransport:
         pass
 
-    monkeypatch.setattr("tailrace_server.serving.segment_sender.TcpTransport", OtherTransport)
+    monkeypatch.setattr("tailrace_server.serving.segment_sender.FileTransport", OtherTransport)
     checkpoint = await take(greeted, feed_id)
     assert await fetch_whole(greeted, checkpoint) == content(running, checkpoint)
 

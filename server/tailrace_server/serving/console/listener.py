@@ -8,7 +8,8 @@ connection, and everything around it is ours.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection
+import ssl
+from collections.abc import AsyncIterator, Callable, Collection
 
 import trio
 from hypercorn.config import Config as HttpConfig
@@ -18,7 +19,7 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
-from tailrace_server.serving.listeners import ListenerHandlers, listen
+from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 
 # A scraper, a load balancer and some people with browsers; each connection costs a descriptor and about 100 KiB.
 CONNECTIONS_MAX = 256
@@ -38,18 +39,22 @@ GRACE_SECONDS = 0.5
 
 @contextlib.asynccontextmanager
 async def http_listener(
-    node: HasStatus, address: tuple[str, int] | None, hosts: Collection[str] = ()
+    node: HasStatus,
+    address: tuple[str, int] | None,
+    hosts: Collection[str] = (),
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Answers HTTP at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
-    ``hosts``: the names that the node may be reached by, besides its addresses. Raises OSError if the address cannot
+    ``hosts``: the names that the node may be reached by, besides its addresses. ``tls`` gives the present context, if
+    the listener speaks TLS. Raises OSError if the address cannot
     be had.
     """
     if address is None:
         yield None
         return
     server = _HttpServer(node, hosts)
-    listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain)
+    listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain, tls)
     async with listen(listener, address) as opened:
         yield opened
 
@@ -64,7 +69,7 @@ class _HttpServer:
         self._open: set[_BoundedStream] = set()
         self._all_closed = trio.Event()
 
-    async def handle(self, stream: trio.SocketStream) -> None:
+    async def handle(self, stream: WebStream) -> None:
         """Serves one connection to its end."""
         scope = trio.CancelScope()
         connection = _BoundedStream(stream, scope)
@@ -96,7 +101,7 @@ class _BoundedStream:
     enough, when the client has gone and when it was turned away.
     """
 
-    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    def __init__(self, stream: WebStream, scope: trio.CancelScope) -> None:
         self._stream = stream
         self._scope = scope
         self.socket = stream.socket

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from tailrace.link.address import Address
 from tailrace.trio.transport import Transport
 from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.hosts import host_allowed, refusal
-from tailrace_server.serving.listeners import ListenerHandlers, listen
+from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
@@ -51,12 +52,15 @@ async def ws_listener(
     address: tuple[str, int] | None,
     origins: Collection[str] = (),
     hosts: Collection[str] = (),
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Tails feeds over WebSocket at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
     ``handle``: ``Node.handle``, which serves a connection to the node. ``authority``: the node. ``origins``:
     those of the pages that may connect besides the ones that always may (``origin_allowed``). ``hosts``: the names that
-    the node may be reached by, besides its addresses. Raises OSError if the address cannot be used.
+    the node may be reached by, besides its addresses. ``tls`` gives the present context, if the listener speaks TLS.
+
+    Raises OSError if the address cannot be used.
     """
     if address is None:
         yield None
@@ -69,7 +73,9 @@ async def ws_listener(
             return client
 
         sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, authority)
-        async with listen(ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain), address) as opened:
+        async with listen(
+            ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain, tls), address
+        ) as opened:
             yield opened
         nursery.cancel_scope.cancel()
 
@@ -93,7 +99,7 @@ class _Sessions:
         self._open: set[TailSession] = set()
         self._all_closed = trio.Event()
 
-    async def handle(self, stream: trio.SocketStream) -> None:
+    async def handle(self, stream: WebStream) -> None:
         """Serves one WebSocket to its end."""
         local, peer = stream.socket.getsockname(), stream.socket.getpeername()
         try:
@@ -144,7 +150,7 @@ class _Sessions:
                 await self._all_closed.wait()
 
 
-async def _handshake(stream: trio.SocketStream, nursery: trio.Nursery) -> WebSocketRequest | None:
+async def _handshake(stream: WebStream, nursery: trio.Nursery) -> WebSocketRequest | None:
     """Returns the request of a client; None if it does not ask for a WebSocket, or takes too long."""
     with trio.move_on_after(HANDSHAKE_SECONDS_MAX) as scope:
         return await wrap_server_stream(
@@ -156,7 +162,7 @@ async def _handshake(stream: trio.SocketStream, nursery: trio.Nursery) -> WebSoc
 class _Watched(trio.abc.Stream):
     """A stream that cancels ``scope`` when it ends: the library would wait on for a request that cannot come."""
 
-    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    def __init__(self, stream: WebStream, scope: trio.CancelScope) -> None:
         self._stream = stream
         self._scope = scope
 

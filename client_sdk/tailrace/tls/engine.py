@@ -1,0 +1,214 @@
+"""TLS as a machine of bytes: ciphertext in and plaintext out, and the reverse. It knows no socket, and never waits.
+
+The peer's end of a connection without a close_notify counts as its end: frames tell their lengths, so the protocol
+notices a connection that was cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ssl
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+# The plaintext of one record, by the standard.
+RECORD_BYTES = 16 * 1024
+# The bytes that are encrypted at a time: what grows OpenSSL's buffer further costs as much again as the encryption.
+PIECE_BYTES = 64 * 1024
+# The most bytes that a peer may send before the end of its handshake: chains of certificates have some KiB.
+HANDSHAKE_BYTES_MAX = 256 * 1024
+# Each record begins with its kind and with the major version, which is 3 in all versions of TLS.
+_KINDS = (20, 21, 22, 23)
+_MAJOR = 3
+
+
+class PeerIdentity(NamedTuple):
+    """The verified certificate of a peer.
+
+    Attributes:
+        subject: The subject, as ``CN=orders,O=Example``.
+        names: The alternative names: hosts, addresses, e-mail addresses and URIs.
+        authority: The SHA-256 of the trusted certificate at the end of the chain, in hex.
+    """
+
+    subject: str
+    names: tuple[str, ...]
+    authority: str
+
+    def __str__(self) -> str:
+        return self.subject or ", ".join(self.names)
+
+
+class TlsEngine:
+    """One side of a TLS connection. After an ``ssl.SSLError``, send what ``take`` returns, and close."""
+
+    def __init__(self, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
+        """``server_hostname``: the host that the peer's certificate has to name; None on the server's side.
+
+        Raises ValueError for a host that cannot be in a certificate.
+        """
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
+        )
+        self._shaken_bytes = 0
+        self._is_shaken = False
+        self._failure: ssl.SSLError | None = None  # to be raised once the plaintext before it was handed over
+        self.is_ended = False  # the peer has said that no more bytes follow
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Takes ciphertext from the peer. After a failure it is dropped."""
+        if self._failure is not None:
+            return
+        if not self._is_shaken:
+            self._shaken_bytes += len(data)
+        self._incoming.write(data)
+
+    def take(self) -> bytes:
+        """Returns the ciphertext that is to be sent; ``b""`` without any."""
+        return self._outgoing.read() if self._outgoing.pending else b""
+
+    def shake(self) -> bool:
+        """Goes on with the handshake. Returns whether it is complete. Raises ssl.SSLError."""
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            if self._shaken_bytes > HANDSHAKE_BYTES_MAX:
+                raise ssl.SSLError(f"no handshake within {HANDSHAKE_BYTES_MAX} bytes") from None
+            return False
+        self._is_shaken = True
+        return True
+
+    @property
+    def has_data(self) -> bool:
+        """Ciphertext has arrived that was not decrypted yet, perhaps a part of a record only."""
+        return self._failure is not None or self._incoming.pending > 0 or self._object.pending() > 0
+
+    def encrypt(self, data: bytes | memoryview) -> None:
+        """Encrypts ``data`` for ``take``. The caller bounds its size. Raises ssl.SSLError."""
+        self._object.write(data)
+
+    def encrypted(self, data: bytes | memoryview) -> list[bytes]:
+        """Encrypts ``data``, and returns all that is to be sent, in pieces. Raises ssl.SSLError."""
+        if len(data) <= PIECE_BYTES:
+            self._object.write(data)
+            return [self.take()]
+        view, pieces = memoryview(data), []
+        for start in range(0, len(view), PIECE_BYTES):
+            self._object.write(view[start : start + PIECE_BYTES])
+            pieces.append(self.take())
+        return pieces
+
+    def decrypt(self, nbytes_max: int) -> bytes:
+        """Returns about ``nbytes_max`` bytes of plaintext; ``b""`` without a whole record. Raises ssl.SSLError."""
+        pending = self._incoming.pending + self._object.pending()
+        if pending > RECORD_BYTES:
+            # An object for each record, joined later, would take more than twice the time.
+            buffer = bytearray(min(nbytes_max, pending))
+            return bytes(memoryview(buffer)[: self.decrypt_into((buffer,))])
+        found: list[bytes] = []
+        left = nbytes_max
+        while left > 0:
+            data = self._read(RECORD_BYTES, bool(found))
+            if not data:
+                break
+            found.append(data)
+            left -= len(data)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def decrypt_into(self, buffers: Iterable[memoryview | bytearray]) -> int:
+        """Decrypts into ``buffers``, one after the other. Returns the count of bytes. Raises ssl.SSLError."""
+        total = 0
+        for buffer in buffers:
+            view = memoryview(buffer)
+            while view:
+                count = self._read_into(view, bool(total))
+                if not count:
+                    return total
+                total += count
+                view = view[count:]
+        return total
+
+    def _read(self, nbytes: int, has_found: bool) -> bytes:
+        if not self._may_read(has_found):
+            return b""
+        try:
+            data = self._object.read(nbytes)
+        except ssl.SSLError as error:
+            self._missed(error, has_found)
+            return b""
+        if not data:
+            self.is_ended = True
+        return data
+
+    def _read_into(self, view: memoryview, has_found: bool) -> int:
+        if not self._may_read(has_found):
+            return 0
+        try:
+            count: int = self._object.read(len(view), view)  # type: ignore[assignment]
+        except ssl.SSLError as error:
+            self._missed(error, has_found)
+            return 0
+        if not count:
+            self.is_ended = True
+        return count
+
+    def _may_read(self, has_found: bool) -> bool:
+        if self._failure is not None:
+            if has_found:
+                return False
+            raise self._failure
+        # An exception of the library for each read that finds nothing would cost more than this.
+        return not self.is_ended and (self._incoming.pending > 0 or self._object.pending() > 0)
+
+    def _missed(self, error: ssl.SSLError, has_found: bool) -> None:
+        if isinstance(error, ssl.SSLWantReadError):
+            return
+        self._failure = error
+        if not has_found:
+            raise error
+
+    def end(self) -> None:
+        """Tells the peer that no more bytes follow: a close_notify, for ``take``."""
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the peer's own close_notify is not waited for
+            self._object.unwrap()
+
+    @property
+    def version(self) -> str:
+        """The version of TLS, as ``TLSv1.3``."""
+        return self._object.version() or ""
+
+    def peer_identity(self) -> PeerIdentity | None:
+        """Returns the peer's verified certificate; None if the peer has shown none."""
+        found: dict[str, Any] = self._object.getpeercert() or {}
+        if not found:
+            return None
+        subject = ",".join(
+            f"{_SHORT.get(name, name)}={value}" for part in found.get("subject", ()) for name, value in part
+        )
+        names = tuple(value for _, value in found.get("subjectAltName", ()))
+        return PeerIdentity(subject, names, self._authority())
+
+    def _authority(self) -> str:
+        found: Any = self._object
+        if not hasattr(found, "get_verified_chain"):  # public from Python 3.13 on
+            found = found._sslobj
+        last = found.get_verified_chain()[-1]
+        der = last if isinstance(last, bytes) else ssl.PEM_cert_to_DER_cert(last.public_bytes())
+        return hashlib.sha256(der).hexdigest()
+
+
+_SHORT = {
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+}
+
+
+def looks_like_tls(data: bytes | memoryview) -> bool:
+    """Tells whether the first bytes of a connection can be a record of TLS."""
+    return bool(data) and data[0] in _KINDS and (len(data) < 2 or data[1] == _MAJOR)

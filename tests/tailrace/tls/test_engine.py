@@ -1,0 +1,188 @@
+"""The engine of TLS: bytes in any pieces, garbage at any place, and certificates."""
+
+import contextlib
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.tls.engine import HANDSHAKE_BYTES_MAX, TlsEngine, looks_like_tls
+
+
+class Ends:
+    """A client's and a server's engine, and the bytes between them."""
+
+    def __init__(self, authority, *, client=None, server=None):
+        self.client = TlsEngine(client or authority.client(), "127.0.0.1")
+        self.server = TlsEngine(server or authority.listening())
+
+    def shake(self):
+        for _ in range(10):
+            done = self.client.shake()
+            self.server.feed(self.client.take())
+            done = self.server.shake() and done
+            self.client.feed(self.server.take())
+            if done:
+                return
+        raise AssertionError("no handshake")
+
+
+@pytest.fixture
+def ends(authority):
+    return Ends(authority)
+
+
+def cut(data, places):
+    places = sorted(place % (len(data) + 1) for place in places)
+    return [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+def shake_on(ends):
+    """Whether the server comes to the end of its handshake."""
+    for _ in range(5):
+        if ends.server.shake():
+            return True
+        ends.client.feed(ends.server.take())
+        ends.client.shake()
+        ends.server.feed(ends.client.take() or b"\0")
+    return False
+
+
+CUTS = st.lists(st.integers(0, 2**20), max_size=6)
+
+
+@given(CUTS, CUTS, st.binary(min_size=1, max_size=40_000), st.integers(1, 50_000))
+def test_bytes_may_come_in_any_pieces(authority, handshake_cuts, cuts, data, nbytes_max):
+    ends = Ends(authority)
+    ends.client.shake()
+    for piece in cut(ends.client.take(), handshake_cuts):
+        ends.server.feed(piece)
+        ends.server.shake()
+    for piece in cut(ends.server.take(), handshake_cuts):
+        ends.client.feed(piece)
+        ends.client.shake()
+    ends.server.feed(ends.client.take())
+    assert ends.server.shake()
+    ends.client.encrypt(data)
+    found = b""
+    for piece in cut(ends.client.take(), cuts):
+        ends.server.feed(piece)
+        while more := ends.server.decrypt(nbytes_max):
+            found += more
+    assert found == data
+
+
+@given(st.integers(0, 4_000), st.integers(1, 255))
+def test_a_broken_handshake_is_never_complete(authority, place, change):
+    ends = Ends(authority)
+    ends.client.shake()
+    data = bytearray(ends.client.take())
+    data[5 + place % (len(data) - 5)] ^= change  # the version of the first record may be any
+    ends.server.feed(bytes(data))
+    with contextlib.suppress(ssl.SSLError):
+        assert not shake_on(ends)
+
+
+@given(st.binary(min_size=1, max_size=60_000), st.integers(0, 2**20), st.integers(1, 255), CUTS)
+def test_nothing_behind_a_changed_byte_is_handed_over(authority, data, place, change, cuts):
+    ends = Ends(authority)
+    ends.shake()
+    ends.client.encrypt(data)
+    sent = bytearray(ends.client.take())
+    sent[place % len(sent)] ^= change
+    found = b""
+    try:
+        for piece in cut(bytes(sent), cuts):
+            ends.server.feed(piece)
+            while more := ends.server.decrypt(10_000):
+                found += more
+    except ssl.SSLError:
+        ends.server.feed(b"more")
+        with pytest.raises(ssl.SSLError):
+            ends.server.decrypt(1)
+    assert found != data
+    assert data.startswith(found)
+
+
+@given(st.binary(min_size=1, max_size=2_000))
+def test_garbage_in_place_of_a_handshake(authority, garbage):
+    server = TlsEngine(authority.listening())
+    server.feed(garbage)
+    with contextlib.suppress(ssl.SSLError):
+        assert not server.shake()
+
+
+def test_plaintext_before_the_failure_comes_first(ends):
+    ends.shake()
+    ends.client.encrypt(b"good")
+    ends.server.feed(ends.client.take() + b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert ends.server.decrypt(100) == b"good"
+    with pytest.raises(ssl.SSLError):
+        ends.server.decrypt(100)
+
+
+def test_into_buffers(ends):
+    ends.shake()
+    ends.client.encrypt(bytes(range(100)))
+    ends.client.encrypt(b"tail")
+    ends.server.feed(ends.client.take())
+    body, head = memoryview(bytearray(50)), bytearray(52)
+    assert ends.server.decrypt_into((body, head)) == 102
+    assert bytes(body) + head == bytes(range(100)) + b"ta"
+    assert ends.server.has_data
+    assert ends.server.decrypt(10) == b"il"
+
+
+def test_a_close_notify_is_the_end(ends):
+    ends.shake()
+    ends.client.encrypt(b"last")
+    ends.client.end()
+    ends.server.feed(ends.client.take())
+    assert (ends.server.decrypt(100), ends.server.decrypt(100), ends.server.is_ended) == (b"last", b"", True)
+
+
+def test_a_handshake_without_end_is_bounded(authority):
+    server = TlsEngine(authority.listening())
+
+    def go_on():
+        # A message of the handshake that says it has 16 MiB: OpenSSL refuses it, or the bound does.
+        for _ in range(2 * HANDSHAKE_BYTES_MAX // 16_384 + 2):
+            server.feed(b"\x16\x03\x01\x40\x00" + (b"\x01\xff\xff\xff" + bytes(16_380)))
+            server.shake()
+
+    with pytest.raises(ssl.SSLError):
+        go_on()
+
+
+def test_the_certificate_of_the_peer(authority):
+    context = authority.listening()
+    context.load_verify_locations(authority.path)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    ends = Ends(authority, client=authority.client(authority.issue("shop", "shop.example")), server=context)
+    ends.shake()
+    found = ends.server.peer_identity()
+    assert "CN=shop" in found.subject
+    assert found.names == ("shop.example",)
+    assert len(found.authority) == 64
+    assert found.authority == ends.client.peer_identity().authority
+    without = Ends(authority, server=context)
+    without.shake()
+    assert without.server.peer_identity() is None
+
+
+def test_the_versions(authority, ends):
+    ends.shake()
+    assert ends.server.version == "TLSv1.3"
+    old = authority.client()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    ends = Ends(authority, client=old)
+    ends.shake()
+    assert ends.server.version == "TLSv1.2"
+
+
+@pytest.mark.parametrize(
+    ("data", "may_be"), [(b"\x16\x03\x01", True), (b"\x15", True), (b"\x16\x02", False), (b"GET", False), (b"", False)]
+)
+def test_the_first_bytes(data, may_be):
+    assert looks_like_tls(data) == may_be
