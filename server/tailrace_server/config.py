@@ -32,7 +32,7 @@ class Limits:
     #: The connections that clients leave to other nodes, since a failover needs a few for each member. At most a
     #: quarter of all connections.
     node_connections: int = setting(64, least=0, reloads=True)
-    #: The open connections of one address. Loopback has no bound of its own: programs of the machine share it.
+    #: The open connections of one address. Loopback has no bound of its own, since programs of the machine share it.
     connections_per_address_max: int = setting(1_024, least=1)
     #: The connections that have not greeted yet. Above it the oldest of them ends.
     greetings_max: int = setting(512, least=1)
