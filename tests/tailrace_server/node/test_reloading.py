@@ -86,4 +86,4 @@ def test_limits_take_over_only_what_needs_no_restart():
     limits, fixed = Limits(), [name for name, about in settings_of(Limits).items() if not about.reloads]
     limits.adopt(Limits(feeds_max=1, answer_bytes_max=2**20))
     assert (limits.feeds_max, limits.answer_bytes_max) == (1, Limits().answer_bytes_max)
-    assert fixed == ["answer_bytes_max", "incoming_segments_max", "noop_interval_s"]
+    assert {"answer_bytes_max", "incoming_segments_max", "noop_interval_s"} <= set(fixed)
