@@ -58,6 +58,7 @@ def test_the_commands_that_there_are():
         "serve",
         "status",
         "tail",
+        "tls",
         "token",
     }
 
