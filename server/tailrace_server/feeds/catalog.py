@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tailrace.errors import FeedExists, NoSpace, NotDurable, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.feeds.feed import (
     SYSTEM_FEED_ID,
     SYSTEM_FEED_NAME,
@@ -364,6 +365,19 @@ class Catalog:
         """Returns whether the feeds were reconciled with the rows of the present leader up to ``seq`` at least."""
         rollbacks, reconciled_seq = self._reconciled
         return rollbacks == self.system.partitions[0].rollbacks and reconciled_seq >= seq
+
+    def made_seq(self) -> int:
+        """Returns a seq of ``_feeds`` up to which each listed feed was made; SEQ_MAX if all were.
+
+        A follower has the rows before it makes their feeds. If rows cannot be read, it is 0. May read segments.
+        """
+        try:
+            rows = self._rows.read()
+        except SegmentDamaged:
+            return 0
+        unmade = [id for id in self._rows.unsettled if id not in self._by_id and id not in self.drops]
+        seqs = [row.seq for row in map(rows.get, unmade) if row is not None and row.creation is not None]
+        return min(seqs) - 1 if seqs else SEQ_MAX
 
     def forget_reconciled(self) -> None:
         """Notes that another leader is followed, whose rows of ``_feeds`` may be other ones."""

@@ -52,7 +52,8 @@ class FeedRecovery:
 
     ``found_records`` tells whether the journal had any record. ``unknown`` are feeds that only records of the journal
     name, with the partition and the file number of the first such record. ``listed_from`` is the first seq of
-    ``_feeds`` in the journal. ``dropped`` are feeds with a record of their drop.
+    ``_feeds`` in the journal. The feeds that rows up to ``made_seq`` list were made here. ``dropped`` are feeds with a
+    record of their drop.
     """
 
     def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, times: UseTimes) -> None:
@@ -66,7 +67,7 @@ class FeedRecovery:
         self.dropped: set[bytes] = set()
         self.found_records = False
         self.unknown: dict[bytes, tuple[int, int]] = {}
-        self.listed_from = SEQ_MAX
+        self.listed_from = self.made_seq = SEQ_MAX
 
     def restore(self) -> None:
         """Takes over the manifests, before the journal's records. Raises ManifestDamaged, OSError."""
@@ -80,6 +81,8 @@ class FeedRecovery:
                 if manifest is not None:
                     _restore_partition(partition, manifest, self._disk, self._store, self._times.before)
                     self._manifests.append(manifest)
+                    if manifest.feed_id == SYSTEM_FEED_ID:
+                        self.made_seq = manifest.made_seq
 
     def sweep(self) -> None:
         """Removes the files that no manifest and no chain names. OSError.

@@ -99,7 +99,9 @@ def check_recovered(
             raise Incomplete(os.path.join(feeds, feed_id.hex(), FEED_NAME), why)
     for feed_id, row in rows.items():
         is_here = feed_id in catalog or feed_id in catalog.drops
-        if row.creation is not None and not is_here and row.seq < recovery.listed_from:
+        # A follower makes a feed after it has the row. After a crash in between, this start makes it.
+        was_made = row.seq < recovery.listed_from and row.seq <= recovery.made_seq
+        if row.creation is not None and not is_here and was_made:
             name = json.loads(row.creation)["feed"]["name"]
             path = os.path.join(feeds, feed_id.hex(), FEED_NAME)
             raise Incomplete(path, f"_feeds lists feed {name!r}, and the journal does not have its creation any more")

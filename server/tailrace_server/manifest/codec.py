@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailrace.model.failover import SEQ_MAX
 from tailrace.segment.identity import INCLUDED_IDS_MAX
 from tailrace_server.directory.sealed import seal
 from tailrace_server.manifest import fields
@@ -73,9 +74,10 @@ _MANIFEST = {
     "producers": Kind(lambda value: value, read_producers),
     "sinks": Kind(last_batches.to_json, last_batches.from_json),
     "rollbacks": fields.COUNT,
+    "made_seq": fields.SEQ,
 }
 # The values of members that are left out, as in manifests of earlier versions.
-_ADDED = {"rollbacks": 0}
+_ADDED = {"rollbacks": 0, "made_seq": SEQ_MAX}
 
 assert tuple(_SEGMENT) == SegmentEntry._fields
 assert tuple(_MANIFEST) == Manifest._fields

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tailrace.model.failover import FailoverLog
+from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.segment.identity import SegmentIdentity
 from tailrace_server.state.last_batches import LastBatch
 
@@ -49,7 +49,8 @@ class Manifest(NamedTuple):
     rows at or below ``trim_seq`` were dropped by age. ``log`` has the partition's term as well. ``last_timestamp`` is
     the last stamp that was given, in microseconds since 1970. ``producers`` comes from ``producers_to_json``, ``sinks``
     has the last batch of each sink as of ``flushed_seq``. ``rollbacks`` counts the partition's rollbacks: the manifest
-    knows nothing of journal records with a higher count.
+    knows nothing of journal records with a higher count. ``made_seq`` is for ``_feeds``: the feeds that
+    later rows list were perhaps not made here when the manifest was written.
     """
 
     feed_id: bytes
@@ -67,6 +68,7 @@ class Manifest(NamedTuple):
     producers: dict[str, Any]
     sinks: dict[str, LastBatch]
     rollbacks: int = 0
+    made_seq: int = SEQ_MAX
 
     def identity_of(self, entry: SegmentEntry) -> SegmentIdentity:
         """Returns a segment's identity as far as its entry has it: all that ``entry_of`` takes from one."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
 
 from tailrace.errors import NoSpace, Overloaded, TailraceError, UnknownFeed
-from tailrace.model.failover import FailoverLog
+from tailrace.model.failover import SEQ_MAX, FailoverLog
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.host.disk import Disk
 from tailrace_server.manifest import Manifest, ManifestStore, SegmentEntry, entry_of, producers_to_json
 from tailrace_server.manifest.invariants import PLACEMENTS_MAX, SEGMENTS_MAX
@@ -48,8 +49,12 @@ class ReceivedEnd(NamedTuple):
 class Installer:
     """Changes manifests and chains. Changes of one partition take turns; partitions do not wait for each other."""
 
-    def __init__(self, host: Host, store: ManifestStore, placement_id: bytes, pins: Pins) -> None:
+    def __init__(
+        self, host: Host, store: ManifestStore, placement_id: bytes, pins: Pins, made_seq: Callable[[], int]
+    ) -> None:
+        """``made_seq`` is `Catalog.made_seq`."""
         self._host = host
+        self._made_seq = made_seq
         self._store = store
         self._placement_id = placement_id
         self._pins = pins
@@ -185,6 +190,7 @@ class Installer:
             manifest = with_received(partition, manifest, chain, received)
             expected = partition.expected.producers_at(received.seq)
             table = table if expected is None else expected
+        manifest = self._with_made(partition, manifest, received)
         producers, now = table.copy(), self._host.clock.monotonic()
 
         def write() -> None:
@@ -205,6 +211,15 @@ class Installer:
             # The chain has changed: a cancellation here would tell the caller that it has not.
             with trio.CancelScope(shield=True):
                 await self._host.workers.in_thread(lambda: _remove(self._host.disk, orphans))
+
+    def _with_made(self, partition: Partition, manifest: Manifest, received: ReceivedEnd | None) -> Manifest:
+        """Returns the manifest with the seq of ``_feeds`` up to which the feeds are made. Others have none."""
+        if partition.feed_id != SYSTEM_FEED_ID:
+            return manifest
+        made_seq = self._made_seq()
+        if received is not None:  # its rows are not here yet
+            made_seq = min(made_seq, partition.high_seq)
+        return manifest._replace(made_seq=SEQ_MAX if made_seq >= manifest.flushed_seq else made_seq)
 
     def orphan(self, partition: Partition, path: str) -> None:
         """Notes a segment whose installation has failed. The manifest on disk may name it all the same.

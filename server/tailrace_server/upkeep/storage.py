@@ -79,7 +79,7 @@ class Storage:
         self.on_failed: Callable[[NotDurable], None] = _ignore
         self.on_progress: Callable[[], None] = _nothing
         self.on_turn_ended: Callable[[], None] = _nothing
-        self.installer = Installer(host, store, identity.placement_id, self.pins)
+        self.installer = Installer(host, store, identity.placement_id, self.pins, catalog.made_seq)
         self.held = HeldWriter(host, data, journal, catalog, self.installer)
         trimmer = Trimmer(host, journal, store, self.installer, catalog, self.pins, self.held)
         self.space = Space(host, data, Reserve(host.disk, data, limits.reserve_bytes), limits.free_bytes_min)

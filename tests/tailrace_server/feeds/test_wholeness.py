@@ -12,7 +12,7 @@ from tests.tailrace_server.offline.damage import check_repaired, contents_of, fi
 
 from tailrace.model.failover import FailoverLog
 from tailrace_server.directory.identity import BadDirectory, Incomplete
-from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
+from tailrace_server.feeds.feed import SYSTEM_FEED_NAME, creation_to_bytes
 from tailrace_server.host.disk import write_atomically
 from tailrace_server.journal import RecordKind
 from tailrace_server.journal.controls import RollbackRecord
@@ -132,6 +132,47 @@ def test_a_missing_feed_is_none_that_was_never_made(how, name):
     made = a_life(trimmed=True)
     feed_id = made.node.feeds.named(name).info.feed_id.hex()
     end(made, how)
+    disk = made.disk.fork()
+    remove_tree(disk, f"{DATA}/feeds/{feed_id}")
+    check_refused(made, disk, f"feeds/{feed_id}/FEED is missing")
+
+
+def list_unmade(made, name):
+    """Writes the row of a feed that is not made yet, as a follower has it from its leader. Returns the feed's id."""
+    info = made.node.feeds.named("quiet").info._replace(name=name, feed_id=bytes([len(name)]) * 16)
+    rows = {info.feed_id: creation_to_bytes(info, bytes([7]) * 16)}
+    journal, [listed] = made.node.storage.journal, made.node.feeds.system.partitions
+    made.node.feeds.write_rows(rows, journal, now_us=1, now=0.0)
+    journal.sync()
+    listed.durable_through(listed.high_seq)
+    for feed in made.node.feeds:
+        made.flush(feed.info.name)
+    made.flush_and_trim(SYSTEM_FEED_NAME)
+    return info.feed_id
+
+
+def test_a_feed_that_was_listed_and_not_made_yet_is_made_by_the_start():
+    """A follower has the rows of ``_feeds`` first, flushed or in a segment that came. It makes the feeds then."""
+    made = a_life(trimmed=True)
+    feed_id = list_unmade(made, "late")
+    made.kill()
+    node = made.start()
+    assert node.feeds.find(feed_id).info.name == "late"
+    assert not made.node.storage.damages
+
+
+@pytest.mark.parametrize("name", ["orders", "late"])
+def test_a_feed_that_is_missing_beside_one_that_was_not_made_is_told(name):
+    """Also that one, once it was made, and ``_feeds`` was flushed again."""
+    made = a_life(trimmed=True)
+    list_unmade(made, "late")
+    made.kill()
+    made.start()
+    if name == "late":
+        made.write("late", [(b"k", b"v")])
+        list_unmade(made, "later")
+    feed_id = made.node.feeds.named(name).info.feed_id.hex()
+    made.kill()
     disk = made.disk.fork()
     remove_tree(disk, f"{DATA}/feeds/{feed_id}")
     check_refused(made, disk, f"feeds/{feed_id}/FEED is missing")

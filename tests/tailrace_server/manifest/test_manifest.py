@@ -97,6 +97,7 @@ BAD = {
         {str(number): [1, "o", 0] for number in range(1_001)},
     ],
     "rollbacks": [-1, None, "1"],
+    "made_seq": [-1, None, "1"],
 }
 
 
@@ -118,7 +119,14 @@ def test_how_often_it_was_rolled_back_is_left_out_where_it_never_was():
     assert codec.decode(codec.encode(manifest), PATH) == manifest
 
 
-@pytest.mark.parametrize("name", [name for name in Manifest._fields if name != "rollbacks"])
+def test_the_seq_up_to_which_feeds_were_made_is_left_out_if_all_were():
+    assert "made_seq" not in members_of(manifest_of())
+    manifest = manifest_of(made_seq=3)
+    assert members_of(manifest)["made_seq"] == 3
+    assert codec.decode(codec.encode(manifest), PATH) == manifest
+
+
+@pytest.mark.parametrize("name", [name for name in Manifest._fields if name not in ("rollbacks", "made_seq")])
 def test_a_missing_member_is_named(name):
     members = members_of(manifest_of())
     del members[name]
