@@ -17,6 +17,7 @@ import pytest
 import trio
 from tests.fake_host import fsync_on_loop
 from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.replication.slow_path import never_now
 
 import tailrace
 from tailrace import Mutations, Put, Rollback
@@ -511,6 +512,7 @@ async def test_hazard_13_half_of_a_share_is_none_and_has_no_number(members, publ
     take = ReplicaPuller._take
     monkeypatch.setattr(PulledSnapshots, "_gather", staticmethod(gather_and_tell))
     monkeypatch.setattr(ReplicaPuller, "_take", take_half)
+    monkeypatch.setattr(ReplicaPuller, "_take_now", never_now)
     await publish(published_feed, 7)  # the second node makes it a majority
     await inside.wait()
     assert [p.sinks.find("job").batch for p in third.node.feeds.named("orders").partitions] == [6, 6]

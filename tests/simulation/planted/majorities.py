@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.tailrace_server.replication.slow_path import never_now
+
 from tailrace.model import Level
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication import election, member, promises, seats, waiting
@@ -110,7 +112,8 @@ BUGS = {
         {"returned_tail": 1},
     ),
     "an acknowledgement before the fsync": Bug(
-        [(ReplicaPuller, "_take", _acknowledge_before_fsync)], {"slow_follower": 0}
+        [(ReplicaPuller, "_take", _acknowledge_before_fsync), (ReplicaPuller, "_take_now", never_now)],
+        {"slow_follower": 0},
     ),
     "an answer at quorum that waits for nobody": Bug([(waiting, "_reached", _reached_by_leader)], {"dead_tail": 0}),
     "a follower that shows at disk what its leader has not": Bug(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.tailrace_server.replication.slow_path import never_now
+
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.membership import Membership
 from tailrace_server.replication.replica_puller import ReplicaPuller
@@ -56,12 +58,14 @@ _ABOVE_QUORUM = (
 
 BUGS = {
     "a run that is kept as far as it has come": Bug(
-        [(ReplicaPuller, "_take", _keep_what_came)], {"half_a_run": 0, "leader_of_half_a_run": 2}
+        [(ReplicaPuller, "_take", _keep_what_came), (ReplicaPuller, "_take_now", never_now)],
+        {"half_a_run": 0, "leader_of_half_a_run": 2},
     ),
     "a rollback into the middle of a run": Bug([(rollback, "straddling", _cut_anywhere)], {"fork_in_a_run": 0}),
     "acknowledgements inside of a run, of what no majority has": Bug(
         [
             (ReplicaPuller, "_take", _acknowledge_inside),
+            (ReplicaPuller, "_take_now", never_now),
             _ABOVE_QUORUM,
         ],
         {"run_without_an_end": 2},

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
+from tests.tailrace_server.replication.slow_path import never_now
 
 import tailrace
 from tailrace.errors import NotLeader, TailraceError
@@ -194,6 +195,7 @@ def shut_off(monkeypatch):
             return await answer_promise(member, promise)
 
         monkeypatch.setattr(ReplicaPuller, "_take", take_later)
+        monkeypatch.setattr(ReplicaPuller, "_take_now", never_now)
         monkeypatch.setattr(member_requests, "answer_promise", promise_nothing)
         return is_over
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import REPLICATION, MadeNode, free_addresses, make_config
+from tests.tailrace_server.replication.slow_path import never_now
 
 from tailrace.link.address import Address
 from tailrace_server.config import Config
@@ -135,6 +136,7 @@ def hold_rows(monkeypatch):
             await take(puller, event)
 
         monkeypatch.setattr(ReplicaPuller, "_take", wait)
+        monkeypatch.setattr(ReplicaPuller, "_take_now", never_now)
         return held
 
     return hold

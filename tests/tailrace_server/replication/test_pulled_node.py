@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.lowlevel
 from tests.tailrace_server.replication.made_set import numbered, until
+from tests.tailrace_server.replication.slow_path import never_now
 
 import tailrace
 from tailrace.errors import BadBlock, UnknownFeed
@@ -207,6 +208,7 @@ def hold_feeds(monkeypatch):
         await take(puller, event)
 
     monkeypatch.setattr(ReplicaPuller, "_take", wait)
+    monkeypatch.setattr(ReplicaPuller, "_take_now", never_now)
 
     def hold(*held):
         names.update(held)

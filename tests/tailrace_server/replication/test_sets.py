@@ -23,6 +23,7 @@ from tests.tailrace_server.replication.made_set import (
     numbered,
     until,
 )
+from tests.tailrace_server.replication.slow_path import never_now
 
 import tailrace
 from tailrace.errors import NotLeader, Overloaded, ProtocolError, TailraceError, Unreachable
@@ -1066,6 +1067,7 @@ def hold_up(monkeypatch):
             await take(puller, *arguments)
 
         monkeypatch.setattr(ReplicaPuller, "_take", take_later)
+        monkeypatch.setattr(ReplicaPuller, "_take_now", never_now)
 
     return hold
 
@@ -1629,6 +1631,7 @@ async def test_who_went_back_below_what_it_acknowledged_helps_nobody_to_lead_who
         # From here on nobody gets any rows.
         with monkeypatch.context() as patched:
             patched.setattr(ReplicaPuller, "_take", never)
+            patched.setattr(ReplicaPuller, "_take_now", never_now)
             for node in members.nodes[1:]:
                 await node.start()
             await members[1].promote()
@@ -1670,6 +1673,7 @@ async def test_who_starts_anew_since_the_logs_share_nothing_owes_what_it_acknowl
     # From here on nobody gets any rows.
     with monkeypatch.context() as patched:
         patched.setattr(ReplicaPuller, "_take", never)
+        patched.setattr(ReplicaPuller, "_take_now", never_now)
         await third.start()
         for number in range(4):
             await leader.kill()
