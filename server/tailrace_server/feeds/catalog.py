@@ -24,7 +24,7 @@ from tailrace_server.feeds.feed import (
     system_feed,
 )
 from tailrace_server.feeds.feed_rows import FeedRow, FeedRows, system_blocks
-from tailrace_server.feeds.feed_settings import Floors
+from tailrace_server.feeds.feed_settings import Floors, as_listed
 from tailrace_server.feeds.token_rows import TokenRows
 from tailrace_server.journal import CleanPartition, Journal, RecordKind
 from tailrace_server.partition.partition import Partition
@@ -347,7 +347,8 @@ class Catalog:
     def _is_listed(self, feed: Feed, seq: int, creation: bytes) -> None:
         """Makes ``feed`` as its row of ``_feeds`` says, which has this seq."""
         if feed.partitions[0].listed_seq != seq:
-            self.change(feed, *settings_of_creation(creation))
+            listed, floors = settings_of_creation(creation)
+            self.change(feed, as_listed(feed.info, listed), floors)
         _listed(feed, seq)
         self._by_name[feed.info.name] = feed
         self._rows.settle(feed.info.feed_id)

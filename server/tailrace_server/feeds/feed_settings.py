@@ -57,6 +57,12 @@ def changed(info: FeedInfo, changes: dict[str, Any]) -> FeedInfo:
     return info._replace(**changes)
 
 
+def as_listed(info: FeedInfo, listed: FeedInfo) -> FeedInfo:
+    """Returns ``info`` with the settings of its row that can change. A repair may have lost the others, and guessed."""
+    names = CHANGEABLE if info.retention == listed.retention else ("replication", "tombstone_age_s")
+    return info._replace(**{name: getattr(listed, name) for name in names})
+
+
 def floors_after(floors: Floors, before: FeedInfo, after: FeedInfo, now_us: int) -> Floors:
     """Returns the floors after a change at ``now_us``: rows may be gone that only the longer of two ages would keep."""
     if after.tombstone_age_s > before.tombstone_age_s:

@@ -29,6 +29,10 @@ PIPED = {
 }
 
 
+# A file of rows may be of any length, and each of its lines has a bound.
+OF_LINES = {("import", "file"): ["import", "FEED", "/dev/zero", "--format", "jsonl"]}
+
+
 def reading_parameters():
     """Every parameter of every command whose help says that a file or the standard input is read."""
     root = typer.main.get_command(make_app(installed_commands()))
@@ -42,7 +46,7 @@ def reading_parameters():
 
 
 def test_every_command_that_reads_is_tried_here():
-    assert set(reading_parameters()) == CALLS.keys() | PIPED.keys()
+    assert set(reading_parameters()) == CALLS.keys() | PIPED.keys() | OF_LINES.keys()
 
 
 def limit_memory():
@@ -56,6 +60,14 @@ def test_a_file_without_an_end(start, made_feed, arguments):
     assert (process.returncode, out) == (2, b""), err
     assert b"/dev/zero has more than the " in err
     assert err.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("arguments", OF_LINES.values(), ids=" ".join)
+def test_a_line_without_an_end(start, made_feed, arguments):
+    with start(*[made_feed if part == "FEED" else part for part in arguments], preexec_fn=limit_memory) as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, b""), err
+    assert err.endswith(b"tailrace: /dev/zero, line 1: longer than 134,217,728 bytes\n")
 
 
 @pytest.mark.parametrize("arguments", PIPED.values(), ids=" ".join)

@@ -47,8 +47,15 @@ REQUIRED = {
     "subscription",
     "directory",
     "replication",
+    "role",
 }
 WRONG = [math.nan, math.inf, -math.inf, -1, -0.5, True, False]
+# Options for which infinity means that there is no bound.
+WITHOUT_BOUND = {("set_feed", "history_age_s"), ("set_feed", "history_bytes")}
+
+
+def wrong_values(name, option):
+    return [value for value in WRONG if value != math.inf or (name, option.name) not in WITHOUT_BOUND]
 
 
 def number_options(module):
@@ -95,6 +102,7 @@ GIVEN = {
     "key": b"k",
     "directory": "never-made",
     "replication": "stream",
+    "role": "read",
     "value": b"v",
     "changes": [],
     "keys": [b"k"],
@@ -124,7 +132,7 @@ def try_blocking_options(url, feed_name):
         handles = blocking_handles(stack, client.feed(feed_name), client)
         for owner, name, option in found:
             function = getattr(handles[owner], name) if owner else blocking.connect
-            for value in WRONG:
+            for value in wrong_values(name, option):
                 arguments = arguments_of(function, option, value, given)
                 with pytest.raises(ValueError, match=message_of(option, value)):
                     function(**arguments)
@@ -142,7 +150,7 @@ async def test_every_number_of_the_client(client, feed, running):
         handles = {"Client": client, "Feed": feed, "Writer": writer, "Stage": stage, "Stream": stream}
         for owner, name, option in found:
             function = getattr(handles[owner], name) if owner else tailrace.connect
-            for value in WRONG:
+            for value in wrong_values(name, option):
                 arguments = arguments_of(function, option, value, given)
                 with pytest.raises(ValueError, match=message_of(option, value)):
                     await call(function, arguments)

@@ -8,6 +8,7 @@ from tailrace_server.feeds.feed import Feed, creation_to_bytes, feed_of_creation
 from tailrace_server.feeds.feed_settings import (
     NO_FLOORS,
     Floors,
+    as_listed,
     changed,
     changes_of_request,
     floors_after,
@@ -85,3 +86,13 @@ def test_a_shorter_age_counts_once_its_row_cannot_be_lost():
     assert feed.retention(2).history_age_s == 10.0
     assert feed.retention(3).history_age_s == 3.0
     assert feed.retention(0).history_age_s == 3.0, "no rollback reaches it any more"
+
+
+def test_a_row_changes_what_can_be_changed():
+    """A repair that has lost FEED gives the feed another name, and guesses its retention."""
+    own = FeedInfo("recovered-1", bytes(16), 4, "hash", "compact", None, None, 60.0, "stream")
+    listed = FeedInfo("orders", bytes(16), 8, "hash", "compact", None, None, 90.0, "segment")
+    assert as_listed(own, listed) == own._replace(tombstone_age_s=90.0, replication="segment")
+    history = listed._replace(retention="history", history_age_s=5.0, history_bytes=7)
+    assert as_listed(own, history) == own._replace(tombstone_age_s=90.0, replication="segment")
+    assert as_listed(history._replace(history_age_s=None), history) == history
