@@ -99,7 +99,10 @@ class Fork:
                 pipe.close()
 
     def _read_ending(self, timeout: float | None) -> int | None:
-        with self._reading:
+        """Returns the exit code, or None after ``timeout`` seconds. One thread reads, and the others wait for it."""
+        if not self._reading.acquire(timeout=-1 if timeout is None else timeout):
+            return self.returncode
+        try:
             if self.returncode is None:
                 with selectors.DefaultSelector() as selector:
                     selector.register(self._ending, selectors.EVENT_READ)
@@ -108,6 +111,8 @@ class Fork:
                 self.returncode = int(self._ending.readline())
                 self._ending.close()
             return self.returncode
+        finally:
+            self._reading.release()
 
 
 @cache

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,22 @@ def test_it_can_be_waited_for_and_gets_signals():
     assert fork.wait() == -signal.SIGTERM
     fork.kill()  # has no effect on a process that has ended
     assert fork.poll() == -signal.SIGTERM
+    fork.close()
+
+
+def test_it_gets_signals_while_another_thread_waits_for_it():
+    fork = fork_that("import sys, time\nprint('ready', flush=True)\ntime.sleep(1000)")
+    assert fork.stdout.readline() == b"ready\n"
+    waiting = threading.Thread(target=fork.wait)
+    waiting.start()
+    while not fork._reading.locked():
+        pass
+    assert fork.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        fork.wait(0.001)
+    fork.kill()
+    assert fork.wait() == -signal.SIGKILL
+    waiting.join()
     fork.close()
 
 
