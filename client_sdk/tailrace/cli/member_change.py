@@ -189,7 +189,7 @@ async def _why_refused(nodes: NodeUrl, value: dict[str, Any], token: str | None)
 
 
 async def _begin(nodes: NodeUrl, value: dict[str, Any], token: str | None) -> None:
-    """Asks whoever leads for the change, until one has answered: to ask again changes nothing."""
+    """Asks the leader for the change, whichever node that is, until one has answered. To ask again changes nothing."""
     before = ""
     while text := await _why_not_begun(nodes, value, token):
         if text != before:

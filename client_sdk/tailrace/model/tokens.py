@@ -6,8 +6,8 @@
     |   the id: 8 random bytes, by which a node looks the token up
     the prefix: the version of the format, for people and for programs that search for secrets
 
-A node keeps a hash of the secret, never the secret. A plain SHA-256 is enough: the secret is random, so nobody can
-guess it, and a slow hash would only cost the node time.
+A node keeps a hash of the secret, never the secret. A plain SHA-256 is enough: the secret is random, so it cannot
+be guessed, and a slow hash would only cost the node time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first admin token of a cluster: without it nobody could create others.
+"""The first admin token of a cluster: it creates the others.
 
     the file DIR/admin.token, durable ──> the row in ``_feeds``
 

@@ -18,7 +18,7 @@ from tailrace.block.filtering import begin_with
 from tailrace.errors import Forbidden
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
-from tailrace_server.state.principal import NOBODY, OPEN, Principal
+from tailrace_server.state.principal import OPEN, WITHOUT_HELLO, Principal
 
 if TYPE_CHECKING:
     from tailrace.block import Block
@@ -94,7 +94,7 @@ PERMITTED: dict[str, frozenset[Opcode]] = {
     role: frozenset(opcode for opcode, rule in RULES.items() if role in rule.roles) for role in _ALL
 }
 PERMITTED[OPEN.role] = frozenset(Opcode)
-PERMITTED[NOBODY.role] = frozenset((Opcode.HELLO,))
+PERMITTED[WITHOUT_HELLO.role] = frozenset((Opcode.HELLO,))
 # Roles that may use all feeds and keys, ``_feeds`` among them.
 _UNLIMITED = frozenset((OPEN.role, "admin", "replica"))
 

@@ -36,7 +36,7 @@ from tailrace_server.serving.missing_feeds import MissingFeeds
 from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.serving.served_replica import ServedReplica
 from tailrace_server.serving.waiting_requests import PendingStreams, WaitingRequests
-from tailrace_server.state.principal import NOBODY
+from tailrace_server.state.principal import WITHOUT_HELLO
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.peer_progress import PeerProgress
 from tailrace_server.stream.replication_stream import ReplicationStream
@@ -109,7 +109,7 @@ class Connection:
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
         self.is_of_node = False  # another node has said hello
-        self.access = Access(NOBODY, node.feeds)  # until HELLO
+        self.access = Access(WITHOUT_HELLO, node.feeds)  # until HELLO
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
         self.waiting = WaitingRequests(node.config.limits.waiting_requests_max)

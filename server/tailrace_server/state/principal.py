@@ -1,7 +1,7 @@
 """A principal: the identity of a connection, and what it may do. Pure.
 
-It comes from a token, from the secret that nodes share, or from a client certificate; whoever makes it fills all
-fields. A node that requires no tokens gives every connection `OPEN`.
+It comes from a token, or from the secret that nodes share. A node that requires no tokens gives every connection
+`OPEN`.
 """
 
 from __future__ import annotations
@@ -33,4 +33,4 @@ class Principal(NamedTuple):
 # Every right, for a node that requires no tokens.
 OPEN = Principal("", "open")
 # No right, for a connection before its HELLO.
-NOBODY = Principal("", "none")
+WITHOUT_HELLO = Principal("", "none")
