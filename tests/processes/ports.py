@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import socket
+from collections.abc import Iterable
 
 # Below what systems give to outgoing connections (32,768 and above on Linux): a port of that range is taken, while its
 # server is down, by any connection that is made anywhere on the machine, a client's vain tries included.
@@ -32,15 +33,23 @@ _ports = _candidates()
 
 def free_port() -> int:
     """Returns a free port of 127.0.0.1 that neither an outgoing connection nor another test is given."""
-    for port in _ports:
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise AssertionError("the ports have no end")
+    return next(filter(_is_free, _ports))
+
+
+def free_port_before(distances: Iterable[int]) -> int:
+    """Returns a port as ``free_port``, of which the ports in these distances are free, too."""
+    distances = tuple(distances)
+    return next(port for port in _ports if all(_is_free(port + distance) for distance in (0, *distances)))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -19,16 +19,14 @@ SECONDS_MAX = 200.0
 PARTITIONS = 4
 DEATHS = 6
 # From the first byte on a follower copies segments.
-BY_SEGMENTS = (
-    "from tailrace_server.config import Replication\n"
-    "defaults = Replication.__init__.__defaults__\n"
-    "Replication.__init__.__defaults__ = (*defaults[:-1], 0)\n"
-)
+BY_SEGMENTS = ("--set", "replication.catch_up_bytes_min=0")
 
 
 @pytest.fixture
 async def group(tmp_path, nursery):
-    made = Group(tmp_path, 3, Orders(planted=BY_SEGMENTS, storage={"reserve_bytes": 256 * 1024}))
+    made = Group(tmp_path, 3, Orders(storage={"reserve_bytes": 256 * 1024}))
+    for node in made.nodes:
+        node.options += BY_SEGMENTS
     await made.connect(nursery)
     yield made
     made.end_at_once()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from tests.processes.ports import free_port
+from tests.processes.ports import free_port, free_port_before
 
 import tailrace
 from tailrace.cli.commands import run
@@ -394,7 +394,8 @@ def test_a_set_on_one_machine_starts_as_the_guide_prints_it(tmp_path):
     assert len(lines) == 3
     with contextlib.ExitStack() as stack:
         servers = []
-        first = free_port()  # the others are the next ones, as in the guide
+        # The others are the next ones, as in the guide; HTTP and WebSocket of each are 80 and 90 above it.
+        first = free_port_before([node + listener for node in range(3) for listener in (0, 80, 90)])
         ports = {str(4701 + number): str(first + number) for number in range(3)}
         for line in lines:
             arguments = re.sub(r"\b470[123]\b", lambda match: ports[match[0]], line).split()

@@ -7,6 +7,7 @@ from tests.tailrace_server.replication.made_set import numbered, until
 
 import tailrace
 from tailrace.errors import NotLeader, TailraceError
+from tailrace_server.replication.far_partitions import FarPartitions
 
 
 async def with_damage(members, client, node, nbytes, *, restart):
@@ -32,7 +33,10 @@ async def with_damage(members, client, node, nbytes, *, restart):
 
 
 @pytest.mark.parametrize("restart", [True, False], ids=["found at the start", "found by a read"])
-async def test_who_cannot_read_a_partition_is_promoted_by_force_only(members, restart):
+async def test_who_cannot_read_a_partition_is_promoted_by_force_only(members, restart, monkeypatch):
+    # Otherwise it gets a good copy soon.
+    monkeypatch.setattr(FarPartitions, "is_due_anew", lambda far, partition: False)
+    monkeypatch.setattr(FarPartitions, "begin", lambda far, partition: None)
     async with members.client() as client:
         await with_damage(members, client, members[1], 100, restart=restart)
         told = r"partition 0 of feed orders cannot be read here.*promote .*, which can read all its partitions.*--force"
