@@ -64,6 +64,11 @@ def configure(settings: Settings) -> Configured:
             raise WrongUsage("--voters is for sets of --cluster-store")
         if serve.failover is not None and store is None and not serve.members:
             raise WrongUsage("--failover is for sets: give --members or --cluster-store")
+        if serve.auth and (serve.members or serve.cluster_store) and not serve.peer_token_file:
+            raise WrongUsage(
+                "--auth in a set needs --peer-token-file: the members would refuse each other. Give all of them the "
+                "same secret; `openssl rand -hex 32 > FILE` makes one"
+            )
         replication = settings.replication
         if serve.failover is not None:
             replication = dataclasses.replace(replication, failover=serve.failover)

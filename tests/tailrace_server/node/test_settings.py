@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from tailrace_server.config import Failover, Limits
 from tailrace_server.node import settings
 from tailrace_server.node.configure import configure, load_settings
 from tailrace_server.node.flags import given_flags
-from tailrace_server.node.serve_settings import LogLevel, Settings
+from tailrace_server.node.serve_settings import LogLevel, ServeSettings, Settings
 from tailrace_server.node.settings import WrongSettings, load, paths, show_value, value_of
 from tailrace_server.node.toml_lines import line_of
 from tailrace_server.setting import Setting
@@ -302,3 +303,15 @@ def test_show(write, capsys, monkeypatch):
 def test_show_refuses_what_serve_refuses(capsys):
     assert run(["config", "show", "--set", "limits.feeds_max=0"]) == 2
     assert "--set limits.feeds_max: limits.feeds_max is 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "of_set", [{"members": ("127.0.0.1:4700", "127.0.0.1:4701")}, {"cluster_store": "etcd://a:2379"}]
+)
+def test_members_that_require_tokens_have_to_know_each_other(of_set, tmp_path):
+    given = ServeSettings(data="data", auth=True, **of_set)
+    with pytest.raises(WrongUsage, match="--auth in a set needs --peer-token-file"):
+        configure(Settings(given))
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 64)
+    assert configure(Settings(dataclasses.replace(given, peer_token_file=str(secret)))).config.peer_token == "s" * 64
