@@ -504,7 +504,10 @@ class Rounds:
     def _load_next(self, slot: StreamSlot) -> None:
         """Takes the turn from a stream that cannot go on without its next chunk, until that is here."""
         if slot.stream.cursor_to_load is not None:
-            self._turns.remove(slot)
+            if self._shares.holds(slot):  # it had no turn to take away: its feed has no room
+                self._shares.let_go(slot)
+            else:
+                self._turns.remove(slot)
             self._reads.add(slot)
         elif slot.stream.is_in_memory:
             self._reads.release(slot)

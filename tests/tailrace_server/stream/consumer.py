@@ -62,6 +62,7 @@ class Consumer:
         self.passes = 0
         self.turns = []  # partition ids of this pass, in order
         self.largest_block_bytes = 0
+        self.uncredited = {}  # the bytes that were sent of each stream, and not credited to it
         self.loads = []  # under way
         self.failures = []
 
@@ -77,6 +78,7 @@ class Consumer:
             self.log.append((frame.opcode.name, frame.id))
             if frame.opcode is Opcode.BLOCK:
                 size += len(frame.body)
+                self.uncredited[frame.id] = self.uncredited.get(frame.id, 0) + len(frame.body)
                 self.largest_block_bytes = max(self.largest_block_bytes, len(frame.body))
             self.receive(frame)
         assert not self.decoder.held_bytes
@@ -98,12 +100,19 @@ class Consumer:
         finally:
             slot.stream.partition.pins.unpin(part.segment)
 
+    def credit_streams(self, share=1):
+        """Credits each stream by itself, as a replica does: with all that it was sent, or with a part of it."""
+        for id, nbytes in self.uncredited.items():
+            self.rounds.credit_stream(id, nbytes // share)
+            self.uncredited[id] -= nbytes // share
+
     def read_all(self):
         """Reads and loads until nothing more comes, granting everything; the names of the frames of each stream."""
         self.log.clear()
         for _ in range(10_000):
             size = self.read()
             self.rounds.credit(size)
+            self.credit_streams()
             rests = not size and not self.loads  # where a load has ended, another stream may have its place
             while self.loads:
                 self.load()

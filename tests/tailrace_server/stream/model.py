@@ -34,10 +34,15 @@ WHENEVER = {"which": st.integers(0, PARTITIONS - 1)}
 
 
 class StreamsModel(RuleBasedStateMachine):
-    """Partitions that are written to, and a connection that streams them."""
+    """Partitions that are written to, and a connection that streams them. ``is_replica``: to a replica."""
+
+    is_replica = False
 
     @initialize(window=st.sampled_from([1, 600, 1 << 30]), seed=st.integers(0, 1 << 20))
     def start(self, window, seed):
+        self.make(window, seed)
+
+    def make(self, window, seed):
         rnd = random.Random(seed)
         self.before = [(module, name, getattr(module, name)) for module, names in BOUNDS.items() for name in names]
         for module, names in BOUNDS.items():
@@ -101,7 +106,11 @@ class StreamsModel(RuleBasedStateMachine):
             filtered=self.filtered,
         )
         self.consumer.add(id, partition, seq, promised=promised, wanted=wanted)
-        self.opened[id] = stream
+        self._open(stream)
+
+    def _open(self, stream):
+        stream.is_credited = self.is_replica
+        self.opened[stream.id] = stream
         self.rounds.open(stream, lambda: None)
 
     @rule()
@@ -128,8 +137,7 @@ class StreamsModel(RuleBasedStateMachine):
                 filtered=self.filtered,
             )
             self.consumer.add(id, partition, held.seq, promised=promised, state=held.state, wanted=held.wanted)
-            self.opened[id] = stream
-            self.rounds.open(stream, lambda: None)
+            self._open(stream)
 
     @precondition(lambda self: self.opened)
     @rule(data=st.data())
@@ -175,6 +183,11 @@ class StreamsModel(RuleBasedStateMachine):
         consumed = (self.sent - self.granted) // share
         self.granted += consumed
         self.rounds.credit(consumed)
+
+    @precondition(lambda self: self.consumer.uncredited)
+    @rule(share=st.sampled_from([1, 2]))
+    def credit_streams(self, share):
+        self.consumer.credit_streams(share)
 
     # What has to be
 

@@ -2,9 +2,12 @@
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import rule, run_state_machine_as_test
-from tests.tailrace_server.stream.model import WHENEVER, StreamsModel
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from tests.tailrace_server.stream.model import KEYS, PARTITIONS, WHENEVER, StreamsModel
 from tests.tiers import examples
+
+from tailrace.model import Level
+from tailrace.wire.filters import EVERYTHING
 
 
 class MovingModel(StreamsModel):
@@ -46,6 +49,30 @@ class MovingModel(StreamsModel):
     @rule(**WHENEVER)
     def remove_what_nobody_needs(self, which):
         self.partitions[which].remove_free()
+
+
+class ReplicaModel(MovingModel):
+    """Streams that a replica credits each by itself: more is to be sent than their feed may have under way."""
+
+    is_replica = True
+
+    @initialize(window=st.sampled_from([600, 1200]), blocks=st.integers(3, 9), moved=st.integers(0, PARTITIONS))
+    def start(self, window, blocks, moved):
+        self.make(window, blocks)
+        for which in range(PARTITIONS):
+            for number in range(blocks):
+                self.write(which, [KEYS[number % len(KEYS)]], True, 150)
+            self.sync(which)
+            if which < moved:
+                self.flush(which, 2)
+            self.open_stream(which, Level.DISK, None, 0.0, None, EVERYTHING)
+        self.pump(1 << 20)
+
+
+def test_a_replica_has_the_partitions_state_wherever_it_may_stand():
+    run_state_machine_as_test(
+        ReplicaModel, settings=settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+    )
 
 
 def test_a_consumer_has_the_partitions_state_wherever_it_may_stand():
