@@ -28,12 +28,13 @@ class Pair:
     def __init__(self, tmp_path, mode):
         self.mode = mode
         self.tmp_path = tmp_path
-        planted = BY_SEGMENTS if mode == "copies" else ""
-        orders = Orders(storage=STORAGE | {"pushed_age_s": 0.05}, planted=planted)
+        orders = Orders(storage=STORAGE | {"pushed_age_s": 0.05})
         first, second = free_ports(2)
         self.leader = NodeProcess(tmp_path / "leader", orders, port=first, log_path=tmp_path / "leader.log")
         self.replica = NodeProcess(tmp_path / "replica", orders, port=second, log_path=tmp_path / "replica.log")
-        self.following = ["--replica-of", self.leader.address]
+        self._copying = BY_SEGMENTS if mode == "copies" else ()
+        self.leader.options = [*self._copying]
+        self.following = ["--replica-of", self.leader.address, *self._copying]
         self.replica.options = self.following
 
     async def begin(self):
@@ -51,7 +52,7 @@ class Pair:
                 await client.feed("orders").put(b"%s %d" % (name.encode(), number), name.encode())
 
     async def start_alone(self, *options):
-        self.replica.options = list(options)
+        self.replica.options = [*options, *self._copying]
         await start(self.replica)
 
     async def end(self, node, how):
@@ -183,7 +184,7 @@ async def test_the_old_leader_follows_the_replica_that_leads_alone(pair):
         await pair.end(pair.leader, "kill")
         await pair.start_alone()
         await pair.write(pair.replica, "alone")
-        pair.leader.options = ["--replica-of", pair.replica.address]
+        pair.leader.options += ["--replica-of", pair.replica.address]
         await start(pair.leader)
         await pair.equal()
         assert await rows(pair.leader) == numbered("shared", "leader", "alone")

@@ -32,11 +32,15 @@ async def with_damage(members, client, node, nbytes, *, restart):
                 await reader.feed("orders").get_many(list(numbered(0, 20)), level="memory")
 
 
-@pytest.mark.parametrize("restart", [True, False], ids=["found at the start", "found by a read"])
-async def test_who_cannot_read_a_partition_is_promoted_by_force_only(members, restart, monkeypatch):
-    # Otherwise it gets a good copy soon.
+@pytest.fixture
+def no_good_copy(monkeypatch):
+    """No member gets a good copy of a damaged partition. Otherwise it soon would."""
     monkeypatch.setattr(FarPartitions, "is_due_anew", lambda far, partition: False)
     monkeypatch.setattr(FarPartitions, "begin", lambda far, partition: None)
+
+
+@pytest.mark.parametrize("restart", [True, False], ids=["found at the start", "found by a read"])
+async def test_who_cannot_read_a_partition_is_promoted_by_force_only(members, restart, no_good_copy):
     async with members.client() as client:
         await with_damage(members, client, members[1], 100, restart=restart)
         told = r"partition 0 of feed orders cannot be read here.*promote .*, which can read all its partitions.*--force"
@@ -163,7 +167,7 @@ async def test_force_leads_though_another_one_has_more_of_what_this_node_cannot_
 
 
 @pytest.mark.parametrize("restart", [True, False], ids=["found at the start", "found by a read"])
-async def test_the_forecast_tells_it_on_the_node_and_on_its_leader(members, restart):
+async def test_the_forecast_tells_it_on_the_node_and_on_its_leader(members, restart, no_good_copy):
     async with members.client() as client:
         await with_damage(members, client, members[1], 100, restart=restart)
         status = members[1].node.status()["replication"]
