@@ -17,7 +17,7 @@ from tailrace.consuming.replica import ReplicaStreams
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import ProtocolError
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error
+from tailrace.wire.messages import Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_number, encode_number
 
@@ -118,8 +118,7 @@ class ReplicaSession:
             raise ProtocolError(f"the node sent {frame.opcode.name}, which is not for a replica")
 
     def _greeted(self, peer: HelloOk) -> None:
-        if peer.version != PROTOCOL_VERSION:
-            raise ProtocolError(f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}")
+        peer.check_version()
         self._check(peer)
         self.peer = peer
         self._window_bytes = min(self.hello.window_bytes, peer.window_bytes)

@@ -37,7 +37,7 @@ from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import partition_map
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk, decode_error
+from tailrace.wire.messages import Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
@@ -398,9 +398,10 @@ class ConsumerSession:
 
     def _on_hello_ok(self, frame: Frame) -> None:
         peer = HelloOk.decode(frame.body)
-        if peer.version != PROTOCOL_VERSION:
-            message = f"the node speaks version {peer.version} of the protocol, not {PROTOCOL_VERSION}"
-            self._streams.fail(ProtocolError(message))
+        try:
+            peer.check_version()
+        except ProtocolError as error:
+            self._streams.fail(error)
         self._check(peer)
         # Before the feed was found, the cluster may change: a node that was new then may have joined a cluster since.
         if self.feed_id is not None and self.peer is not None and self.peer.cluster_id != peer.cluster_id:

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.protocol import IndexBusy
@@ -280,6 +281,12 @@ class SQLiteIndex:
             return
         made_with = dict(connection.execute(f"SELECT name, value FROM {META_TABLE}"))
         for name, wanted in self._schema.describe().items():
+            if made_with.get(name) != wanted and name == "format":
+                raise ValueError(
+                    f"{self.path} was made with format = {made_with.get(name)}; tailrace {__version__} knows formats "
+                    f"up to {wanted}: use the release that made it, or a later one, or delete it (with its -wal and "
+                    "-shm files) and let it be filled anew"
+                )
             if made_with.get(name) != wanted:
                 raise ValueError(
                     f"{self.path} was made with {name} = {made_with.get(name)}, and is opened with {wanted}; open it "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.errors import ProtocolError, Unreachable
+from tailrace.errors import Unreachable
 from tailrace.wire.frames import FrameDecoder
-from tailrace.wire.messages import PROTOCOL_VERSION, HelloOk, decode_error
+from tailrace.wire.messages import HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 
 
@@ -26,7 +26,6 @@ class Greeting:
                 raise decode_error(frame.body)
             if frame.opcode is Opcode.HELLO_OK:
                 peer = HelloOk.decode(frame.body)
-                if peer.version != PROTOCOL_VERSION:
-                    raise ProtocolError(f"the node speaks version {peer.version} of the protocol")
+                peer.check_version()
                 return peer
         return None

@@ -38,7 +38,6 @@ from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.messages import (
     NODES_LEVEL,
-    PROTOCOL_VERSION,
     Get,
     Got,
     Hello,
@@ -478,8 +477,7 @@ class RequestSession:
     def _greeted(self, peer: HelloOk) -> None:
         if self._link is not Link.GREETING:
             raise ProtocolError("HELLO_OK out of place")
-        if peer.version != PROTOCOL_VERSION:
-            raise ProtocolError(f"the node speaks version {peer.version} of the protocol, this is {PROTOCOL_VERSION}")
+        peer.check_version()
         self._check(peer)
         self.peer = peer
         self._levels = {level.name.lower(): level for level in Level if level.name.lower() in peer.levels}

@@ -11,6 +11,7 @@ import re
 import struct
 from typing import NamedTuple
 
+from tailrace._version import __version__
 from tailrace.errors import BadBlock, ProtocolError, TailraceError
 from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.wire.bodies import (
@@ -112,6 +113,14 @@ class HelloOk(NamedTuple):
     cluster: str = ""
     default_level: str = ""
     takes_stream_credit: bool = False
+
+    def check_version(self) -> None:
+        """Raises ProtocolError if the node speaks another version of the protocol."""
+        if self.version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"the node ({self.software:.60}) speaks version {self.version} of the protocol, this is tailrace "
+                f"{__version__} with version {PROTOCOL_VERSION}: use a release that speaks the node's version"
+            )
 
     def encode(self) -> bytes:
         return encode_json(Opcode.HELLO_OK, {**self._asdict(), "levels": list(self.levels)})

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
     from tailrace_server.host.randomness import Randomness
 
+VERSION = 1
+BACKUP_VERSION = 1
 RESTORED_NAME = "RESTORED"
 RESTORING_NAME = "RESTORING"
 REPAIRING_NAME = "REPAIRING"
@@ -57,7 +59,7 @@ def is_marked(disk: Disk, directory: str, name: str) -> bool:
 
 def mark(disk: Disk, directory: str, name: str) -> None:
     """Sets a mark without further content, durably."""
-    write_atomically(disk, os.path.join(directory, name), seal(f"tailrace {name.lower()}", 1, {}))
+    write_atomically(disk, os.path.join(directory, name), seal(f"tailrace {name.lower()}", VERSION, {}))
 
 
 def unmark(disk: Disk, directory: str, name: str) -> None:

@@ -40,6 +40,7 @@ from tailrace_server.journal import (
 from tailrace_server.journal.held import HeldMark, load_held, remove_held
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.node.node import Node
+from tailrace_server.offline.format_versions import check_versions
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.partition.replica_apply import entries_through, settle_producers
 from tailrace_server.replication.groups import Grouping, one_group
@@ -129,6 +130,7 @@ def prepare(config: Config, host: Host) -> Identity:
     disk.make_directory(data)
     lock = lock_directory(disk, data)
     try:
+        check_versions(disk, data)
         marks.check_usable(disk, data)
         if config.restored or marks.is_restored(disk, data):
             raise BadDirectory(_RESTORED_IN_SET.format(data))
@@ -157,11 +159,13 @@ def recover(config: Config, host: Host, grouping: Grouping | None = None) -> Nod
     returns. It does so once if the node followed another one before, since that one may write to the same branch. A
     node that is not alone starts as a follower, its logs as they are: the leader is not chosen here. Such a node
     refuses a directory that was restored or repaired, which may lack acknowledged rows. A node outside of a set refuses
-    the directory of a member, also a restored one unless the configuration says ``restored``. Raises BadDirectory,
+    the directory of a member, also a restored one unless the configuration says ``restored``. All refuse a directory
+    with a file of a later release, and change nothing. Raises BadDirectory,
     JournalDamaged, NoSpace, JournalFailed, OSError; then no durable row is lost.
     """
     grouping = one_group(config) if grouping is None else grouping
     membership_names = [settings.membership_name for settings in grouping.groups]
+    check_versions(host.disk, config.data)
     marks.check_usable(host.disk, config.data)
     is_restored = marks.is_restored(host.disk, config.data)
     if not config.is_alone and (is_restored or config.restored):

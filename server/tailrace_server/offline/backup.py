@@ -48,6 +48,7 @@ from tailrace_server.journal.reader import RawRecord, Window
 from tailrace_server.manifest import FeedFile, ManifestDamaged, codec, segment_name
 from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline.data_directory import JOURNAL_NAME, check_data_directory
+from tailrace_server.offline.format_versions import check_versions
 from tailrace_server.offline.journal_walk import Bad, numbers_in, walk
 from tailrace_server.replication.membership import was_of_set
 
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 STAGING_NAME = "backup.new"
 STAGING_LOCK_NAME = "backup.lock"
 _FORMAT = "tailrace backup"
-_VERSION = 1
 
 # With links a try takes milliseconds: all tries fail only if the node keeps restarting.
 TRIES_MAX = 20
@@ -105,6 +105,7 @@ def backup(
     writing. Raises BackupFailed, BadDirectory, OSError: then ``target`` has no BACKUP, so it is not taken for a backup.
     """
     check_data_directory(disk, directory)
+    check_versions(disk, directory)
     marks.check_usable(disk, directory)
     check_target(disk, directory, target)
     load(disk, directory)
@@ -383,7 +384,9 @@ class _Backup:
         }
         if was_of_set(self._disk, self._data) or marks.is_marked(self._disk, self._data, marks.OF_SET_NAME):
             marks.mark(self._disk, self._target, marks.OF_SET_NAME)
-        write_atomically(self._disk, os.path.join(self._target, marks.BACKUP_NAME), seal(_FORMAT, _VERSION, members))
+        write_atomically(
+            self._disk, os.path.join(self._target, marks.BACKUP_NAME), seal(_FORMAT, marks.BACKUP_VERSION, members)
+        )
 
 
 def _damaged(path: str, offset: int, why: str) -> JournalDamaged:

@@ -158,8 +158,17 @@ def _bar(title: str) -> Iterator[Watcher]:
 
 def _show_report(report: Report, files: bool) -> None:
     console = make_console()
-    kinds = [(kind, count, f"{nbytes:,}", bad or "") for kind, count, nbytes, bad in report.kinds()]
-    columns = [("what", "left"), ("files", "right"), ("bytes", "right"), ("with problems", "right")]
+    kinds = [
+        (kind, count, f"{nbytes:,}", ", ".join(map(str, report.versions(kind))), bad or "")
+        for kind, count, nbytes, bad in report.kinds()
+    ]
+    columns = [
+        ("what", "left"),
+        ("files", "right"),
+        ("bytes", "right"),
+        ("version", "right"),
+        ("with problems", "right"),
+    ]
     console.print(make_table("Files", columns, kinds))
     if files:
         rows = [(file.path, f"{file.nbytes:,}", file.state) for file in report.files]

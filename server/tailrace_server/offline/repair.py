@@ -36,6 +36,7 @@ from tailrace_server.manifest.store import FEED_NAME, FEEDS_NAME
 from tailrace_server.offline.data_directory import JOURNAL_NAME, files_below, locked
 from tailrace_server.offline.dry_replay import DryReplay, PartitionStart, Place
 from tailrace_server.offline.findings import FeedFindings, PartitionFindings, bytes_of_feeds, examine_feeds
+from tailrace_server.offline.format_versions import check_versions
 from tailrace_server.offline.journal_rewrite import JournalRewrite
 from tailrace_server.offline.journal_survey import JournalSurvey, is_short_of
 from tailrace_server.offline.journal_swap import begin_journal, swap_journal, take_journal
@@ -73,6 +74,7 @@ def repair(
     OSError; a further call continues.
     """
     with locked(disk, directory):
+        check_versions(disk, directory)
         marks.check_usable(disk, directory, but=marks.REPAIRING_NAME)
         earlier = RepairingMark.load(disk, directory)
         mark = earlier or RepairingMark(time, randomness.token(16), None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
 
 _FORMAT = "tailrace repairing"
-_VERSION = 1
+VERSION = 1
 _TIME = re.compile(r"[0-9]{8}-[0-9]{6}")
 
 
@@ -29,7 +29,7 @@ class RepairingMark(NamedTuple):
 
     def store(self, disk: Disk, data: str) -> None:
         members: dict[str, Any] = {"time": self.time, "token": self.token.hex(), "journal": self.journal}
-        write_atomically(disk, os.path.join(data, marks.REPAIRING_NAME), seal(_FORMAT, _VERSION, members))
+        write_atomically(disk, os.path.join(data, marks.REPAIRING_NAME), seal(_FORMAT, VERSION, members))
 
     @classmethod
     def load(cls, disk: Disk, data: str) -> RepairingMark | None:
@@ -37,7 +37,7 @@ class RepairingMark(NamedTuple):
         if not disk.exists(path):
             return None
         try:
-            members = unseal(read_file(disk, path), _FORMAT, _VERSION)
+            members = unseal(read_file(disk, path), _FORMAT, VERSION)
             fresh = members["journal"]
             if not _TIME.fullmatch(members["time"]):
                 raise ValueError(f"its time is {members['time']!r:.40}")

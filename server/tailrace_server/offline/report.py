@@ -35,11 +35,15 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class FileResult:
-    """A file, by its path below the directory, and its findings. A missing file has 0 bytes."""
+    """A file, by its path below the directory, and its findings. A missing file has 0 bytes.
+
+    ``version`` is that of its format; None if it has none, or is damaged.
+    """
 
     path: str
     kind: str
     nbytes: int = 0
+    version: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def problem(self, what: object, means: str, offset: int | None = None) -> None:
@@ -59,7 +63,14 @@ class FileResult:
     def to_json(self) -> dict[str, Any]:
         """Returns the file as a line of ``--json``."""
         findings = [{**finding._asdict(), "severity": finding.severity.value} for finding in self.findings]
-        return {"file": self.path, "kind": self.kind, "bytes": self.nbytes, "state": self.state, "findings": findings}
+        return {
+            "file": self.path,
+            "kind": self.kind,
+            "bytes": self.nbytes,
+            "version": self.version,
+            "state": self.state,
+            "findings": findings,
+        }
 
 
 class Report:
@@ -109,6 +120,10 @@ class Report:
             files = [file for file in self.files if file.kind == kind]
             bad = sum(file.state == Severity.PROBLEM for file in files)
             yield kind, len(files), sum(file.nbytes for file in files), bad
+
+    def versions(self, kind: str) -> list[int]:
+        """Returns the versions of the files of a kind, rising."""
+        return sorted({file.version for file in self.files if file.kind == kind and file.version is not None})
 
     def summary(self) -> dict[str, Any]:
         """Returns the last line of ``--json``."""

@@ -19,6 +19,7 @@ from tailrace_server.journal.clean import CLEAN_NAME
 from tailrace_server.journal.lock import LOCK_NAME
 from tailrace_server.journal.reserve import RESERVE_NAME
 from tailrace_server.offline.data_directory import files_below, locked, size_of
+from tailrace_server.offline.format_versions import check_versions
 
 if TYPE_CHECKING:
     from tailrace_server.host.disk import Disk
@@ -52,6 +53,7 @@ def restore(
     if not marks.is_marked(disk, source, marks.BACKUP_NAME):
         why = f"it has no {marks.BACKUP_NAME}" if disk.exists(source) else "it does not exist"
         raise BadDirectory(f"{source} is no finished backup: {why}")
+    check_versions(disk, source)
     check_target(disk, source, directory)
     disk.make_directory(directory)
     marks.mark(disk, directory, marks.RESTORING_NAME)

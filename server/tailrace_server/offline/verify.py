@@ -49,6 +49,7 @@ from tailrace_server.offline.findings import (
     bytes_of_feeds,
     examine_feeds,
 )
+from tailrace_server.offline.format_versions import files_with_format, format_of, newer_files, version_of
 from tailrace_server.offline.journal_walk import JournalFile, bytes_of_journal, end_of, journal_files
 from tailrace_server.offline.listed_feeds import ListedFeeds
 from tailrace_server.offline.report import FileResult, Report
@@ -75,6 +76,7 @@ _SWEPT = "left by an interrupted operation; the next start removes it"
 _IGNORED = "a node ignores it"
 _NOT_ACKNOWLEDGED = "a follower applies them when those have come, or drops them; no other node counts on them"
 _CLEAN_DIFFERS = "the last rows are lost, or the mark is of another state of the directory"
+_NEWER = "not damage: use the release that wrote it, or a later one; no other check was made"
 _PROBLEMS_MAX = 1_000
 
 
@@ -99,6 +101,26 @@ class Verification:
 
     def run(self) -> Report:
         """Returns the report."""
+        if self._tell_newer():
+            return self._report
+        self._check_all()
+        for file in self._report.files:
+            file.version = version_of(self._disk, self._directory, file.path)
+        return self._report
+
+    def _tell_newer(self) -> bool:
+        """Lists the files with their versions if any is newer than this program, which then cannot judge the others."""
+        newer = {os.path.relpath(each.path, self._directory): each for each in newer_files(self._disk, self._directory)}
+        for path in files_with_format(self._disk, self._directory) if newer else ():
+            format = format_of(path)
+            assert format is not None
+            result = self._file(os.path.join(self._directory, path), format.name)
+            result.version = version_of(self._disk, self._directory, path)
+            if path in newer:
+                result.problem(newer[path], _NEWER)
+        return bool(newer)
+
+    def _check_all(self) -> None:
         files = journal_files(self._disk, os.path.join(self._directory, JOURNAL_NAME))
         directory = self._directory
         self._watcher.expect(bytes_of_feeds(self._disk, directory) + bytes_of_journal(self._disk, directory))
@@ -113,7 +135,6 @@ class Verification:
         self._check_clean(files, replay)
         self._check_held(files, replay)
         self._report.name_feeds(lambda feed_id: self._name_of(feed_id, replay))
-        return self._report
 
     def _name_of(self, feed_id: bytes, replay: DryReplay) -> str | None:
         """Returns the name of a feed from its FEED, the journal or ``_feeds``; None if it is in none of them."""

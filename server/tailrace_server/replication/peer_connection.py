@@ -38,12 +38,13 @@ class PeerConnection:
         self._id = 0
 
     async def greet(self, hello: Hello) -> HelloOk:
-        """Greets the node, and returns its answer."""
+        """Greets the node, and returns its answer. Raises ProtocolError if it speaks another protocol."""
         self._transport.send(hello.encode())
         frame = await self._next()
         if frame.opcode is not Opcode.HELLO_OK:
             raise ProtocolError(f"the answer to HELLO is {frame.opcode.name}")
         peer = HelloOk.decode(frame.body)
+        peer.check_version()
         self._interval_s = peer.noop_interval_s
         return peer
 

@@ -13,6 +13,9 @@ from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.feeds_answer import answer_of_feeds
 from tailrace_server.serving.status import status_head, tell_feeds
 
+# A HELLO may name thousands.
+_VERSIONS_SHOWN = 10
+
 
 def _on_hello(connection: Connection, frame: Frame) -> None:
     if connection.greeted:
@@ -20,7 +23,8 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     hello = Hello.decode(frame.body)
     if PROTOCOL_VERSION not in hello.versions:
         raise ProtocolError(
-            f"the client speaks versions {list(hello.versions)} of the protocol, this node {PROTOCOL_VERSION}"
+            f"the client speaks versions {list(hello.versions[:_VERSIONS_SHOWN])} of the protocol, this node "
+            f"{PROTOCOL_VERSION} (tailrace {_version.__version__}): use a release of the client that speaks it"
         )
     if hello.of_node:
         connection.require_node("HELLO of a node")

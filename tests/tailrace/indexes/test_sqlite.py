@@ -1,10 +1,12 @@
 import contextlib
+import re
 import sqlite3
 import subprocess
 import sys
 
 import pytest
 
+import tailrace
 from tailrace.consuming.ring import RingChange, RingChunk
 from tailrace.errors import BadPosition
 from tailrace.indexes import AppliedMutation, SQLiteIndex, sqlite
@@ -206,8 +208,13 @@ class TestOpening:
     def test_a_newer_format_is_refused_by_name(self, path, opened):
         opened(path).close()
         query(path, "UPDATE tailrace_index SET value = '2' WHERE name = 'format'")
-        with pytest.raises(ValueError, match="was made with format = 2, and is opened with 1"):
+        before = query(path, "SELECT name, value FROM tailrace_index ORDER BY name")
+        says = (
+            f"{path} was made with format = 2; tailrace {tailrace.__version__} knows formats up to 1: use the release"
+        )
+        with pytest.raises(ValueError, match=re.escape(says)):
             SQLiteIndex(path).open()
+        assert query(path, "SELECT name, value FROM tailrace_index ORDER BY name") == before
 
     def test_a_file_that_is_no_database(self, path):
         path.write_bytes(b"hello " * 1000)

@@ -273,7 +273,7 @@ def test_a_segment_that_cannot_be_opened_is_a_problem(stopped):
     def before(name, path):
         if name == "open" and path == segment:
             opened.append(path)
-            if len(opened) == 2:  # the first is to know its size
+            if len(opened) == 3:  # before, for its version and its size
                 raise OSError(errno.EACCES, "Permission denied", path)
 
     disk.before = before
