@@ -40,6 +40,7 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.answer_memory import AnswerMemory
 from tailrace_server.serving.authority import Authority
+from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
@@ -110,6 +111,7 @@ class Node:
             unclean_start=None,
         )
         self._scrapes = Scrapes(self.services)
+        self.board = Board(self.services)
         self.publisher.spread_by(StageSpreader(self.services, self.stages))
         # Serves one connection to its end.
         self.handle = self.handler_of(self.leaderships.unnamed.group.number)

@@ -15,7 +15,7 @@ UPGRADE = (
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
-PATHS = ["/", "/api/status", "/metrics"]
+PATHS = ["/api/status", "/metrics"]
 
 
 async def get(address, path, token=None, headers="Connection: close\r\n"):
@@ -45,6 +45,10 @@ async def test_every_page_needs_a_token(secured, http, path):
     )
     assert (await get(http, path, "tr1_wrong"))[0] == 401
     assert (await get(http, path, await secured.token("reader", "read")))[0] == 200
+
+
+async def test_the_page_needs_none(http):
+    assert (await get(http, "/"))[0] == 200
 
 
 async def test_a_probe_needs_none(http):

@@ -55,8 +55,10 @@ async def http_listener(
         return
     server = _HttpServer(node, hosts)
     listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain, tls)
-    async with listen(listener, address) as opened:
+    async with listen(listener, address) as opened, trio.open_nursery() as nursery:
+        nursery.start_soon(node.board.run)
         yield opened
+        nursery.cancel_scope.cancel()
 
 
 class _HttpServer:

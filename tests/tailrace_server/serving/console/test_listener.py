@@ -15,7 +15,14 @@ from tailrace_server.state.principal import OPEN
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
+class NoBoard:
+    async def run(self):
+        pass
+
+
 class StatusOnly:
+    board = NoBoard()
+
     def __init__(self, padding=0):
         self._padding = "x" * padding
 
@@ -86,7 +93,7 @@ async def test_a_name_that_is_not_the_nodes_is_told_nothing(running):
     ("target", "code"), [("/healthz?%zz=%", 200), ("/healthz%zz", 404), ("/%", 404), ("/%ff", 404)]
 )
 async def test_broken_escapes_name_nothing(http_address, target, code):
-    """No path has an escape, and no query is read."""
+    """No path that is asked for here has an escape, and no query is read."""
     answer = await ask(http_address, REQUEST.replace(b"/healthz", target.encode()).replace(b"1.1", b"1.0"))
     assert answer.startswith(b"HTTP/1.1 %d " % code)
 

@@ -1,0 +1,149 @@
+"""Takes samples of a node for those who look, and keeps what a single sample cannot tell: rates, and since when.
+
+a look ──> `fresh`: a sample that is younger than its interval serves all
+`run` ──> every 2 s the problems of the node, so that their beginning is known when an operator comes
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tailrace_server.serving.board.problems import Problem, node_problems
+from tailrace_server.serving.board.sample import Sample
+from tailrace_server.serving.board.since import Since
+from tailrace_server.serving.board.states import Judgement, State, judge_consumer
+from tailrace_server.serving.metrics.first_rows import FirstRows
+from tailrace_server.serving.metrics.lags import settle_all
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+
+    from tailrace_server.serving.board.sample import ConsumerSums
+    from tailrace_server.serving.services import Services
+
+# The age of a sample at which the next one is taken.
+INTERVAL_SECONDS = 2.0
+# A sample may take this part of the time: with very many partitions the interval grows.
+SHARE_MAX = 0.01
+# Rates are told over two samples that are at most so far apart.
+RATE_SECONDS_MAX = 30.0
+# The seconds for which a sample has the loop before others have their turn.
+SLICE_SECONDS = 0.002
+# The steps between two looks at the clock.
+_STEPS_AT_ONCE = 16
+# The state of a consumer that is not in the last sample.
+_UNKNOWN = Judgement(State.MOVING)
+
+
+class Board:
+    """The samples of a node. Only its own methods change its fields."""
+
+    def __init__(self, node: Services) -> None:
+        self.node = node
+        self.before: Sample | None = None  # the sample before `now`
+        self.now: Sample | None = None
+        self._since = Since(node.clock.monotonic)
+        self._judged: dict[str, Judgement] = {}
+        self._rows = FirstRows(node)
+        self._turn = trio.Lock()
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._connections = 0
+        self._interval_s = 0.0  # of the sample that is there
+
+    async def run(self) -> None:
+        """Notes when problems of the node begin, until cancelled."""
+        while True:
+            self.problems()
+            await trio.sleep(INTERVAL_SECONDS)
+
+    def problems(self) -> list[tuple[Problem, float]]:
+        """Returns the problems of the node, and for how many seconds each has been known."""
+        problems = node_problems(self.node)
+        ages = self._since.note("problem", {problem.key: problem.severity for problem in problems})
+        return [(problem, ages[problem.key]) for problem in problems]
+
+    async def fresh(self) -> Sample:
+        """Returns a sample that is younger than the interval."""
+        async with self._turn:
+            now = self.node.clock.monotonic()
+            if self.now is None or now - self.now.at >= self._interval_s:
+                sample = await self._take()
+                self.before, self.now = self.now, sample
+                self._note(sample)
+            return self.now
+
+    def seconds_between(self) -> float | None:
+        """Returns the seconds between the last two samples; None if they tell no rate."""
+        if self.now is None or self.before is None:
+            return None
+        seconds = self.now.at - self.before.at
+        return seconds if 0 < seconds <= RATE_SECONDS_MAX else None
+
+    async def _take(self) -> Sample:
+        monotonic = self.node.clock.monotonic
+        self._rows.begin()
+        sample = Sample(self.node, self._rows, self._number_of)
+        spent_s = await self._in_slices(sample.steps())
+        begin = monotonic()
+        await settle_all(sample.lags, self._rows)
+        spent_s += min(monotonic() - begin, spent_s)  # most of it is a thread's, or a wait for it
+        self._interval_s = max(INTERVAL_SECONDS, spent_s / SHARE_MAX)
+        return sample
+
+    async def _in_slices(self, steps: Iterator[None]) -> float:
+        """Goes through ``steps``, and lets other tasks run after each SLICE_SECONDS. Returns the time without them."""
+        monotonic = self.node.clock.monotonic
+        await trio.lowlevel.checkpoint()
+        begin, spent_s = monotonic(), 0.0
+        for number, _ in enumerate(steps):
+            if number % _STEPS_AT_ONCE == 0 and monotonic() - begin >= SLICE_SECONDS:
+                spent_s += monotonic() - begin
+                await trio.lowlevel.checkpoint()
+                begin = monotonic()
+        return spent_s + monotonic() - begin
+
+    def _note(self, sample: Sample) -> None:
+        """Judges all consumers, by what they were sent and have handled since the sample before."""
+        limits, now = self.node.config.limits, self.node.clock.monotonic()
+        waiting = {id: _mark(consumer) for id, consumer in sample.consumers.items()}
+        idle = self._since.note("mark", waiting)
+        found: dict[str, Judgement] = {}
+        for id, consumer in sample.consumers.items():
+            idle_s = max(0.0 if waiting[id] is None else idle[id], consumer.connection.stuck_seconds(now))
+            judgement = judge_consumer(
+                unsent=consumer.visible - consumer.sent,
+                unhandled=consumer.unhandled,
+                lag_mutations=consumer.lag.mutations,
+                level=consumer.level,
+                idle_s=idle_s,
+                slow_after_s=limits.slow_after_s,
+            )
+            found[id] = judgement._replace(seconds=idle_s) if judgement.state is State.STUCK else judgement
+        ages = self._since.note("state", {id: judgement.state for id, judgement in found.items()})
+        self._judged = {
+            id: judgement if judgement.state is State.STUCK else judgement._replace(seconds=ages[id])
+            for id, judgement in found.items()
+        }
+
+    def judged(self, consumer: ConsumerSums) -> Judgement:
+        """Returns the state of a consumer of the last sample."""
+        return self._judged.get(consumer.id, _UNKNOWN)
+
+    def seconds_as(self, subject: str, values: Mapping[Any, Hashable]) -> dict[Any, float]:
+        """Returns for how many seconds each of the named things has been seen to have its value: `Since.note`."""
+        return self._since.note(subject, values)
+
+    def _number_of(self, connection: Any) -> int:
+        number = self._numbers.get(connection)
+        if number is None:
+            self._connections += 1
+            number = self._numbers[connection] = self._connections
+        return number
+
+
+def _mark(consumer: ConsumerSums) -> tuple[int, int] | None:
+    """Returns what changes whenever a consumer takes something; None if nothing waits for it."""
+    return (consumer.sent, consumer.credited) if consumer.unhandled or consumer.sent < consumer.visible else None
