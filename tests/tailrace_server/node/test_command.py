@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from tests.processes.forks import COMMAND, Fork
 from tests.processes.ports import free_port, free_port_before
 
 import tailrace
@@ -87,11 +89,15 @@ def serving(data, *arguments, **settings):
 
 def failing(*arguments):
     """Exit code and the lines on stderr of a start that must not succeed."""
-    done = subprocess.run(
-        [TAILRACE, "serve", *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS_MAX
-    )
-    assert done.stdout == ""
-    return done.returncode, done.stderr.splitlines()
+    with tempfile.TemporaryFile() as errors:
+        process = Fork(COMMAND, ["serve", *map(str, arguments)], Path.cwd(), errors)
+        try:
+            process.wait(SECONDS_MAX)
+        finally:
+            process.kill()
+        assert process.finish() == b""
+        errors.seek(0)
+        return process.wait(), errors.read().decode().splitlines()
 
 
 def use(url, work):
