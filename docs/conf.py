@@ -42,7 +42,17 @@ nitpick_ignore_regex = [
     ("py:.*", r"(Protocol|Generic|NamedTuple|T|_T)"),
 ]
 # Types of the SDK that a signature names and that programs do not use by name.
-INTERNAL_TYPES = {"Block", "Host", "HashRange", "Items", "FailoverLog", "Resolved", "RingChange", "ResumeReason"}
+INTERNAL_TYPES = {
+    "Block",
+    "Host",
+    "HashRange",
+    "Items",
+    "FailoverLog",
+    "Resolved",
+    "RingChange",
+    "ResumeReason",
+    "Trace",
+}
 # Classes that a method makes: their constructors are no part of the interface.
 MADE_BY_METHODS = {
     f"{module}.{name}"

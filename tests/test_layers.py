@@ -31,7 +31,7 @@ LAYERS = (
 )
 # The rooms of the client. The two shells are in one layer, and import nothing from each other.
 CLIENT_LAYERS = (
-    ("_version", "errors", "model", "wire", "block", "segment"),
+    ("_version", "errors", "model", "wire", "block", "segment", "tracing"),
     ("link",),
     ("requests",),
     ("consuming", "ring"),

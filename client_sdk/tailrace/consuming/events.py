@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from tailrace.model import EndReason, Mutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tailrace.block import Block
     from tailrace.model.failover import FailoverLog
     from tailrace.model.position import Position
+    from tailrace.wire.messages import Trace
     from tailrace.wire.push_messages import SegmentOffered, SegmentTransit
     from tailrace.wire.replica_messages import LeaderSeqs, Producers
     from tailrace.wire.stage_messages import SinksTold
@@ -35,6 +36,7 @@ class Mutations:
         branch: The branch of ``last_seq``, 16 bytes; ``b""`` if it is not known.
         refetched: True for rows that were read again after a rollback. They do not move the position.
         keys_only: True if the stream has no values.
+        traces: The contexts of sampled writes that have rows here, for ``tailrace.tracing.links``; mostly empty.
     """
 
     __slots__ = (
@@ -47,6 +49,7 @@ class Mutations:
         "last_seq",
         "partition",
         "refetched",
+        "traces",
     )
 
     def __init__(
@@ -58,6 +61,7 @@ class Mutations:
         branch: bytes = b"",
         refetched: bool = False,
         keys_only: bool = False,
+        traces: Iterable[Trace] = (),
     ) -> None:
         """Selects rows of ``block``. ValueError if it has no such rows; BadBlock if its columns are broken."""
         block.check_columns(keep=True)
@@ -73,18 +77,24 @@ class Mutations:
         self.branch = branch
         self.refetched = refetched
         self.keys_only = keys_only
+        # Of those that it is given, the ones of these rows.
+        self.traces: tuple[Trace, ...] = ()
+        if traces:
+            self.traces = tuple(t for t in traces if t.first_seq <= self.last_seq and t.last_seq >= self.first_seq)
         self._first_row = first_row
         self._stop_row = stop_row
 
     @classmethod
-    def above(cls, block: Block, seq: int, *, branch: bytes = b"", keys_only: bool = False) -> Mutations | None:
+    def above(
+        cls, block: Block, seq: int, *, branch: bytes = b"", keys_only: bool = False, traces: Iterable[Trace] = ()
+    ) -> Mutations | None:
         """Returns the rows of ``block`` above ``seq``; None if all rows are at or below it."""
         header = block.header
         if header.first_seq > seq:
-            return cls(block, branch=branch, keys_only=keys_only)
+            return cls(block, branch=branch, keys_only=keys_only, traces=traces)
         if header.last_seq <= seq:
             return None
-        return cls(block, block.columns().row_above(seq), branch=branch, keys_only=keys_only)
+        return cls(block, block.columns().row_above(seq), branch=branch, keys_only=keys_only, traces=traces)
 
     def stamped_since(self, timestamp: int) -> Mutations | None:
         """Returns the rows from a time on.
@@ -126,6 +136,7 @@ class Mutations:
             branch=self.branch,
             refetched=self.refetched,
             keys_only=self.keys_only,
+            traces=self.traces,
         )
 
     def __len__(self) -> int:

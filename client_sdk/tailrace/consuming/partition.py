@@ -76,6 +76,8 @@ TRANSITIONS: dict[tuple[ConsumerState, Opcode | Step], ConsumerState] = {
     (ConsumerState.IN_SNAPSHOT, Opcode.BLOCK): ConsumerState.IN_SNAPSHOT,
     (ConsumerState.IN_SNAPSHOT, Opcode.SNAPSHOT_END): ConsumerState.OPEN,
     (ConsumerState.IN_SNAPSHOT, Opcode.STREAM_END): ConsumerState.WAITING,
+    (ConsumerState.OPEN, Opcode.TRACE): ConsumerState.OPEN,
+    (ConsumerState.IN_SNAPSHOT, Opcode.TRACE): ConsumerState.IN_SNAPSHOT,
     (ConsumerState.OPEN, Opcode.LEADER_SEQS): ConsumerState.OPEN,
     (ConsumerState.IN_SNAPSHOT, Opcode.LEADER_SEQS): ConsumerState.IN_SNAPSHOT,
     (ConsumerState.IN_SNAPSHOT, Opcode.PRODUCERS): ConsumerState.IN_SNAPSHOT,

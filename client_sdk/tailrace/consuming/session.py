@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import random
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import partition_map
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import Hello, HelloOk, decode_error
+from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
@@ -129,7 +130,7 @@ class ConsumerSession:
         self._begun_at = self._streams.total_seq
         self._waiting_bytes = 0
         self._decoder = FrameDecoder()
-        self._out = [self.hello.encode()]
+        self._out = [self.hello._replace(takes_traces=TRACING_MODULE in sys.modules).encode()]
         self._streams.connection_made()
 
     def connection_lost(self, error: TailraceError) -> None:

@@ -38,6 +38,7 @@ from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import Frame, encode_frame
+from tailrace.wire.messages import Trace
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
 
@@ -57,6 +58,9 @@ _LACKING_TRIES = 3
 _OPEN = frozenset((ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT, ConsumerState.ENDED))
 _state = attrgetter("state")
 _NOT_AGREED = (ConsumerState.WAITING, ConsumerState.REQUESTED)
+
+# The contexts kept for the next block of a stream. A node sends no more of one block.
+TRACES_MAX = 16
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
@@ -107,6 +111,7 @@ class PartitionStreams:
         self._ids = itertools.count(1)  # of this connection's requests
         self._ended = 0  # the number of partitions in ENDED
         self._closing: list[bytes] = []  # the frames that close streams
+        self._traces: dict[int, list[Trace]] = {}  # by stream: of the next block
         self._dropped_bytes = 0  # of blocks that no program gets
         self.handled: dict[int, Position] = (
             dict(subscription.since) if isinstance(subscription.since, Positions) else {}
@@ -165,6 +170,7 @@ class PartitionStreams:
     def connection_lost(self, reason: str) -> None:
         """Has all streams asked for again on the next connection."""
         self._closing.clear()
+        self._traces.clear()
         self._by_stream.clear()
         self.rollbacks.connection_lost()
         self.catch_up.connection_lost()
@@ -306,9 +312,14 @@ class PartitionStreams:
                 f"a block of partition {header.partition} begins at seq {first_seq}, in a complete snapshot of "
                 f"partition {partition.id} that has come to seq {before_seq}"
             )
+        traces = self._traces.pop(partition.stream_id, ()) if self._traces else ()
         # All rows of a block are of one branch, but not always of the log's newest.
         mutations = Mutations.above(
-            block, before_seq, branch=partition.log.branch_at(last_seq), keys_only=self._keys_only
+            block,
+            before_seq,
+            branch=partition.log.branch_at(last_seq),
+            keys_only=self._keys_only,
+            traces=traces,
         )
         if mutations is None:
             self._dropped_bytes += len(body)
@@ -321,6 +332,11 @@ class PartitionStreams:
                 self._dropped_bytes += len(body)
                 return None
         return mutations, partition.id, partition.advance(last_seq, block), len(body)
+
+    def _on_trace(self, partition: ConsumedPartition, body: memoryview) -> None:
+        traces = self._traces.setdefault(partition.stream_id, [])
+        if len(traces) < TRACES_MAX:
+            traces.append(Trace.decode(body))
 
     def _in_time(self, partition: ConsumedPartition, mutations: Mutations) -> tuple[Mutations | None, int]:
         """Returns the rows that are neither too early nor too late, and the seq that the consumer has reached.
@@ -497,6 +513,7 @@ Handler: TypeAlias = "Callable[[PartitionStreams, ConsumedPartition, memoryview]
 
 HANDLERS: dict[Opcode, Handler] = {
     Opcode.BLOCK: PartitionStreams._on_block,
+    Opcode.TRACE: PartitionStreams._on_trace,
     Opcode.STREAM_OK: PartitionStreams._on_stream_ok,
     Opcode.ROLLBACK: PartitionStreams._on_rollback,
     Opcode.GOT: PartitionStreams._on_got,

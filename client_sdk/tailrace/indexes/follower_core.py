@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.stream_status import StreamStatus
 from tailrace.consuming.subscription import Subscription, require_catch_up
 from tailrace.errors import StreamEnded, VersionLost
-from tailrace.indexes import Index
+from tailrace.indexes import Index, IndexBusy
 from tailrace.indexes.applier import Applier, IndexBatch, IndexQueue, IndexRollback, Source
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model import EndReason, Level, Version
 from tailrace.model.arguments import count
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
+from tailrace.wire.messages import TRACING_MODULE
 
 # A program that starts while another one has the index locked is told so after a while.
 OPEN_BUSY_SECONDS = 60.0
@@ -106,7 +109,12 @@ class FollowerCore:
         """Returns the call of the index that does ``job``, for the index's thread. It may raise IndexBusy."""
         if isinstance(job, IndexRollback):
             return lambda: self.applier.roll_back(job)
-        return lambda: self.applier.apply(job)
+        apply = partial(self.applier.apply, job)
+        if TRACING_MODULE in sys.modules:
+            from tailrace.tracing import applying
+
+            return applying(self._feed, job.mutations, apply, IndexBusy)
+        return apply
 
     def done(self, job: IndexBatch | IndexRollback, result: int | None) -> None:
         """Notes the result of ``call_of(job)``."""

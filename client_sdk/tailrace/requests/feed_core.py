@@ -163,7 +163,7 @@ class FeedCore:
         feed = self.resolved or (yield from self.resolve())
         lane, block = row_block(key, value, feed, if_version, self._client.lanes)
         try:
-            versions: VersionRange = yield WriteBlock(lane, block, wanted, flags, if_version)
+            versions: VersionRange = yield WriteBlock(lane, block, wanted, flags, if_version, self.name)
         except UnknownFeed:
             self.forget()
             raise
@@ -189,7 +189,7 @@ class FeedCore:
         feed = yield from self.resolve()
         try:
             written: dict[int, VersionRange] = yield WriteBlocks(
-                batch_blocks(changes, feed, self._client.lanes), wanted
+                batch_blocks(changes, feed, self._client.lanes), wanted, self.name
             )
         except UnknownFeed:
             self.forget()

@@ -27,11 +27,15 @@ import collections
 import enum
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tailrace.block import Block
 from tailrace.errors import NotDurable, OutcomeUnknown, Retryable, TailraceError
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
+
+if TYPE_CHECKING:
+    from tailrace.tracing import BlockSpan
 
 UNANSWERED_MAX = 16
 # The numbers kept that the node may ask for again without a loss. Older ones were lost together with acknowledged ones.
@@ -63,6 +67,7 @@ class WriteRequest:
         "number",
         "resend",
         "sent_at",
+        "span",
         "state",
         "tries",
         "withdrawn",
@@ -91,6 +96,7 @@ class WriteRequest:
         self.state = WriteState.QUEUED
         self.tries = 0
         self.withdrawn = False
+        self.span: BlockSpan | None = None  # if the program traces, until the answer
 
 
 class Lane:
@@ -221,6 +227,8 @@ class Lane:
         else:
             self._free_number(request)  # nothing was there to delete, so nothing was written
         request.state = WriteState.DONE
+        if request.span is not None:
+            request.span.written(versions)
         request.done(versions, None)
 
     def refused(
@@ -249,10 +257,15 @@ class Lane:
     def fail(self, request: WriteRequest, error: TailraceError) -> None:
         """Gives up ``request``. If it may have been written, its number is not used again."""
         self._drop(request)
+        if request.span is not None:
+            request.span.failed(error)
         request.done(None, error)
 
     def withdraw(self, request: WriteRequest) -> None:
         """Gives up ``request`` without calling ``done``. Does nothing if it has its answer already."""
+        if request.span is not None and request.state is not WriteState.DONE:
+            request.span.withdrawn()
+            request.span = None
         if request.state is WriteState.SENT:
             request.withdrawn, request.done = True, _ignore
         elif request.state is not WriteState.DONE:

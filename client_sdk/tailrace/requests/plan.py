@@ -63,9 +63,11 @@ class WriteBlock(NamedTuple):
     level: Level | None
     flags: int = 0
     if_version: Version | None = None
+    feed: str = ""  # its name, for spans
 
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
-        return (session.write(self.lane, self.block, self.level, done, deadline, self.flags, self.if_version),)
+        lane, block, level, flags, if_version, feed = self
+        return (session.write(lane, block, level, done, deadline, flags, if_version, feed),)
 
 
 class WriteBlocks(NamedTuple):
@@ -77,13 +79,14 @@ class WriteBlocks(NamedTuple):
 
     blocks: list[tuple[Lane, Block]]
     level: Level | None
+    feed: str = ""  # its name, for spans
 
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
         if not self.blocks:
             done({}, None)
         answers = _Answers(len(self.blocks), done)
         return [
-            session.write(lane, block, self.level, partial(answers.take, number), deadline)
+            session.write(lane, block, self.level, partial(answers.take, number), deadline, feed=self.feed)
             for number, (lane, block) in enumerate(self.blocks)
         ]
 

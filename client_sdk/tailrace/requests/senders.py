@@ -82,7 +82,7 @@ class WriterCore:
             lane = Lane(self._feed_id, partition, self._feed.new_producer_id, self._lost)
             self._lanes[partition] = lane
         done = forgetting(self._outcome.record(settle), self._feed.forget)
-        self._queue.queue(WriteBlock(lane, block, self._level), done)
+        self._queue.queue(WriteBlock(lane, block, self._level, feed=self._feed.name), done)
 
     def flush(self) -> Waits[dict[int, VersionRange]]:
         """Sends all batches, and waits until every row that was added before the call is acknowledged.

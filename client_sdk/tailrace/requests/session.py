@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.messages import (
     NODES_LEVEL,
+    TRACING_MODULE,
     Get,
     Got,
     Hello,
@@ -101,6 +103,7 @@ class RequestSession:
         self._by_id: dict[int, Request | WriteRequest] = {}
         self._levels: dict[str, Level] = {}  # that the node offers
         self._no_level: int = Level.DISK  # on the wire, of a write that names none
+        self._sends_traces = False  # the node knows TRACE
         self.peer: HelloOk | None = None
         self.last_error: TailraceError | None = None
         self._closed: TailraceError | None = None
@@ -319,13 +322,21 @@ class RequestSession:
         deadline: float,
         flags: int = 0,
         if_version: Version | None = None,
+        feed: str = "",
     ) -> WriteRequest:
-        """Queues a block in its lane and returns the request. ``level`` None leaves the level to the node."""
+        """Queues a block in its lane and returns the request. ``level`` None leaves the level to the node.
+
+        ``feed`` is the name of the feed, for spans.
+        """
         request = WriteRequest(lane, block, level, done, deadline, flags, if_version)
         if self._closed is not None:
             request.state = WriteState.DONE
             done(None, self._closed)
             return request
+        if TRACING_MODULE in sys.modules:
+            from tailrace.tracing import begin_write
+
+            request.span = begin_write(feed, lane.partition, block.header.rows)
         lane.submit(request)
         self._lanes[lane] = None
         self._ready_lanes[lane] = None
@@ -425,7 +436,10 @@ class RequestSession:
         head, body = write.block.head, write.block.body
         level = self._no_level if write.level is None else write.level
         start = Write.encode_fixed(write.lane.feed_id, level, flags, write.if_version) + head
-        start = frame_header(Opcode.WRITE, len(start) + len(body), self._id_for(write)) + start
+        id = self._id_for(write)
+        start = frame_header(Opcode.WRITE, len(start) + len(body), id) + start
+        if write.span is not None and write.span.trace is not None and self._sends_traces:
+            start = write.span.trace.encode(id) + start
         if len(body) <= _COPIED_BYTES_MAX:
             self._out.append(start + body)
         else:
@@ -483,6 +497,7 @@ class RequestSession:
         self._levels = {level.name.lower(): level for level in Level if level.name.lower() in peer.levels}
         # A node that names no default is older than writes without a level, and the default was disk then.
         self._no_level = NODES_LEVEL if peer.default_level else Level.DISK
+        self._sends_traces = peer.takes_traces
         self._link = Link.OPEN
         self.last_error = None
 

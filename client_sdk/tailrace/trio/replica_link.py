@@ -246,6 +246,7 @@ async def replica_link(
             token=token,
             window_bytes=window_bytes,
             of_node=True,
+            takes_traces=True,
         ),
         finder.check,
         on_check or _ignore,

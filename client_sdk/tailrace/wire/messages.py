@@ -52,7 +52,8 @@ class Hello(NamedTuple):
     """The client's first frame.
 
     ``token`` is a secret of `model.tokens`. ``session`` is 32 hex digits that only this client knows, or "". The node
-    ends an earlier connection with the same digits. ``of_node`` is true if the client is another node.
+    ends an earlier connection with the same digits. ``of_node`` is true if the client is another node, ``takes_traces``
+    if it knows TRACE.
     """
 
     versions: tuple[int, ...] = (PROTOCOL_VERSION,)
@@ -61,6 +62,7 @@ class Hello(NamedTuple):
     window_bytes: int = 8 * 1024 * 1024
     session: str = ""
     of_node: bool = False
+    takes_traces: bool = False
 
     def __repr__(self) -> str:
         """Shows neither secret: tracebacks and logs have this text."""
@@ -68,7 +70,7 @@ class Hello(NamedTuple):
 
     def encode(self) -> bytes:
         value = {**self._asdict(), "versions": list(self.versions)}
-        for name in ("session", "of_node"):
+        for name in ("session", "of_node", "takes_traces"):
             if not value[name]:
                 del value[name]
         return encode_json(Opcode.HELLO, value)
@@ -86,7 +88,8 @@ class Hello(NamedTuple):
         if session and not _SESSION.fullmatch(session):
             raise ProtocolError(f"HELLO: field 'session' is {session!r:.60}, and 32 hex digits are needed")
         of_node = field(value, "of_node", bool, "HELLO", False)
-        return cls(tuple(versions), name[:200], token, window_bytes, session, of_node)
+        takes_traces = field(value, "takes_traces", bool, "HELLO", False)
+        return cls(tuple(versions), name[:200], token, window_bytes, session, of_node, takes_traces)
 
 
 class HelloOk(NamedTuple):
@@ -96,7 +99,8 @@ class HelloOk(NamedTuple):
     is the node's term, which grows with each change of leadership. ``leader`` is the address ("HOST:PORT") of the
     leader that the node knows; "" if it knows none or leads itself. ``cluster`` is the name of the cluster, "" if it
     has none. ``default_level`` is the level of a write that names none, in feeds of replication mode stream; "" if the
-    node is too old to know writes without a level. ``takes_stream_credit`` is true if it knows a CREDIT of a stream.
+    node is too old to know writes without a level. ``takes_stream_credit`` is true if it knows a CREDIT of a stream,
+    ``takes_traces`` if it knows TRACE.
     """
 
     version: int
@@ -113,6 +117,7 @@ class HelloOk(NamedTuple):
     cluster: str = ""
     default_level: str = ""
     takes_stream_credit: bool = False
+    takes_traces: bool = False
 
     def check_version(self) -> None:
         """Raises ProtocolError if the node speaks another version of the protocol."""
@@ -144,7 +149,38 @@ class HelloOk(NamedTuple):
             field(value, "cluster", str, what, ""),
             field(value, "default_level", str, what, ""),
             field(value, "takes_stream_credit", bool, what, False),
+            field(value, "takes_traces", bool, what, False),
         )
+
+
+# A program that traces has imported this module by itself. A look into ``sys.modules`` is all that the others pay.
+TRACING_MODULE = "opentelemetry.trace"
+_TRACE = struct.Struct("<16s8sB7xQQ")
+
+
+class Trace(NamedTuple):
+    """The context of a sampled write, as OpenTelemetry has it: ids, and the flags of W3C's Trace Context.
+
+    The seqs are those of the write's rows; 0 in a request, which has none yet.
+    """
+
+    trace_id: bytes
+    span_id: bytes
+    flags: int
+    first_seq: int = 0
+    last_seq: int = 0
+
+    def encode(self, id: int) -> bytes:
+        """Returns the frame. ``id`` is that of the request that follows, or of the stream."""
+        return frame_header(Opcode.TRACE, _TRACE.size, id) + _TRACE.pack(*self)
+
+    @classmethod
+    def decode(cls, body: memoryview) -> Trace:
+        return cls(*unpack(_TRACE, body, "TRACE"))
+
+    def of_request(self) -> Trace:
+        """Returns the context alone."""
+        return Trace(self.trace_id, self.span_id, self.flags)
 
 
 class WriteFlag:

@@ -13,6 +13,7 @@ class Opcode(enum.IntEnum):
     HELLO_OK = 0x02
     NOOP = 0x03
     ERROR = 0x04
+    TRACE = 0x05  # before a WRITE, and before a BLOCK
     # Metadata: JSON, answered by RESULT or ERROR
     RESULT = 0x10
     CREATE_FEED = 0x11

@@ -47,6 +47,7 @@ from tailrace_server.serving.metrics.scrape import Scrapes
 from tailrace_server.serving.readiness import why_not_ready
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
+from tailrace_server.state.recent_traces import RecentTraces
 from tailrace_server.state.traffic import Traffic
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
@@ -96,6 +97,7 @@ class Node:
             leaderships=self.leaderships,
             waiting=self.waiting,
             feed_changes=self.feed_changes,
+            traces=RecentTraces(),
             listening=None,
             turn=self.turn,
             stages=self.stages,

@@ -9,6 +9,7 @@ from tailrace_server.config import Config
 from tailrace_server.directory.identity import Identity, join_cluster
 from tailrace_server.host.clock import Clock
 from tailrace_server.runtime.host import Host
+from tailrace_server.state.recent_traces import RecentTraces
 
 if TYPE_CHECKING:
     from tailrace_server.feeds.catalog import Catalog
@@ -36,6 +37,7 @@ class LocalNode:
     leaderships: Leaderships
     waiting: WaitingAnswers
     feed_changes: FeedChanges
+    traces: RecentTraces
     # The address of the node's listener; None before it listens.
     listening: tuple[str, int] | None
 

@@ -471,6 +471,8 @@ class ReplicaPuller:
         """Notes that a block has come. Returns the rows of it that are new."""
         partition, block = self.feed.partitions[event.partition], event.block
         self._lagging.received(partition, block)
+        for trace in event.traces:
+            self._node.traces.add(partition.feed_id, partition.id, event.branch, trace)
         if block.header.first_seq < event.first_seq:
             block = cut_above(block, event.first_seq - 1)
         return partition, block

@@ -52,6 +52,7 @@ _ADMIN_OR_NODES = _ADMIN | _NODES
 RULES: dict[Opcode, Rule] = {
     Opcode.HELLO: Rule(_ALL, Subject.CONNECTION),
     Opcode.NOOP: Rule(_ALL, Subject.CONNECTION),
+    Opcode.TRACE: Rule(_ALL, Subject.CONNECTION),
     Opcode.STATUS: Rule(_ALL, Subject.LISTED_FEEDS),
     Opcode.LIST_FEEDS: Rule(_ALL, Subject.LISTED_FEEDS),
     Opcode.PARTITIONS: Rule(_ALL, Subject.FEED),

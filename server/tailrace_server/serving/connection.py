@@ -46,6 +46,7 @@ from tailrace_server.stream.stream_slot import StreamSlot
 
 if TYPE_CHECKING:
     from tailrace.block import Block
+    from tailrace.wire.messages import Trace
     from tailrace.wire.replica_messages import Replica
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.services import Services
@@ -112,6 +113,7 @@ class Connection:
         self.access = Access(WITHOUT_HELLO, node.feeds)  # until HELLO
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
+        self.traced: tuple[int, Trace] | None = None  # the next request's id and context
         self.waiting = WaitingRequests(node.config.limits.waiting_requests_max)
         self.pending_streams = PendingStreams()
         self._closing_at = 0.0
@@ -250,10 +252,21 @@ class Connection:
         limits = self.node.config.limits
         self.name, self.session, self.access = hello.name, hello.session, access
         self.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
+        if hello.takes_traces:
+            self.rounds.send_traces(self.node.traces)
         self.decoder.body_bytes_max = limits.frame_body_bytes_max
         self.is_of_node = hello.of_node and access.is_of_node
         self.greeted, self.changes = True, self.node.leaderships.changes()
         self.node.connections.greeted(self)
+
+    def trace_next(self, id: int, trace: Trace) -> None:
+        """Keeps the context of the next request, which has this id."""
+        self.traced = id, trace
+
+    def take_trace(self, id: int) -> Trace | None:
+        """Returns the context of this request, once; None if the last TRACE was not about it."""
+        traced, self.traced = self.traced, None
+        return traced[1] if traced is not None and traced[0] == id else None
 
     def require_node(self, what: str) -> None:
         """Raises Forbidden if nodes have certificates, and the peer has shown none. ``what``: its message."""

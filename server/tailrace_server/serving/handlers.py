@@ -17,6 +17,7 @@ from tailrace_server.serving import (
     stage_requests,
     stream_requests,
     token_requests,
+    traces,
     write_requests,
 )
 from tailrace_server.serving.connection import Connection
@@ -25,6 +26,7 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     **node_requests.HANDLERS,
     **feed_requests.HANDLERS,
     **token_requests.HANDLERS,
+    **traces.HANDLERS,
     **write_requests.HANDLERS,
     **get_requests.HANDLERS,
     **stream_requests.HANDLERS,

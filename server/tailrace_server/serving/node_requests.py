@@ -60,6 +60,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             node.config.cluster,
             leadership.safest_level.name.lower(),
             takes_stream_credit=True,
+            takes_traces=True,
         ).encode()
     )
 

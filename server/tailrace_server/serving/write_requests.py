@@ -8,7 +8,7 @@ from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level, Version
 from tailrace.wire.frames import Frame
-from tailrace.wire.messages import Write, WriteFlag, encode_error
+from tailrace.wire.messages import Trace, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.blocks import detached
 from tailrace_server.partition.conditions import CONDITIONS
@@ -17,6 +17,7 @@ from tailrace_server.partition.writing import write_block
 from tailrace_server.segment import Read, Reads, SegmentDamaged, SegmentFile
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.time_slices import run_in_slices
+from tailrace_server.serving.traces import begin_traced, keep_trace
 from tailrace_server.stream.frames import written
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
@@ -27,6 +28,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     node = connection.node
     write = Write.decode(frame.body)
     block = detached(Block.parse(write.block))
+    trace = None if connection.traced is None else begin_traced(connection, frame.id, write, block)
     if connection.access.is_limited:
         connection.access.require_block(write.feed_id, block)
     leadership = node.leaderships.of(write.feed_id, block.header.partition)
@@ -41,7 +43,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         leadership.require_set()
         node.feeds.of_id(write.feed_id).require_quorum()
     if not write.flags & CONDITIONS:
-        _take(connection, frame.id, write, level, partition, block)
+        _take(connection, frame.id, write, level, partition, block, trace)
         return
     if block.header.rows != 1:
         raise ProtocolError("WRITE: a condition is for a block of one row")
@@ -50,19 +52,26 @@ def _on_write(connection: Connection, frame: Frame) -> None:
         connection,
         frame.id,
         partition.index_keys,
-        lambda: _take_now(connection, frame.id, write, level, partition, block, reads.read),
+        lambda: _take_now(connection, frame.id, write, level, partition, block, trace, reads.read),
         nbytes=len(frame.body),
     )
 
 
 def _take_now(
-    connection: Connection, id: int, write: Write, level: Level, partition: Partition, block: Block, read: Read
+    connection: Connection,
+    id: int,
+    write: Write,
+    level: Level,
+    partition: Partition,
+    block: Block,
+    trace: Trace | None,
+    read: Read,
 ) -> None:
     """Does the work of ``_take`` after a wait: the node may have stopped leading, or the connection ended."""
     if connection.is_closing:  # its client may have written more on another one
         raise Unreachable("the connection has ended")
     connection.require_writable(connection.node.leaderships.of_partition(partition))
-    _take(connection, id, write, level, partition, block, read)
+    _take(connection, id, write, level, partition, block, trace, read)
 
 
 def _take(
@@ -72,6 +81,7 @@ def _take(
     level: Level,
     partition: Partition,
     block: Block,
+    trace: Trace | None,
     read: Read = SegmentFile.read,
 ) -> None:
     node, flags = connection.node, write.flags
@@ -99,6 +109,8 @@ def _take(
         _answer_unwritten(connection, id, level, partition, encode_error(error, id))
         return
     if fresh:
+        if trace is not None:
+            keep_trace(connection, partition, versions, trace)
         storage.wrote(partition)
         storage.written.wrote(block.header.rows, block.nbytes)
     if level == _MEMORY:

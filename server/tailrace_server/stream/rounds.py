@@ -24,6 +24,7 @@ from tailrace.model import EndReason
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
+from tailrace_server.state.recent_traces import RecentTraces
 from tailrace_server.stream.barriers import Barrier, WaitingBarriers
 from tailrace_server.stream.chunk_reads import ChunkReads
 from tailrace_server.stream.deadlines import Deadlines
@@ -86,6 +87,7 @@ class Rounds:
         self._shares = FeedShares()
         # Invariant: the sum of the slots' flushed_bytes.
         self._flushed_bytes = 0
+        self._traces: RecentTraces | None = None  # if the peer takes contexts
         self._draining = ""  # the message with which streams end; "" until `drain`
 
     @property
@@ -267,6 +269,10 @@ class Rounds:
         """Sets the window that the client asked for in HELLO."""
         self.window_bytes = window_bytes
 
+    def send_traces(self, traces: RecentTraces) -> None:
+        """Sends the contexts of sampled writes before their blocks: the client has said that it takes them."""
+        self._traces = traces
+
     def credit(self, consumed_bytes: int) -> None:
         """Takes back ``consumed_bytes``, which the consumer has consumed."""
         self.credited_bytes += consumed_bytes
@@ -358,6 +364,8 @@ class Rounds:
         partition = stream.partition
         before = frames.before_block(partition.log.branch, after_seq, last_seq, partition.purge_seq, size)
         after = frames.after_block(last_seq, self.round_number)
+        if self._traces and stream.wanted is None:
+            before = self._traces_of(stream, block) + before
         self._sent(stream, sent, size)
         if size < JOIN_BYTES_MAX:
             return [b"".join((before, sent.head, sent.body, after))]
@@ -467,11 +475,21 @@ class Rounds:
         stream, size = slot.stream, block.nbytes
         if stream.is_credited:
             self._shares.sent(slot, size)
+        if self._traces and stream.wanted is None:
+            self._out.append(self._traces_of(stream, block))
         self._out.append(block_header(size, stream.id) + block.head)
         self._out.append(block.body)
         self._sent(stream, block, size)
         self._note_delivered(stream)
         return size
+
+    def _traces_of(self, stream: PartitionStream, block: Block) -> bytes:
+        """Returns a TRACE for each sampled write with rows in ``block``."""
+        partition, header = stream.partition, block.header
+        branch = partition.log.branch_at(header.last_seq)
+        assert self._traces is not None
+        found = self._traces.of(partition.feed_id, partition.id, branch, header.first_seq, header.last_seq)
+        return b"".join([trace.encode(stream.id) for trace in found])
 
     def _sent(self, stream: PartitionStream, block: Block, size: int) -> None:
         """Counts a block of ``size`` bytes that is sent now."""

@@ -16,7 +16,7 @@ from tailrace.wire import messages, stream_messages
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX, decode_json, encode_json
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder
-from tailrace.wire.messages import GET_KEYS_MAX, NODES_LEVEL, Get, Got, Hello, HelloOk, Write, WriteFlag, Written
+from tailrace.wire.messages import GET_KEYS_MAX, NODES_LEVEL, Get, Got, Hello, HelloOk, Trace, Write, WriteFlag, Written
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import (
@@ -316,7 +316,7 @@ def test_every_message_is_tested_here():
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if hasattr(kind, "decode") and kind.__module__ == module.__name__
     }
-    assert classes == {Write, Written, Get, Got, SnapshotStartMessage, *map(type, JSON_MESSAGES)}
+    assert classes == {Trace, Write, Written, Get, Got, SnapshotStartMessage, *map(type, JSON_MESSAGES)}
     assert decode_json(body_of(encode_json(Opcode.RESULT, {"a": 1})), "RESULT") == {"a": 1}
 
 
