@@ -155,9 +155,12 @@ class Client:
         feeds: Iterable[str] = (),
         key_prefix: bytes = b"",
         expires_s: float | None = None,
+        certificate: str | None = None,
         timeout: float | None = None,
     ) -> str:
-        plan = self._core.create_token(name, role=role, feeds=feeds, key_prefix=key_prefix, expires_s=expires_s)
+        plan = self._core.create_token(
+            name, role=role, feeds=feeds, key_prefix=key_prefix, expires_s=expires_s, certificate=certificate
+        )
         return self._runner.run(plan, timeout)
 
     @documented(ClientCore.tokens, timeout=TIMEOUT)

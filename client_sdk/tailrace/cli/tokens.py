@@ -54,6 +54,15 @@ def create(
         str | None,
         typer.Option("--expires", metavar="SPAN", help="The token expires after this time: 90d, 12h, 30m or 10s."),
     ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(
+            "--certificate",
+            metavar="NAME",
+            help="The rights are those of a certificate: CN=..., DNS:..., URI:..., email:..., IP:... or SHA256:...",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -62,8 +71,9 @@ def create(
     """Create a token, and print it once. The nodes keep only a hash of it.
 
     \b
-    Example:
+    Examples:
       tailrace token create shop --role write --feed orders --expires 90d
+      tailrace token create billing --role read --certificate CN=billing
     """
     try:
         expires_s = None if expires is None else parse_span(expires)
@@ -72,7 +82,12 @@ def create(
 
     async def work(client: Client) -> str:
         return await client.create_token(
-            name, role=role.value, feeds=feed or (), key_prefix=key_prefix.encode(), expires_s=expires_s
+            name,
+            role=role.value,
+            feeds=feed or (),
+            key_prefix=key_prefix.encode(),
+            expires_s=expires_s,
+            certificate=certificate,
         )
 
     try:
@@ -80,7 +95,9 @@ def create(
     except ValueError as error:
         raise WrongUsage(str(error)) from None
     if json:
-        print_json({"name": name, "token": made})
+        print_json({"name": name} | ({"token": made} if certificate is None else {"certificate": certificate}))
+    elif certificate is not None:
+        print(f"clients that show a certificate {certificate} have the rights of {name}", file=sys.stderr)
     else:
         print(made)
         print(f"this is token {name}; it is not shown again", file=sys.stderr)
@@ -95,7 +112,9 @@ def list_tokens(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, t
         for info in infos:
             print_json(_to_json(info))
     elif infos:
-        columns = [(name, "left") for name in ("token", "role", "feeds", "key prefix", "created", "expires")]
+        columns = [
+            (name, "left") for name in ("token", "role", "feeds", "key prefix", "certificate", "created", "expires")
+        ]
         make_console().print(make_table("", columns, map(_to_row, infos)))
     else:
         print("there are no tokens; `tailrace token create NAME --role ROLE` creates one", file=sys.stderr)
@@ -120,5 +139,5 @@ def _to_json(info: TokenInfo) -> dict[str, Any]:
 
 def _to_row(info: TokenInfo) -> tuple[str, ...]:
     expires = "never" if info.expires_at is None else to_text(info.expires_at)
-    feeds = ", ".join(info.feeds) or "all"
-    return info.name, info.role, feeds, printable(info.key_prefix) or "all", to_text(info.created_at), expires
+    feeds, prefix = ", ".join(info.feeds) or "all", printable(info.key_prefix) or "all"
+    return info.name, info.role, feeds, prefix, info.certificate, to_text(info.created_at), expires

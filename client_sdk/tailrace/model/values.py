@@ -187,7 +187,7 @@ class FeedInfo(NamedTuple):
 
 
 class TokenInfo(NamedTuple):
-    """A token as a node lists it, without its secret.
+    """A token as a node lists it, without its secret; or the rights of a certificate.
 
     Attributes:
         name: The name.
@@ -197,6 +197,7 @@ class TokenInfo(NamedTuple):
         created_at: When it was created, in microseconds since 1970 UTC.
         expires_at: When it expires, in microseconds since 1970 UTC; None: never.
         token_id: The id, 8 random bytes, which is a part of the token.
+        certificate: The name of the certificate that has these rights, as ``CN=orders``; empty: a token has them.
     """
 
     name: str
@@ -206,6 +207,7 @@ class TokenInfo(NamedTuple):
     created_at: int
     expires_at: int | None
     token_id: bytes
+    certificate: str = ""
 
 
 class Resolved(NamedTuple):

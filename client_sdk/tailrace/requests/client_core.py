@@ -221,9 +221,18 @@ class ClientCore:
         yield Call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()})
 
     def create_token(
-        self, name: str, *, role: str, feeds: Iterable[str], key_prefix: bytes, expires_s: float | None
+        self,
+        name: str,
+        *,
+        role: str,
+        feeds: Iterable[str],
+        key_prefix: bytes,
+        expires_s: float | None,
+        certificate: str | None,
     ) -> Plan[str]:
         """Creates a token. This program makes the secret, and the nodes get only a hash of it.
+
+        With ``certificate``, gives the rights to clients that show this certificate, and makes no secret.
 
         Needs the role "admin" if the node requires tokens.
 
@@ -233,19 +242,22 @@ class ClientCore:
             feeds: The names of the feeds that the token may use, at most 100. Empty: all. Only for "read" and "write".
             key_prefix: The keys that the token may read and write begin with this. Only for "read" and "write".
             expires_s: The seconds after which the token expires; None: never.
+            certificate: ``CN=``, ``DNS:``, ``URI:``, ``email:`` or ``IP:`` and a name in certificates, or ``SHA256:``
+                and the hash of one. None: a token.
 
         Returns:
-            The token, a secret that cannot be shown again. It is durable, and in a set on a majority.
+            The token, a secret that cannot be shown again; "" for a certificate. It is durable, and in a set on a
+            majority.
 
         Raises:
             ValueError: An argument is outside its bounds.
             Forbidden: The token of this client has another role.
-            TailraceError: There is a token of this name, or the cluster has as many tokens as it can hold.
+            TailraceError: There is a token of this name or certificate, or the cluster has as many as it can hold.
             Retryable: No node could create it in time.
         """
         from tailrace.requests.token_request import token_request  # most programs never create one
 
-        token, value = token_request(name, role, feeds, key_prefix, expires_s)
+        token, value = token_request(name, role, feeds, key_prefix, expires_s, certificate)
         yield Call(Opcode.CREATE_TOKEN, value)
         return token
 

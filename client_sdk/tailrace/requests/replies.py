@@ -127,7 +127,8 @@ def token_infos(value: dict[str, Any]) -> list[TokenInfo]:
 
 def _token_info(value: dict[str, Any]) -> TokenInfo:
     try:
-        fields = {name: value[name] for name in TokenInfo._fields}
+        fields = {name: value[name] for name in TokenInfo._fields if name != "certificate"}
+        fields["certificate"] = value.get("certificate", "")  # earlier nodes do not tell it
         feeds, prefix, token_id = tuple(value["feeds"]), bytes.fromhex(value["key_prefix"]), value["token_id"]
         return TokenInfo(**fields | {"feeds": feeds, "key_prefix": prefix, "token_id": bytes.fromhex(token_id)})
     except (KeyError, TypeError, ValueError) as error:

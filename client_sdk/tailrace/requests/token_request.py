@@ -7,13 +7,17 @@ from typing import Any
 
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.model.arguments import seconds
+from tailrace.model.certificates import certificate_name
 from tailrace.model.tokens import LIMITED_ROLES, ROLES, TOKEN_FEEDS_MAX, check_token_name, new_token
 
 
 def token_request(
-    name: str, role: str, feeds: Iterable[str], key_prefix: bytes, expires_s: float | None
+    name: str, role: str, feeds: Iterable[str], key_prefix: bytes, expires_s: float | None, certificate: str | None
 ) -> tuple[str, dict[str, Any]]:
-    """Returns a new token and the request that creates it. Raises ValueError or TypeError for a wrong argument."""
+    """Returns a new token and the request that creates it; no token for a certificate.
+
+    Raises ValueError or TypeError for a wrong argument.
+    """
     if isinstance(feeds, str):
         raise TypeError(f"feeds is {feeds!r:.200}: a list of names is needed, [{feeds!r:.200}]")
     names = list(dict.fromkeys(feeds))
@@ -31,12 +35,14 @@ def token_request(
     if expires_s is not None and seconds("expires_s", expires_s) == 0:
         raise ValueError("expires_s is 0: the token would have expired at once")
     token = new_token()
-    return token.text, {
+    value = {
         "name": name,
         "role": role,
         "feeds": names,
         "key_prefix": key_prefix.hex(),
         "expires_s": expires_s,
         "token_id": token.token_id.hex(),
-        "secret_hash": token.secret_hash.hex(),
     }
+    if certificate is not None:
+        return "", value | {"certificate": certificate_name(certificate)}
+    return token.text, value | {"secret_hash": token.secret_hash.hex()}

@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tailrace.model.certificates import ALTERNATIVE, COMMON_NAME, FINGERPRINT
+
 # The plaintext of one record, by the standard.
 RECORD_BYTES = 16 * 1024
 # The bytes that are encrypted at a time: what grows OpenSSL's buffer further costs as much again as the encryption.
@@ -30,11 +32,15 @@ class PeerIdentity(NamedTuple):
         subject: The subject, as ``CN=orders,O=Example``.
         names: The alternative names: hosts, addresses, e-mail addresses and URIs.
         authority: The SHA-256 of the trusted certificate at the end of the chain, in hex.
+        claims: Its names with their kinds, the surest first: the fingerprint, common names, alternative names.
+        expires_us: When it expires, in microseconds since 1970 UTC.
     """
 
     subject: str
     names: tuple[str, ...]
     authority: str
+    claims: tuple[str, ...]
+    expires_us: int
 
     def __str__(self) -> str:
         return self.subject or ", ".join(self.names)
@@ -181,22 +187,36 @@ class TlsEngine:
 
     def peer_identity(self) -> PeerIdentity | None:
         """Returns the peer's verified certificate; None if the peer has shown none."""
-        found: dict[str, Any] = self._object.getpeercert() or {}
-        if not found:
-            return None
-        subject = ",".join(
-            f"{_SHORT.get(name, name)}={value}" for part in found.get("subject", ()) for name, value in part
-        )
-        names = tuple(value for _, value in found.get("subjectAltName", ()))
-        return PeerIdentity(subject, names, self._authority())
+        return identity_of(self._object)
 
-    def _authority(self) -> str:
-        found: Any = self._object
-        if not hasattr(found, "get_verified_chain"):  # public from Python 3.13 on
-            found = found._sslobj
-        last = found.get_verified_chain()[-1]
-        der = last if isinstance(last, bytes) else ssl.PEM_cert_to_DER_cert(last.public_bytes())
-        return hashlib.sha256(der).hexdigest()
+
+def identity_of(connection: ssl.SSLObject) -> PeerIdentity | None:
+    """Returns the verified certificate at the other end of a connection; None if the peer has shown none."""
+    found: dict[str, Any] = connection.getpeercert() or {}
+    if not found:
+        return None
+    parts = [pair for part in found.get("subject", ()) for pair in part]
+    subject = ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in parts)
+    alternative = found.get("subjectAltName", ())
+    names = tuple(value for _, value in alternative)
+    claims = [FINGERPRINT + hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()]
+    claims += [COMMON_NAME + value for name, value in parts if name == "commonName"]
+    claims += [_claim(kind, value) for kind, value in alternative if kind in ALTERNATIVE]
+    expires_us = int(ssl.cert_time_to_seconds(found["notAfter"]) * 1_000_000)
+    return PeerIdentity(subject, names, _authority(connection), tuple(claims), expires_us)
+
+
+def _claim(kind: str, value: str) -> str:
+    return ALTERNATIVE[kind] + (value.lower() if kind == "DNS" else value)
+
+
+def _authority(connection: ssl.SSLObject) -> str:
+    found: Any = connection
+    if not hasattr(found, "get_verified_chain"):  # public from Python 3.13 on
+        found = found._sslobj
+    last = found.get_verified_chain()[-1]
+    der = last if isinstance(last, bytes) else ssl.PEM_cert_to_DER_cert(last.public_bytes())
+    return hashlib.sha256(der).hexdigest()
 
 
 _SHORT = {

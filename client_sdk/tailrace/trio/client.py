@@ -147,8 +147,11 @@ class Client(OfOneProcess):
         feeds: Iterable[str] = (),
         key_prefix: bytes = b"",
         expires_s: float | None = None,
+        certificate: str | None = None,
     ) -> str:
-        plan = self._core.create_token(name, role=role, feeds=feeds, key_prefix=key_prefix, expires_s=expires_s)
+        plan = self._core.create_token(
+            name, role=role, feeds=feeds, key_prefix=key_prefix, expires_s=expires_s, certificate=certificate
+        )
         return await self._runner.run(plan)
 
     @documented(ClientCore.tokens)

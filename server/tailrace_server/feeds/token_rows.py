@@ -1,7 +1,8 @@
 """The rows of tokens in ``_feeds``, so that members, promotions, backups and restores keep them like feeds.
 
 key      ``token/`` and the token's id of 8 bytes; a feed's key is its id of 16 bytes alone
-value    JSON: name, role, feeds, key_prefix, created_at, expires_at, and the hash of the secret; a deletion: revoked
+value    JSON: name, role, feeds, key_prefix, created_at, expires_at, certificate, and the hash of the secret;
+         a deletion: revoked
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REVOKED_MAX = 10_000
 
 
 class TokenRecord(NamedTuple):
-    """A token, and the SHA-256 of its secret."""
+    """A token, and the SHA-256 of its secret: zeros, which no secret has, for the rights of a certificate."""
 
     info: TokenInfo
     secret_hash: bytes
@@ -32,8 +33,8 @@ class TokenRecord(NamedTuple):
     def principal(self) -> Principal:
         """Returns the identity of a connection with this token."""
         info = self.info
-        feeds = frozenset(info.feeds)
-        return Principal(info.name, info.role, feeds, info.key_prefix, info.expires_at, info.token_id)
+        feeds, kind = frozenset(info.feeds), "certificate" if info.certificate else "token"
+        return Principal(info.name, info.role, feeds, info.key_prefix, info.expires_at, info.token_id, kind)
 
 
 def row_key(token_id: bytes) -> bytes:
@@ -55,8 +56,9 @@ def _record(value: bytes) -> TokenRecord:
     told = json.loads(value)
     secret_hash = bytes.fromhex(told["secret_hash"])
     key_prefix, token_id = bytes.fromhex(told["key_prefix"]), bytes.fromhex(told["token_id"])
-    fields = {name: told[name] for name in TokenInfo._fields}
+    fields = {name: told[name] for name in TokenInfo._fields if name != "certificate"}
     fields |= {"feeds": tuple(told["feeds"]), "key_prefix": key_prefix, "token_id": token_id}
+    fields["certificate"] = told.get("certificate", "")  # rows of earlier versions have none
     return TokenRecord(TokenInfo(**fields), secret_hash)
 
 
@@ -65,6 +67,7 @@ class TokenRows:
 
     def __init__(self) -> None:
         self._records: dict[bytes, TokenRecord] = {}
+        self._by_certificate: dict[str, bytes] = {}  # the ids of those that are for certificates
         self._revoked: set[bytes] = set()  # ids whose deletion ``_feeds`` still has
 
     def __iter__(self) -> Iterator[TokenInfo]:
@@ -78,17 +81,25 @@ class TokenRows:
         if len(key) != _KEY_BYTES or not key.startswith(_KEY_PREFIX):
             return
         token_id = key[len(_KEY_PREFIX) :]
+        self._forget(token_id)
         if value is None:
-            self._records.pop(token_id, None)
             if len(self._revoked) < REVOKED_MAX:
                 self._revoked.add(token_id)
         else:
-            self._records[token_id] = _record(value)
+            record = self._records[token_id] = _record(value)
+            if record.info.certificate:
+                self._by_certificate[record.info.certificate] = token_id
             self._revoked.discard(token_id)
+
+    def _forget(self, token_id: bytes) -> None:
+        record = self._records.pop(token_id, None)
+        if record is not None and self._by_certificate.get(record.info.certificate) == token_id:
+            del self._by_certificate[record.info.certificate]
 
     def clear(self) -> None:
         """Forgets all rows; they are read again."""
         self._records.clear()
+        self._by_certificate.clear()
         self._revoked.clear()
 
     def find(self, token_id: bytes) -> TokenRecord | None:
@@ -98,6 +109,11 @@ class TokenRows:
     def named(self, name: str) -> TokenRecord | None:
         """Returns the token of this name, or None."""
         return next((record for record in self._records.values() if record.info.name == name), None)
+
+    def of_certificate(self, claims: Iterable[str]) -> TokenRecord | None:
+        """Returns the rights of a certificate with these names: those of the first name that has any, or None."""
+        ids = (self._by_certificate.get(claim) for claim in claims)
+        return next((self._records[token_id] for token_id in ids if token_id is not None), None)
 
     def has_role(self, role: str) -> bool:
         """Returns whether any token has this role."""
@@ -113,6 +129,8 @@ class TokenRows:
         is_equal = hmac.compare_digest(secret_hash, presented.secret_hash)
         if record is None:
             return "it was revoked" if presented.token_id in self._revoked else "its id is unknown"
+        if record.info.certificate:
+            return f"{record.info.name!r} are the rights of a certificate, and no token"
         if not is_equal:
             return f"its secret is not that of token {record.info.name!r}"
         return f"token {record.info.name!r} has expired" if is_expired(record.info.expires_at, now_us) else ""

@@ -32,6 +32,7 @@ class _Loaded(NamedTuple):
     browsers: ssl.SSLContext
     connecting: ssl.SSLContext
     node_authorities: frozenset[str]
+    client_authorities: frozenset[str]
     expires_at: float  # seconds since 1970 UTC
     marks: tuple[object, ...]
 
@@ -68,6 +69,10 @@ class NodeTls:
     def is_node(self, identity: PeerIdentity | None) -> bool:
         """Tells whether a peer's certificate is of an authority of nodes."""
         return identity is not None and identity.authority in self._loaded.node_authorities
+
+    def is_client(self, identity: PeerIdentity) -> bool:
+        """Tells whether a peer's certificate is of an authority of clients."""
+        return identity.authority in self._loaded.client_authorities
 
     def reload(self) -> bool:
         """Reads the files again. Keeps the present certificates, and logs an error, if they cannot be used.
@@ -135,11 +140,16 @@ def _load(config: TlsConfig) -> _Loaded:
             context.verify_mode = ssl.CERT_OPTIONAL
     if config.require_client_cert:
         listening.verify_mode = browsers.verify_mode = ssl.CERT_REQUIRED
-    nodes = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if config.node_ca:
-        load_authorities(nodes, config.node_ca)
-    authorities = frozenset(hashlib.sha256(der).hexdigest() for der in nodes.get_ca_certs(binary_form=True))
-    return _Loaded(listening, browsers, connecting, authorities, _expiry(config.cert), marks)
+    nodes, clients = _authorities(config.node_ca), _authorities(config.client_ca)
+    return _Loaded(listening, browsers, connecting, nodes, clients, _expiry(config.cert), marks)
+
+
+def _authorities(path: str) -> frozenset[str]:
+    """Returns the hashes of the certificates in a file of authorities; none without one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if path:
+        load_authorities(context, path)
+    return frozenset(hashlib.sha256(der).hexdigest() for der in context.get_ca_certs(binary_form=True))
 
 
 def _server_context(config: TlsConfig) -> ssl.SSLContext:

@@ -15,6 +15,7 @@ import trio
 
 from tailrace.errors import NotDurable, UnknownFeed
 from tailrace.model import EndReason, Level
+from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.transport import Transport
 from tailrace_server.config import Config
 from tailrace_server.directory.identity import Identity
@@ -105,7 +106,7 @@ class Node:
             traffic=Traffic(),
             filtered=FilterCache(),
             answer_memory=AnswerMemory(config.limits.answer_bytes_max),
-            authority=Authority(config, catalog, host.clock),
+            authority=Authority(config, catalog, host.clock, host.tls),
             token_changes=TokenChanges(storage),
             handlers=HANDLERS,
             members={},
@@ -257,9 +258,9 @@ class Node:
 
     # Status
 
-    def identify(self, token: str | None, peer: str) -> Access:
+    def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
         """Returns what the bearer of ``token`` may do: `Authority.identify`. Raises Forbidden."""
-        return self.services.authority.identify(token, peer)
+        return self.services.authority.identify(token, peer, certificate)
 
     def health(self) -> dict[str, Any]:
         """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""

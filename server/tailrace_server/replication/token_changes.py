@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import Overloaded, ProtocolError, TailraceError
 from tailrace.model import TokenInfo
+from tailrace.model.certificates import certificate_name
 from tailrace.model.tokens import (
     HASH_BYTES,
     LIMITED_ROLES,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # The tokens of a cluster. Each takes some 500 bytes in memory, and is read at a start.
 TOKENS_MAX = 10_000
 _US = 1_000_000
+# In place of a hash in the rows of certificates: no secret is known that has it.
+NO_SECRET = bytes(HASH_BYTES)
 
 
 class TokenChanges:
@@ -46,6 +49,10 @@ class TokenChanges:
             return known.info
         if known is not None or tokens.named(info.name) is not None:
             raise TailraceError(f"there is a token {info.name!r} already: revoke it first, or take another name")
+        if info.certificate and (other := tokens.of_certificate((info.certificate,))) is not None:
+            raise TailraceError(
+                f"{info.certificate!r:.200} has the rights of {other.info.name!r} already: revoke these"
+            )
         if len(tokens) >= TOKENS_MAX:
             raise Overloaded(f"there are {len(tokens)} tokens, and at most {TOKENS_MAX}: revoke some")
         self._write(info.token_id, row_value(record))
@@ -76,7 +83,8 @@ def record_of_request(value: dict[str, Any], now_us: int) -> TokenRecord:
     what = "CREATE_TOKEN"
     name, role = field(value, "name", str, what), field(value, "role", str, what)
     token_id = hex_field(value, "token_id", TOKEN_ID_BYTES, what)
-    secret_hash = hex_field(value, "secret_hash", HASH_BYTES, what)
+    certificate = _certificate(value, what)
+    secret_hash = NO_SECRET if certificate else hex_field(value, "secret_hash", HASH_BYTES, what)
     feeds, key_prefix = field(value, "feeds", list, what, []), _key_prefix(value, what)
     try:
         check_token_name(name)
@@ -92,7 +100,16 @@ def record_of_request(value: dict[str, Any], now_us: int) -> TokenRecord:
     if (feeds or key_prefix) and role not in LIMITED_ROLES:
         raise TailraceError(f"a token of role {role} cannot be limited to feeds or keys; read and write can")
     expires_at = _expires_at(value, now_us, what)
-    return TokenRecord(TokenInfo(name, role, tuple(feeds), key_prefix, now_us, expires_at, token_id), secret_hash)
+    info = TokenInfo(name, role, tuple(feeds), key_prefix, now_us, expires_at, token_id, certificate)
+    return TokenRecord(info, secret_hash)
+
+
+def _certificate(value: dict[str, Any], what: str) -> str:
+    text = field(value, "certificate", str, what, "")
+    try:
+        return certificate_name(text) if text else ""
+    except ValueError as error:
+        raise TailraceError(str(error)) from None
 
 
 def _key_prefix(value: dict[str, Any], what: str) -> bytes:

@@ -1,6 +1,6 @@
-"""Decides who a connection is by its token, and ends connections whose token was revoked or has expired.
+"""Decides who a connection is by its token or certificate, and ends those whose rights were revoked or have expired.
 
-    HELLO ── token ──> identify ──> Access of the connection
+    HELLO ── token, or else certificate ──> identify ──> Access of the connection
     ``_feeds`` has new rows, or a token's time has come ──> check ──> Connection.expel
 
 Rows of ``_feeds`` come to every node of a set, so each ends its own connections.
@@ -19,15 +19,17 @@ import trio
 
 from tailrace.errors import Forbidden, TailraceError
 from tailrace.model.tokens import HASH_BYTES, TOKEN_ID_BYTES, ParsedToken, parse_token
-from tailrace_server.feeds.token_rows import live_ids
+from tailrace_server.feeds.token_rows import is_expired, live_ids
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.addresses import WrongTokens, host_of
 from tailrace_server.state.principal import OPEN, Principal
 
 if TYPE_CHECKING:
+    from tailrace.tls.engine import PeerIdentity
     from tailrace_server.config import Config
     from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.host.clock import Clock
+    from tailrace_server.host.tls import NodeTls
 
 log = logging.getLogger("tailrace.server")
 
@@ -39,6 +41,13 @@ PEER = Principal("peer", "replica")
 _NO_TOKEN = ParsedToken(bytes(TOKEN_ID_BYTES), bytes(HASH_BYTES))
 REFUSED = "the token is unknown here, expired or revoked: ask the operator for another one (`tailrace token create`)"
 MISSING = "this node requires a token: give one with token=, --token or TAILRACE_TOKEN"
+
+NO_RIGHTS = (
+    "the certificate {} has no rights here, or had some that expired: ask the operator for them "
+    "(`tailrace token create NAME --certificate ...`), or give a token"
+)
+# The characters of a certificate's subject that a line of the log shows.
+_SHOWN = 300
 
 
 class Expellable(Protocol):
@@ -53,8 +62,9 @@ class Expellable(Protocol):
 class Authority:
     """The tokens of a node. Without ``config.auth`` every connection may do everything."""
 
-    def __init__(self, config: Config, feeds: Catalog, clock: Clock) -> None:
+    def __init__(self, config: Config, feeds: Catalog, clock: Clock, tls: NodeTls | None = None) -> None:
         self.is_required = config.auth
+        self._tls = tls
         self._feeds = feeds
         self._clock = clock
         self._open = Access(OPEN, feeds)
@@ -64,13 +74,17 @@ class Authority:
         self._wrong = WrongTokens()
         self._next_expiry_us: float = math.inf
 
-    def identify(self, token: str | None, peer: str) -> Access:
+    def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
         """Returns what the bearer of ``token`` may do. ``peer`` is its address, for the log.
+
+        The certificate counts only without a token. So a program can be given a token of fewer rights.
 
         Raises Forbidden, with the same words for every token that does not count; SegmentDamaged.
         """
         if not self.is_required:
             return self._open
+        if token is None and certificate is not None and self._is_client(certificate):
+            return self._of_certificate(certificate, peer)
         if token is None:
             raise Forbidden(MISSING)
         if self._peer_hash is not None and hmac.compare_digest(self._peer_hash, _hash(token)):
@@ -82,7 +96,21 @@ class Authority:
         if why or record is None:
             log.warning("a token of %s was refused, id %s: %s", peer, presented.token_id.hex(), why)
             raise Forbidden(REFUSED)
-        principal = record.principal()
+        return self._granted(record.principal())
+
+    def _is_client(self, certificate: PeerIdentity) -> bool:
+        return self._tls is not None and self._tls.is_client(certificate)
+
+    def _of_certificate(self, certificate: PeerIdentity, peer: str) -> Access:
+        record = self._feeds.tokens().of_certificate(certificate.claims)
+        if record is None or is_expired(record.info.expires_at, self._clock.wall_us()):
+            why = "has no rights" if record is None else f"had the rights of {record.info.name!r}, which have expired"
+            log.warning("a certificate of %s was refused: %s %s", peer, ascii(str(certificate))[:_SHOWN], why)
+            raise Forbidden(NO_RIGHTS.format(str(certificate)[:_SHOWN]))
+        ends = (record.info.expires_at, certificate.expires_us)
+        return self._granted(record.principal()._replace(expires_us=min(each for each in ends if each is not None)))
+
+    def _granted(self, principal: Principal) -> Access:
         if principal.expires_us is not None:
             self._next_expiry_us = min(self._next_expiry_us, principal.expires_us)
         return Access(principal, self._feeds)
@@ -109,10 +137,10 @@ class Authority:
         by_token = [(each.access.principal, each) for each in connections if each.access.principal.token_id]
         live = live_ids(tokens, {principal.token_id for principal, _ in by_token}, now_us)
         for principal, connection in by_token:
-            if principal.token_id not in live:
-                log.info("token %r was revoked or has expired: its connection ends", principal.name)
-                connection.expel(f"token {principal.name!r} was revoked or has expired")
-        expiries = (p.expires_us for p, _ in by_token if p.expires_us is not None and p.token_id in live)
+            if principal.token_id not in live or is_expired(principal.expires_us, now_us):
+                log.info("%s %r was revoked or has expired: its connection ends", principal.kind, principal.name)
+                connection.expel(f"{principal.kind} {principal.name!r} was revoked or has expired")
+        expiries = (p.expires_us for p, _ in by_token if not is_expired(p.expires_us, now_us) and p.expires_us)
         self._seen, self._next_expiry_us = version, min(expiries, default=math.inf)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tailrace import _version
 from tailrace.errors import ProtocolError, TailraceError
+from tailrace.trio.tls import peer_identity
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk
 from tailrace.wire.opcodes import Opcode
@@ -31,7 +32,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     node = connection.node
     peer = connection.transport.peer
     try:
-        access = node.authority.identify(hello.token, peer)
+        access = node.authority.identify(hello.token, peer, peer_identity(connection.transport))
     except TailraceError as error:
         connection.refuse(error, node.authority.pause_s(peer))
         return

@@ -10,7 +10,7 @@ import ssl
 
 import trio
 
-from tailrace.tls.engine import looks_like_tls
+from tailrace.tls.engine import PeerIdentity, identity_of, looks_like_tls
 
 # As for a request's head.
 HANDSHAKE_SECONDS_MAX = 10.0
@@ -28,6 +28,7 @@ class SecureStream(trio.abc.HalfCloseableStream):
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self._stream = stream
+        self.peer_identity = identity_of(stream._ssl_object)  # trio forwards less of it than is needed
         self.socket = stream.transport_stream.socket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -64,6 +65,11 @@ async def secured(stream: trio.SocketStream, context: ssl.SSLContext) -> SecureS
         await secure.do_handshake()
         return SecureStream(secure)
     return None
+
+
+def certificate_of(stream: trio.SocketStream | SecureStream) -> PeerIdentity | None:
+    """Returns the verified certificate of a client; None if it has shown none, and without TLS."""
+    return stream.peer_identity if isinstance(stream, SecureStream) else None
 
 
 async def _read_rest(stream: trio.SocketStream) -> None:

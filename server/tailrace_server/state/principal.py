@@ -1,7 +1,7 @@
 """A principal: the identity of a connection, and what it may do. Pure.
 
-It comes from a token, or from the secret that nodes share. A node that requires no tokens gives every connection
-`OPEN`.
+It comes from a token, from a certificate, or from the secret that nodes share. A node that requires no tokens gives
+every connection `OPEN`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ class Principal(NamedTuple):
 
     ``role`` is one of `tailrace.model.tokens.ROLES`, or "open". ``feeds`` are names, and empty for all feeds.
     ``key_prefix`` begins all keys that may be used. ``expires_us`` is in microseconds since 1970 UTC; None: never.
-    ``token_id`` names the token, for a revocation; b"" if the identity is from elsewhere.
+    ``token_id`` names the token, for a revocation; b"" if the identity is from elsewhere. ``kind``: "token" or
+    "certificate".
     """
 
     name: str
@@ -23,11 +24,12 @@ class Principal(NamedTuple):
     key_prefix: bytes = b""
     expires_us: int | None = None
     token_id: bytes = b""
+    kind: str = "token"
 
     def __str__(self) -> str:
         limits = [f"feeds {', '.join(sorted(self.feeds))}"] if self.feeds else []
         limits += [f"key prefix {self.key_prefix!r:.100}"] if self.key_prefix else []
-        return f"token {self.name!r} (role {'; '.join([self.role, *limits])})"
+        return f"{self.kind} {self.name!r} (role {'; '.join([self.role, *limits])})"
 
 
 # Every right, for a node that requires no tokens.

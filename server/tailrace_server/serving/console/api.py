@@ -24,11 +24,13 @@ from starlette.routing import BaseRoute, Route
 
 from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, UnknownFeed
 from tailrace.link.address import Address
+from tailrace.tls.engine import PeerIdentity
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.board.pages import BadRequest, NotFound
 from tailrace_server.serving.board.views import VIEWS
+from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS
 
 log = logging.getLogger("tailrace.http")
@@ -50,7 +52,10 @@ class ConsoleApi:
     """The routes below /api/, over the board of a node."""
 
     def __init__(
-        self, board: Callable[[], Board], identify: Callable[[str | None, str], Access], pause_s: Callable[[str], float]
+        self,
+        board: Callable[[], Board],
+        identify: Callable[[str | None, str, PeerIdentity | None], Access],
+        pause_s: Callable[[str], float],
     ) -> None:
         """``board`` gives the node's; ``identify`` and ``pause_s`` as those of `Authority`."""
         self._board = board
@@ -80,7 +85,8 @@ class ConsoleApi:
         async def endpoint(request: Request) -> Response:
             peer = peer_of(request)
             try:
-                access = self._identify(bearer_of(request.headers.getlist("authorization")), peer)
+                token = bearer_of(request.headers.getlist("authorization"))
+                access = self._identify(token, peer, certificate_of(request))
             except TailraceError as error:
                 await trio.sleep(self._pause_s(peer))
                 return json_answer({"error": "Unauthorized", "message": str(error)}, 401, CHALLENGE)

@@ -1,6 +1,7 @@
 """The answers of a node over HTTP.
 
-With tokens (`serve --auth`) /metrics and all below /api need one of any role, in ``Authorization: Bearer``.
+With tokens (`serve --auth`) /metrics and all below /api need one of any role, in
+``Authorization: Bearer``, or a certificate with rights.
 
     GET /healthz       200 if nothing is wrong with the node, else 503; with the reason as JSON
     GET /readyz        200 if the node serves clients, else 503; with the reason as JSON
@@ -27,10 +28,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.errors import Forbidden, TailraceError
+from tailrace.tls.engine import PeerIdentity
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.console.api import ConsoleApi, peer_of
+from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS, SECURITY
 from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
@@ -46,7 +49,7 @@ class HasStatus(Protocol):
         """What the console shows."""
         ...
 
-    def identify(self, token: str | None, peer: str) -> Access:
+    def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
         """As ``Node.identify``."""
         ...
 
@@ -122,7 +125,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
         async def checked(request: Request) -> Response:
             token, peer = bearer_of(request.headers.getlist("authorization")), peer_of(request)
             try:
-                access = node.identify(token, peer)
+                access = node.identify(token, peer, certificate_of(request))
             except TailraceError as error:
                 await trio.sleep(node.pause_s(peer))
                 return PlainTextResponse(f"{error}\n", status_code=401, headers=HEADERS | CHALLENGE)

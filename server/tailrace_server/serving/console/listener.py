@@ -19,7 +19,9 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
+from tailrace_server.serving.console.certificate import CERTIFICATE
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
+from tailrace_server.serving.secure_stream import certificate_of
 
 # A scraper, a load balancer and some people with browsers; each connection costs a descriptor and about 100 KiB.
 CONNECTIONS_MAX = 256
@@ -78,7 +80,7 @@ class _HttpServer:
         self._open.add(connection)
         try:
             with scope:
-                state = ConnectionState({})
+                state = ConnectionState({CERTIFICATE: certificate_of(stream)})
                 await TCPServer(self._app, self._config, self._context, state, connection)  # type: ignore[arg-type]
         finally:
             self._open.discard(connection)

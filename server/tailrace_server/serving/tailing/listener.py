@@ -13,10 +13,12 @@ from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_strea
 
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
+from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.transport import Transport
 from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.hosts import host_allowed, refusal
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
+from tailrace_server.serving.secure_stream import certificate_of
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
@@ -32,7 +34,7 @@ _AUTHORIZATION = b"authorization"
 class ChecksTokens(Protocol):
     """The part of a node that checks tokens."""
 
-    def identify(self, token: str | None, peer: str) -> object:
+    def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> object:
         """As ``Node.identify``."""
         ...
 
@@ -67,8 +69,8 @@ async def ws_listener(
         return
     async with trio.open_nursery() as nursery:
 
-        async def connect(_: Address) -> Transport:
-            client, server = loopback("websocket", "loopback")
+        def connect(peer: str, certificate: PeerIdentity | None) -> Transport:
+            client, server = loopback(peer, "loopback", certificate)
             nursery.start_soon(handle, server)
             return client
 
@@ -86,7 +88,7 @@ class _Sessions:
         listen_host: str,
         origins: Collection[str],
         hosts: Collection[str],
-        connect: Callable[[Address], Awaitable[Transport]],
+        connect: Callable[[str, PeerIdentity | None], Transport],
         authority: ChecksTokens,
     ) -> None:
         self._authority = authority
@@ -110,23 +112,26 @@ class _Sessions:
                 elif not host_allowed(_host(request), self._hosts):
                     await request.reject(421, body=refusal(_host(request)).encode())
                 elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
-                    await self._identify_and_run(request, str(Address(peer[0], peer[1])))
+                    await self._identify_and_run(request, str(Address(peer[0], peer[1])), certificate_of(stream))
                 else:
                     await _turn_away(request)
                 nursery.cancel_scope.cancel()
         except* ConnectionClosed:
             pass  # the library's reader has found that the client is gone
 
-    async def _identify_and_run(self, request: WebSocketRequest, peer: str) -> None:
+    async def _identify_and_run(self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None) -> None:
+        async def connect(_: Address) -> Transport:
+            return self._connect(peer, certificate)
+
         authorizations = [value.decode("latin-1") for name, value in request.headers if name.lower() == _AUTHORIZATION]
         token = token_of_websocket(authorizations, request.proposed_subprotocols)
         try:
-            self._authority.identify(token, peer)
+            self._authority.identify(token, peer, certificate)
         except TailraceError as error:
             await trio.sleep(self._authority.pause_s(peer))
             await request.reject(401, body=f"{error}\n".encode())
         else:
-            await self._run(TailSession(request, peer, self._connect, self._parsing, token))
+            await self._run(TailSession(request, peer, connect, self._parsing, token))
 
     async def _run(self, session: TailSession) -> None:
         self._open.add(session)

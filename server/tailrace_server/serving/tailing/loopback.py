@@ -12,12 +12,16 @@ from collections.abc import Callable
 
 import trio
 
+from tailrace.tls.engine import PeerIdentity
+
 
 class LoopbackTransport:
-    """A ``tailrace.trio.transport.Transport``: what one end sends, the other one receives, by reference."""
+    """A ``tailrace.trio.tls.SecureTransport``: what one end sends, the other one receives, by reference."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, peer_identity: PeerIdentity | None = None) -> None:
         self._peer = peer
+        self.peer_identity = peer_identity
+        self.handshake_seconds = 0.0
         self._other: LoopbackTransport = self
         self._inbox: collections.deque[bytes | memoryview] = collections.deque()
         self._arrived = trio.Event()
@@ -75,8 +79,13 @@ class LoopbackTransport:
             end._taken.set()
 
 
-def loopback(client: str, server: str) -> tuple[LoopbackTransport, LoopbackTransport]:
-    """Both ends of a connection: the client's, whose peer is ``server``, and the server's, whose peer is ``client``."""
-    ends = LoopbackTransport(server), LoopbackTransport(client)
+def loopback(
+    client: str, server: str, certificate: PeerIdentity | None = None
+) -> tuple[LoopbackTransport, LoopbackTransport]:
+    """Both ends of a connection: the client's, whose peer is ``server``, and the server's, whose peer is ``client``.
+
+    ``certificate``: that of the client, as the server's end shows it.
+    """
+    ends = LoopbackTransport(server), LoopbackTransport(client, certificate)
     ends[0]._other, ends[1]._other = ends[1], ends[0]
     return ends

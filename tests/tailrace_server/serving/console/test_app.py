@@ -31,7 +31,7 @@ class FakeNode:
             raise LookupError("a bug")
         return self._status
 
-    def identify(self, token, peer):
+    def identify(self, token, peer, certificate=None):
         return Access(OPEN, ())
 
     def pause_s(self, peer):
