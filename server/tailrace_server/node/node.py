@@ -45,6 +45,7 @@ from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
+from tailrace_server.serving.narrowed_status import HIDDEN
 from tailrace_server.serving.readiness import why_not_ready
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
@@ -264,12 +265,16 @@ class Node:
 
     def health(self) -> dict[str, Any]:
         """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
-        return health_of(self.services)
+        return self._for_anyone(health_of(self.services))
 
     async def readiness(self) -> dict[str, Any]:
         """Whether the node serves clients, for a load balancer: `serving.readiness.why_not_ready`."""
         why, role = await why_not_ready(self.services), self.leaderships.unnamed.role
-        return {"ready": not why, "role": role.value, "failure": why or None}
+        return self._for_anyone({"ready": not why, "role": role.value, "failure": why or None})
+
+    def _for_anyone(self, told: dict[str, Any]) -> dict[str, Any]:
+        """Hides the reason if the node requires tokens: probes present none, and reasons may name feeds."""
+        return told | {"failure": HIDDEN} if told["failure"] and self.services.authority.is_required else told
 
     def status(self) -> dict[str, Any]:
         """The node as ``tailrace status`` and ``/api/status`` show it."""

@@ -13,6 +13,7 @@ from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import unreadable_of
 from tailrace_server.replication.voters import Voters, voters_to_json
 from tailrace_server.serving.feeds_answer import Tell, encode_with_feeds
+from tailrace_server.serving.narrowed_status import narrowed
 
 if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
@@ -62,8 +63,13 @@ async def status_body(node: Services, access: Access | None = None) -> bytes:
 
 
 def status_head(node: Services, access: Access | None = None) -> dict[str, Any]:
-    """Returns the status without its feeds. Other connections are not told to tokens that are limited to some feeds."""
-    tells_others = access is None or not access.principal.feeds
+    """Returns the status without its feeds. Tokens for some feeds are told less: `narrowed_status`."""
+    if access is not None and access.principal.feeds:
+        return narrowed(_whole_head(node), access.shows)
+    return _whole_head(node)
+
+
+def _whole_head(node: Services) -> dict[str, Any]:
     now = node.clock.monotonic()
     journal = node.storage.journal.statistics()
     return {
@@ -87,7 +93,7 @@ def status_head(node: Services, access: Access | None = None) -> dict[str, Any]:
         "tls": None if node.host.tls is None else node.host.tls.status(),
         "cluster_store": None if node.cluster_status is None else node.cluster_status(),
         "replication": _replication_status(node, node.leaderships.unnamed, now),
-        "connections": list(node.connections.status(now)) if tells_others else [],
+        "connections": list(node.connections.status(now)),
     }
 
 

@@ -12,6 +12,7 @@ from tailrace_server.replication.role import Role
 from tailrace_server.serving.board.consumers import may_see, replica_rows
 from tailrace_server.serving.board.problems import ERROR, WARNING, Problem
 from tailrace_server.serving.board.states import State
+from tailrace_server.serving.narrowed_status import HIDDEN
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
@@ -31,7 +32,8 @@ def overview(board: Board, sample: Sample, access: Access) -> dict[str, Any]:
     member = node.members.get(leadership.group.number)
     replicas = replica_rows(board, sample)
     consumers = [each for each in sample.consumers.values() if may_see(access, each)]
-    known: list[Aged] = [each for each in board.problems() if not each[0].feed or access.shows(each[0].feed)]
+    is_whole = not access.principal.feeds
+    known = _known(board, access)
     problems = known + _of_replicas(board, replicas) + _of_consumers(board, consumers)
     problems.sort(key=lambda each: each[0].severity != ERROR)
     return {
@@ -49,13 +51,24 @@ def overview(board: Board, sample: Sample, access: Access) -> dict[str, Any]:
         "role": leadership.role.value,
         "term": leadership.term or max((partition.log.term for partition in leadership.group), default=0),
         "leader": _own_or(board, leadership, leadership.leader_address),
-        "doing": "" if member is None else member.progress,
+        "doing": member.progress if is_whole and member is not None else "",
         "default_level": leadership.safest_level.name.lower(),
-        "members": _members(board, leadership),
-        "promotion": forecast_of(node, leadership, member).text,
+        "members": [each if is_whole else each | {"reason": ""} for each in _members(board, leadership)],
+        "promotion": forecast_of(node, leadership, member).text if is_whole else "",
         "replicas": replicas,
         "totals": _totals(board, sample, access, consumers),
     }
+
+
+def _known(board: Board, access: Access) -> list[Aged]:
+    """Returns the problems of the node and of the feeds that are shown. A token for some feeds is not told texts."""
+    if not access.principal.feeds:
+        return list(board.problems())
+    return [
+        each if each[0].feed else (each[0]._replace(name="", text=HIDDEN), each[1])
+        for each in board.problems()
+        if not each[0].feed or access.shows(each[0].feed)
+    ]
 
 
 def _own_or(board: Board, leadership: Leadership, leader: str) -> str:
