@@ -9,6 +9,7 @@ Everything is read by pread, never through a memory map: a mapped page that the 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -91,6 +92,10 @@ class OpenSegment(Generic[F]):
 
         Reads pages and blocks by ``read``.
         """
+        return next(self.versions(key, hash_, read), None)
+
+    def versions(self, key: bytes, hash_: int, read: Read = read_from) -> Iterator[FoundRow]:
+        """Yields all rows of ``key``, whose hash is ``hash_``, newest first; reads them as they are needed."""
         opened = -1
         for row in self._keys.rows_of(hash_, read):
             number = int(self._row_begins.searchsorted(row, "right")) - 1
@@ -104,8 +109,7 @@ class OpenSegment(Generic[F]):
                 raise self._damaged(number, f"row {row} of the block does not have the hash that the key table says")
             found = row_of_key(columns, row, key)
             if found is not None:
-                return found
-        return None
+                yield found
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Returns ``nbytes`` bytes of the file from ``offset`` on, unverified."""

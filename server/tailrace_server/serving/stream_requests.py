@@ -22,19 +22,12 @@ from tailrace_server.replication.eligibility import why_other_cluster
 from tailrace_server.replication.leaderships import confirm_all, lead_all
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.state.ahead import JUMP_US_MAX, PartitionPlace, is_ahead
+from tailrace_server.serving.starts import checked
 from tailrace_server.stream.barriers import Barrier
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.replication_stream import ReplicationStream, SegmentStream
-from tailrace_server.stream.resume import answer_of, begin_stream, is_pushed
-from tailrace_server.stream.since import (
-    DroppedBefore,
-    StreamStart,
-    checked_start,
-    find_start,
-    find_start_in,
-    start_behind,
-)
+from tailrace_server.stream.resume import begin_stream, is_pushed, resume_answer
+from tailrace_server.stream.since import StreamStart, find_start, find_start_in
 
 if TYPE_CHECKING:
     from tailrace_server.serving.connection import Connection
@@ -91,14 +84,7 @@ def _explain(connection: Connection, id: int, request: StreamRequest, refusal: S
         explained = ResumeAnswer(refusal)
     else:
         partition = connection.node.feeds.of_id(request.feed_id).partitions[request.partition]
-        explained = ResumeAnswer(
-            answer_of(request, partition),
-            partition.log,
-            partition.high_seq,
-            partition.visible_seq(request.level),
-            partition.purge_seq,
-            partition.trim_seq,
-        )
+        explained = resume_answer(request, partition)
     connection.answers.add(encode_json(Opcode.RESULT, explained.to_json(), id))
 
 
@@ -248,8 +234,7 @@ def _begin(
     node, rounds = connection.node, connection.rounds
     if start is not None:
         assert request.since_us is not None, "only a time has to be looked for"
-        start = start_behind(partition, start, _seen_seq(node, partition, request.since_us))
-        start = checked_start(partition, start, request.since_us, _dropped_before(node, partition))
+        start = checked(node, partition, start, request.since_us)
     make: Callable[..., PartitionStream] = PartitionStream
     if request.replica is not None:
         kind = SegmentStream if is_pushed(request, partition) else ReplicationStream
@@ -276,38 +261,6 @@ def _begin(
         connection.serve_replica(stream, request.replica, node.leaderships.of_partition(partition))
     if request.level >= Level.DISK and partition.high_seq > partition.durable_seq:
         node.storage.committer.hurry()
-
-
-def _seen_seq(node: Services, partition: Partition, since_us: int) -> int:
-    """Up to which seq this node has seen a partition before ``since_us``, if the partition's stamps do not tell.
-
-    Stamps do not tell if they lie ahead of the clock. 0 if they tell, if nothing was seen, and for a time to come.
-    """
-    wall_us = node.clock.wall_us()
-    if since_us > wall_us or not is_ahead(partition.last_timestamp, wall_us):
-        return 0
-    place = PartitionPlace(partition.feed_id, partition.id)
-    return min(node.storage.compactor.uptime.ahead.seq_before(place, partition.log, since_us), partition.flushed_seq)
-
-
-def _dropped_before(node: Services, partition: Partition) -> DroppedBefore:
-    """Returns upper bounds of the timestamps of rows that were dropped for their age.
-
-    An age counts only the time for which the node was up, so no row that is younger by the wall clock was dropped. The
-    clock may have been wrong by an hour. If a stamp is later than that, it was wrong by more, and there is no bound.
-    """
-    wall_us = node.clock.wall_us()
-    if is_ahead(partition.last_timestamp, wall_us):
-        return DroppedBefore()
-    feed = node.feeds.of_id(partition.feed_id)
-    info, floors = feed.info, feed.floors
-    purged_us = max(wall_us - int(info.tombstone_age_s * 1e6), floors.purged_us)
-    bounds = DroppedBefore(purged_us + JUMP_US_MAX)
-    if info.history_bytes is None and (info.history_age_s is not None or floors.trimmed_us):
-        age_us = None if info.history_age_s is None else int(info.history_age_s * 1e6)
-        trimmed_us = max(floors.trimmed_us, 0 if age_us is None else wall_us - age_us)
-        bounds = bounds._replace(trimmed_before_us=trimmed_us + JUMP_US_MAX)
-    return bounds
 
 
 def _refusal(connection: Connection, request: StreamRequest) -> StreamEnd | None:

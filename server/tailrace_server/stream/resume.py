@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog, resume_point
 from tailrace.wire.filters import EVERYTHING
-from tailrace.wire.stream_messages import RollBack, StreamEnd, StreamOk, StreamRequest
+from tailrace.wire.stream_messages import ResumeAnswer, RollBack, StreamEnd, StreamOk, StreamRequest
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.stream.filter import FilterCache
@@ -68,6 +68,18 @@ def answer_of(
         purge_seq=partition.purge_seq if needs_all else 0,
         trim_seq=partition.trim_seq if needs_all else 0,
         start=start,
+    )
+
+
+def resume_answer(request: StreamRequest, partition: Partition) -> ResumeAnswer:
+    """Returns the answer to ``request`` of ``partition``, and what decides it."""
+    return ResumeAnswer(
+        answer_of(request, partition),
+        partition.log,
+        partition.high_seq,
+        partition.visible_seq(request.level),
+        partition.purge_seq,
+        partition.trim_seq,
     )
 
 

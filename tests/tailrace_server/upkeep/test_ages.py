@@ -8,7 +8,7 @@ from tests.tailrace_server.upkeep.conftest import Engine
 from tests.tiers import examples
 
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
-from tailrace_server.serving.stream_requests import _seen_seq
+from tailrace_server.serving.starts import _seen_seq
 from tailrace_server.stream.since import StreamStart, find_start, start_behind
 
 HOUR = 3_600
