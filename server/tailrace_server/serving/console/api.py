@@ -4,6 +4,9 @@
     GET  /api/feeds                             the feeds, by name, a page of them
     GET  /api/feeds/NAME                        a feed and its partitions
     GET  /api/feeds/NAME/partitions/NUMBER      a partition: segments, branches, followers
+    GET  /api/feeds/NAME/key                    the versions of a key
+    POST /api/feeds/NAME/explain                where a consumer with stored positions would go on
+    POST /api/feeds/NAME/reset                  what a consumer would get that begins elsewhere
     GET  /api/consumers                         the consumers, the worst first, a page of them
     GET  /api/consumers/ID                      a consumer and its streams
 
@@ -12,24 +15,29 @@ docs/reference/console-api.md has the members.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, UnknownFeed
 from tailrace.link.address import Address
 from tailrace.tls.engine import PeerIdentity
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.board import Board
-from tailrace_server.serving.board.pages import BadRequest, NotFound
-from tailrace_server.serving.board.views import VIEWS
+from tailrace_server.serving.board.keys import VERSIONS_DEFAULT, VERSIONS_MAX, key_versions
+from tailrace_server.serving.board.pages import BadRequest, NotFound, number_of
+from tailrace_server.serving.board.positions import explain_resume, preview_reset
+from tailrace_server.serving.board.views import VIEWS, feed_of
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS
 
@@ -37,15 +45,25 @@ log = logging.getLogger("tailrace.http")
 
 Answer: TypeAlias = Callable[[Request, Access], Awaitable[dict[str, Any]]]
 
+
+class TooLarge(TailraceError):
+    """A body is too long."""
+
+
 CODES: tuple[tuple[type[TailraceError], int], ...] = (
     (BadRequest, 400),
     (BadPosition, 400),
+    (TooLarge, 413),
     (Forbidden, 403),
     (NotFound, 404),
     (UnknownFeed, 404),
     (DataGone, 410),
     (Retryable, 503),
 )
+
+
+# Positions of some ten thousand partitions.
+BODY_BYTES_MAX = 1024 * 1024
 
 
 class ConsoleApi:
@@ -69,6 +87,9 @@ class ConsoleApi:
             Route("/api/feeds", self._endpoint(self._view("feeds"))),
             Route("/api/feeds/{feed}", self._endpoint(self._view("feed"))),
             Route("/api/feeds/{feed}/partitions/{partition}", self._endpoint(self._view("partition"))),
+            Route("/api/feeds/{feed}/key", self._endpoint(self._key)),
+            Route("/api/feeds/{feed}/explain", self._endpoint(self._explain), methods=["POST"]),
+            Route("/api/feeds/{feed}/reset", self._endpoint(self._reset), methods=["POST"]),
             Route("/api/consumers", self._endpoint(self._view("consumers"))),
             Route("/api/consumers/{id}", self._endpoint(self._view("consumer"))),
         ]
@@ -80,6 +101,22 @@ class ConsoleApi:
             return await view(self._board(), access, values_of(request))
 
         return answer
+
+    async def _key(self, request: Request, access: Access) -> dict[str, Any]:
+        values = values_of(request)
+        versions = number_of(values, "versions", VERSIONS_DEFAULT, 1, VERSIONS_MAX)
+        key = key_of(request.scope["query_string"])
+        return await key_versions(self._board().node, access, feed_of(self._board(), access, values), key, versions)
+
+    async def _explain(self, request: Request, access: Access) -> dict[str, Any]:
+        feed = feed_of(self._board(), access, values_of(request))
+        body = await body_of(request, ("positions", "level"))
+        return await explain_resume(self._board().node, feed, body.get("positions", ""), body.get("level", ""))
+
+    async def _reset(self, request: Request, access: Access) -> dict[str, Any]:
+        feed = feed_of(self._board(), access, values_of(request))
+        body = await body_of(request, ("to", "from"))
+        return await preview_reset(self._board().node, feed, body.get("to", ""), body.get("from", ""))
 
     def _endpoint(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
@@ -109,6 +146,40 @@ def values_of(request: Request) -> Mapping[str, Any]:
     if len(query) != len(query.multi_items()):
         raise BadRequest("a parameter was given twice")
     return {**query, **request.path_params}
+
+
+def key_of(query: bytes) -> bytes:
+    """Returns the key in a query, percent-encoded bytes. Raises BadRequest."""
+    for part in query.split(b"&"):
+        name, _, value = part.partition(b"=")
+        if name == b"key":
+            key = unquote_to_bytes(value.replace(b"+", b" "))
+            if not key or len(key) > KEY_BYTES_MAX:
+                raise BadRequest(f"key has {len(key)} bytes, and has to have 1 to {KEY_BYTES_MAX}")
+            return key
+    raise BadRequest("key is missing: ?key= and its bytes, percent-encoded")
+
+
+async def body_of(request: Request, names: Collection[str]) -> Mapping[str, str]:
+    """Returns the members of a body, an object of texts. Raises BadRequest."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise BadRequest("the body has to be JSON, with content-type: application/json")
+    data = bytearray()
+    async with contextlib.aclosing(request.stream()) as parts:
+        async for part in parts:
+            data += part
+            if len(data) > BODY_BYTES_MAX:
+                raise TooLarge(f"the body is longer than {BODY_BYTES_MAX} bytes")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise BadRequest("the body has to be a JSON object of texts")
+    unknown = sorted(value.keys() - set(names))
+    if unknown:
+        raise BadRequest(f"there is no member {unknown[0]!r:.100}: {', '.join(names)} are known")
+    return value
 
 
 def peer_of(request: Request) -> str:

@@ -29,12 +29,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.errors import Forbidden, TailraceError
 from tailrace.tls.engine import PeerIdentity
+from tailrace.trio.transport import Transport
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.console.api import ConsoleApi, peer_of
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS, SECURITY
+from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
 
@@ -47,6 +49,11 @@ class HasStatus(Protocol):
     @property
     def board(self) -> Board:
         """What the console shows."""
+        ...
+
+    @property
+    def handle(self) -> Callable[[Transport], Awaitable[None]]:
+        """As ``Node.handle``."""
         ...
 
     def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
@@ -74,7 +81,7 @@ class HasStatus(Protocol):
         ...
 
 
-def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
+def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | None = None) -> ASGIApp:
     """The ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
 
     async def health(request: Request) -> Response:
@@ -144,6 +151,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = ()) -> ASGIApp:
         Route("/metrics", identified(metrics)),
         Route("/api/status", identified(api_status)),
         *ConsoleApi(lambda: node.board, node.identify, node.pause_s).routes(),
+        *([] if sockets is None else sockets.routes()),
     ]
     return _checking_hosts(Starlette(routes=routes), hosts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from tailrace.tls.engine import PeerIdentity
 
@@ -10,7 +10,7 @@ from tailrace.tls.engine import PeerIdentity
 CERTIFICATE = "certificate"
 
 
-def certificate_of(request: Request) -> PeerIdentity | None:
+def certificate_of(request: HTTPConnection) -> PeerIdentity | None:
     """Returns the verified certificate of the client; None if it has shown none."""
     certificate: PeerIdentity | None = request.scope.get("state", {}).get(CERTIFICATE)
     return certificate

@@ -20,6 +20,7 @@ from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
 from tailrace_server.serving.console.certificate import CERTIFICATE
+from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.secure_stream import certificate_of
 
@@ -29,8 +30,12 @@ CONNECTIONS_MAX = 256
 REQUEST_HEAD_BYTES_MAX = 16 * 1024
 # A request's head has to be complete within this time. An idle connection is kept for as long.
 IDLE_SECONDS_MAX = 10
-# A client that sends no more of a body for this time is gone. Nothing here reads bodies.
+# A client that sends no more of a body, or does not answer pings, for this time is gone.
 READ_SECONDS_MAX = 15
+# How often WebSockets are pinged.
+PING_SECONDS = 5.0
+# The longest message of a page: positions of some ten thousand partitions.
+MESSAGE_BYTES_MAX = 1024 * 1024
 # A client that has not taken an answer after this time is gone.
 SEND_SECONDS_MAX = 20.0
 # Answers are made at once. A client who has closed his side waits for no other one; a send is not cut by this.
@@ -55,19 +60,21 @@ async def http_listener(
     if address is None:
         yield None
         return
-    server = _HttpServer(node, hosts)
-    listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain, tls)
-    async with listen(listener, address) as opened, trio.open_nursery() as nursery:
-        nursery.start_soon(node.board.run)
-        yield opened
+    async with trio.open_nursery() as nursery:
+        server = _HttpServer(node, hosts, Sockets(node, nursery))
+        listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain, tls)
+        async with listen(listener, address) as opened:
+            nursery.start_soon(node.board.run)
+            yield opened
         nursery.cancel_scope.cancel()
 
 
 class _HttpServer:
     """The application and its connections."""
 
-    def __init__(self, node: HasStatus, hosts: Collection[str]) -> None:
-        self._app: AppWrapper = wrap_app(make_app(node, hosts), 0, "asgi")  # type: ignore[arg-type]
+    def __init__(self, node: HasStatus, hosts: Collection[str], sockets: Sockets) -> None:
+        self._sockets = sockets
+        self._app: AppWrapper = wrap_app(make_app(node, hosts, sockets), 0, "asgi")  # type: ignore[arg-type]
         self._config = _http_config()
         self._context = WorkerContext(None)
         self._open: set[_BoundedStream] = set()
@@ -89,6 +96,7 @@ class _HttpServer:
 
     async def drain(self) -> None:
         """Lets answers that are on their way out, for a moment; then ends every connection."""
+        self._sockets.stop()
         await self._context.terminated.set()  # idle connections close at once
         self._all_closed = trio.Event()
         if self._open:
@@ -151,4 +159,6 @@ def _http_config() -> HttpConfig:
     config.keep_alive_timeout = IDLE_SECONDS_MAX
     config.read_timeout = READ_SECONDS_MAX
     config.include_server_header = False
+    config.websocket_ping_interval = PING_SECONDS
+    config.websocket_max_message_size = MESSAGE_BYTES_MAX
     return config

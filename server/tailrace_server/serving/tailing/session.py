@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
+from trio_websocket import ConnectionClosed
 
 from tailrace.errors import TailraceError
 from tailrace.model.position import Positions
@@ -55,12 +56,46 @@ class TooSlow(TailraceError):
     """The client takes nothing any more, so it cannot be told either."""
 
 
+class Page(Protocol):
+    """An open WebSocket. Its methods raise ConnectionClosed if the client has gone."""
+
+    async def get_message(self) -> str | bytes:
+        """Returns the next message."""
+
+    async def send_message(self, message: str) -> None:
+        """Sends a message; returns when the socket has it."""
+
+    async def ping(self) -> None:
+        """Returns when the client has answered a ping."""
+
+    async def aclose(self, code: int, reason: str) -> None:
+        """Closes it."""
+
+
+class Handshake(Protocol):
+    """A request for a WebSocket, by trio_websocket or by the HTTP listener."""
+
+    @property
+    def path(self) -> str:
+        """The path and the query."""
+
+    @property
+    def proposed_subprotocols(self) -> tuple[str, ...]:
+        """The subprotocols that the client offers."""
+
+    async def accept(self, *, subprotocol: str | None = None) -> Page:
+        """Opens the WebSocket."""
+
+    async def reject(self, status_code: int, *, body: bytes) -> None:
+        """Refuses it."""
+
+
 class TailSession:
     """A WebSocket of a page that may have one. ``connect`` gives a transport to the node, which checks ``token``."""
 
     def __init__(
         self,
-        request: WebSocketRequest,
+        request: Handshake,
         peer: str,
         connect: Connect,
         parsing: trio.CapacityLimiter,
@@ -90,7 +125,7 @@ class TailSession:
         except (ConnectionClosed, TooSlow):
             return
 
-    async def _accept(self) -> WebSocketConnection | None:
+    async def _accept(self) -> Page | None:
         try:
             subprotocol = choose_subprotocol(self._request.proposed_subprotocols)
         except BadRequest as error:
@@ -98,7 +133,7 @@ class TailSession:
             return None
         return await self._request.accept(subprotocol=subprotocol)
 
-    async def _serve(self, ws: WebSocketConnection) -> None:
+    async def _serve(self, ws: Page) -> None:
         code, reason = INTERNAL_ERROR, "internal error"
         try:
             with self._scope:
@@ -109,7 +144,7 @@ class TailSession:
             with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
                 await ws.aclose(code, reason)
 
-    async def _follow_or_explain(self, ws: WebSocketConnection) -> tuple[int, str]:
+    async def _follow_or_explain(self, ws: Page) -> tuple[int, str]:
         """Follows the feed until something ends it; tells the client, and gives code and reason to close with."""
         try:
             request = parse_target(self._request.path)
@@ -122,7 +157,7 @@ class TailSession:
             return close_of(error)
         raise AssertionError("a stream that has no end has ended, and without an error")
 
-    async def _first_message(self, ws: WebSocketConnection) -> str | Positions | datetime:
+    async def _first_message(self, ws: Page) -> str | Positions | datetime:
         """Returns the start that the client's first message names. Raises BadRequest, BadPosition.
 
         Positions of a megabyte take 2 s to parse: a thread does it, one at a time for all pages. A cancellation does
@@ -141,7 +176,7 @@ class TailSession:
             parse_first_message, message, limiter=self._parsing, abandon_on_cancel=True
         )
 
-    async def _follow(self, ws: WebSocketConnection, request: TailRequest, since: str | Positions | datetime) -> None:
+    async def _follow(self, ws: Page, request: TailRequest, since: str | Positions | datetime) -> None:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         host = Host(connect=self._connect)
         client = Client(
@@ -160,7 +195,7 @@ class TailSession:
             lifetime.start(partial(_ping, ws))
             await Tail(stream, request, partial(self._send, ws)).run()
 
-    async def _send(self, ws: WebSocketConnection, message: str) -> None:
+    async def _send(self, ws: Page, message: str) -> None:
         # Shielded, since half a message could not be followed by a word of goodbye.
         with trio.CancelScope(deadline=trio.current_time() + SEND_SECONDS_MAX, shield=True) as self._sending:
             await ws.send_message(message)
@@ -169,12 +204,12 @@ class TailSession:
         await trio.lowlevel.checkpoint_if_cancelled()
 
 
-async def _expect_nothing(ws: WebSocketConnection) -> None:
+async def _expect_nothing(ws: Page) -> None:
     await ws.get_message()
     raise BadRequest("a message came while none is expected: with since=message there is one, and it is the first")
 
 
-async def _ping(ws: WebSocketConnection) -> None:
+async def _ping(ws: Page) -> None:
     while True:
         await trio.sleep(PING_INTERVAL_SECONDS)
         with trio.move_on_after(PONG_SECONDS_MAX) as scope:
