@@ -33,9 +33,9 @@ class Limits:
     #: quarter of all connections.
     node_connections: int = setting(64, least=0, reloads=True)
     #: The open connections of one address. Loopback has no bound of its own, since programs of the machine share it.
-    connections_per_address_max: int = setting(1_024, least=1)
+    connections_per_address_max: int = setting(1_024, least=1, reloads=True)
     #: The connections that have not greeted yet. Above it the oldest of them ends.
-    greetings_max: int = setting(512, least=1)
+    greetings_max: int = setting(512, least=1, reloads=True)
     #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = setting(8 * MIB, Unit.BYTES, least=64 * KIB, reloads=True)
     #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and

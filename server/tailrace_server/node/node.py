@@ -40,6 +40,7 @@ from tailrace_server.replication.waiting import WaitingAnswers
 from tailrace_server.runtime.host import Host
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.answer_memory import AnswerMemory
+from tailrace_server.serving.audit import AuditLog
 from tailrace_server.serving.authority import Authority
 from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.connections import Connections
@@ -108,6 +109,7 @@ class Node:
             filtered=FilterCache(),
             answer_memory=AnswerMemory(config.limits.answer_bytes_max),
             authority=Authority(config, catalog, host.clock, host.tls),
+            audit=AuditLog(host.clock.monotonic),
             token_changes=TokenChanges(storage),
             handlers=HANDLERS,
             members={},
@@ -189,7 +191,9 @@ class Node:
     async def _tick(self) -> None:
         while True:
             await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
-            self.connections.tick(self.turn.begin())
+            now = self.turn.begin()
+            self.connections.tick(now)
+            self.services.audit.tick(now)
             self.storage.checkpoints.expire()
 
     async def _expire_stages(self) -> None:

@@ -23,13 +23,12 @@ def host_of(peer: str) -> str:
 class AddressCounts:
     """The open connections of each address. Loopback has no bound: programs of this machine share it."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def admits(self, host: str) -> bool:
-        """Counts a connection of ``host``, unless it has as many as it may have."""
-        if self._counts[host] >= self._most and not is_loopback(host):
+    def admits(self, host: str, most: int) -> bool:
+        """Counts a connection of ``host``, unless it has ``most`` already."""
+        if self._counts[host] >= most and not is_loopback(host):
             return False
         self._counts[host] += 1
         return True

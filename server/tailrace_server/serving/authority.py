@@ -22,6 +22,7 @@ from tailrace.model.tokens import HASH_BYTES, TOKEN_ID_BYTES, ParsedToken, parse
 from tailrace_server.feeds.token_rows import is_expired, live_ids
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.addresses import WrongTokens, host_of
+from tailrace_server.serving.line_limit import LineLimit
 from tailrace_server.state.principal import OPEN, Principal
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Authority:
         self._peer_hash = None if config.peer_token is None else _hash(config.peer_token)
         self._seen = feeds.version()
         self._wrong = WrongTokens()
+        self._lines = LineLimit()  # of refusals, by the address of the peer
         self._next_expiry_us: float = math.inf
 
     def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
@@ -94,7 +96,8 @@ class Authority:
         why = tokens.why_refused(presented, self._clock.wall_us())
         record = tokens.find(presented.token_id)
         if why or record is None:
-            log.warning("a token of %s was refused, id %s: %s", peer, presented.token_id.hex(), why)
+            if self._may_log(peer):
+                log.warning("a token of %s was refused, id %s: %s", peer, presented.token_id.hex(), why)
             raise Forbidden(REFUSED)
         return self._granted(record.principal())
 
@@ -105,10 +108,14 @@ class Authority:
         record = self._feeds.tokens().of_certificate(certificate.claims)
         if record is None or is_expired(record.info.expires_at, self._clock.wall_us()):
             why = "has no rights" if record is None else f"had the rights of {record.info.name!r}, which have expired"
-            log.warning("a certificate of %s was refused: %s %s", peer, ascii(str(certificate))[:_SHOWN], why)
+            if self._may_log(peer):
+                log.warning("a certificate of %s was refused: %s %s", peer, ascii(str(certificate))[:_SHOWN], why)
             raise Forbidden(NO_RIGHTS.format(str(certificate)[:_SHOWN]))
         ends = (record.info.expires_at, certificate.expires_us)
         return self._granted(record.principal()._replace(expires_us=min(each for each in ends if each is not None)))
+
+    def _may_log(self, peer: str) -> bool:
+        return self._lines.permits(host_of(peer), self._clock.monotonic())
 
     def _granted(self, principal: Principal) -> Access:
         if principal.expires_us is not None:
@@ -123,6 +130,8 @@ class Authority:
         """Ends the connections of tokens that do not count any more, until cancelled."""
         while self.is_required:
             await trio.sleep(CHECK_SECONDS)
+            for host, count in self._lines.ended(self._clock.monotonic()):
+                log.warning("%d more tokens or certificates of %s were refused", count, host)
             try:
                 self.check(connections)
             except TailraceError as error:

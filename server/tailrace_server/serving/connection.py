@@ -28,7 +28,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.answers import Answers
-from tailrace_server.serving.audit import AUDITED, asked, write
+from tailrace_server.serving.audit import AUDITED, asked
 from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.deadline_timer import DeadlineTimer
 from tailrace_server.serving.follower_barriers import FollowerBarriers
@@ -223,7 +223,7 @@ class Connection:
             raise ProtocolError(f"{opcode.name} is not for a server")
         if opcode in AUDITED:
             what, who, peer = asked(frame, self.node.feeds), self.access.principal, self.transport.peer
-            self.answers.watch(frame.id, partial(write, who, peer, what))
+            self.answers.watch(frame.id, partial(self.node.audit.write, who, peer, what))
         if opcode not in self.access.permitted:
             self.answers.add_error(self.access.refusal(opcode), frame.id)
             return

@@ -59,7 +59,7 @@ class Connections:
         self._clients: dict[Connection, None] = {}  # those of `_open` that clients have greeted on
         self._refused: dict[Connection, None] = {}  # those of `_open` that `admits` has ended, and that are still there
         self._ungreeted: dict[Connection, None] = {}  # those of `_open` without an accepted HELLO, the oldest first
-        self._addresses = AddressCounts(limits.connections_per_address_max)
+        self._addresses = AddressCounts()
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
         self._to_flush: dict[Sender, None] = {}
         self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
@@ -210,8 +210,8 @@ class Connections:
             transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
             transport.close()
             return
-        if not self._addresses.admits(host):
-            most = self._limits.connections_per_address_max
+        most = self._limits.connections_per_address_max
+        if not self._addresses.admits(host, most):
             transport.send(encode_error(Overloaded(f"this node serves {most} connections of {host} already")))
             transport.close()
             return

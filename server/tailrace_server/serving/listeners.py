@@ -95,7 +95,7 @@ class _Connections:
         self._listener = listener
         self._nursery = nursery
         self._count = 0
-        self._addresses = AddressCounts(max(1, listener.connections_max // ADDRESSES_SHARE))
+        self._addresses = AddressCounts()
 
     async def accept_all(self, listeners: list[trio.SocketListener], scope: trio.CancelScope) -> None:
         with scope:
@@ -125,7 +125,7 @@ class _Connections:
             host = str(stream.socket.getpeername()[0])
         except OSError:  # it is gone already
             host = ""
-        if not self._addresses.admits(host):
+        if not self._addresses.admits(host, max(1, self._listener.connections_max // ADDRESSES_SHARE)):
             log.warning("%s: %s has as many connections as it may have: one more was turned away", name, host)
             stream.socket.close()
             return

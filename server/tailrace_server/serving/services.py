@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace_server.replication.member import Member
     from tailrace_server.replication.token_changes import TokenChanges
     from tailrace_server.serving.answer_memory import AnswerMemory
+    from tailrace_server.serving.audit import AuditLog
     from tailrace_server.serving.authority import Authority
     from tailrace_server.stream.filter import FilterCache
 
@@ -79,6 +80,7 @@ class Services(LocalNode):
     filtered: FilterCache
     answer_memory: AnswerMemory
     authority: Authority
+    audit: AuditLog
     token_changes: TokenChanges
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone

@@ -27,16 +27,17 @@ def test_the_host_of_a_peer():
 
 
 def test_an_address_has_so_many_connections():
-    counts = AddressCounts(2)
-    assert [counts.admits("10.0.0.1") for _ in range(3)] == [True, True, False]
-    assert counts.admits("10.0.0.2")
+    counts = AddressCounts()
+    assert [counts.admits("10.0.0.1", 2) for _ in range(3)] == [True, True, False]
+    assert counts.admits("10.0.0.2", 2)
     counts.left("10.0.0.1")
-    assert counts.admits("10.0.0.1")
+    assert counts.admits("10.0.0.1", 2)
+    assert counts.admits("10.0.0.1", 3)  # after a reload
 
 
 def test_programs_of_the_machine_share_an_address():
-    counts = AddressCounts(1)
-    assert all(counts.admits(host) for host in ("127.0.0.1", "127.0.0.1", "[::1]", "[::1]"))
+    counts = AddressCounts()
+    assert all(counts.admits(host, 1) for host in ("127.0.0.1", "127.0.0.1", "[::1]", "[::1]"))
 
 
 async def test_a_connection_too_many_is_refused(run_node, node_config, monkeypatch):

@@ -9,6 +9,7 @@ import tailrace
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving.access import RULES
 from tailrace_server.serving.audit import AUDITED
+from tailrace_server.serving.line_limit import INTERVAL_SECONDS, LINES_FREE
 
 
 @pytest.fixture
@@ -54,6 +55,16 @@ async def test_no_id_of_a_request_hides_another(secured, lines):
         for name in ("a", "b"):
             await ask(connection, Opcode.DROP_FEED, {"feed_id": name.encode().hex() * 16}, id=1)
     assert len([line for line in lines() if "DROP_FEED" in line]) == 2
+
+
+async def test_a_flood_of_refused_requests_has_one_line_for_the_rest(secured, lines):
+    audit, token = secured.running.node.services.audit, await secured.token("shop", "write")
+    async with secured.raw(token) as connection:
+        for _ in range(LINES_FREE + 40):
+            assert isinstance(await ask(connection, Opcode.DROP_FEED, {"feed_id": "0" * 32}), tailrace.Forbidden)
+    assert len([line for line in lines() if "DROP_FEED" in line]) == LINES_FREE
+    audit.tick(secured.running.node.services.clock.monotonic() + INTERVAL_SECONDS)
+    assert lines()[-1] == "token 'shop' (role write) at 127.0.0.1: DROP_FEED: refused 40 more times"
 
 
 async def test_a_request_without_an_answer_is_in_it(secured, lines):

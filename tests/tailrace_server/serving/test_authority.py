@@ -14,6 +14,7 @@ from tailrace.model.tokens import new_token
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.token_rows import TokenRows, row_key
+from tailrace_server.serving.line_limit import INTERVAL_SECONDS, LINES_FREE
 
 
 def files_of(folder):
@@ -115,6 +116,17 @@ async def test_unknown_expired_revoked_and_wrong_tokens_get_the_same_answer(secu
     logged = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
     reasons = ("unknown", "'old' has expired", "revoked", "not that of token 'shop'", "unknown")
     assert all(reason in line for reason, line in zip(reasons, logged, strict=True)), logged
+
+
+async def test_a_flood_of_wrong_tokens_has_few_lines(secured, caplog):
+    authority = secured.running.node.services.authority
+    for port in range(LINES_FREE + 40):
+        with pytest.raises(tailrace.Forbidden):
+            authority.identify(new_token().text, f"10.0.0.1:{port}")
+    assert len([record for record in caplog.records if "of 10.0.0.1" in record.getMessage()]) == LINES_FREE
+    assert authority._lines.ended(secured.running.node.services.clock.monotonic() + INTERVAL_SECONDS) == [
+        ("10.0.0.1", 40)
+    ]
 
 
 async def test_a_revoked_token_ends_its_streams(secured):
