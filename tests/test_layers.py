@@ -36,7 +36,7 @@ CLIENT_LAYERS = (
     ("requests",),
     ("consuming", "ring"),
     ("indexes", "copies"),
-    ("tls",),
+    ("tls", "websocket"),
     ("trio", "blocking"),
     ("cli",),
 )

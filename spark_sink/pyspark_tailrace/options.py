@@ -264,7 +264,9 @@ def tls_files(options: Mapping[str, str]) -> TlsFiles:
     """Returns options ``tls_ca``, ``tls_cert`` and ``tls_key``: paths of files on every executor, or their texts."""
     files = TlsFiles(*(options.get(name, "") for name in ("tls_ca", "tls_cert", "tls_key")))
     if any(files) and not parse_url(url(options)).secure:
-        raise ValueError("options 'tls_ca', 'tls_cert' and 'tls_key' need a 'url' that begins with tailraces://")
+        raise ValueError(
+            "options 'tls_ca', 'tls_cert' and 'tls_key' need a 'url' that begins with tailraces:// or wss://"
+        )
     return files
 
 

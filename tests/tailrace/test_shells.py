@@ -31,9 +31,9 @@ OWN_FILES = {
             "request",
             "follower",
         ),
-        *("replica", "replica_link", "tls"),
+        *("replica", "replica_link", "tls", "websocket"),
     },
-    "blocking": {"dialer", "guard", "tls_socket"},
+    "blocking": {"dialer", "guard", "tls_socket", "websocket_socket"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream")
 # Public members that one shell does not have. A blocking program consumes by the source of Spark.

@@ -59,6 +59,8 @@ class Client:
             source=random.SystemRandom(),
             new_session=new_session,
         )
+        if self._core.tunnel is not None:
+            import tailrace.websocket.engine  # noqa: F401 - without the extra this says so, and not a try to connect
         self._runner = BlockingRunner(self._core, context_for(self._core.secure, tls))
 
     def __enter__(self) -> Client:
@@ -221,10 +223,11 @@ def connect(
 
     Args:
         url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one;
-            ``tailraces://`` for nodes that speak TLS.
+            ``tailraces://`` for nodes that speak TLS; or ``ws://`` or ``wss://``, as in `tailrace.connect`.
         token: The token that the greeting carries. A node that requires tokens refuses others (Forbidden).
         name: A name for this program, which the node's status shows.
-        tls: How nodes of ``tailraces://`` are checked, and this program's certificate, as in `tailrace.connect`.
+        tls: How nodes of ``tailraces://`` and ``wss://`` are checked, and this program's certificate, as in
+            `tailrace.connect`.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
         state: The kind of node to use: "leader", "follower" or "any", as in `tailrace.connect`.
@@ -234,6 +237,7 @@ def connect(
 
     Raises:
         ValueError: The URL, ``state`` or a number of seconds is not valid.
+        ImportError: The URL asks for WebSocket, and its library is not installed.
         Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
         Forbidden: On entering: the node refuses this client, or its certificate.
         ProtocolError: On entering: the other side does not speak Tailrace's protocol; or TLS, or without it; or its

@@ -9,11 +9,18 @@ import select
 import socket
 import ssl
 import time
+from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.blocking.tls_socket import TlsSocket
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
+
+if TYPE_CHECKING:
+    from tailrace.blocking.websocket_socket import WebSocketSocket
+
+# A connection with TLS or a WebSocket, or both. It has the methods of a socket that a link uses.
+LayeredSocket: TypeAlias = "TlsSocket | WebSocketSocket"
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
@@ -32,15 +39,16 @@ class Dialer:
         # The socket addresses of one name that are still to be tried: "localhost" is ::1 and 127.0.0.1.
         self._candidates: collections.deque[tuple[socket.AddressFamily, tuple[object, ...]]] = collections.deque()
         self._sock: socket.socket | None = None
-        self._shaking: TlsSocket | None = None  # a connection whose handshake is under way
+        self._shaking: LayeredSocket | None = None  # a connection whose handshake is under way
         self._give_up = 0.0
 
-    def step(self, wait_s: float) -> socket.socket | TlsSocket | None:
-        """Returns a connected, non-blocking socket, with TLS if there is a context for it.
+    def step(self, wait_s: float) -> socket.socket | LayeredSocket | None:
+        """Returns a connected, non-blocking socket, with TLS if there is a context for it, and the URL's WebSocket.
 
         None if it takes longer than ``wait_s`` seconds: step again.
 
-        Raises Unreachable if a try has failed, or ProtocolError or Forbidden of TLS; the next step makes another one.
+        Raises Unreachable if a try has failed, or ProtocolError or Forbidden of TLS or WebSocket; the next step makes
+        another one.
         """
         if self._shaking is not None:
             return self._shake(self._shaking, wait_s)
@@ -64,18 +72,29 @@ class Dialer:
             raise self._failed(self._refused(os.strerror(code)))
         sock, self._sock = self._sock, None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is None:
-            self._candidates.clear()
-            return sock
-        assert self._address is not None, "a try has an address"
         try:
-            self._shaking = TlsSocket(sock, self._tls, self._address)
+            self._shaking = self._layer(sock)
         except TailraceError as error:
             sock.close()
             raise self._failed(error) from None
+        if self._shaking is None:
+            self._candidates.clear()
+            return sock
         return self._shake(self._shaking, 0.0)
 
-    def _shake(self, sock: TlsSocket, wait_s: float) -> TlsSocket | None:
+    def _layer(self, sock: socket.socket | LayeredSocket) -> LayeredSocket | None:
+        """Returns the next layer around ``sock``; None if it has all."""
+        assert self._address is not None, "a try has an address"
+        tunnel = self._core.finder.tunnel
+        if isinstance(sock, socket.socket) and self._tls is not None:
+            return TlsSocket(sock, self._tls, self._address)
+        if tunnel is None or not isinstance(sock, socket.socket | TlsSocket):
+            return None
+        from tailrace.blocking.websocket_socket import WebSocketSocket  # its library is an extra
+
+        return WebSocketSocket(sock, self._address, tunnel)
+
+    def _shake(self, sock: LayeredSocket, wait_s: float) -> LayeredSocket | None:
         """Goes on with a handshake; waits for ``wait_s`` seconds at most."""
         try:
             is_complete = sock.shake()
@@ -90,7 +109,9 @@ class Dialer:
         if not is_complete:
             self._check_time()
             return None
-        self._shaking = None
+        self._shaking = self._layer(sock)
+        if self._shaking is not None:
+            return self._shake(self._shaking, 0.0)
         self._candidates.clear()
         return sock
 

@@ -17,9 +17,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tailrace.blocking.dialer import Dialer
+from tailrace.blocking.dialer import Dialer, LayeredSocket
 from tailrace.blocking.guard import Guard
-from tailrace.blocking.tls_socket import TlsSocket
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
@@ -47,7 +46,7 @@ class BlockingLink:
         core.bound_tries(TRY_SECONDS_MAX)
         self._tls = tls
         self._dialer = Dialer(core, tls)
-        self._sock: socket.socket | TlsSocket | None = None
+        self._sock: socket.socket | LayeredSocket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
         self._heard_at = self._said_at = self._moved_at = 0.0
@@ -243,8 +242,8 @@ class BlockingLink:
                 self._moved_at = time.monotonic()
                 self.guard.end()
 
-    def _has_unsent(self, sock: socket.socket | TlsSocket) -> bool:
-        return bool(self._out) or (isinstance(sock, TlsSocket) and sock.has_unsent)
+    def _has_unsent(self, sock: socket.socket | LayeredSocket) -> bool:
+        return bool(self._out) or (not isinstance(sock, socket.socket) and sock.has_unsent)
 
     def _session_data(self, now: float) -> None:
         peer = self._session.peer
@@ -261,7 +260,9 @@ class BlockingLink:
                 self._write()
             if event & ~select.POLLOUT:
                 self._receive()
-                while isinstance(self._sock, TlsSocket) and self._sock.has_unread:  # the poll object does not see it
+                while (
+                    not isinstance(self._sock, socket.socket | None) and self._sock.has_unread
+                ):  # the poll object does not see it
                     self._receive()
 
     def _receive(self) -> None:
@@ -282,7 +283,7 @@ class BlockingLink:
 
     def _write(self) -> None:
         assert self._sock is not None
-        if isinstance(self._sock, TlsSocket):
+        if not isinstance(self._sock, socket.socket):
             self._sock.flush()
         while self._out:
             try:

@@ -127,7 +127,7 @@ async def ask_node(
     ``nodes``: the URL, for the name of the cluster and for TLS.
     """
     hello = Hello(name=f"tailrace {opcode.name.lower()}", token=token)
-    connect = connect_to(nodes.secure)
+    connect = connect_to(nodes)
     return await ask(address, opcode, value, timeout_s=timeout_s, connect=connect, hello=hello, cluster=nodes.cluster)
 
 

@@ -15,7 +15,7 @@ from tailrace.cli.options import DEFAULT_URL, Node, Target, Token, Url, target
 from tailrace.cli.output import printable
 from tailrace.cli.tls_options import uses_node
 from tailrace.errors import Retryable, TailraceError
-from tailrace.link.address import SCHEMES, Address, NodeUrl, parse_address, parse_url
+from tailrace.link.address import Address, NodeUrl, parse_address, parse_url
 from tailrace.wire.opcodes import Opcode
 
 # A set of fewer members does not stand the loss of one.
@@ -171,8 +171,8 @@ async def _change(node_target: Target, action: str, name: str, plan: bool, force
         print_plan(steps, f"Not now: {unsafe}." if unsafe else "It is safe now.")
         return
     await _begin(nodes, {"action": action, "name": name, "force": force}, node_target.token)
-    every = ",".join(map(str, nodes.addresses))  # the leader may be another one soon
-    async with node_target._replace(url=f"{SCHEMES[nodes.secure]}://{every}/{nodes.cluster}").client() as client:
+    # All of them, since the leader may be another one soon.
+    async with node_target._replace(url=str(nodes)).client() as client:
         await follow(client, lambda details: phase_of_change(details, action, name))
 
 

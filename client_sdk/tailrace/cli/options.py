@@ -12,7 +12,7 @@ import typer
 
 from tailrace.cli.errors import WrongUsage
 from tailrace.cli.tls_options import files
-from tailrace.link.address import SCHEMES, parse_address, parse_url
+from tailrace.link.address import parse_address, parse_url
 from tailrace.tls.context import client_context
 from tailrace.trio.client import Client, connect
 
@@ -29,7 +29,8 @@ Url = Annotated[
         "--url",
         envvar="TAILRACE_URL",
         metavar="URL",
-        help="The nodes of the set: tailrace://HOST:PORT[,HOST:PORT...], or tailraces:// for TLS.",
+        help="The nodes of the set: tailrace://HOST:PORT[,HOST:PORT...], or tailraces:// for TLS; "
+        "ws:// or wss:// through WebSocket.",
     ),
 ]
 Node = Annotated[str | None, typer.Option("--node", metavar="HOST:PORT", help="A single node, in place of --url.")]
@@ -61,7 +62,7 @@ class Target(NamedTuple):
         token: The access token, if any.
         name: The name of the connection in the node's status.
         state: The state of the node, as in `tailrace.connect`.
-        tls: The context of a URL that begins with ``tailraces://``; else None.
+        tls: The context of a URL that asks for TLS; else None.
     """
 
     url: str
@@ -106,14 +107,16 @@ def target(command: str, url: str, node: str | None, token: str | None, state: s
     """
     option, tls_files = "--url", files()
     try:
-        _, cluster, secure = parse_url(url)
+        nodes = parse_url(url)
         if url == DEFAULT_URL and any(tls_files):
-            secure, url = True, url.replace(*SCHEMES, 1)
+            nodes = nodes._replace(secure=True)
+            url = str(nodes)
         if node is not None:
             option = "--node"
-            url = f"{SCHEMES[secure]}://{parse_address(node)}/{cluster}"
+            nodes = nodes._replace(addresses=(parse_address(node, nodes.default_port),))
+            url = str(nodes)
         option = "TLS"
-        tls = client_context(tls_files) if secure else None
+        tls = client_context(tls_files) if nodes.secure else None
     except ValueError as error:
         raise WrongUsage(f"{option}: {error}") from None
     return Target(url, token, f"tailrace {command}", state, tls)

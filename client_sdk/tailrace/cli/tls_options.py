@@ -11,8 +11,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from tailrace.cli.errors import WrongUsage
+from tailrace.link.address import NodeUrl
 from tailrace.tls.context import NO_FILES, TlsFiles, client_context
-from tailrace.trio.host import Host, secured
+from tailrace.trio.host import Host, layered
 from tailrace.trio.transport import Connect
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ Ca = Annotated[
         "--tls-ca",
         envvar="TAILRACE_TLS_CA",
         metavar="FILE",
-        help="For tailraces://: the authorities of the nodes' certificates, in PEM; by default the machine's.",
+        help="For TLS: the authorities of the nodes' certificates, in PEM; by default the machine's.",
         show_default=False,
     ),
 ]
@@ -36,7 +37,7 @@ Cert = Annotated[
         "--tls-cert",
         envvar="TAILRACE_TLS_CLIENT_CERT",
         metavar="FILE",
-        help="For tailraces://: a certificate to show to the nodes, in PEM.",
+        help="For TLS: a certificate to show to the nodes, in PEM.",
         show_default=False,
     ),
 ]
@@ -80,9 +81,14 @@ def files() -> TlsFiles:
     return _files.get()
 
 
-def connect_to(secure: bool) -> Connect:
-    """Returns what makes connections to nodes, over TLS if they are ``secure``. Raises WrongUsage for bad files."""
+def connect_to(nodes: NodeUrl) -> Connect:
+    """Returns what makes connections to ``nodes`` by frames. Raises WrongUsage for WebSocket, and for bad files."""
+    if nodes.tunnel is not None:
+        raise WrongUsage(
+            "--url: this command goes to nodes by the addresses at which they know each other: use tailrace:// or "
+            "tailraces://"
+        )
     try:
-        return secured(Host(), secure, client_context(files()) if secure else None).connect
+        return layered(Host(), nodes.secure, None, client_context(files()) if nodes.secure else None).connect
     except ValueError as error:
         raise WrongUsage(f"TLS: {error}") from None

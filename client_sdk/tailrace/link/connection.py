@@ -15,7 +15,7 @@ from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import Finder
 from tailrace.link.place import Place
-from tailrace.link.rules import SILENT_INTERVALS_MAX, TlsRefused
+from tailrace.link.rules import SILENT_INTERVALS_MAX, SetUpRefused
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import Hello, HelloOk
@@ -115,7 +115,7 @@ class LinkCore:
             log.info("the connection to %s ended, and another is made: %s", self.finder.address, error)
         else:
             log.debug("no connection to %s: %s", self.finder.address, error)
-        is_final = self._session.is_final(error) and not (isinstance(error, TlsRefused) and self.finder.has_others)
+        is_final = self._session.is_final(error) and not (isinstance(error, SetUpRefused) and self.finder.has_others)
         if not is_reported:
             self.finder.failed(error, progressed=self._session.has_progressed)
         self._session.connection_lost(error)

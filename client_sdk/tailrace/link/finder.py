@@ -83,7 +83,8 @@ class Finder:
     """See the module. ``clock`` returns monotonic seconds.
 
     ``state`` is the role that a node must have: "leader", "follower", or "any". ``cluster`` is the required name of the
-    node's cluster; "": any.
+    node's cluster; "": any. ``tunnel`` is the path of a WebSocket, or None: then nodes are reached by frames, and name
+    each other's addresses of frames. Through WebSocket such a hint leads nowhere, unless the URL names the address.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class Finder:
         clock: Callable[[], float],
         jitter: Callable[[], float] = random,
         cluster: str = "",
+        tunnel: str | None = None,
     ) -> None:
         self.state = state
+        self.tunnel = tunnel
         self._cluster = cluster
         self._addresses = addresses
         self._clock = clock
@@ -115,7 +118,7 @@ class Finder:
 
     def another(self) -> Finder:
         """Returns a finder for another connection of the same client. It begins with the node that was found."""
-        other = Finder(self._addresses, self.state, self._clock, self._jitter, self._cluster)
+        other = Finder(self._addresses, self.state, self._clock, self._jitter, self._cluster, self.tunnel)
         other._hint = other._found = self._found
         other._known = self._known
         return other
@@ -191,7 +194,7 @@ class Finder:
                 self._unanswering.add(self.address)
         elif error.leader and self.state == "leader" and self._hints_left:
             self._hints_left -= 1
-            self._hint = _address(error.leader)
+            self._hint = self._hinted(error.leader)
 
     def _begin_again(self, is_steady: bool, progressed: bool) -> None:
         """Retries a node whose connection broke: first of all, or after the others if it broke off soon twice."""
@@ -212,6 +215,11 @@ class Finder:
         if left:
             return min(left, key=lambda address: (address in self._unanswering, address == self._avoided))
         return self._found if self._found not in self._visited else None
+
+    def _hinted(self, text: str) -> Address | None:
+        """Returns the address that a node has given; None if it cannot be parsed, or not be reached."""
+        found = _address(text)
+        return found if self.tunnel is None or found in self._addresses else None
 
     # Looking at the others
 
@@ -250,7 +258,7 @@ class Finder:
             self._known.learn(peer)
             self._known.leader = (peer.cluster_id, peer.term, address)
         elif address != self._known.hinted:  # hints of a hinted node are ignored: they may lead in circles
-            self._known.to_look = _address(peer.leader)
+            self._known.to_look = self._hinted(peer.leader)
 
     def superseded(self) -> NotLeader | None:
         """Returns the reason to leave the present connection; None without a later leader. Report it to `failed`."""

@@ -7,8 +7,16 @@ import enum
 from tailrace.errors import Forbidden, ProtocolError
 
 
-class TlsRefused(ProtocolError):
-    """TLS with a node cannot succeed as both are set up. Only another node of the URL may do."""
+class SetUpRefused(ProtocolError):
+    """A connection to a node cannot succeed as both are set up. Only another node of the URL may do."""
+
+
+class TlsRefused(SetUpRefused):
+    """TLS with a node cannot succeed."""
+
+
+class TunnelRefused(SetUpRefused):
+    """A WebSocket to a node cannot be opened."""
 
 
 # The seconds between two checks of deadlines and held requests, while there are any.

@@ -40,7 +40,7 @@ class ClientCore:
         source: random.Random,
         new_session: Callable[[], str],
     ) -> None:
-        addresses, cluster, self.secure = parse_url(url)
+        addresses, cluster, self.secure, self.tunnel = parse_url(url)
         check_state(state)
         self.url = url
         self.connect_timeout_s = seconds("connect_timeout", connect_timeout)
@@ -49,7 +49,7 @@ class ClientCore:
         self.clock = clock
         self.source = source
         self.hello = Hello(name=name or "", token=token)
-        self.finder = Finder(addresses, state, clock, source.random, cluster)
+        self.finder = Finder(addresses, state, clock, source.random, cluster, self.tunnel)
         self.session = RequestSession(self.hello, clock, source.random, state, self.finder.check, new_session())
         self.link = LinkCore(self.session, self.finder, self.connect_timeout_s)
         self.lanes = Lanes(self.new_producer_id)

@@ -112,7 +112,7 @@ def _text(path: str, error: OSError, what: str) -> str:
 
 
 def context_for(secure: bool, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """Returns the context for the nodes of a URL, which is ``secure`` if it begins with ``tailraces://``.
+    """Returns the context for the nodes of a URL, which is ``secure`` if it begins with ``tailraces://`` or ``wss://``.
 
     Raises ValueError for a context that would not be used.
     """
@@ -120,6 +120,6 @@ def context_for(secure: bool, given: ssl.SSLContext | None) -> ssl.SSLContext | 
         raise TypeError(f"tls is a ssl.SSLContext, not {type(given).__name__}")
     if not secure:
         if given is not None:
-            raise ValueError("tls= is for URLs that begin with tailraces://")
+            raise ValueError("tls= is for URLs that begin with tailraces:// or wss://")
         return None
     return client_context() if given is None else given

@@ -44,7 +44,10 @@ def explain(error: ssl.SSLError, where: str, *, is_shaken: bool = False) -> Tail
 
 def no_tls(where: str) -> ProtocolError:
     """Returns the error for a port that answers without TLS."""
-    return TlsRefused(f"{where} does not speak TLS: use tailrace:// for it, or start the node with --tls-cert")
+    return TlsRefused(
+        f"{where} does not speak TLS: use tailrace:// for it, or ws:// in place of wss://; "
+        "or start the node with --tls-cert"
+    )
 
 
 def closed(where: str) -> Unreachable:

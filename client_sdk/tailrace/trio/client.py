@@ -16,7 +16,7 @@ from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
 from tailrace.trio.feed import Feed
-from tailrace.trio.host import Host, secured
+from tailrace.trio.host import Host, layered
 from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stream import Stream
 from tailrace.wire.opcodes import Opcode
@@ -57,7 +57,7 @@ class Client(OfOneProcess):
             source=host.random,
             new_session=host.new_session,
         )
-        self._runner = RequestRunner(self._core, secured(host, self._core.secure, tls))
+        self._runner = RequestRunner(self._core, layered(host, self._core.secure, self._core.tunnel, tls))
         self._register()
 
     async def __aenter__(self) -> Client:
@@ -205,11 +205,13 @@ def connect(
 
     Args:
         url: ``tailrace://HOST:PORT[,HOST:PORT...]``, with the name of the cluster behind a slash if it has one;
-            ``tailraces://`` for nodes that speak TLS.
+            ``tailraces://`` for nodes that speak TLS. ``ws://HOST:PORT[,HOST:PORT...][/PATH][?cluster=NAME]`` and
+            ``wss://`` go through WebSocket, perhaps behind a reverse proxy; they need ``pip install 'tailrace[ws]'``.
         token: The token that the greeting carries. A node that requires tokens refuses others (Forbidden).
         name: A name for this program, which the node's status shows.
-        tls: How nodes of ``tailraces://`` are checked, and this program's certificate. By default the machine's
-            authorities are trusted, the certificate has to name the host of the URL, and no certificate is shown.
+        tls: How nodes of ``tailraces://`` and ``wss://`` are checked, and this program's certificate. By default the
+            machine's authorities are trusted, the certificate has to name the host of the URL, and no certificate is
+            shown.
         connect_timeout: The seconds that entering, and each later attempt to connect, may take.
         retry_for: The seconds for which a call retries a failure that may pass. Then it raises a `Retryable` error.
         state: The kind of node to use. "leader": the leader of the set, found from any node of the URL, and found again
@@ -223,6 +225,7 @@ def connect(
 
     Raises:
         ValueError: The URL, ``state`` or a number of seconds is not valid.
+        ImportError: The URL asks for WebSocket, and its library is not installed.
         Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
         Forbidden: On entering: the node refuses this client, or its certificate.
         ProtocolError: On entering: the other side does not speak Tailrace's protocol; or TLS, or without it; or its

@@ -55,16 +55,27 @@ class Host:
     new_session: Callable[[], str] = new_session
 
 
-def secured(host: Host, secure: bool, tls: ssl.SSLContext | None) -> Host:
-    """Returns ``host`` with connections over TLS if the URL of a client is ``secure``, by ``tls`` if it is given.
+def layered(host: Host, secure: bool, tunnel: str | None, tls: ssl.SSLContext | None) -> Host:
+    """Returns ``host`` with the connections that a client's URL asks for.
 
-    Raises ValueError for a context that would not be used.
+    Args:
+        host: The host of the client.
+        secure: Whether the URL asks for TLS.
+        tunnel: The path of the URL's WebSocket; None without one.
+        tls: The context of TLS, if it is given.
+
+    Raises ValueError for a context that would not be used, and ImportError without the library of WebSocket.
     """
-    if not secure and tls is None:
-        return host
-    # Few programs need them, and all would wait for the import.
-    from tailrace.tls.context import context_for
-    from tailrace.trio.tls import connect_tls
+    # Few programs need these modules, and all would wait for the imports.
+    if secure or tls is not None:
+        from tailrace.tls.context import context_for
+        from tailrace.trio.tls import connect_tls
 
-    context = context_for(secure, tls)
-    return host if context is None else replace(host, connect=partial(connect_tls, host.connect, context))
+        context = context_for(secure, tls)
+        if context is not None:
+            host = replace(host, connect=partial(connect_tls, host.connect, context))
+    if tunnel is not None:
+        from tailrace.trio.websocket import connect_websocket
+
+        host = replace(host, connect=partial(connect_websocket, host.connect, tunnel))
+    return host

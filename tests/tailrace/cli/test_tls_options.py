@@ -10,6 +10,7 @@ from tailrace.cli.commands import installed_commands
 from tailrace.cli.errors import WrongUsage
 from tailrace.cli.options import DEFAULT_URL, target
 from tailrace.cli.tls_options import connect_to, files, uses_node
+from tailrace.link.address import parse_url
 from tailrace.tls import TlsFiles
 
 
@@ -47,7 +48,7 @@ def test_files_say_so_without_a_url(authority):
     found = with_files(lambda: target("x", DEFAULT_URL, None, None), tls_ca=authority.path)
     assert found.url == "tailraces://127.0.0.1:4700"
     found = with_files(lambda: target("x", DEFAULT_URL, "b", None), tls_ca=authority.path)
-    assert found.url == "tailraces://b:4700/"
+    assert found.url == "tailraces://b:4700"
     assert files() == TlsFiles()
 
 
@@ -55,7 +56,7 @@ def test_a_bad_file_is_wrong_usage(tmp_path):
     with pytest.raises(WrongUsage, match=r"TLS: .*none\.pem: No such file"):
         with_files(lambda: target("x", "tailraces://a", None, None), tls_ca=str(tmp_path / "none.pem"))
     with pytest.raises(WrongUsage, match=r"TLS: .*none\.pem: No such file"):
-        with_files(lambda: connect_to(True), tls_ca=str(tmp_path / "none.pem"))
+        with_files(lambda: connect_to(parse_url("tailraces://a")), tls_ca=str(tmp_path / "none.pem"))
 
 
 @pytest.mark.slow
@@ -69,3 +70,13 @@ async def test_commands_over_tls(call, run_node, node_config, authority):
     refused = await trio.to_thread.run_sync(call, "get", "orders", "k", *options[:4])
     assert refused.code == 1
     assert "--tls-cert" in refused.err
+
+
+def test_a_single_node_of_a_url_through_websocket():
+    assert target("x", "ws://a:1,b:2/tailrace?cluster=shop", "c", None).url == "ws://c:80/tailrace?cluster=shop"
+    assert target("x", "wss://a:1", None, None).tls is not None
+
+
+def test_a_command_that_goes_to_nodes_by_their_addresses_refuses_websocket():
+    with pytest.raises(WrongUsage, match="use tailrace:// or tailraces://"):
+        connect_to(parse_url("ws://a:1"))

@@ -78,6 +78,20 @@ def test_one_that_follows_names_its_leader_which_is_asked_at_once():
     assert finder.next_try() == (Address("elsewhere", 4711), 0.0)
 
 
+def test_through_websocket_only_hints_of_the_url_are_followed():
+    """Nodes name their addresses of frames, where no WebSocket can be opened."""
+    finder = Finder(tuple(map(address, range(3))), "leader", lambda: 0.0, lambda: 1.0, tunnel="/tailrace")
+    finder.next_try()
+    greet(finder, leader="elsewhere:4711")
+    assert finder.next_try() == (address(1), 0.0)
+    other = finder.another()
+    other.next_try()
+    greet(other, leader="elsewhere:4711")
+    other.next_try()
+    greet(other, leader=str(address(2)))
+    assert other.next_try() == (address(2), 0.0)
+
+
 @pytest.mark.parametrize("hint", ["", ":::", "node-1:port", "a b"])
 def test_a_hint_that_is_no_address(hint):
     finder, _ = make()

@@ -1,9 +1,10 @@
-"""The WebSocket listener: mutations as JSON, for browsers (docs/formats/websocket.md).
+"""The WebSocket listener: mutations as JSON for browsers, and frames for the SDK (docs/formats/websocket.md).
 
 request    the request of a client, and the pages that may make it               pure
 messages   the messages to it: events of a stream, errors, codes of a close      pure
 loopback   a connection to the node without a socket
 session    one WebSocket: greeting, stream, pings, end
+tunnel     frames through a WebSocket
 listener   all of them
 """
 

@@ -22,6 +22,7 @@ from tailrace_server.serving.secure_stream import certificate_of
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
+from tailrace_server.serving.tailing.tunnel import is_tunnel, serve_tunnel
 
 log = logging.getLogger("tailrace.ws")
 
@@ -43,8 +44,9 @@ class ChecksTokens(Protocol):
         ...
 
 
-# The one message of a client: positions of some ten thousand partitions.
+# The one message of a page: positions of some ten thousand partitions. A message of frames ends anywhere.
 MESSAGE_BYTES_MAX = 1024 * 1024
+RECEIVE_BYTES = 64 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -56,11 +58,15 @@ async def ws_listener(
     hosts: Collection[str] = (),
     tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AsyncIterator[tuple[str, int] | None]:
-    """Tails feeds over WebSocket at ``address`` while the body runs; gives the real address. None: nothing is opened.
+    """Tails feeds, and takes frames, over WebSocket at ``address`` while the body runs; gives the real address.
 
-    ``handle``: ``Node.handle``, which serves a connection to the node. ``authority``: the node. ``origins``:
-    those of the pages that may connect besides the ones that always may (``origin_allowed``). ``hosts``: the names that
-    the node may be reached by, besides its addresses. ``tls`` gives the present context, if the listener speaks TLS.
+    Args:
+        handle: ``Node.handle``, which serves a connection to the node.
+        authority: The node.
+        address: Host and port; None: nothing is opened.
+        origins: Those of the pages that may connect besides the ones that always may (``origin_allowed``).
+        hosts: The names that the node may be reached by, besides its addresses.
+        tls: Gives the present context, if the listener speaks TLS.
 
     Raises OSError if the address cannot be used.
     """
@@ -74,7 +80,7 @@ async def ws_listener(
             nursery.start_soon(handle, server)
             return client
 
-        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, authority)
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, authority, handle)
         async with listen(
             ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain, tls), address
         ) as opened:
@@ -90,8 +96,10 @@ class _Sessions:
         hosts: Collection[str],
         connect: Callable[[str, PeerIdentity | None], Transport],
         authority: ChecksTokens,
+        handle: Callable[[Transport], Awaitable[None]],
     ) -> None:
         self._authority = authority
+        self._handle = handle
         self._listen_host = listen_host
         self._origins = origins
         self._hosts = hosts
@@ -111,10 +119,12 @@ class _Sessions:
                     pass  # no handshake, so no error can be sent
                 elif not host_allowed(_host(request), self._hosts):
                     await request.reject(421, body=refusal(_host(request)).encode())
-                elif origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
-                    await self._identify_and_run(request, str(Address(peer[0], peer[1])), certificate_of(stream))
-                else:
+                elif not origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
                     await _turn_away(request)
+                elif is_tunnel(request):  # its HELLO brings the token
+                    await serve_tunnel(request, str(Address(peer[0], peer[1])), self._handle, certificate_of(stream))
+                else:
+                    await self._identify_and_run(request, str(Address(peer[0], peer[1])), certificate_of(stream))
                 nursery.cancel_scope.cancel()
         except* ConnectionClosed:
             pass  # the library's reader has found that the client is gone
@@ -159,7 +169,11 @@ async def _handshake(stream: WebStream, nursery: trio.Nursery) -> WebSocketReque
     """Returns the request of a client; None if it does not ask for a WebSocket, or takes too long."""
     with trio.move_on_after(HANDSHAKE_SECONDS_MAX) as scope:
         return await wrap_server_stream(
-            nursery, _Watched(stream, scope), message_queue_size=1, max_message_size=MESSAGE_BYTES_MAX
+            nursery,
+            _Watched(stream, scope),
+            message_queue_size=1,
+            max_message_size=MESSAGE_BYTES_MAX,
+            receive_buffer_size=RECEIVE_BYTES,
         )
     return None
 
