@@ -270,3 +270,13 @@ def test_the_extra_has_the_library():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     [extra] = [line for line in text.splitlines() if line.startswith("ws = ")]
     assert '"wsproto>=' in extra
+
+
+@each_shell
+async def test_a_certificate_comes_along(run_node, node_config, authority, greet):
+    tls = authority.node(client_ca=authority.path, require_client_cert=True)
+    running = await run_node(dataclasses.replace(node_config, tls=tls))
+    async with listening(running, tls=running.node.host.tls.for_browsers) as port:
+        await greet(f"wss://127.0.0.1:{port}", tls=authority.client(authority.issue("shop")))
+        with pytest.raises((Forbidden, Unreachable), match="certificate"):
+            await greet(f"wss://127.0.0.1:{port}", tls=authority.client())

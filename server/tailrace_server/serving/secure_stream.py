@@ -56,13 +56,14 @@ async def secured(stream: trio.SocketStream, context: ssl.SSLContext) -> SecureS
     with trio.move_on_after(HANDSHAKE_SECONDS_MAX):
         first = await stream.socket.recv(1, socket.MSG_PEEK)
         if not looks_like_tls(first):
-            if first:
-                await stream.send_all(_REFUSAL)
-                await stream.send_eof()
-                await _read_rest(stream)
+            await _tell(stream, _REFUSAL if first else b"")
             return None
         secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-        await secure.do_handshake()
+        try:
+            await secure.do_handshake()
+        except trio.BrokenResourceError:
+            await _tell(stream, secure._outgoing.read())  # the alert, which trio would drop
+            raise
         return SecureStream(secure)
     return None
 
@@ -70,6 +71,14 @@ async def secured(stream: trio.SocketStream, context: ssl.SSLContext) -> SecureS
 def certificate_of(stream: trio.SocketStream | SecureStream) -> PeerIdentity | None:
     """Returns the verified certificate of a client; None if it has shown none, and without TLS."""
     return stream.peer_identity if isinstance(stream, SecureStream) else None
+
+
+async def _tell(stream: trio.SocketStream, last: bytes) -> None:
+    """Sends the last bytes of a connection, and waits until the client has them."""
+    if last:
+        await stream.send_all(last)
+        await stream.send_eof()
+        await _read_rest(stream)
 
 
 async def _read_rest(stream: trio.SocketStream) -> None:
