@@ -34,6 +34,7 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.link.backoff import backoff_seconds
+from tailrace.link.sparing import Sparing
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
@@ -120,6 +121,7 @@ class PartitionStreams:
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(subscription, self)
         self._damages = Damages()
+        self._retries = Sparing(clock)
         self._node_id = ""
         from tailrace.consuming.catch_up import CatchUp  # programs that only write do not need it
 
@@ -475,7 +477,10 @@ class PartitionStreams:
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
         """Has the stream asked for again, after a pause that grows with each failure."""
         pause_s = backoff_seconds(partition.count_failure(), self._jitter)
-        log.debug("partition %s is asked for again in %.3g s: %s", partition.id, pause_s, reason)
+        more = self._retries.note()
+        level = logging.DEBUG if more is None else logging.INFO
+        told = partition.id, self._subscription.feed, f"{pause_s:.3g}", reason, more or ""
+        log.log(level, "partition %s of feed %s is asked for again in %s s: %s%s", *told)
         self.wait(partition, reason, self._clock() + pause_s)
 
     def wait(self, partition: ConsumedPartition, reason: str, retry_at: float) -> None:

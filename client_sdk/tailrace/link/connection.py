@@ -7,7 +7,6 @@ next_try ──> shell: waits, connects ──> session.connection_made
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,8 +18,6 @@ from tailrace.link.rules import SILENT_INTERVALS_MAX, SetUpRefused
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import Hello, HelloOk
-
-log = logging.getLogger("tailrace.client")
 
 
 class LinkSession(Protocol):
@@ -111,10 +108,7 @@ class LinkCore:
             error, self._leaves = self._leaves, None
         if not isinstance(error, TailraceError):
             error = Unreachable(f"the connection broke: {getattr(error, 'strerror', None) or error}")
-        if self._session.is_open:
-            log.info("the connection to %s ended, and another is made: %s", self.finder.address, error)
-        else:
-            log.debug("no connection to %s: %s", self.finder.address, error)
+        self.finder.log_loss(error, was_open=self._session.is_open)
         is_final = self._session.is_final(error) and not (isinstance(error, SetUpRefused) and self.finder.has_others)
         if not is_reported:
             self.finder.failed(error, progressed=self._session.has_progressed)

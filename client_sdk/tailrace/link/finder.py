@@ -24,6 +24,7 @@ for a node that claims to lead in a higher term. A higher term alone may be a pr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import random
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address, parse_address
 from tailrace.link.backoff import backoff_seconds
+from tailrace.link.sparing import Sparing
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import HelloOk
@@ -54,6 +56,8 @@ LOOK_TICK_SECONDS = 0.25
 LOOK_TIMEOUT_SECONDS = 0.3
 # The clusters whose terms are remembered; the nodes of a URL belong to one.
 _CLUSTERS_MAX = 16
+
+log = logging.getLogger("tailrace.client")
 
 
 class _Known:
@@ -114,6 +118,9 @@ class Finder:
         self._opened_at: float | None = None
         self._peer: HelloOk | None = None  # of the connection that is open
         self._known = _Known()
+        self._lost_at: float | None = None  # until the next greeting
+        self._tries = 0  # that have failed since
+        self._ends, self._failures, self._greetings = Sparing(clock), Sparing(clock), Sparing(clock)
         self.address = addresses[0]  # of the last try
 
     def another(self) -> Finder:
@@ -173,6 +180,7 @@ class Finder:
         elif self.state == "follower" and peer.role != "follower":
             raise Unreachable(f"the node at {self.address} leads, and state='follower' asks for one that follows")
         self._opened_at = self._clock()
+        self._log_return()
         self._peer = peer
         self._found = self.address
 
@@ -195,6 +203,28 @@ class Finder:
         elif error.leader and self.state == "leader" and self._hints_left:
             self._hints_left -= 1
             self._hint = self._hinted(error.leader)
+
+    def log_loss(self, error: Exception, *, was_open: bool) -> None:
+        """Logs the end of a connection, or of a try; of many only some."""
+        now = self._clock()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        if was_open:
+            self._log(self._ends, "the connection to %s ended, and another is made: %s%s", self.address, error)
+        else:
+            self._tries += 1
+            self._log(self._failures, "no connection to %s: %s%s", self.address, error)
+
+    def _log_return(self) -> None:
+        if self._lost_at is not None:
+            seconds, tries = f"{self._clock() - self._lost_at:.1f}", self._tries
+            text = "connected to %s after %s s without a node, and %s tries that failed%s"
+            self._log(self._greetings, text, self.address, seconds, tries)
+        self._lost_at, self._tries = None, 0
+
+    @staticmethod
+    def _log(kind: Sparing, text: str, *arguments: object) -> None:
+        more = kind.note()
+        log.log(logging.DEBUG if more is None else logging.INFO, text, *arguments, more or "")
 
     def _begin_again(self, is_steady: bool, progressed: bool) -> None:
         """Retries a node whose connection broke: first of all, or after the others if it broke off soon twice."""

@@ -30,6 +30,7 @@ from tailrace.errors import (
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.place import Place
 from tailrace.link.rules import Link, is_final
+from tailrace.link.sparing import Sparing
 from tailrace.model import Item, Level, Version
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
 from tailrace.requests.parts import ArrivingParts, PartRequest, Places
@@ -103,6 +104,7 @@ class RequestSession:
         self._by_id: dict[int, Request | WriteRequest] = {}
         self._levels: dict[str, Level] = {}  # that the node offers
         self._no_level: int = Level.DISK  # on the wire, of a write that names none
+        self._refusals = Sparing(clock)
         self._sends_traces = False  # the node knows TRACE
         self.peer: HelloOk | None = None
         self.last_error: TailraceError | None = None
@@ -507,6 +509,8 @@ class RequestSession:
         hold_until = now + backoff_seconds(request.tries, self._jitter)
         if isinstance(error, Retryable):
             self.last_error = error
+            if (more := self._refusals.note()) is not None:
+                log.info("a request is sent again in a moment, since the node has refused it: %s%s", error, more)
         if isinstance(error, NotLeader) and self._moves_on(request):
             self._misplaced = error
         if isinstance(request, WriteRequest):

@@ -10,9 +10,13 @@ import datetime
 import json
 import logging
 import sys
+import threading
+from types import TracebackType
 from typing import Any
 
 from tailrace_server.node.serve_settings import LogFormat, LogLevel
+
+_log = logging.getLogger("tailrace.server")
 
 # Members that an event has if its call gives them, as ``extra``, or if its message begins so.
 FIELDS = ("feed", "partition", "peer")
@@ -66,7 +70,32 @@ def set_up_logs(level: LogLevel, form: LogFormat, node: str) -> None:
         root.addHandler(ours)
     ours.setFormatter(formatter)
     root.setLevel(logging.WARNING)
+    if form is LogFormat.JSON:
+        _log_what_python_prints()
     logging.getLogger("tailrace").setLevel(level.name)
+
+
+def _log_what_python_prints() -> None:
+    """Logs errors that nothing has caught, and warnings: Python would print them as lines of text."""
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+        else:
+            _log.critical("the process ends by an internal error: %s", error, exc_info=(kind, error, trace))
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            info = args.exc_type, args.exc_value, args.exc_traceback
+            _log.critical("a thread has ended by an internal error: %s", args.exc_value, exc_info=info)
+
+    def unraisable(args: sys.UnraisableHookArgs) -> None:
+        if args.exc_value is not None:
+            info = args.exc_type, args.exc_value, args.exc_traceback
+            _log.error("an error was ignored in %r: %s", args.object, args.exc_value, exc_info=info)
+
+    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, unraisable
+    logging.captureWarnings(True)
 
 
 class _Handler(logging.StreamHandler[Any]):

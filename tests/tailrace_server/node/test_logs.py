@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -74,3 +75,26 @@ def test_a_traceback_is_one_member_of_the_json_and_lines_of_the_text():
 def test_the_subject_of_an_event_is_in_members(event, fields):
     found = json.loads(JsonLines(NODE).format(event))
     assert {name: found[name] for name in ("feed", "partition", "peer") if name in found} == fields
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "raise ValueError('a bug')",
+        "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
+        "import warnings; warnings.warn('look')",
+        "class Bad:\n    def __del__(self): raise ValueError('a bug')\nBad()",
+    ],
+    ids=["exception", "thread", "warning", "destructor"],
+)
+def test_what_python_prints_by_itself_is_an_event_too(ends):
+    code = f"""
+from tailrace_server.node.logs import set_up_logs
+from tailrace_server.node.serve_settings import LogFormat, LogLevel
+set_up_logs(LogLevel.INFO, LogFormat.JSON, {NODE!r})
+{ends}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    [line] = done.stderr.splitlines()
+    assert json.loads(line)["node"] == NODE
