@@ -1,7 +1,7 @@
 """The network, as an object that the node is given: a simulator hands over one that drops and delays.
 
 `TlsListener` shakes hands before a connection reaches the node. So the node's bounds count greeted TLS only, and the
-handshakes have bounds of their own, in number and in time.
+handshakes have the bound of connections that have not greeted, in number and in time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from tailrace.trio.listener import TcpListener, listen_tcp
 from tailrace.trio.tls import NotTls, accept_tls, connect_tls
 from tailrace.trio.transport import Transport, connect_tcp
 from tailrace.wire.messages import encode_error
+from tailrace_server.config import Limits
+from tailrace_server.host.greetings import Greetings
 from tailrace_server.host.tls import NodeTls
 
 log = logging.getLogger("tailrace.server")
 
-# The handshakes under way at a time. A living client's takes milliseconds, so the one that began first is closed for
-# another: silent peers keep no one out.
-HANDSHAKES_MAX = 256
 # A client whose handshake has failed has this many seconds to read why. Its own bytes are dropped meanwhile.
 LINGER_SECONDS = 1.0
 _SPEAKS_TLS = "this node speaks TLS: use tailraces:// in the URL"
@@ -64,14 +63,28 @@ class Network(Protocol):
 class TcpNetwork:
     """The machine's TCP."""
 
-    def __init__(self, tls: NodeTls | None = None, handshake_seconds_max: float = 10.0) -> None:
-        """``tls``: the certificates, if connections are to speak TLS. ``handshake_seconds_max``: for accepted ones."""
+    def __init__(
+        self,
+        tls: NodeTls | None = None,
+        handshake_seconds_max: float = 10.0,
+        greetings: Greetings | None = None,
+    ) -> None:
+        """Makes a network.
+
+        Args:
+            tls: The certificates, if connections are to speak TLS.
+            handshake_seconds_max: The time for a handshake of an accepted connection.
+            greetings: Counts these handshakes, together with connections that have not said HELLO yet.
+        """
         self._tls = tls
         self._handshake_seconds_max = handshake_seconds_max
+        self._greetings = greetings or Greetings(Limits())
 
     async def listen(self, host: str, port: int) -> Listener:
         listener = await listen_tcp(host, port)
-        return listener if self._tls is None else TlsListener(listener, self._tls, self._handshake_seconds_max)
+        if self._tls is None:
+            return listener
+        return TlsListener(listener, self._tls, self._handshake_seconds_max, self._greetings)
 
     async def connect(self, address: Address) -> Transport:
         if self._tls is None:
@@ -82,11 +95,11 @@ class TcpNetwork:
 class TlsListener:
     """Accepts connections that speak TLS. Others are told so, and closed."""
 
-    def __init__(self, listener: TcpListener, tls: NodeTls, handshake_seconds_max: float) -> None:
+    def __init__(self, listener: TcpListener, tls: NodeTls, handshake_seconds_max: float, greetings: Greetings) -> None:
         self._listener = listener
         self._tls = tls
         self._handshake_seconds_max = handshake_seconds_max
-        self._under_way: dict[trio.CancelScope, None] = {}  # the oldest first
+        self._greetings = greetings
 
     @property
     def address(self) -> tuple[str, int]:
@@ -107,13 +120,22 @@ class TlsListener:
 
     async def _shake(self, inner: Transport) -> Transport | None:
         """Returns the connection over TLS; None if the peer shakes no hands, and was told so."""
-        if len(self._under_way) >= HANDSHAKES_MAX:
-            next(iter(self._under_way)).cancel()
         scope = trio.CancelScope(deadline=trio.current_time() + self._handshake_seconds_max)
-        self._under_way[scope] = None
+        self._greetings.begin(scope, scope.cancel)
         try:
             with scope:
-                return await accept_tls(inner, self._tls.listening)
+                return await self._shake_or_tell(inner)
+        except BaseException:
+            inner.close()
+            raise
+        finally:
+            self._greetings.over(scope)
+        log.info("connection of %s ends: its TLS handshake took too long, or too many were under way", inner.peer)
+        return None
+
+    async def _shake_or_tell(self, inner: Transport) -> Transport | None:
+        try:
+            return await accept_tls(inner, self._tls.listening)
         except NotTls:
             log.info("connection of %s ends: it does not speak TLS", inner.peer)
             inner.send(encode_error(ProtocolError(_SPEAKS_TLS)))
@@ -123,13 +145,6 @@ class TlsListener:
             await _linger(inner)
         except (OSError, EOFError):
             pass  # the peer is gone
-        except BaseException:
-            inner.close()
-            raise
-        finally:
-            self._under_way.pop(scope, None)
-        if scope.cancelled_caught:
-            log.info("connection of %s ends: its TLS handshake took too long", inner.peer)
         return None
 
 

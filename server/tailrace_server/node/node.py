@@ -73,7 +73,7 @@ class Node:
         self.storage = storage
         self.host = host = storage.host
         self.feeds = catalog = storage.feeds
-        self.connections = Connections(storage.committer, config.limits)
+        self.connections = Connections(storage.committer, config.limits, host.greetings)
         self.waiting = WaitingAnswers()
         self.leaderships = Leaderships(map(self._leadership, grouping.groups), catalog, grouping.group_of)
         self.stages = _stages(config, host)

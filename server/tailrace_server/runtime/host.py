@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tailrace_server.config import Config
 from tailrace_server.host.clock import Clock, SystemClock
 from tailrace_server.host.disk import Disk, RealDisk
+from tailrace_server.host.greetings import Greetings
 from tailrace_server.host.network import Network, TcpNetwork
 from tailrace_server.host.randomness import Randomness, SystemRandomness
 from tailrace_server.host.tls import NodeTls
@@ -18,7 +19,7 @@ class Host:
     """The environment of a node. A test or a simulator hands over its own.
 
     ``owns_process``: the process belongs to the node, which may set it up for itself (Python's garbage collector).
-    ``tls``: the certificates that ``network`` uses, if it speaks TLS.
+    ``tls``: the certificates that ``network`` uses, if it speaks TLS. ``greetings``: counts its handshakes.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -28,6 +29,7 @@ class Host:
     workers: Workers = field(default_factory=ThreadWorkers)
     owns_process: bool = True
     tls: NodeTls | None = None
+    greetings: Greetings | None = None
 
 
 def system_host(config: Config) -> Host:
@@ -35,4 +37,6 @@ def system_host(config: Config) -> Host:
     if config.tls is None:
         return Host()
     tls = NodeTls(config.tls)
-    return Host(network=TcpNetwork(tls, config.limits.hello_timeout_s), tls=tls)
+    greetings = Greetings(config.limits)
+    network = TcpNetwork(tls, config.limits.hello_timeout_s, greetings)
+    return Host(network=network, tls=tls, greetings=greetings)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -22,6 +23,7 @@ from tailrace.model import EndReason
 from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.config import Limits
+from tailrace_server.host.greetings import Greetings
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.serving.addresses import AddressCounts, host_of
 from tailrace_server.serving.connection import Connection
@@ -52,13 +54,14 @@ class Sender(Protocol):
 class Connections:
     """Accepts connections, and sends to each what concerns it."""
 
-    def __init__(self, committer: Committer, limits: Limits) -> None:
+    def __init__(self, committer: Committer, limits: Limits, greetings: Greetings | None = None) -> None:
+        """``greetings``: the count of connections that have not greeted, if others are counted there, too."""
         self._committer = committer
         self._limits = limits
         self._open: dict[Connection, None] = {}
         self._clients: dict[Connection, None] = {}  # those of `_open` that clients have greeted on
         self._refused: dict[Connection, None] = {}  # those of `_open` that `admits` has ended, and that are still there
-        self._ungreeted: dict[Connection, None] = {}  # those of `_open` without an accepted HELLO, the oldest first
+        self.greetings = greetings or Greetings(limits)  # has those of `_open` without an accepted HELLO
         self._addresses = AddressCounts()
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
         self._to_flush: dict[Sender, None] = {}
@@ -168,16 +171,7 @@ class Connections:
 
     def greeted(self, connection: Connection) -> None:
         """Notes that a connection's HELLO was accepted."""
-        self._ungreeted.pop(connection, None)
-
-    def _greets(self, connection: Connection) -> None:
-        """Counts a connection that has to greet. The oldest of too many ends: a client greets within milliseconds."""
-        self._ungreeted[connection] = None
-        if len(self._ungreeted) > self._limits.greetings_max:
-            oldest = next(iter(self._ungreeted))
-            del self._ungreeted[oldest]
-            oldest.fail(Overloaded("too many connections have not greeted: greet at once"))
-            oldest.transport.close()
+        self.greetings.over(connection)
 
     def begin_session(self, connection: Connection) -> None:
         """Ends the earlier connection of the same client: its requests were given up there, or come again."""
@@ -220,14 +214,14 @@ class Connections:
             async with trio.open_nursery() as nursery:
                 connection = Connection(services, transport, nursery, unnamed)
                 self._open[connection] = None
-                self._greets(connection)
+                self.greetings.begin(connection, partial(_end_ungreeted, connection))
                 services.traffic.connection_opened()
                 try:
                     nursery.start_soon(transport.run)
                     await connection.run()
                 finally:
                     self._open.pop(connection, None)
-                    self._ungreeted.pop(connection, None)
+                    self.greetings.over(connection)
                     services.traffic.connection_ended(connection.rounds.sent_blocks, connection.rounds.sent_bytes)
                     self._clients.pop(connection, None)
                     self._refused.pop(connection, None)
@@ -253,6 +247,11 @@ class Connections:
             with trio.move_on_after(_DRAIN_SECONDS):
                 for connection in self:
                     await connection.drained()
+
+
+def _end_ungreeted(connection: Connection) -> None:
+    connection.fail(Overloaded("too many connections have not greeted: greet at once"))
+    connection.transport.close()
 
 
 def _flush(senders: Iterable[Sender]) -> None:

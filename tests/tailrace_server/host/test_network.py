@@ -15,7 +15,8 @@ from tailrace.trio.tls import connect_tls
 from tailrace.trio.transport import connect_tcp, open_tcp
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Hello, decode_error
-from tailrace_server.host import network
+from tailrace_server.config import Limits
+from tailrace_server.host.greetings import Greetings
 from tailrace_server.host.network import TcpNetwork
 from tailrace_server.host.tls import NodeTls
 
@@ -46,6 +47,11 @@ async def address(tls):
         yield Address(*listener.address)
         nursery.cancel_scope.cancel()
     await listener.aclose()
+
+
+async def serve_within(scope, listener):
+    with scope:
+        await listener.serve(echo)
 
 
 async def is_echoed(authority, address):
@@ -91,14 +97,40 @@ async def test_a_silent_client_is_closed_in_time(authority, autojump_clock, monk
     await listener.aclose()
 
 
-async def test_many_silent_clients_keep_no_one_out(authority, address, monkeypatch):
-    monkeypatch.setattr(network, "HANDSHAKES_MAX", 4)
+async def test_many_silent_clients_keep_no_one_out(authority, nursery):
+    tls = NodeTls(authority.node())
+    listener = await TcpNetwork(tls, 10.0, Greetings(Limits(greetings_max=4))).listen("127.0.0.1", 0)
+    serving = trio.CancelScope()
+    nursery.start_soon(serve_within, serving, listener)
+    address = Address(*listener.address)
     silent = [await open_tcp(*address) for _ in range(10)]
     assert await is_echoed(authority, address)
     for transport in silent[:6]:
         assert await rest(transport) == b""
     for transport in silent[6:]:
         transport.close()
+    serving.cancel()
+    await listener.aclose()
+
+
+async def test_clients_that_are_told_count_too(authority, nursery):
+    """They have a second to read why; until then each has a descriptor."""
+    listener = await TcpNetwork(NodeTls(authority.node()), 10.0, Greetings(Limits(greetings_max=4))).listen(
+        "127.0.0.1", 0
+    )
+    serving = trio.CancelScope()
+    nursery.start_soon(serve_within, serving, listener)
+    plain = [await open_tcp(*listener.address) for _ in range(10)]
+    for transport in plain:
+        transport.send(b"GET / HTTP/1.1\r\n\r\n")
+    silent = [await open_tcp(*listener.address) for _ in range(5)]
+    for transport in plain:
+        await rest(transport)
+    assert await rest(silent[0]) == b""
+    for transport in silent:
+        transport.close()
+    serving.cancel()
+    await listener.aclose()
 
 
 async def test_a_refused_certificate_does_not_end_the_others(authority, address):

@@ -1,5 +1,6 @@
 """Bounds by the address of a peer."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -59,7 +60,7 @@ async def test_slow_hellos_keep_no_client_out(run_node, node_config):
         streams = [await trio.open_tcp_stream("127.0.0.1", running.config.listen[1]) for _ in range(6)]
         async with tailrace.connect(running.url) as client:
             await client.create_feed("orders")
-        assert len(running.node.connections._ungreeted) <= 2
+        assert len(running.node.connections.greetings) <= 2
         nursery.cancel_scope.cancel()
     for stream in streams:
         await stream.aclose()
@@ -96,3 +97,29 @@ async def test_a_guesser_waits_and_a_client_of_the_same_address_does_not(secured
         error = decode_error(memoryview(await guesser.receive_some())[16:])
         assert isinstance(error, tailrace.Forbidden)
         assert await guesser.receive_some() == b""
+
+
+@pytest.mark.slow
+async def test_handshakes_count_among_those_that_have_not_greeted(run_node, node_config, authority):
+    limits = dataclasses.replace(node_config.limits, greetings_max=4)
+    running = await run_node(dataclasses.replace(node_config, limits=limits, tls=authority.node()))
+    async with contextlib.AsyncExitStack() as silent:
+        for _ in range(3):
+            stream = await trio.open_tcp_stream("127.0.0.1", running.config.listen[1])
+            await silent.enter_async_context(stream)
+        shaken = await silent.enter_async_context(await shaken_hands(running, authority))
+        for _ in range(3):
+            await silent.enter_async_context(await trio.open_tcp_stream("127.0.0.1", running.config.listen[1]))
+        async with tailrace.connect(running.url, tls=authority.client()) as client:
+            await client.create_feed("orders")
+        # It has shaken hands and says nothing, and so it was the oldest in the end.
+        assert await shaken.receive_some() != b""
+        assert await shaken.receive_some() == b""
+        assert len(running.node.connections.greetings) <= 4
+
+
+async def shaken_hands(running, authority):
+    tcp = await trio.open_tcp_stream("127.0.0.1", running.config.listen[1])
+    stream = trio.SSLStream(tcp, authority.client(), server_hostname="127.0.0.1", https_compatible=True)
+    await stream.do_handshake()
+    return stream
