@@ -24,7 +24,7 @@ import trio
 
 from tailrace import cli
 from tailrace_server.node import command, start
-from tailrace_server.runtime.host import Host
+from tailrace_server.runtime.host import Host, system_host
 
 from .bugs import BUGS
 from .mortal_disk import Death, MortalDisk
@@ -94,17 +94,18 @@ async def open_node(orders: Orders, config: Config) -> AsyncIterator[Node]:
     death = Death(orders.how, orders.calls, orders.dies_at)
     if orders.may_hang:
         signal.signal(signal.SIGUSR1, death.hang)
-    async with start.open_node(config, _host(orders, death)) as node:
+    async with start.open_node(config, _host(orders, death, config)) as node:
         yield node
         node.check()
         if orders.dies_at_stop:
             death.count_anew(orders.dies_at_stop)
 
 
-def _host(orders: Orders, death: Death) -> Host:
+def _host(orders: Orders, death: Death, config: Config) -> Host:
+    host = system_host(config)
     if orders.breaks_disk:
-        return Host(disk=MortalDisk(death, forgets=orders.forgets))
-    return Host(disk=TroubledDisk(orders.disk_order)) if orders.disk_order else Host()
+        return dataclasses.replace(host, disk=MortalDisk(death, forgets=orders.forgets))
+    return dataclasses.replace(host, disk=TroubledDisk(orders.disk_order)) if orders.disk_order else host
 
 
 def reroute(path: str) -> None:
