@@ -53,7 +53,7 @@ class FeedRecovery:
     ``found_records`` tells whether the journal had any record. ``unknown`` are feeds that only records of the journal
     name, with the partition and the file number of the first such record. ``listed_from`` is the first seq of
     ``_feeds`` in the journal. The feeds that rows up to ``made_seq`` list were made here. ``dropped`` are feeds with a
-    record of their drop.
+    record of their drop. ``left`` are segments of partitions that were rolled back here: the manifests still name them.
     """
 
     def __init__(self, catalog: Catalog, disk: Disk, store: ManifestStore, times: UseTimes) -> None:
@@ -68,6 +68,7 @@ class FeedRecovery:
         self.found_records = False
         self.unknown: dict[bytes, tuple[int, int]] = {}
         self.listed_from = self.made_seq = SEQ_MAX
+        self.left: list[tuple[Partition, Sequence[Segment]]] = []
 
     def restore(self) -> None:
         """Takes over the manifests, before the journal's records. Raises ManifestDamaged, OSError."""
@@ -110,7 +111,8 @@ class FeedRecovery:
                 if feed is not None and found.rollbacks > feed.partitions[record.partition].rollbacks:
                     partition = feed.partitions[record.partition]
                     if found.seq < partition.flushed_seq:
-                        _finish_rollback(partition, found, self._disk, self._store, token(16))
+                        left = _finish_rollback(partition, found, self._disk, self._store, token(16))
+                        self.left.append((partition, left))
 
     def replay(self, parts: Iterable[Stretch | Record], journal: Journal) -> None:
         """Applies the whole journal, with the same result as `recover` of each record. Raises BadDirectory."""
@@ -294,10 +296,10 @@ def _open_segment(store: ManifestStore, path: str, entry: SegmentEntry) -> Segme
 
 def _finish_rollback(
     partition: Partition, record: RollbackRecord, disk: Disk, store: ManifestStore, segment_id: bytes
-) -> None:
+) -> Sequence[Segment]:
     """Takes the segments above the rollback out of the chain, as the manifest that was never written would have.
 
-    If the segment around the rollback's seq cannot be read, the partition is damaged, and its chain stays.
+    Returns those segments. If the segment around the rollback's seq cannot be read, the partition is damaged, and its chain stays.
     """
     seq, chain = record.seq, partition.chain.through(record.seq)
     whole = straddling(partition.chain, seq)
@@ -307,13 +309,13 @@ def _finish_rollback(
         except (SegmentDamaged, BadBlock) as error:
             log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
             partition.set_damage(SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}"))
-            return
+            return ()
         chain = Chain((*chain.segments, part))
-    for segment in partition.chain.segments[len(partition.chain.through(seq).segments) :]:
-        segment.close()
+    left = partition.chain.segments[len(partition.chain.through(seq).segments) :]
     if not any(isinstance(segment, LostSegment) for segment in chain.segments):
         partition.set_damage(None)
     partition.roll_back_to(chain.flushed_seq, chain, partition.log, partition.rollbacks)
+    return left
 
 
 def _recover_block(

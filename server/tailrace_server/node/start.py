@@ -272,6 +272,8 @@ def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> N
         uptime = load_uptime(host.disk, config.data, host.clock)
         storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
         storage.journal_found = recovered.end
+        for partition, segments in recovery.left:
+            storage.installer.left(partition, segments)
         storage.ahead.load(catalog.partitions(), is_alone=config.is_alone)
         node = Node(config, identity, storage, grouping)
         for placement_id, start in held.others.items() if held is not None else ():

@@ -232,9 +232,12 @@ class Installer:
     def left(self, partition: Partition, segments: Sequence[Segment]) -> None:
         """Notes that ``segments`` have left the running node's chain.
 
-        They retire when a manifest without them is durable. Until then a start may need their files.
+        They retire when a manifest without them is durable. Until then a start may need their files. Those of a dropped
+        feed retire at once.
         """
-        if segments:
+        if partition.is_dropped:
+            self._pins.retire(segments)
+        elif segments:
             self._left[partition] += segments
             self._unsure.add(partition)
 

@@ -111,10 +111,13 @@ class PairLife:
         partition, source, lowest = self.partition, self.source, self.partition.high_seq
         while (common := self.common_seq()) < partition.high_seq:
             lowest = min(lowest, common)
-            reached = await roll_back_to_common(self.replica.node.storage, partition, common, lambda *_: None)
-            lowest = min(lowest, reached)
+            lowest = min(lowest, await self.roll_back(common))
         assert partition.high_seq <= source.high_seq
         return lowest
+
+    async def roll_back(self, seq):
+        """Rolls the follower back to ``seq``, the last one in common, or below. Gives the seq reached."""
+        return await roll_back_to_common(self.replica.node.storage, self.partition, seq, lambda *_: None)
 
     def common_seq(self):
         partition, source = self.partition, self.source

@@ -34,7 +34,7 @@ STEPS = [
     *("compact",) * 3,
     *("compact_replica", "flush_replica", "refuse", "fork", "restart", "cut_power") * 2,
     *("doubt",) * 3,
-    "expire",
+    *("expire", "read", "end_reads", "trim") * 2,
 ]
 # The pulls after which a follower has everything, if nothing breaks any more.
 PULLS_MAX = 30
@@ -125,6 +125,8 @@ class PulledLife(PairLife):
         super().__init__(chance)
         self.acknowledged = 0
         self.breaks = True
+        self.read = []  # segments of the follower that somebody reads
+        self.is_sound = True  # the disk has refused nothing since the last start
 
     async def step(self, name):
         match name:
@@ -143,8 +145,10 @@ class PulledLife(PairLife):
                 with refused():
                     await self.replica.flusher.flush(self.partition)
             case "refuse":
+                self.is_sound = False
                 self.refuse()
             case "doubt":
+                self.is_sound = False
                 self.doubt()
             case "fork":
                 await self.fork()
@@ -153,9 +157,52 @@ class PulledLife(PairLife):
             case "cut_power":
                 self.restart(power=True)
             case "expire":
-                self.replica.clock.advance(700.0)
+                await self.expire()
+            case "read":
+                self.begin_to_read()
+            case "end_reads":
+                self.end_reads()
+            case "trim":
                 with refused():
-                    await self.replica.node.storage.received.expire()
+                    await self.replica.flusher.trim()
+
+    async def expire(self):
+        """Files that were received and are in no chain have been there for long."""
+        self.replica.clock.advance(700.0)
+        with refused():
+            await self.replica.node.storage.received.expire()
+
+    def begin_to_read(self):
+        """Begins to read a segment of the follower. It stays, also if it leaves the chain."""
+        if self.partition.chain.segments:
+            segment = self.chance.choice(self.partition.chain.segments)
+            self.replica.node.storage.pins.pin(segment)
+            self.read.append(segment)
+
+    def end_reads(self):
+        for segment in self.read:
+            self.replica.node.storage.pins.unpin(segment)
+        self.read = []
+
+    def check(self):
+        super().check()
+        assert self._needed() <= set(self.replica.segments(self.partition)), "a file of a segment is gone"
+
+    def _needed(self):
+        """The names of the files of the chain, and of the segments that are read."""
+        segments = (*self.partition.chain.segments, *self.read)
+        return {os.path.basename(segment.path) for segment in segments}
+
+    async def require_no_other_file(self):
+        """Requires that only the chain's files are there once nothing is read or received any more.
+
+        A start removes other files. They may be there if the disk has refused something.
+        """
+        self.end_reads()
+        await self.expire()
+        await self.replica.flusher.trim()
+        left = set(self.replica.segments(self.partition)) - self._needed()
+        assert not left or not self.is_sound, f"{left} are files of no segment"
 
     def doubt(self):
         """The next two manifests fail: it is not known which one is on the disk. After that the disk works."""
@@ -170,6 +217,7 @@ class PulledLife(PairLife):
         self.replica.disk.before = before
 
     def restart(self, *, power=False):
+        self.read, self.is_sound = [], True
         super().restart(power=power)
         assert self.partition.damage is None
         assert self.partition.high_seq >= self.acknowledged, "acknowledged rows are gone"
@@ -204,8 +252,8 @@ class PulledLife(PairLife):
         """Copies the leader's segments, if that brings the follower further."""
 
         async def roll_back(partition, seq):
-            reached = await roll_back_to_common(self.replica.node.storage, partition, seq, lambda *_: None)
-            self.acknowledged = min(self.acknowledged, seq, reached)
+            assert partition is self.partition
+            await self.roll_back(seq)
 
         @contextlib.asynccontextmanager
         async def source(*_):
@@ -215,6 +263,21 @@ class PulledLife(PairLife):
         to = self.replica.node.services, self.partition, "leader", "leader", self.term
         with mock.patch.object(catching_up, "segment_source", source), contextlib.suppress(OSError, TailraceError):
             await CatchUp(*to, roll_back, lambda: False, rows).run()
+
+    async def roll_back(self, seq):
+        """Rolls back. What goes below ``seq``, and was acknowledged, has to be told as owed before it is gone.
+
+        If the disk refuses, the running partition tells whether it was rolled back. A start must come to the same.
+        """
+        partition, before, owed = self.partition, self.acknowledged, []
+        try:
+            return await roll_back_to_common(
+                self.replica.node.storage, partition, seq, lambda _, term, owed_seq: owed.append(owed_seq)
+            )
+        finally:
+            due = min(seq, before) if seq else before
+            assert partition.high_seq >= due or max(owed, default=0) >= due, "acknowledged rows are gone, and not owed"
+            self.acknowledged = min(before, partition.high_seq)
 
     async def take(self, event):
         journal = self.replica.node.storage.journal
@@ -244,7 +307,7 @@ class PulledLife(PairLife):
         partition, storage = self.partition, self.replica.node.storage
         await storage.installer.settle(partition)
         if partition.high_seq:
-            self.acknowledged = min(self.acknowledged, await self.roll_back_to_common())
+            await self.roll_back_to_common()
         settle_producers(partition, storage.journal, 0.0)
         follow_log(partition, self.source.log, storage.journal)
         partition.set_leader_seqs(self.source.high_seq, 0)
@@ -288,6 +351,7 @@ async def live(steps, chance):
         if life.partition.high_seq == life.source.high_seq:
             break
     assert life.partition.high_seq == life.source.high_seq == life.acknowledged
+    await life.require_no_other_file()
     life.restart(power=True)
     assert life.partition.log == life.source.log
 

@@ -1,6 +1,7 @@
 """Rolling back: what goes, where it is kept, and what is left."""
 
 import json
+import os
 
 import pytest
 import trio
@@ -152,6 +153,23 @@ async def test_a_segment_that_a_start_has_cut_is_there_when_a_manifest_names_it(
     once_more = engine.partition()
     assert once_more.damage is None
     assert engine.get(once_more, b"a", b"b", b"c") == [b"3", b"2", None]
+
+
+async def test_what_a_start_takes_out_of_a_chain_goes_with_the_next_manifest(engine, held):
+    def before(name, path):
+        if name == "rename" and path.endswith("MANIFEST.new"):
+            raise Crashed
+
+    engine.disk.before = before
+    with pytest.raises(Crashed):
+        await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
+    engine.disk.kill()
+    engine.kill()
+    engine.kill()  # the manifest still names it, so a start needs the file
+    again = engine.partition()
+    await engine.node.storage.installer.write(again)
+    await engine.flusher.trim()
+    assert set(engine.segments(again)) == {os.path.basename(segment.path) for segment in again.chain.segments}
 
 
 @pytest.mark.parametrize("part", ["MANIFEST.new", ".seg.new"])
