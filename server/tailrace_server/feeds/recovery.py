@@ -299,7 +299,8 @@ def _finish_rollback(
 ) -> Sequence[Segment]:
     """Takes the segments above the rollback out of the chain, as the manifest that was never written would have.
 
-    Returns those segments. If the segment around the rollback's seq cannot be read, the partition is damaged, and its chain stays.
+    Returns those segments. If the segment around the rollback's seq cannot be read, the partition is damaged, and its
+    chain stays.
     """
     seq, chain = record.seq, partition.chain.through(record.seq)
     whole = straddling(partition.chain, seq)

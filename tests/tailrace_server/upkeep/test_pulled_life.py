@@ -23,6 +23,7 @@ from tailrace_server.partition.replica_apply import apply_block, entries_through
 from tailrace_server.replication import catching_up
 from tailrace_server.replication.ahead_stream import apply_ahead
 from tailrace_server.replication.catching_up import CatchUp
+from tailrace_server.upkeep import rollback
 from tailrace_server.upkeep.installer import Installer
 from tailrace_server.upkeep.rollback import roll_back_to_common
 from tailrace_server.upkeep.snapshot_segment import SnapshotSegment
@@ -38,8 +39,8 @@ STEPS = [
 ]
 # The pulls after which a follower has everything, if nothing breaks any more.
 PULLS_MAX = 30
-# The lives of which one notices a planted bug.
-LIVES_MAX = 20
+# The lives of which one notices a planted bug: life 77 is the first with a manifest in doubt below rows that come.
+LIVES_MAX = 80
 NOWHERE = Position.at(FailoverLog(), 0)
 
 
@@ -369,4 +370,19 @@ def test_a_manifest_in_doubt_that_is_not_written_over_is_noticed(monkeypatch):
         """Leaves a manifest on the disk that may be of another chain."""
 
     monkeypatch.setattr(Installer, "settle", settle_nothing)
+    assert is_noticed(live, STEPS, LIVES_MAX)
+
+
+@pytest.mark.slow
+@pytest.mark.planted
+@pytest.mark.parametrize(
+    ("owner", "name", "planted"),
+    [
+        (rollback, "acknowledged", lambda partition, seq, log_left: (0, 0)),
+        (Installer, "left", lambda installer, partition, segments: None),
+    ],
+    ids=["owes_nothing", "leaves_files"],
+)
+def test_a_rollback_that_does_half_of_its_work_is_noticed(monkeypatch, owner, name, planted):
+    monkeypatch.setattr(owner, name, planted)
     assert is_noticed(live, STEPS, LIVES_MAX)
