@@ -9,7 +9,7 @@ from trio_websocket import open_websocket
 import tailrace
 from tailrace_server.serving.bearer import bearer_of, token_of_websocket
 from tailrace_server.serving.console import http_listener
-from tailrace_server.serving.tailing import ws_listener
+from tailrace_server.serving.tailing import session, ws_listener
 
 UPGRADE = (
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -102,6 +102,53 @@ async def test_a_page_of_a_browser_offers_the_token_as_a_subprotocol(secured, ws
     async with open_websocket(*ws, "/feeds/orders", use_ssl=False, subprotocols=offered) as socket:
         assert socket.subprotocol == "tailrace.json.v1"
         assert json.loads(await socket.get_message())["type"] != "error"
+
+
+async def test_a_page_sends_the_token_in_its_first_message(secured, ws):
+    token = await secured.token("reader", "read", feeds=["orders"])
+    for path, feed in (("/feeds/orders?token=message", "orders"), ("/feeds/payments?token=message", "payments")):
+        async with open_websocket(*ws, path, use_ssl=False) as socket:
+            await socket.send_message(json.dumps({"token": token}))
+            message = json.loads(await socket.get_message())
+        assert message["type"] == ("open" if feed == "orders" else "error")
+
+
+async def test_the_token_comes_before_the_start(secured, ws):
+    token = await secured.token("reader", "read")
+    async with open_websocket(*ws, "/feeds/orders?since=message&token=message", use_ssl=False) as socket:
+        await socket.send_message(json.dumps({"token": token}))
+        await socket.send_message(json.dumps({"since": "now"}))
+        assert json.loads(await socket.get_message())["type"] == "open"
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ('{"token": "tr1_wrong"}', "Forbidden"),
+        ('{"since": "now"}', "BadRequest"),
+        ("[", "BadRequest"),
+        ('{"token": 1}', "BadRequest"),
+        (json.dumps({"token": "x" * 5_000}), "BadRequest"),
+    ],
+)
+async def test_a_first_message_without_a_token_that_counts(ws, message, error):
+    async with open_websocket(*ws, "/feeds/orders?token=message", use_ssl=False) as socket:
+        await socket.send_message(message)
+        answer = json.loads(await socket.get_message())
+    assert (answer["type"], answer["error"]) == ("error", error)
+    assert "tr1_wrong" not in answer["message"]
+
+
+async def test_a_token_in_the_url_of_a_websocket_does_not_count(secured, ws):
+    token = await secured.token("reader", "read")
+    assert (await get(ws, f"/feeds/orders?token={token}", headers=UPGRADE))[0] == 401
+
+
+async def test_a_page_that_sends_no_token_ends(ws, monkeypatch):
+    monkeypatch.setattr(session, "FIRST_MESSAGE_SECONDS_MAX", 0.01)
+    async with open_websocket(*ws, "/feeds/orders?token=message", use_ssl=False) as socket:
+        message = json.loads(await socket.get_message())
+    assert "none came within" in message["message"]
 
 
 async def test_a_websocket_of_another_feed_is_refused(secured, ws):

@@ -20,7 +20,7 @@ from tailrace_server.serving.hosts import host_allowed, refusal
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.secure_stream import certificate_of
 from tailrace_server.serving.tailing.loopback import loopback
-from tailrace_server.serving.tailing.request import origin_allowed
+from tailrace_server.serving.tailing.request import announces_token, origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
 from tailrace_server.serving.tailing.tunnel import is_tunnel, serve_tunnel
 
@@ -135,6 +135,17 @@ class _Sessions:
 
         authorizations = [value.decode("latin-1") for name, value in request.headers if name.lower() == _AUTHORIZATION]
         token = token_of_websocket(authorizations, request.proposed_subprotocols)
+
+        async def identify(token: str) -> None:
+            try:
+                self._authority.identify(token, peer, certificate)
+            except TailraceError:
+                await trio.sleep(self._authority.pause_s(peer))
+                raise
+
+        if token is None and announces_token(request.path):
+            await self._run(TailSession(request, peer, connect, self._parsing, None, identify))
+            return
         try:
             self._authority.identify(token, peer, certificate)
         except TailraceError as error:

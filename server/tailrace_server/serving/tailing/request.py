@@ -1,10 +1,12 @@
 """Parses the request of a WebSocket client, and checks the origin of its page. Pure.
 
-``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false``, percent-encoded
+``/feeds/NAME?since=beginning|now|message|POSITIONS|TIME&key_prefix=BYTES&keys_only=true|false&token=message``,
+percent-encoded. A token itself is never in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import re
@@ -23,8 +25,10 @@ SUBPROTOCOL = "tailrace.json.v1"
 # The value of ``since`` that says: it is in the first message.
 IN_MESSAGE = "message"
 ANY_ORIGIN = "*"
+# A client sends it before it has shown a token.
+TOKEN_MESSAGE_BYTES_MAX = 4 * 1024
 
-PARAMETERS = ("since", "key_prefix", "keys_only")
+PARAMETERS = ("since", "key_prefix", "keys_only", "token")
 _PATH_PREFIX = "/feeds/"
 # Python's decoder would leave it as it stands: another prefix than the one that was meant.
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -35,12 +39,16 @@ class BadRequest(TailraceError):
 
 
 class TailRequest(NamedTuple):
-    """A feed to tail. ``since``: "beginning", "now", "message" (the first message has it), positions or a time."""
+    """A feed to tail. ``since``: "beginning", "now", "message", positions or a time.
+
+    "message": a message has it. ``token_in_message``: the first message has the token, and comes before that one.
+    """
 
     feed: str
     since: str | Positions | datetime
     key_prefix: bytes
     keys_only: bool = False
+    token_in_message: bool = False
 
 
 def parse_target(target: str) -> TailRequest:
@@ -57,7 +65,17 @@ def parse_target(target: str) -> TailRequest:
     keys_only = _text("keys_only", parameters.get("keys_only", "false"))
     if keys_only not in ("true", "false"):
         raise BadRequest(f"keys_only is {keys_only!r}, neither true nor false")
-    return TailRequest(feed, since if since == IN_MESSAGE else parse_since(since), prefix, keys_only == "true")
+    token = parameters.get("token", "")
+    if token not in ("", IN_MESSAGE):
+        raise BadRequest("a token in the URL does not count: with token=message the first message has it")
+    begin = since if since == IN_MESSAGE else parse_since(since)
+    return TailRequest(feed, begin, prefix, keys_only == "true", token == IN_MESSAGE)
+
+
+def announces_token(target: str) -> bool:
+    """Returns whether a request says that its first message has the token. It may be wrong otherwise."""
+    _, _, query = target.partition("?")
+    return f"token={IN_MESSAGE}" in query.split("&")
 
 
 def _parse_query(query: str) -> dict[str, str]:
@@ -116,6 +134,18 @@ def parse_first_message(message: str | bytes) -> str | Positions | datetime:
     if not isinstance(value, dict) or value.keys() != {"since"} or not isinstance(value["since"], str):
         raise BadRequest('the first message has to be {"since": "..."}, with beginning, now, a time or positions')
     return parse_since(value["since"])
+
+
+def parse_token_message(message: str | bytes) -> str:
+    """Returns the token in a first message: ``{"token": "..."}``. Raises BadRequest, which does not tell it."""
+    value = None
+    if len(message) <= TOKEN_MESSAGE_BYTES_MAX:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(message)
+    if not isinstance(value, dict) or value.keys() != {"token"} or not isinstance(value["token"], str):
+        raise BadRequest(f'the first message has to be {{"token": "..."}}, of {TOKEN_MESSAGE_BYTES_MAX} bytes at most')
+    token: str = value["token"]
+    return token
 
 
 def choose_subprotocol(proposed: Collection[str]) -> str | None:

@@ -8,6 +8,7 @@ CLIENT_BYTES_MAX.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -29,6 +30,7 @@ from tailrace_server.serving.tailing.request import (
     choose_subprotocol,
     parse_first_message,
     parse_target,
+    parse_token_message,
 )
 from tailrace_server.serving.tailing.tail import Tail
 
@@ -100,12 +102,15 @@ class TailSession:
         connect: Connect,
         parsing: trio.CapacityLimiter,
         token: str | None = None,
+        identify: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        """``identify`` checks the token of a message; None if the client has been identified."""
         self._request = request
         self._parsing = parsing  # of long positions, shared by all pages
         self._peer = peer
         self._connect = connect
         self._token = token
+        self._identify = identify
         self._scope = trio.CancelScope()
         self._sending = trio.CancelScope()
         self._stopping = False
@@ -148,6 +153,8 @@ class TailSession:
         """Follows the feed until something ends it; tells the client, and gives code and reason to close with."""
         try:
             request = parse_target(self._request.path)
+            if request.token_in_message:
+                self._token = await self._token_of_message(ws)
             since = await self._first_message(ws) if request.since == IN_MESSAGE else request.since
             await self._follow(ws, request, since)
         except TooSlow:
@@ -156,6 +163,20 @@ class TailSession:
             await self._send(ws, encode_failure(error))
             return close_of(error)
         raise AssertionError("a stream that has no end has ended, and without an error")
+
+    async def _token_of_message(self, ws: Page) -> str:
+        """Returns the token that the client's first message has, if it counts. Raises BadRequest, Forbidden."""
+        if self._token is not None:
+            raise BadRequest("token=message announces a message with the token, and the handshake has one as well")
+        message = None
+        with trio.move_on_after(FIRST_MESSAGE_SECONDS_MAX):
+            message = await ws.get_message()
+        if message is None:
+            raise BadRequest(f"token=message announces a token, and none came within {FIRST_MESSAGE_SECONDS_MAX:g} s")
+        token = parse_token_message(message)
+        if self._identify is not None:
+            await self._identify(token)
+        return token
 
     async def _first_message(self, ws: Page) -> str | Positions | datetime:
         """Returns the start that the client's first message names. Raises BadRequest, BadPosition.

@@ -34,7 +34,8 @@ def test_the_types_of_messages():
 
 
 def test_the_first_message_of_a_client():
-    [example] = [example for example in EXAMPLES if "type" not in example]
+    [example, token] = [example for example in EXAMPLES if "type" not in example]
+    assert request.parse_token_message(json.dumps(token)) == "tr1_..."
     with pytest.raises(errors.BadPosition):  # it is cut short, and a first message all the same
         request.parse_first_message(json.dumps(example))
 
