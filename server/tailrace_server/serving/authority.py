@@ -47,6 +47,7 @@ NO_RIGHTS = (
     "the certificate {} has no rights here, or had some that expired: ask the operator for them "
     "(`tailrace token create NAME --certificate ...`), or give a token"
 )
+EXPIRED = "the certificate {} has expired since this connection began: connect anew with another one"
 # The characters of a certificate's subject that a line of the log shows.
 _SHOWN = 300
 
@@ -105,8 +106,11 @@ class Authority:
         return self._tls is not None and self._tls.is_client(certificate)
 
     def _of_certificate(self, certificate: PeerIdentity, peer: str) -> Access:
-        record = self._feeds.tokens().of_certificate(certificate.claims)
-        if record is None or is_expired(record.info.expires_at, self._clock.wall_us()):
+        record, now_us = self._feeds.tokens().of_certificate(certificate.claims), self._clock.wall_us()
+        # A connection of HTTP may outlive the certificate that it began with.
+        if is_expired(certificate.expires_us, now_us):
+            raise Forbidden(EXPIRED.format(str(certificate)[:_SHOWN]))
+        if record is None or is_expired(record.info.expires_at, now_us):
             why = "has no rights" if record is None else f"had the rights of {record.info.name!r}, which have expired"
             if self._may_log(peer):
                 log.warning("a certificate of %s was refused: %s %s", peer, ascii(str(certificate))[:_SHOWN], why)

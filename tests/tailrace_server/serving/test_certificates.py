@@ -13,6 +13,7 @@ from trio_websocket import open_websocket
 
 import tailrace
 from tailrace.tls import TlsFiles, client_context
+from tailrace.tls.engine import PeerIdentity
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.tailing import ws_listener
 
@@ -190,6 +191,17 @@ async def test_a_connection_ends_with_its_certificate(node):
         authority._next_expiry_us = 1
         authority.check([Guest()])
     assert expelled == ["certificate 'shop' was revoked or has expired"]
+
+
+async def test_an_expired_certificate_of_an_open_connection_has_no_rights(node):
+    """A client of HTTP, or a page of the console, keeps its connection and asks again."""
+    await node.permit("shop", "read", "CN=shop")
+    authority, now_us = node.running.node.services.authority, node.running.node.services.clock.wall_us()
+    [trusted] = node.running.node.host.tls._loaded.client_authorities
+    shown = PeerIdentity("CN=shop", (), trusted, ("CN=shop",), now_us + 60_000_000)
+    assert authority.identify(None, "127.0.0.1:1", shown).principal.name == "shop"
+    with pytest.raises(tailrace.Forbidden, match="has expired since this connection began"):
+        authority.identify(None, "127.0.0.1:1", shown._replace(expires_us=now_us))
 
 
 async def test_the_audit_log_names_it(node, caplog):
