@@ -38,7 +38,7 @@ def table(group: type, prefix: str) -> str:
         default = _commas(show_value(fields[name].default, about), about)
         middle = f"`{about.flag.name}`" if with_flags and about.flag is not None else _range(about)
         cells = (middle, default) if with_flags else (default, middle)
-        reloads = "yes" if about.reloads else ""
+        reloads = "yes" if about.reloads else "no"
         lines.append(f"| `{prefix}{name}` | {cells[0]} | {cells[1]} | {reloads} | {why[name]} |")
     return "\n".join(lines) + "\n"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tailrace.link.address import Address, check_cluster_name
 from tailrace.model.quantities import Unit
 from tailrace.wire.frames import FRAME_BODY_BYTES_MAX
-from tailrace_server.setting import GIB, KIB, MIB, setting, settings_of
+from tailrace_server.setting import GIB, KIB, MIB, adopt_reloaded, setting
 
 # The divisor of a low bound of connections for those that clients leave to other nodes.
 NODES_SHARE = 4
@@ -76,9 +76,7 @@ class Limits:
 
     def adopt(self, new: Limits) -> None:
         """Takes over those limits of ``new`` that can change while a node runs."""
-        for name, about in settings_of(Limits).items():
-            if about.reloads:
-                setattr(self, name, getattr(new, name))
+        adopt_reloaded(self, new)
 
     @property
     def client_connections_max(self) -> int:
@@ -86,31 +84,34 @@ class Limits:
         return self.connections_max - min(self.node_connections, self.connections_max // NODES_SHARE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StorageConfig:
-    """How much is held in memory and in the journal, and when it goes to segments."""
+    """How much is held in memory and in the journal, and when it goes to segments.
+
+    The parts of a node that copy a value when they are made take a new one by `Storage.limits_changed`.
+    """
 
     #: The bytes of all write queues. At half of it the largest are flushed; at all of it writers wait.
     memory_bytes_max: int = setting(256 * MIB, Unit.BYTES, least=8 * MIB)
     #: The bytes at which a write queue is flushed. Large enough that compaction has few files to merge.
-    segment_bytes: int = setting(16 * MIB, Unit.BYTES, least=64 * KIB)
+    segment_bytes: int = setting(16 * MIB, Unit.BYTES, least=64 * KIB, reloads=True)
     #: The seconds after which a block is flushed, however small its queue is, so that the journal can be trimmed.
-    flush_age_s: float = setting(600.0, Unit.SECONDS, least=1)
+    flush_age_s: float = setting(600.0, Unit.SECONDS, least=1, reloads=True)
     #: The seconds after which a block of a feed in replication mode ``segment`` is flushed. Followers get it then; each
     #: flush makes a segment.
-    pushed_age_s: float = setting(5.0, Unit.SECONDS, least=0.1)
+    pushed_age_s: float = setting(5.0, Unit.SECONDS, least=0.1, reloads=True)
     #: The bytes of a journal file. Small enough that trimming frees space soon.
     journal_file_bytes_max: int = setting(64 * MIB, Unit.BYTES, least=64 * KIB)
     #: The bytes of the journal above which the partitions of its oldest file are flushed. Bounds a restart to seconds.
-    journal_bytes_max: int = setting(512 * MIB, Unit.BYTES, least=MIB)
+    journal_bytes_max: int = setting(512 * MIB, Unit.BYTES, least=MIB, reloads=True)
     #: The seconds that a restart may take to read the journal (journal/replay_cost.py) before the same happens. 2.1 s
     #: are 280,000 blocks of single puts, or 65,000 publishes. The journal grows during the flush; a restart should take
     #: 5 s at most.
-    journal_replay_s: float = setting(2.1, Unit.SECONDS, least=0.1)
+    journal_replay_s: float = setting(2.1, Unit.SECONDS, least=0.1, reloads=True)
     #: The bytes that are kept allocated so that a flush succeeds on a full disk. 0 keeps nothing.
     reserve_bytes: int = setting(64 * MIB, Unit.BYTES, least=0)
     #: The free bytes below which writes are refused, so that flushes, compactions and manifests find room.
-    free_bytes_min: int = setting(128 * MIB, Unit.BYTES, least=0)
+    free_bytes_min: int = setting(128 * MIB, Unit.BYTES, least=0, reloads=True)
     #: The segments that stay open while they are not read. ``tailrace serve`` uses a quarter of its
     #: descriptors if that is less.
     segments_open_max: int = setting(2_048, least=1)
@@ -118,20 +119,24 @@ class StorageConfig:
     #: record of the journal has at most 64 MiB.
     publish_bytes_max: int = setting(60 * MIB, Unit.BYTES, least=KIB, most=60 * MIB)
     #: The unpublished stages, as many as the tasks of some large Spark jobs have.
-    stages_max: int = setting(4_096, least=1)
+    stages_max: int = setting(4_096, least=1, reloads=True)
     #: The bytes of all unpublished stages.
-    stage_bytes_max: int = setting(8 * GIB, Unit.BYTES, least=MIB)
+    stage_bytes_max: int = setting(8 * GIB, Unit.BYTES, least=MIB, reloads=True)
     #: The bytes of stages that are also kept in memory, so that publishing does not read them again.
-    stage_kept_bytes_max: int = setting(128 * MIB, Unit.BYTES, least=0)
+    stage_kept_bytes_max: int = setting(128 * MIB, Unit.BYTES, least=0, reloads=True)
     #: The seconds of uptime after which an unpublished stage is dropped, far more than a batch needs.
-    stage_age_s: float = setting(86_400.0, Unit.SECONDS, least=60)
+    stage_age_s: float = setting(86_400.0, Unit.SECONDS, least=60, reloads=True)
     #: The bytes per second that compactions may read and write while writes come in. 0 is no bound.
-    compaction_rate: int = setting(20 * MIB, Unit.RATE, least=0)
+    compaction_rate: int = setting(20 * MIB, Unit.RATE, least=0, reloads=True)
     #: The bytes per second of segments that are compared with their checksums, so that damage is found before the node
     #: comes to lead. 4 MiB take 0.3 % of a processor, and 100 GB seven hours. 0: none are.
-    check_rate: int = setting(4 * MIB, Unit.RATE, least=0)
+    check_rate: int = setting(4 * MIB, Unit.RATE, least=0, reloads=True)
     #: The seconds between two such passes over all segments.
-    check_pause_s: float = setting(86_400.0, Unit.SECONDS, least=0)
+    check_pause_s: float = setting(86_400.0, Unit.SECONDS, least=0, reloads=True)
+
+    def adopt(self, new: StorageConfig) -> None:
+        """Takes over those settings of ``new`` that can change while a node runs."""
+        adopt_reloaded(self, new)
 
 
 class Failover(enum.StrEnum):
@@ -143,30 +148,37 @@ class Failover(enum.StrEnum):
     """An operator, by ``tailrace promote``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replication:
-    """How the nodes of a set wait for each other, in seconds of the monotonic clock."""
+    """How the nodes of a set wait for each other, in seconds of the monotonic clock.
+
+    All parts of a node share one object and read it at each use.
+    """
 
     #: Who makes another member of a set the leader.
     failover: Failover = Failover.AUTO
     #: The interval at which a leader that fails over by itself asks its replicas whether they follow it.
-    heartbeat_s: float = setting(0.3, Unit.SECONDS, least=0.01)
+    heartbeat_s: float = setting(0.3, Unit.SECONDS, least=0.01, reloads=True)
     #: The silence after which a leader counts as gone. Longer than garbage collections and slow fsyncs of a busy disk.
-    leader_timeout_s: float = setting(1.5, Unit.SECONDS, least=0.05)
+    leader_timeout_s: float = setting(1.5, Unit.SECONDS, least=0.05, reloads=True)
     #: The time without a majority after which a leader takes no writes.
-    majority_timeout_s: float = setting(3.0, Unit.SECONDS, least=0.05)
+    majority_timeout_s: float = setting(3.0, Unit.SECONDS, least=0.05, reloads=True)
     #: The time after which an fsync that has not ended makes a leader step down.
-    disk_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.05)
+    disk_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.05, reloads=True)
 
     #: The interval at which the other members are asked for their state.
-    poll_s: float = setting(0.3, Unit.SECONDS, least=0.01)
+    poll_s: float = setting(0.3, Unit.SECONDS, least=0.01, reloads=True)
     #: The time after which a member that has not answered a short question counts as unreachable.
-    ask_timeout_s: float = setting(1.0, Unit.SECONDS, least=0.05)
+    ask_timeout_s: float = setting(1.0, Unit.SECONDS, least=0.05, reloads=True)
     #: The time for one step of a promotion or handover that another member makes durable.
-    step_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.1)
+    step_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.1, reloads=True)
     #: The bytes of a partition's rows that a follower lacks, from which it copies segments first. Below them a stream
     #: is as fast, since it needs no flush. None: it always streams.
-    catch_up_bytes_min: int | None = setting(16 * MIB, Unit.BYTES, least=0)
+    catch_up_bytes_min: int | None = setting(16 * MIB, Unit.BYTES, least=0, reloads=True)
+
+    def adopt(self, new: Replication) -> None:
+        """Takes over those times of ``new`` that can change while a node runs."""
+        adopt_reloaded(self, new)
 
 
 @dataclass(frozen=True, slots=True)

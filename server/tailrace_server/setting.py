@@ -72,3 +72,10 @@ def setting(
 def settings_of(group: type) -> dict[str, Setting]:
     """Returns the settings of a dataclass, by the name of the field, in their order."""
     return {field.name: field.metadata[_KEY] for field in dataclasses.fields(group) if _KEY in field.metadata}
+
+
+def adopt_reloaded(group: Any, new: Any) -> None:
+    """Sets those settings of a dataclass that SIGHUP sets in a running node to the values of ``new``, another one."""
+    for name, about in settings_of(type(group)).items():
+        if about.reloads:
+            setattr(group, name, getattr(new, name))

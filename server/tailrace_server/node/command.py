@@ -87,7 +87,7 @@ def serve(config: ConfigFile = None, set_: Assignments = None, **given: Any) -> 
     def reload_of(node: Node) -> Callable[[], None]:
         def apply(now: Settings) -> None:
             set_up_logs(now.serve.log_level, now.serve.log_format, name)
-            node.config.limits.adopt(_limits(now.limits, descriptors))
+            node.adopt(_limits(now.limits, descriptors), now.storage, now.replication)
 
         return Reloading(config, loaded, apply).reload
 

@@ -17,7 +17,7 @@ from tailrace.errors import NotDurable, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.transport import Transport
-from tailrace_server.config import Config
+from tailrace_server.config import Config, Limits, Replication, StorageConfig
 from tailrace_server.directory.identity import Identity
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.host.network import Listener
@@ -188,6 +188,15 @@ class Node:
         """Returns the function that serves a connection to its end; messages that name no group are about ``group``."""
         return partial(self.connections.handle, self.services, unnamed=self.leaderships.of_group(group))
 
+    def adopt(self, limits: Limits, storage: StorageConfig, replication: Replication) -> None:
+        """Takes over those settings that can change while the node runs."""
+        config = self.config
+        config.limits.adopt(limits)
+        config.storage.adopt(storage)
+        config.replication.adopt(replication)
+        self.storage.limits_changed()
+        self.stages.set_bounds(storage.stages_max, storage.stage_bytes_max, storage.stage_kept_bytes_max)
+
     async def _tick(self) -> None:
         while True:
             await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
@@ -197,9 +206,9 @@ class Node:
             self.storage.checkpoints.expire()
 
     async def _expire_stages(self) -> None:
-        age_us = int(self.config.storage.stage_age_s * 1_000_000)
         while True:
             await trio.sleep(_EXPIRE_SECONDS)
+            age_us = int(self.config.storage.stage_age_s * 1_000_000)
             await self.publisher.expire()
             paths = self.stages.expired(self.storage.compactor.uptime.cutoff(age_us))
             if paths:

@@ -42,6 +42,10 @@ class KeptBlocks:
         self._stages: dict[bytes, _Stage] = {}  # the one that began first at the front
         self.nbytes = 0
 
+    def set_bytes_max(self, bytes_max: int) -> None:
+        """Changes the bound. Stages above it are forgotten with the next block."""
+        self._bytes_max = bytes_max
+
     def begin(self, id: bytes, now: float) -> None:
         """Begins a stage; ``now`` is monotonic seconds."""
         self._stages[id] = _Stage(now)

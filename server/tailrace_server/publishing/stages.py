@@ -83,6 +83,11 @@ class Stages:
         self._is_crowded = False  # a stage was refused for lack of room since the last ``expired``
         self._began_at = monotonic()
 
+    def set_bounds(self, stages_max: int, bytes_max: int, kept_bytes_max: int) -> None:
+        """Changes the bounds. Stages that are there stay, and count."""
+        self._stages_max, self._bytes_max = stages_max, bytes_max
+        self.kept.set_bytes_max(kept_bytes_max)
+
     def statistics(self) -> StageStatistics:
         """Returns the counts for status."""
         return StageStatistics(len(self._open), len(self._sealed), self._bytes)

@@ -54,7 +54,7 @@ class FeedChanges:
         # set by the owner; called when the replication mode of a feed has changed
         self.on_mode_changed: Callable[[Feed], None] = _nothing
         self._limits = config.limits
-        self._confirmed_timeout_s = _CONFIRMED_TIMEOUTS * config.replication.ask_timeout_s
+        self._replication = config.replication
         self._host = storage.host
         self._feeds = storage.feeds
         self._storage = storage
@@ -199,12 +199,11 @@ class FeedChanges:
         """
         leadership = self._leaderships.system
         if leadership.role is Role.LEADER:
-            with trio.move_on_after(self._confirmed_timeout_s) as scope:
+            timeout_s = _CONFIRMED_TIMEOUTS * self._replication.ask_timeout_s
+            with trio.move_on_after(timeout_s) as scope:
                 await leadership.confirmed()
             if scope.cancelled_caught:
-                raise NotLeader(
-                    f"no majority has confirmed within {self._confirmed_timeout_s:g} s that this node leads"
-                )
+                raise NotLeader(f"no majority has confirmed within {timeout_s:g} s that this node leads")
             return
         accepted = await leadership.leaders_seqs([SYSTEM_FEED_ID])
         if leadership.role is not Role.FOLLOWER or not self._feeds.lists_through(accepted(SYSTEM_FEED_ID, 0)):

@@ -360,6 +360,10 @@ class Compactor:
                 *(foreign.seq, foreign.key, foreign.corrected),
             )
 
+    def set_rate_max(self, rate_max: int) -> None:
+        """Changes the bytes a second of a compaction beside writes; 0: no bound."""
+        self._rate_max = rate_max
+
     async def _keep_rate(self) -> None:
         while True:
             await trio.sleep(RATE_SECONDS)

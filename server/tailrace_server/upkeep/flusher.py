@@ -135,6 +135,11 @@ class Flusher:
         elif tree.memory_bytes >= self._limits.segment_bytes:
             self._wanted.set()
 
+    def set_limits(self, limits: FlushLimits) -> None:
+        """Flushes by these limits from now on."""
+        self._limits = limits
+        self._wanted.set()
+
     def forget(self, partition: Partition) -> None:
         """Drops all plans for ``partition``, of a feed that was dropped."""
         for known in (self._dirty, self._unmerged, self._crowded, self._failed, self._flushing):

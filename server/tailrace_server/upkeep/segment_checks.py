@@ -75,6 +75,7 @@ class SegmentChecks:
         self._pins = pins
         self._rate = rate
         self._pause_s = pause_s
+        self._rate_changed = trio.Event()
         self._damages = damages
         self._on_damage = on_damage
         self._wanted = trio.Event()
@@ -85,11 +86,15 @@ class SegmentChecks:
         """Returns counts for status."""
         return CheckStatistics(self._checked_bytes, self._passes)
 
+    def set_rate(self, rate: int, pause_s: float) -> None:
+        """Changes the rate from the next segment on, and the pause after the pass that is under way."""
+        self._rate, self._pause_s = rate, pause_s
+        self._rate_changed.set()
+
     async def run(self) -> None:
         """Checks until cancelled."""
         async with trio.open_nursery() as nursery:
-            if self._rate:
-                nursery.start_soon(self._check_sums)
+            nursery.start_soon(self._check_sums)
             while True:
                 with trio.move_on_after(LOOK_SECONDS):
                     await self._wanted.wait()
@@ -141,6 +146,7 @@ class SegmentChecks:
         # A node that is restarted often has to come to all of them, too.
         share = fraction(self._host.randomness)
         while True:
+            await self._rate_is_set()
             partitions = list(self._catalog.partitions())
             begin = int(share * len(partitions))
             share = 0.0
@@ -151,6 +157,12 @@ class SegmentChecks:
             self._passes += 1
             await trio.sleep(self._pause_s)
 
+    async def _rate_is_set(self) -> None:
+        """Waits while no bytes are to be compared."""
+        while not self._rate:
+            self._rate_changed = trio.Event()
+            await self._rate_changed.wait()
+
     async def _check_sum(self, partition: Partition, segment: Segment) -> None:
         """Reads a segment whole, unless its file is to be removed meanwhile."""
         file_sum = FileSum(segment)
@@ -159,7 +171,8 @@ class SegmentChecks:
             while not (file_sum.is_done or partition.is_dropped or self._pins.is_retired(segment)):
                 nbytes = await self._host.workers.in_thread(partial(file_sum.read, READ_BYTES))
                 self._checked_bytes += nbytes
-                await trio.sleep(nbytes / self._rate)
+                await trio.sleep(nbytes / self._rate if self._rate else 0)
+                await self._rate_is_set()
         except SegmentDamaged as error:
             self._on_damage(error)
         except Overloaded as error:  # of descriptors; the next pass comes to it again

@@ -45,6 +45,10 @@ class Space:
         """The bytes of the reserve."""
         return self._reserve.held_bytes
 
+    def set_free_bytes_min(self, free_bytes_min: int) -> None:
+        """Refuses writes below so many free bytes, from the next look on."""
+        self._free_bytes_min = free_bytes_min
+
     async def look(self) -> None:
         """Measures the free space, and makes the reserve if there is room for it. OSError."""
         async with self._using_reserve:

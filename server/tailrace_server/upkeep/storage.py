@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from tailrace.errors import NoSpace, NotDurable
-from tailrace_server.config import Config
+from tailrace_server.config import Config, StorageConfig
 from tailrace_server.directory.identity import Identity
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.feeds.catalog import Catalog
@@ -66,6 +66,7 @@ class Storage:
         uptime: Uptime,
     ) -> None:
         data, limits = config.data, config.storage
+        self._limits = limits
         self.host = host
         self.data = data
         self.feeds = catalog
@@ -83,15 +84,7 @@ class Storage:
         self.held = HeldWriter(host, data, journal, catalog, self.installer)
         trimmer = Trimmer(host, journal, store, self.installer, catalog, self.pins, self.held)
         self.space = Space(host, data, Reserve(host.disk, data, limits.reserve_bytes), limits.free_bytes_min)
-        flush_limits = FlushLimits(
-            limits.segment_bytes,
-            limits.flush_age_s,
-            limits.memory_bytes_max,
-            limits.journal_bytes_max,
-            limits.journal_replay_s,
-            limits.pushed_age_s,
-        )
-        self.flusher = Flusher(host, journal, store, self.installer, trimmer, self.space, memory, flush_limits)
+        self.flusher = Flusher(host, journal, store, self.installer, trimmer, self.space, memory, _flush_limits(limits))
         self.flusher.on_flushed = self._flushed
         self.flusher.commit = self.all_durable
         self.flusher.count_partitions = catalog.count_partitions
@@ -114,6 +107,14 @@ class Storage:
         self.committer.on_committed = self._committed
         self._waits: dict[Answer, None] = {}  # those of `all_durable`
         self._commits = True  # False once the committer has ended
+
+    def limits_changed(self) -> None:
+        """Hands the settings of storage that have changed (`StorageConfig.adopt`) to the parts that copy them."""
+        limits = self._limits
+        self.flusher.set_limits(_flush_limits(limits))
+        self.space.set_free_bytes_min(limits.free_bytes_min)
+        self.compactor.set_rate_max(limits.compaction_rate)
+        self.checks.set_rate(limits.check_rate, limits.check_pause_s)
 
     async def run(self) -> None:
         """Commits, flushes, compacts and checks segments until cancelled."""
@@ -242,3 +243,14 @@ def _nothing() -> None:
 
 def _ignore(failure: NotDurable) -> None:
     """Until the owner sets a callback."""
+
+
+def _flush_limits(limits: StorageConfig) -> FlushLimits:
+    return FlushLimits(
+        limits.segment_bytes,
+        limits.flush_age_s,
+        limits.memory_bytes_max,
+        limits.journal_bytes_max,
+        limits.journal_replay_s,
+        limits.pushed_age_s,
+    )
