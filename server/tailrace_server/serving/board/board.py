@@ -6,6 +6,7 @@ a look ──> `fresh`: a sample that is younger than its interval serves all
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from tailrace_server.serving.board.sample import ConsumerSums
     from tailrace_server.serving.services import Services
+
+log = logging.getLogger("tailrace.http")
 
 # The age of a sample at which the next one is taken.
 INTERVAL_SECONDS = 2.0
@@ -47,6 +50,8 @@ class Board:
         self.now: Sample | None = None
         self._since = Since(node.clock.monotonic)
         self._judged: dict[str, Judgement] = {}
+        # Questions that may take a thread for seconds: it is not the console's alone.
+        self.long_questions = trio.CapacityLimiter(1)
         self._rows = FirstRows(node)
         self._turn = trio.Lock()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -56,7 +61,10 @@ class Board:
     async def run(self) -> None:
         """Notes when problems of the node begin, until cancelled."""
         while True:
-            self.problems()
+            try:
+                self.problems()
+            except Exception:  # a bug of ours costs the time at which a problem began, and not the listener
+                log.exception("the problems of the node cannot be told")
             await trio.sleep(INTERVAL_SECONDS)
 
     def problems(self) -> list[tuple[Problem, float]]:

@@ -106,17 +106,24 @@ class ConsoleApi:
         values = values_of(request)
         versions = number_of(values, "versions", VERSIONS_DEFAULT, 1, VERSIONS_MAX)
         key = key_of(request.scope["query_string"])
-        return await key_versions(self._board().node, access, feed_of(self._board(), access, values), key, versions)
+        board = self._board()
+        feed = feed_of(board, access, values)
+        async with board.long_questions:
+            return await key_versions(board.node, access, feed, key, versions)
 
     async def _explain(self, request: Request, access: Access) -> dict[str, Any]:
-        feed = feed_of(self._board(), access, values_of(request))
+        board = self._board()
+        feed = feed_of(board, access, values_of(request))
         body = await body_of(request, ("positions", "level"))
-        return await explain_resume(self._board().node, feed, body.get("positions", ""), body.get("level", ""))
+        async with board.long_questions:
+            return await explain_resume(board.node, feed, body.get("positions", ""), body.get("level", ""))
 
     async def _reset(self, request: Request, access: Access) -> dict[str, Any]:
-        feed = feed_of(self._board(), access, values_of(request))
+        board = self._board()
+        feed = feed_of(board, access, values_of(request))
         body = await body_of(request, ("to", "from"))
-        return await preview_reset(self._board().node, feed, body.get("to", ""), body.get("from", ""))
+        async with board.long_questions:
+            return await preview_reset(board.node, feed, body.get("to", ""), body.get("from", ""))
 
     def _endpoint(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
@@ -199,6 +206,6 @@ def code_of(error: TailraceError) -> int:
 
 def json_answer(value: dict[str, Any], code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Returns an answer that no cache keeps."""
-    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+    body = json.dumps(value, separators=(",", ":")).encode()
     more = {} if headers is None else headers
     return Response(body, status_code=code, media_type="application/json", headers={**HEADERS, **more})

@@ -20,6 +20,7 @@ from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
 from tailrace_server.serving.console.certificate import CERTIFICATE
+from tailrace_server.serving.console.plain_websocket import refuse_compression
 from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.secure_stream import certificate_of
@@ -73,6 +74,7 @@ class _HttpServer:
     """The application and its connections."""
 
     def __init__(self, node: HasStatus, hosts: Collection[str], sockets: Sockets) -> None:
+        refuse_compression()
         self._sockets = sockets
         self._app: AppWrapper = wrap_app(make_app(node, hosts, sockets), 0, "asgi")  # type: ignore[arg-type]
         self._config = _http_config()

@@ -178,7 +178,7 @@ class LiveSession:
 
     async def _send(self, message: dict[str, Any]) -> None:
         self._sent_at = trio.current_time()
-        await self._socket.send_text(json.dumps(message, separators=(",", ":"), ensure_ascii=False))
+        await self._socket.send_text(json.dumps(message, separators=(",", ":")))
 
 
 def close_code(error: TailraceError) -> int:

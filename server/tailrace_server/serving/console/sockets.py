@@ -5,6 +5,7 @@ A browser cannot set headers of a WebSocket, so a page offers its token as one m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
             ...
 
 
+log = logging.getLogger("tailrace.http")
+
 # Each costs one or two milliseconds of the loop every 2 s.
 LIVE_MAX = 32
 TAILS_MAX = 64
@@ -98,6 +101,9 @@ class Sockets:
         self._live.add(session)
         try:
             await session.run()
+        except Exception:
+            # A bug of ours ends this WebSocket. It is logged here, since the layers below would not log it.
+            log.exception("WebSocket %s", socket.url.path)
         finally:
             self._live.discard(session)
 
@@ -112,6 +118,9 @@ class Sockets:
         self._tails.add(session)
         try:
             await session.run()
+        except Exception:
+            # A bug of ours ends this WebSocket. It is logged here, since the layers below would not log it.
+            log.exception("WebSocket %s", socket.url.path)
         finally:
             self._tails.discard(session)
 

@@ -9,6 +9,7 @@ from tests.tailrace_server.serving.console.test_api import asking, write
 from tests.tailrace_server.serving.test_bearers import UPGRADE
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
+import tailrace
 from tailrace_server.serving.console import live
 from tailrace_server.serving.console.live import SUBPROTOCOL
 
@@ -157,6 +158,42 @@ async def test_only_the_nodes_own_pages_may_open_one(address):
             assert await refused(address, path, headers=f"Origin: {origin}\r\n") == 403
     assert await refused(address, "/api/live", headers="Host: evil.example\r\n") == 421
     async with opened(address, headers=[(b"origin", f"http://{host}".encode())]) as channel:
+        await channel.next("hello")
+
+
+async def test_nothing_is_compressed(address):
+    """A few KiB of a client without a token would become many MiB in the node."""
+    host, _ = address
+    offered = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
+    head = f"GET /api/live HTTP/1.1\r\nHost: {host}\r\n{UPGRADE}Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n{offered}\r\n"
+    async with await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(head.encode())
+        answer = await stream.receive_some()
+        assert answer.startswith(b"HTTP/1.1 101")
+        assert b"extensions" not in answer.lower()
+
+
+async def test_a_consumer_with_an_odd_name_does_not_end_the_channel(address, running):
+    async with tailrace.connect(running.url, name="\ud800 <b>") as client:
+        feed = await write(client)
+        async with feed.consume(), opened(address) as channel:
+            await channel.watch({"topic": "consumers"})
+            value = (await channel.next("value"))["value"]
+            while not value["consumers"]:
+                value["consumers"] = (await channel.next("changes")).get("rows", [])
+            assert value["consumers"][0]["name"] == "\ud800 <b>"
+
+
+async def test_a_bug_ends_its_own_channel_and_is_logged(address, monkeypatch, caplog):
+    def broken(*_):
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("tailrace_server.serving.board.views.overview", broken)
+    async with opened(address) as channel:
+        await channel.watch({"topic": "overview"})
+        assert await channel.end() == 1011
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    async with opened(address) as channel:
         await channel.next("hello")
 
 
