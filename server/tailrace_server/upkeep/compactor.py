@@ -32,6 +32,7 @@ from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.state.ahead import Mark, PartitionPlace, is_ahead
 from tailrace_server.state.durations import WORK_BOUNDS, Durations
 from tailrace_server.state.uptime import Uptime
+from tailrace_server.upkeep.compaction_state import CompactionState, PlannedCompaction, RunningCompaction
 from tailrace_server.upkeep.installer import Installer, RolledBack, check_history, entries_of
 from tailrace_server.upkeep.space import Space
 
@@ -67,6 +68,18 @@ class CompactionStatistics(NamedTuple):
     compaction_failure: str
 
 
+class _Chosen(NamedTuple):
+    """A plan for ``segments``, in a stretch of the chain that begins at index ``begin``, and what decides it."""
+
+    begin: int
+    segments: tuple[Segment, ...]
+    plan: CompactionPlan
+    retention: PartitionRetention
+    stable_seq: int
+    purge_before_us: int | None
+    old_seq: int
+
+
 class Compactor:
     """Compacts the partitions of a node, which has one compactor."""
 
@@ -94,6 +107,8 @@ class Compactor:
         self._rate = Rate()
         self._candidates: dict[Partition, None] = {}
         self._tended: Partition | None = None
+        # The partition whose segments are being compacted, these segments, and the begin (monotonic).
+        self._running: tuple[Partition, tuple[Segment, ...], float] | None = None
         self._holds = 0  # bodies of `holding_pushed` that run
         self._held: dict[Partition, None] = {}  # candidates that wait for their end
         # Partitions in a pause: its end (monotonic), and the error, "" for damage.
@@ -266,26 +281,11 @@ class Compactor:
 
         Raises SegmentDamaged, CompactionFailed, OSError.
         """
-        retention = PartitionRetention.of(info)
-        stable_seq = partition.stable_seq
         rollbacks = partition.rollbacks
-        begin, whole = self._whole_stretch(partition)
-        # Behind a segment that is left out tombstones have to stay, so no compaction is begun for them.
-        may_purge = begin == 0 and not retention.history
-        age_us = int(info.tombstone_age_s * 1e6)
-        purge_before_us = self.uptime.cutoff(age_us) if may_purge else None
-        old_seq = self._old_seq(partition, age_us) if may_purge else 0
-        plan = choose(
-            entries_of(whole),
-            retention=retention,
-            stable_seq=stable_seq,
-            purge_before_us=purge_before_us,
-            old_seq=old_seq,
-            marks=self.uptime.ahead.seqs(PartitionPlace(partition.feed_id, partition.id)),
-        )
-        if plan is None:
+        chosen = self._choose(partition, info)
+        if chosen is None:
             return False
-        folded = whole[plan.first : plan.last + 1]
+        begin, folded, plan, retention, stable_seq, purge_before_us, old_seq = chosen
         behind = partition.chain.segments[begin + plan.last + 1 :][:1]
         # Without room it is not begun: its reading and writing would be in vain, time after time.
         await self._space.check_room(plan.nbytes, f"the compaction of {len(folded)} segments")
@@ -308,6 +308,7 @@ class Compactor:
             next_base_id=behind[0].identity.base_id if behind else b"",
         )
         began_at = self._host.clock.monotonic()
+        self._running = partition, folded, began_at
         try:
             if _is_small(folded):
                 result = await self._host.workers.compact_small(task)
@@ -316,6 +317,8 @@ class Compactor:
         except (OSError, TailraceError):
             check_history(partition, rollbacks)  # its inputs have left the chain then, and their files may be gone
             raise
+        finally:
+            self._running = None
         try:
             made = await self._host.workers.in_thread(lambda: Segment.open(self._store.segment_files, output))
             try:
@@ -329,6 +332,49 @@ class Compactor:
         self.durations.add(self._host.clock.monotonic() - began_at)
         self._note(partition, plan, result)
         return True
+
+    def _choose(self, partition: Partition, info: FeedInfo) -> _Chosen | None:
+        """Returns the segments that the policy chooses now, and what decides it; None if there are none."""
+        retention = PartitionRetention.of(info)
+        stable_seq = partition.stable_seq
+        begin, whole = self._whole_stretch(partition)
+        # Behind a segment that is left out tombstones have to stay, so no compaction is begun for them.
+        may_purge = begin == 0 and not retention.history
+        age_us = int(info.tombstone_age_s * 1e6)
+        purge_before_us = self.uptime.cutoff(age_us) if may_purge else None
+        old_seq = self._old_seq(partition, age_us) if may_purge else 0
+        plan = choose(
+            entries_of(whole),
+            retention=retention,
+            stable_seq=stable_seq,
+            purge_before_us=purge_before_us,
+            old_seq=old_seq,
+            marks=self.uptime.ahead.seqs(PartitionPlace(partition.feed_id, partition.id)),
+        )
+        if plan is None:
+            return None
+        segments = whole[plan.first : plan.last + 1]
+        return _Chosen(begin, segments, plan, retention, stable_seq, purge_before_us, old_seq)
+
+    def state_of(self, partition: Partition) -> CompactionState:
+        """Returns the compaction of ``partition`` that runs, and the one that the policy would begin now."""
+        now = self._host.clock.monotonic()
+        pause_until, failure = self._paused.get(partition, (now, ""))
+        running = None if self._running is None else _running_of(partition, now, *self._running)
+        planned = None if running else self._planned(partition)
+        return CompactionState(running, planned, pause_until - now if pause_until > now else None, failure)
+
+    def _planned(self, partition: Partition) -> PlannedCompaction | None:
+        if partition.is_dropped or (partition.pushes.by_segments and partition.state != "leader"):
+            return None
+        chosen = self._choose(partition, self._catalog.retention_of(partition.feed_id))
+        if chosen is None:
+            return None
+        begin, plan = chosen.begin, chosen.plan
+        is_major = plan.is_major and begin == 0
+        return PlannedCompaction(
+            begin + plan.first, begin + plan.last, plan.nbytes, plan.rows, plan.reason.value, is_major
+        )
 
     def _whole_stretch(self, partition: Partition) -> tuple[int, tuple[Segment, ...]]:
         """Returns the longest stretch of readable segments in the chain, and its index."""
@@ -384,6 +430,17 @@ class Compactor:
             except OSError as error:
                 log.warning("the uptime of this node cannot be stored: %s", error)
             await trio.sleep(UPTIME_SECONDS)
+
+
+def _running_of(
+    partition: Partition, now: float, other: Partition, folded: tuple[Segment, ...], began_at: float
+) -> RunningCompaction | None:
+    """Returns the compaction of ``folded`` if it is of ``partition``, and a rollback has not removed them meanwhile."""
+    segments = partition.chain.segments
+    if other is not partition or folded[0] not in segments:
+        return None
+    first = segments.index(folded[0])
+    return RunningCompaction(first, first + len(folded) - 1, sum(segment.nbytes for segment in folded), now - began_at)
 
 
 def _keep_us(info: FeedInfo) -> int:

@@ -16,12 +16,16 @@ from tailrace_server.serving.board.states import State
 from tailrace_server.serving.status import failing_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.partition.partition import Partition
+    from tailrace_server.segment import Segment
     from tailrace_server.serving.access import Access
     from tailrace_server.serving.board.board import Board
     from tailrace_server.serving.board.sample import Sample
     from tailrace_server.serving.services import Services
+    from tailrace_server.upkeep.compaction_state import CompactionState, PlannedCompaction, RunningCompaction
 
 SEGMENTS_MAX = 512
 
@@ -185,10 +189,17 @@ def partition_detail(board: Board, feed: Feed, partition: Partition) -> dict[str
     node, now = board.node, board.node.clock.monotonic()
     leadership = node.leaderships.of_partition(partition)
     segments, tree = partition.chain.segments, partition.tree
+    compaction = node.storage.compactor.state_of(partition)
     return {
         **partition_row(node, feed, partition, failing_partitions(node)),
-        "segment_list": [_segment(segment) for segment in segments[:SEGMENTS_MAX]],
+        "segment_list": _segments(segments[:SEGMENTS_MAX], compaction),
         "segments_more": max(0, len(segments) - SEGMENTS_MAX),
+        "compaction": {
+            "running": None if compaction.running is None else _renamed(compaction.running),
+            "planned": None if compaction.planned is None else _renamed(compaction.planned),
+            "pause_s": compaction.pause_s,
+            "failure": compaction.failure,
+        },
         "queue": {
             "after": partition.flushed_seq,
             "last": partition.high_seq,
@@ -201,7 +212,24 @@ def partition_detail(board: Board, feed: Feed, partition: Partition) -> dict[str
     }
 
 
-def _segment(segment: Any) -> dict[str, Any]:
+def _segments(segments: Sequence[Segment], compaction: CompactionState) -> list[dict[str, Any]]:
+    running, planned = compaction.running, compaction.planned
+    return [
+        _segment(segment)
+        | {
+            "compacting": running is not None and running.first <= number <= running.last,
+            "planned": planned is not None and planned.first <= number <= planned.last,
+        }
+        for number, segment in enumerate(segments)
+    ]
+
+
+def _renamed(compaction: RunningCompaction | PlannedCompaction) -> dict[str, Any]:
+    """Returns the fields of a compaction by the names of the wire."""
+    return {"bytes" if name == "nbytes" else name: value for name, value in compaction._asdict().items()}
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
     identity = segment.identity
     return {
         "after": identity.after_seq,

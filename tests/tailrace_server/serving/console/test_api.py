@@ -125,6 +125,8 @@ async def test_a_partition_has_its_segments_and_its_queue(ask, client, running):
     [segment] = told["segment_list"]
     assert (segment["after"], segment["last"], segment["rows"], segment["lost"]) == (0, 20, 20, False)
     assert segment["oldest_us"] <= segment["newest_us"]
+    assert (segment["compacting"], segment["planned"]) == (False, False)
+    assert told["compaction"] == {"running": None, "planned": None, "pause_s": None, "failure": ""}
     assert told["queue"]["after"] == 20
     assert told["queue"]["last"] == 21
     assert told["levels"]["disk"] == partition.high_seq
