@@ -12,6 +12,39 @@ import math
 # The times in a row, without a question in between, that a node that was held up begins the time-out anew. Otherwise a
 # node that is always held up would never notice that the leader is gone, and would keep others from leading.
 EXCUSES_MAX = 3
+# The most by which `Patience` multiplies a time-out.
+PATIENCE_MAX = 8
+# The seconds without a false alarm after which a follower has half the patience.
+_CALM_SECONDS = 60.0
+
+
+class Patience:
+    """The factor by which a follower waits longer for a silent leader. Only its own methods change its fields.
+
+    A leader that was given up and is found to lead on was slow, not gone. To follow it anew costs both nodes work for
+    each partition, and so makes it slower still. Without more patience the two would go on in turns for ever.
+    """
+
+    def __init__(self) -> None:
+        """Has given up no leader."""
+        self._given_up = ""
+        self._factor = 1
+        self._raised_at = -math.inf
+
+    def gave_up(self, leader: str) -> None:
+        """Notes that ``leader`` was silent for too long."""
+        self._given_up = leader
+
+    def found(self, leader: str, now: float) -> None:
+        """Notes that ``leader`` leads. If it is the one that was given up, that was a false alarm."""
+        if leader == self._given_up:
+            self._factor, self._raised_at = min(2 * self.factor(now), PATIENCE_MAX), now
+        self._given_up = ""
+
+    def factor(self, now: float) -> int:
+        """Returns the factor for time-outs: from 1 to PATIENCE_MAX, half as much after each calm minute."""
+        calm_s = now - self._raised_at
+        return 1 if calm_s >= PATIENCE_MAX * _CALM_SECONDS else max(1, self._factor >> int(calm_s // _CALM_SECONDS))
 
 
 class LeaderWatch:

@@ -29,7 +29,7 @@ from tailrace_server.replication.departing_leader import DepartingLeader
 from tailrace_server.replication.election import MemberState, NextStep
 from tailrace_server.replication.failover import FailoverEvent, FailoverState, noticed, transition
 from tailrace_server.replication.giving_way import GivingWay
-from tailrace_server.replication.leader_watch import MajorityWatch
+from tailrace_server.replication.leader_watch import MajorityWatch, Patience
 from tailrace_server.replication.peers import ask, ask_all, seen_from_json
 from tailrace_server.replication.pre_votes import Completeness, Voter, pause_seconds, rank_of, why_refused
 from tailrace_server.replication.readable_copies import MEND
@@ -67,6 +67,7 @@ class Succession:
         self._clock = member.node.clock
         self._leadership = member.leadership
         self._majority = MajorityWatch()
+        self._patience = Patience()
         self._giving_way = GivingWay(member)
         self._departing = DepartingLeader(member)
         self.state = FailoverState.WAITS
@@ -144,12 +145,13 @@ class Succession:
 
     def _watch_leader(self, now: float) -> None:
         following, silent_s = self._member.following, self._leadership.watch.silent_s(now)
-        if following is None or silent_s < self._timeout_s:
+        if following is None or silent_s < self._timeout_s * self._patience.factor(now):
             return
         log.warning(
             "no sign of life of the leader at %s for %.1f s: it is not followed any more", self._leader, silent_s
         )
         self._timeout_s = self._new_timeout_s()
+        self._patience.gave_up(self._leader)
         following.stop()
 
     def _watch_majority(self, now: float) -> None:
@@ -198,9 +200,10 @@ class Succession:
 
         ``asks``: it will ask this member all the time. ``is_sure``: a majority confirms it, as it says.
         """
-        self._leader = name
-        grace_s = _FIRST_TIMEOUTS * self._config.leader_timeout_s if asks else math.inf
-        self._leadership.watch.begin(self._clock.monotonic(), grace_s, is_sure=is_sure)
+        self._leader, now = name, self._clock.monotonic()
+        self._patience.found(name, now)
+        timeout_s = self._config.leader_timeout_s * self._patience.factor(now)
+        self._leadership.watch.begin(now, _FIRST_TIMEOUTS * timeout_s if asks else math.inf, is_sure=is_sure)
 
     def lost(self) -> None:
         """Notes that the following has ended."""

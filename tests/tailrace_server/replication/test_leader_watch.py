@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tailrace_server.replication.leader_watch import LeaderWatch, MajorityWatch
+from tailrace_server.replication.leader_watch import PATIENCE_MAX, LeaderWatch, MajorityWatch, Patience
 
 
 @pytest.fixture
@@ -87,6 +87,39 @@ def test_another_leader_has_the_time_for_its_first_question_again(watch):
     watch.begin(12.0, 4.0)
     assert watch.silent_s(16.0) == 0
     assert watch.silent_s(17.0) == 1.0
+
+
+def test_a_leader_that_was_given_up_and_leads_on_gets_twice_the_time():
+    patience, factors = Patience(), []
+    for number in range(5):
+        factors.append(patience.factor(10.0 * number))
+        patience.gave_up("a")
+        patience.found("a", 10.0 * number)
+    assert factors == [1, 2, 4, 8, PATIENCE_MAX]
+    assert [patience.factor(40.0 + calm) for calm in (59.0, 60.0, 120.0, 180.0, 10_000.0)] == [8, 4, 2, 1, 1]
+
+
+def test_a_leader_whose_place_another_one_has_taken_was_gone():
+    patience = Patience()
+    patience.gave_up("a")
+    patience.found("b", 1.0)
+    patience.found("a", 2.0)
+    assert patience.factor(2.0) == 1
+
+
+def test_a_leader_that_is_followed_anew_without_silence_gets_the_usual_time():
+    patience = Patience()
+    patience.found("a", 1.0)
+    patience.found("a", 2.0)
+    assert patience.factor(2.0) == 1
+
+
+def test_patience_that_has_halved_rises_from_there():
+    patience = Patience()
+    for at in (0.0, 1.0, 70.0):
+        patience.gave_up("a")
+        patience.found("a", at)
+    assert patience.factor(70.0) == 4
 
 
 def test_a_leadership_begins_confirmed():

@@ -74,6 +74,23 @@ async def test_one_of_three_does_not_lead_and_says_why(nodes):
     await until(lambda: second.leads or third.leads)
 
 
+async def test_a_slow_leader_is_not_left_and_followed_again_in_turns(nodes, monkeypatch):
+    """To follow anew costs both work for each partition, which makes a slow leader slower."""
+    follower = next(node for node in nodes if not node.leads)
+    watch, given = follower.member.leadership.watch, []
+    begin = watch.begin
+
+    def note(now, grace_s, **how):
+        given.append(grace_s)
+        begin(now, grace_s, **how)
+
+    monkeypatch.setattr(watch, "begin", note)
+    monkeypatch.setattr(watch, "heard", lambda now: None)  # its questions come too late
+    await until(lambda: len(given) == 2)
+    assert given[1] == 2 * given[0] > AUTO.leader_timeout_s
+    assert [node.leads for node in nodes].count(True) == 1
+
+
 async def test_the_parts_are_told_by_status(nodes):
     for node in nodes:
         state = "leads" if node.leads else "follows"
