@@ -9,12 +9,13 @@ import ssl
 import pytest
 import trio
 from tests.tailrace_server.serving.secured import Secured
-from trio_websocket import open_websocket
+from trio_websocket import connect_websocket_url, open_websocket
 
 import tailrace
 from tailrace.tls import TlsFiles, client_context
 from tailrace.tls.engine import PeerIdentity
 from tailrace_server.serving.console import http_listener
+from tailrace_server.serving.console.live import SUBPROTOCOL
 from tailrace_server.serving.tailing import ws_listener
 
 
@@ -263,3 +264,29 @@ async def test_websocket(node, browsers):
         await node.permit("shop", "read", "CN=shop", feeds=["orders"])
         async with open_websocket(*address, "/feeds/payments", use_ssl=context) as socket:
             assert json.loads(await socket.get_message())["error"] == "Forbidden"
+
+
+async def test_the_console_takes_a_certificate(node, browsers):
+    await node.permit("shop", "read", "CN=shop", feeds=["orders"])
+    context = node.context("shop")
+
+    async def first(path, subprotocol, watch, wanted):
+        """The first message of a type, over TLS."""
+        url = f"wss://127.0.0.1:{address[1]}{path}"
+        async with trio.open_nursery() as nursery:
+            ws = await connect_websocket_url(nursery, url, context, subprotocols=[subprotocol])
+            if watch:
+                await ws.send_message(json.dumps({"watch": watch}))
+            while (message := json.loads(await ws.get_message()))["type"] != wanted:
+                pass
+            await ws.aclose()
+            nursery.cancel_scope.cancel()
+        return message
+
+    async with http_listener(node.running.node, ("127.0.0.1", 0), tls=browsers) as address:
+        message = await first("/api/live", SUBPROTOCOL, [{"topic": "overview"}], "value")
+        assert message["value"]["principal"]["name"] == "shop"
+        message = await first("/api/feeds/orders/tail?since=beginning", "tailrace.json.v1", None, "mutations")
+        assert [row["key"] for row in message["rows"]] == ["eu/1"]
+        message = await first("/api/feeds/payments/tail", "tailrace.json.v1", None, "error")
+        assert message["error"] == "Forbidden"

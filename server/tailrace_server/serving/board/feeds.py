@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace_server.upkeep.compaction_state import CompactionState, PlannedCompaction, RunningCompaction
 
 SEGMENTS_MAX = 512
+SINKS_MAX = 100
 
 
 class _Followed:
@@ -140,9 +141,20 @@ def feed_detail(board: Board, sample: Sample, access: Access, feed: Feed, page: 
     return {
         **row,
         "settings": info_to_json(feed.info),
+        "sinks": _sinks(feed),
         "states": [partition_row(board.node, feed, partition, failing) for partition in partitions],
         "more": len(feed.partitions) > page.offset + page.limit,
     }
+
+
+def _sinks(feed: Feed) -> list[dict[str, Any]]:
+    """Returns the sinks that have published in a feed, such as queries of Spark, with their last batches."""
+    last: dict[str, int] = {}
+    for partition in feed.partitions:
+        if len(partition.sinks):
+            for sink, batch in partition.sinks.numbers():
+                last[sink] = max(batch, last.get(sink, -1))
+    return [{"sink": sink, "last_batch": last[sink]} for sink in sorted(last)[:SINKS_MAX]]
 
 
 def partition_row(

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import trio
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -33,7 +34,7 @@ from tailrace.trio.transport import Transport
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.board import Board
-from tailrace_server.serving.console.api import ConsoleApi, peer_of
+from tailrace_server.serving.console.api import ConsoleApi, json_answer, peer_of
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS, SECURITY
 from tailrace_server.serving.console.sockets import Sockets
@@ -41,6 +42,9 @@ from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
 
 log = logging.getLogger("tailrace.http")
+
+# The characters of an unknown path that are repeated in an answer.
+_SHOWN_CHARS_MAX = 200
 
 
 class HasStatus(Protocol):
@@ -153,7 +157,16 @@ def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | No
         *ConsoleApi(lambda: node.board, node.identify, node.pause_s).routes(),
         *([] if sockets is None else sockets.routes()),
     ]
-    return _checking_hosts(Starlette(routes=routes), hosts)
+    return _checking_hosts(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), hosts)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """Answers a request for a path that there is not, or by another method."""
+    assert isinstance(error, HTTPException)
+    if request.url.path.startswith("/api/"):
+        message = f"{error.detail}: {request.method} {request.url.path[:_SHOWN_CHARS_MAX]}"
+        return json_answer({"error": "NotFound", "message": message}, error.status_code, error.headers)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, {**HEADERS, **(error.headers or {})})
 
 
 def _probed(is_good: bool, told: dict[str, Any]) -> Response:

@@ -97,6 +97,7 @@ async def test_a_feed_and_its_partitions(ask, client):
     assert [state["id"] for state in told["states"]] == [1, 2]
     assert told["more"] is True
     assert told["settings"]["partitions"] == 4
+    assert told["sinks"] == []
     whole = await ask.told("/api/feeds/orders")
     assert sum(state["high"] for state in whole["states"]) == 20
     assert whole["more"] is False

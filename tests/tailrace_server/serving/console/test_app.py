@@ -134,6 +134,13 @@ async def test_no_answer_is_kept_or_given_to_other_origins(path):
 async def test_other_paths_and_methods():
     assert (await get(FakeNode(), "/nothing"))[0] == 404
     assert (await get(FakeNode(), "/healthz", "POST"))[0] == 405
+    for path in ("/nothing", "/api/nothing"):
+        _, headers, body = await get(FakeNode(), path)
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+    assert json.loads(body) == {"error": "NotFound", "message": "Not Found: GET /api/nothing"}
+    code, headers, _ = await get(FakeNode(), "/api/status", "DELETE")
+    assert (code, set(headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/api/status", "/nothing"])
