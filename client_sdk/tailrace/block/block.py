@@ -17,7 +17,7 @@ from tailrace.block.header import (
     sum_of,
 )
 from tailrace.block.layout import read_layout
-from tailrace.block.row_layout import is_usual_row, usual_row_layout
+from tailrace.block.row_layout import is_usual_row, usual_key_begins_with, usual_row_layout
 from tailrace.errors import BadBlock
 
 
@@ -160,6 +160,17 @@ class Block:
             self.columns()
         else:
             self.open_columns()
+
+    def only_key_begins_with(self, prefix: bytes) -> bool | None:
+        """Returns whether the key of a usual single row begins with ``prefix``, by one look that checks the row, too.
+
+        None for all other blocks, which have to be opened.
+        """
+        header = self.header
+        if header.rows != 1 or header.flags or not is_usual_row(header, self.body):
+            return None
+        self._checked = True
+        return usual_key_begins_with(self.body, prefix)
 
     def _raw_body(self) -> bytes:
         """Decompresses a body. BadBlock if it is not lz4, or not of its length."""

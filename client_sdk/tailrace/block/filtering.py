@@ -11,6 +11,8 @@ the rest.
 
 from __future__ import annotations
 
+import struct
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 # A block of at most this many rows is searched row by row.
 FEW_ROWS = 32
+# The offsets of the keys of so many rows.
+_OFFSETS = [struct.Struct(f"<{rows + 1}I") for rows in range(FEW_ROWS + 1)]
 # A prefix is compared by words of these sizes, in bytes.
 _WORDS = (8, 4, 2, 1)
 
@@ -55,9 +59,13 @@ def filter_block(block: Block, wanted: StreamFilter) -> Block | None:
 
 def begin_with(block: Block, prefix: bytes) -> bool:
     """Returns whether all keys of ``block`` begin with ``prefix``. Raises BadBlock if the block breaks its format."""
-    columns = block.open_columns()
-    if block.header.rows <= FEW_ROWS:
-        return all(key.startswith(prefix) for key in columns.keys())  # noqa: SIM118
+    found = block.only_key_begins_with(prefix)
+    if found is not None:
+        return found
+    columns, rows = block.open_columns(), block.header.rows
+    if rows <= FEW_ROWS:
+        places, keys = _OFFSETS[rows].unpack_from(columns.key_offsets), bytes(columns.key_data)
+        return all(map(keys.startswith, repeat(prefix), places, places[1:]))
     offsets, data = np.frombuffer(columns.key_offsets, "<u4"), np.frombuffer(columns.key_data, "u1")
     return len(_matching(offsets, data, prefix)) == block.header.rows
 

@@ -40,6 +40,12 @@ def is_usual_row(header: BlockHeader, raw: bytes | memoryview) -> bool:
     return _value_offsets_at(header, raw) > 0
 
 
+def usual_key_begins_with(raw: bytes | memoryview, prefix: bytes) -> bool:
+    """Returns whether the key of a usual row, which ``raw`` is, begins with ``prefix``."""
+    key_bytes: int = _START.unpack_from(raw)[2]
+    return len(prefix) <= key_bytes and raw[_KEY_AT : _KEY_AT + len(prefix)] == prefix
+
+
 def _value_offsets_at(header: BlockHeader, raw: bytes | memoryview) -> int:
     """Returns the place of the value's offsets in a usual row; 0 for any other row."""
     nbytes = len(raw)

@@ -100,6 +100,10 @@ PERMITTED[WITHOUT_HELLO.role] = frozenset((Opcode.HELLO,))
 _UNLIMITED = frozenset((OPEN.role, "admin", "replica"))
 
 
+# The feeds of which a connection keeps that it may use them.
+KNOWN_FEEDS_MAX = 128
+
+
 class Access:
     """The checks of one principal. Its feeds are looked up by name, so a dropped and recreated feed counts."""
 
@@ -108,6 +112,8 @@ class Access:
         self.permitted = PERMITTED[principal.role]
         self.is_limited = principal.role not in _UNLIMITED
         self._feeds = feeds
+        # The ids of feeds that the principal may use: an id keeps its name, and a feed that is made anew has another.
+        self._known: set[bytes] = set()
 
     @property
     def is_of_node(self) -> bool:
@@ -126,15 +132,18 @@ class Access:
 
     def require_feed(self, feed_id: bytes) -> None:
         """Raises Forbidden unless the principal may use the feed. The handler answers for an unknown one."""
-        if not self.is_limited:
+        if not self.is_limited or feed_id in self._known:
             return
         if feed_id == SYSTEM_FEED_ID:
             self.require_feed_named(SYSTEM_FEED_NAME)
-        if self.principal.feeds:
-            feed = self._feeds.find(feed_id)
-            if feed is not None and not self.shows(feed.info.name):
+        feed = self._feeds.find(feed_id)
+        if feed is not None:
+            if not self.shows(feed.info.name):
                 # Its name is not told: the id may come from a position of someone else.
                 raise Forbidden(f"{self.principal} may not use feed {feed_id.hex()}: a token for that feed is needed")
+            if len(self._known) >= KNOWN_FEEDS_MAX:
+                self._known.clear()
+            self._known.add(feed_id)
 
     def require_feed_named(self, name: str) -> None:
         """Raises Forbidden unless the principal may use the feed of this name."""

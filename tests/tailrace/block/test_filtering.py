@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.block import Block, Stamps, encode_block
-from tailrace.block.filtering import filter_block
+from tailrace.block.filtering import FEW_ROWS, begin_with, filter_block
+from tailrace.errors import BadBlock
 from tailrace.model.hashing import key_hash
 from tailrace.wire.filters import StreamFilter
 
@@ -67,3 +68,35 @@ def test_keys_of_another_hash_than_their_own_are_kept_as_they_are():
     hashes = [key_hash(b"other")] * 2
     block = encode_block([b"a", b"b"], [b"1", b"2"], partition=0, hashes=hashes).stamped(5, 1)
     assert rows_of(filter_block(block, StreamFilter(b"b"))) == [(6, 1, hashes[0], b"b", b"2")]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 10, FEW_ROWS, FEW_ROWS + 1, 300])
+@pytest.mark.parametrize("odd", [None, b"e", b"eu", b"eu/", b"us/1", b"xeu/"])
+def test_whether_all_keys_begin_with_a_prefix(rows, odd, compress):
+    """As a loop over the keys says, wherever the odd key is, deletions included, and for the empty prefix."""
+    for place in {0, rows // 2, rows - 1}:
+        keys = [b"eu/%d" % row for row in range(rows)]
+        if odd:
+            keys[place] = odd
+        for value in (b"v", b"", None):
+            data = encode_block(keys, [value] * rows, partition=0, compress=compress).tobytes()
+            for prefix in (b"eu/", b"e", b"eu/0", b"", b"eu/" + b"0" * 20):
+                block = Block.parse(data)
+                assert begin_with(block, prefix) == all(key.startswith(prefix) for key in keys)
+                block.check_columns()
+
+
+def test_a_broken_row_is_found_before_its_prefix():
+    data = encode_block([b"eu/1"], [b"v"], partition=0, compress=False)
+    for place in range(len(data.body)):
+        body = bytearray(data.body)
+        body[place] ^= 0x40
+        block = Block(data.header, data.head, bytes(body))
+        try:
+            Block(data.header, data.head, bytes(body)).check_columns()
+        except BadBlock:
+            with pytest.raises(BadBlock):
+                begin_with(block, b"eu/")
+        else:
+            assert begin_with(block, b"eu/") == block.columns().keys()[0].startswith(b"eu/")

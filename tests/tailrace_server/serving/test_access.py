@@ -15,6 +15,7 @@ from tailrace.wire.segment_messages import CheckpointRequest
 from tailrace.wire.stage_messages import Publish, StageBlock, StageSeal
 from tailrace.wire.stream_messages import StreamRequest
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.serving import access
 from tailrace_server.serving.access import PERMITTED, RULES, Subject
 from tailrace_server.serving.handlers import HANDLERS
 
@@ -216,3 +217,17 @@ async def test_positions_give_no_rights(secured):
             positions = {"log": log, "seq": seq, "snapshot_first": seq, "snapshot_last": seq}
             forged = stream_request(payments)._replace(**positions).to_json()
             assert type(await ask(connection, Opcode.STREAM_REQUEST, forged)) is tailrace.Forbidden
+
+
+async def test_what_a_connection_knows_of_feeds_is_bounded_and_forgets_none_that_is_forbidden(secured, monkeypatch):
+    monkeypatch.setattr(access, "KNOWN_FEEDS_MAX", 2)
+    token = await secured.token("shop", "write", feeds=["orders"])
+    async with secured.connect(secured.admin) as admin, secured.connect(token) as client:
+        for number in range(5):
+            await client.feed("orders").put(b"%d" % number, b"v")
+            [shop] = [each.access for each in secured.running.node.connections if each.access.principal.name == "shop"]
+            assert len(shop._known) <= 2
+            with pytest.raises(tailrace.Forbidden):
+                await client.feed("payments").put(b"k", b"v")
+            await admin.drop_feed("orders")
+            await admin.create_feed("orders", partitions=1)
