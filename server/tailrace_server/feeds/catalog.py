@@ -100,6 +100,10 @@ class Catalog:
             raise UnknownFeed(f"there is no feed {name!r}; create it, or list the feeds there are")
         return feed
 
+    def get(self, name: str) -> Feed | None:
+        """Returns the feed of this name, other than ``_feeds``, or None."""
+        return self._by_name.get(name)
+
     def find(self, feed_id: bytes) -> Feed | None:
         """Returns the feed of this id, or None."""
         return self._by_id.get(feed_id)

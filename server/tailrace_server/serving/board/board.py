@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
+from tailrace_server.replication.promotion_forecast import forecast_of
 from tailrace_server.serving.board.problems import Problem, node_problems
 from tailrace_server.serving.board.sample import Sample
 from tailrace_server.serving.board.since import Since
@@ -29,8 +30,9 @@ log = logging.getLogger("tailrace.http")
 
 # The age of a sample at which the next one is taken.
 INTERVAL_SECONDS = 2.0
-# A sample may take this part of the time: with very many partitions the interval grows.
+# A sample may take this part of the time: with very many partitions the interval grows, but to no more than this.
 SHARE_MAX = 0.01
+INTERVAL_SECONDS_MAX = 10.0
 # Rates are told over two samples that are at most so far apart.
 RATE_SECONDS_MAX = 30.0
 # The seconds for which a sample has the loop before others have their turn.
@@ -39,6 +41,13 @@ SLICE_SECONDS = 0.002
 _STEPS_AT_ONCE = 16
 # The state of a consumer that is not in the last sample.
 _UNKNOWN = Judgement(State.MOVING)
+
+
+class Health(NamedTuple):
+    """The problems of a node, for how many seconds each has been seen, and what `promote` would do."""
+
+    problems: list[tuple[Problem, float]]
+    promotion: str
 
 
 class Board:
@@ -57,21 +66,31 @@ class Board:
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._connections = 0
         self._interval_s = 0.0  # of the sample that is there
+        self._health: Health | None = None
+        self._health_at = self._health_interval_s = 0.0
 
     async def run(self) -> None:
         """Notes when problems of the node begin, until cancelled."""
         while True:
             try:
-                self.problems()
+                self.health()
             except Exception:  # a bug of ours costs the time at which a problem began, and not the listener
                 log.exception("the problems of the node cannot be told")
-            await trio.sleep(INTERVAL_SECONDS)
+            await trio.sleep(max(INTERVAL_SECONDS, self._health_interval_s))
 
-    def problems(self) -> list[tuple[Problem, float]]:
-        """Returns the problems of the node, and for how many seconds each has been known."""
-        problems = node_problems(self.node)
-        ages = self._since.note("problem", {problem.key: problem.severity for problem in problems})
-        return [(problem, ages[problem.key]) for problem in problems]
+    def health(self) -> Health:
+        """Returns the problems of the node, as found in the last interval: a leader looks at all its partitions."""
+        monotonic = self.node.clock.monotonic
+        begin = monotonic()
+        if self._health is None or begin - self._health_at >= self._health_interval_s:
+            problems = node_problems(self.node)
+            ages = self._since.note("problem", {problem.key: problem.severity for problem in problems})
+            leadership = self.node.leaderships.unnamed
+            member = self.node.members.get(leadership.group.number)
+            promotion = forecast_of(self.node, leadership, member).text
+            self._health = Health([(problem, ages[problem.key]) for problem in problems], promotion)
+            self._health_at, self._health_interval_s = begin, _interval(monotonic() - begin)
+        return self._health
 
     async def fresh(self) -> Sample:
         """Returns a sample that is younger than the interval."""
@@ -91,14 +110,10 @@ class Board:
         return seconds if 0 < seconds <= RATE_SECONDS_MAX else None
 
     async def _take(self) -> Sample:
-        monotonic = self.node.clock.monotonic
         self._rows.begin()
         sample = Sample(self.node, self._rows, self._number_of)
-        spent_s = await self._in_slices(sample.steps())
-        begin = monotonic()
+        self._interval_s = _interval(await self._in_slices(sample.steps()))
         await settle_all(sample.lags, self._rows)
-        spent_s += min(monotonic() - begin, spent_s)  # most of it is a thread's, or a wait for it
-        self._interval_s = max(INTERVAL_SECONDS, spent_s / SHARE_MAX)
         return sample
 
     async def _in_slices(self, steps: Iterator[None]) -> float:
@@ -150,6 +165,11 @@ class Board:
             self._connections += 1
             number = self._numbers[connection] = self._connections
         return number
+
+
+def _interval(spent_s: float) -> float:
+    """Returns the seconds until the next look, after one that took so many."""
+    return max(INTERVAL_SECONDS, min(spent_s / SHARE_MAX, INTERVAL_SECONDS_MAX))
 
 
 def _mark(consumer: ConsumerSums) -> tuple[int, int] | None:

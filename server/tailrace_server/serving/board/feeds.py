@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from tailrace.link.address import Address
 from tailrace.model import Level
-from tailrace_server.feeds.feed import SYSTEM_FEED_ID, info_to_json
+from tailrace_server.feeds.feed import info_to_json
 from tailrace_server.partition.chain import LostSegment
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.board.consumers import may_see
@@ -55,19 +56,19 @@ def _followed(board: Board, sample: Sample, access: Access, names: set[str]) -> 
 
 
 def feeds_page(board: Board, sample: Sample, access: Access, page: Page) -> dict[str, Any]:
-    """Returns the feeds that a page asks for, by name."""
-    feeds = [feed for feed in board.node.feeds if _is_listed(feed, access, page.find)]
-    behind = [feed for feed in feeds if feed.info.name > page.after]
+    """Returns the feeds that a page asks for, by name: those of the sample that are still there."""
+    names = list(sample.feeds)
+    if access.principal.feeds:
+        names = [name for name in names if access.shows(name)]
+    if page.find:
+        names = [name for name in names if page.find in name]
+    begin = bisect_right(names, page.after)
+    shown = [board.node.feeds.get(name) for name in names[begin : begin + page.limit]]
     return {
-        "feeds": feed_rows(board, sample, access, behind[: page.limit]),
-        "more": len(behind) > page.limit,
-        "total": len(feeds),
+        "feeds": feed_rows(board, sample, access, [feed for feed in shown if feed is not None]),
+        "more": len(names) > begin + page.limit,
+        "total": len(names),
     }
-
-
-def _is_listed(feed: Feed, access: Access, find: str) -> bool:
-    info = feed.info
-    return info.feed_id != SYSTEM_FEED_ID and find in info.name and access.shows(info.name)
 
 
 def feed_rows(board: Board, sample: Sample, access: Access, feeds: list[Feed]) -> list[dict[str, Any]]:

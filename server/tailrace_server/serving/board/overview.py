@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tailrace import _version
 from tailrace.link.address import Address
 from tailrace.model.json_rows import bytes_field
-from tailrace_server.replication.promotion_forecast import forecast_of
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.board.consumers import may_see, replica_rows
 from tailrace_server.serving.board.problems import ERROR, WARNING, Problem
+from tailrace_server.serving.board.sample import FeedSums
 from tailrace_server.serving.board.states import State
 from tailrace_server.serving.narrowed_status import HIDDEN
 
@@ -49,12 +49,12 @@ def overview(board: Board, sample: Sample, access: Access) -> dict[str, Any]:
         "problems": [_problem(*each) for each in problems[:PROBLEMS_MAX]],
         "problems_more": max(0, len(problems) - PROBLEMS_MAX),
         "role": leadership.role.value,
-        "term": leadership.term or max((partition.log.term for partition in leadership.group), default=0),
+        "term": leadership.term or sample.term,
         "leader": _own_or(board, leadership, leadership.leader_address),
         "doing": member.progress if is_whole and member is not None else "",
         "default_level": leadership.safest_level.name.lower(),
         "members": [each if is_whole else each | {"reason": ""} for each in _members(board, leadership)],
-        "promotion": forecast_of(node, leadership, member).text if is_whole else "",
+        "promotion": board.health().promotion if is_whole else "",
         "replicas": replicas,
         "totals": _totals(board, sample, access, consumers),
     }
@@ -63,10 +63,10 @@ def overview(board: Board, sample: Sample, access: Access) -> dict[str, Any]:
 def _known(board: Board, access: Access) -> list[Aged]:
     """Returns the problems of the node and of the feeds that are shown. A token for some feeds is not told texts."""
     if not access.principal.feeds:
-        return list(board.problems())
+        return list(board.health().problems)
     return [
         each if each[0].feed else (each[0]._replace(name="", text=HIDDEN), each[1])
-        for each in board.problems()
+        for each in board.health().problems
         if not each[0].feed or access.shows(each[0].feed)
     ]
 
@@ -164,19 +164,24 @@ def _members(board: Board, leadership: Leadership) -> list[dict[str, Any]]:
 
 def _totals(board: Board, sample: Sample, access: Access, consumers: list[ConsumerSums]) -> dict[str, Any]:
     storage = board.node.storage
-    feeds = [sums for name, sums in sample.feeds.items() if access.shows(name)]
+    sums, count = sample.all, len(sample.feeds)
+    if access.principal.feeds:
+        sums, shown = FeedSums(), [each for name, each in sample.feeds.items() if access.shows(name)]
+        count = len(shown)
+        for each in shown:
+            sums.join(each)
     slowest = max(consumers, key=lambda each: each.lag.seconds(sample.wall_us), default=None)
     journal = storage.journal.statistics()
     return {
-        "feeds": len(feeds),
+        "feeds": count,
         "partitions": sample.partitions,
         "consumers": len(consumers),
         "streams": sample.streams,
         "connections": sample.connections,
-        "mutations": sum(sums.mutations for sums in feeds),
+        "mutations": sums.mutations,
         **_rates(board, sample),
-        "segments": sum(sums.segments for sums in feeds),
-        "segment_bytes": sum(sums.segment_bytes for sums in feeds),
+        "segments": sums.segments,
+        "segment_bytes": sums.segment_bytes,
         "memory_bytes": storage.memory.held,
         "memory_bytes_max": storage.memory.bytes_max,
         "free_bytes": storage.space.free_bytes,

@@ -46,6 +46,12 @@ class FeedSums:
         self.segments += len(partition.chain.segments)
         self.segment_bytes += partition.chain.nbytes
 
+    def join(self, other: FeedSums) -> None:
+        """Adds the sums of another feed."""
+        self.mutations += other.mutations
+        self.segments += other.segments
+        self.segment_bytes += other.segment_bytes
+
 
 class ConsumerSums:
     """The sums over the streams that one connection has of one feed."""
@@ -96,7 +102,9 @@ class Sample:
         self._number_of = number_of
         self.at = node.clock.monotonic()
         self.wall_us = node.clock.wall_us()
-        self.feeds: dict[str, FeedSums] = {}
+        self.feeds: dict[str, FeedSums] = {}  # in the order of their names
+        self.all = FeedSums()
+        self.term = 0  # the highest of all branches
         self.consumers: dict[str, ConsumerSums] = {}
         self.replicas: dict[bytes, Lag] = {}  # by placement id
         self.partitions = self.connections = self.streams = 0
@@ -124,6 +132,7 @@ class Sample:
                 for partition in feed.partitions:
                     self._partition(partition, sums)
                     yield
+                self.all.join(sums)
 
     def _connection(self, connection: Any) -> Iterator[None]:
         rounds = connection.rounds
@@ -163,6 +172,7 @@ class Sample:
 
     def _partition(self, partition: Partition, sums: FeedSums) -> None:
         self.partitions += 1
+        self.term = max(self.term, partition.log.term)
         leadership = self._node.leaderships.of_partition(partition)
         leads = leadership.role is Role.LEADER
         sums.add(partition, counts_quorum=leads and leadership.in_set and not partition.pushes.by_segments)
