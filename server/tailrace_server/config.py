@@ -71,6 +71,9 @@ class Limits:
     noop_interval_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600)
     #: The seconds without progress after which a consumer is shown as slow. Programs work at one event for less.
     slow_after_s: float = setting(5.0, Unit.SECONDS, least=0.1, reloads=True)
+    #: The seconds for which a named consumer that has gone is shown, with a lag that grows. A day leaves time to see an
+    #: alert. 0: none is shown.
+    stopped_consumer_kept_s: float = setting(86_400.0, Unit.SECONDS, least=0, reloads=True)
     #: The seconds within which HELLO has to come.
     hello_timeout_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600, reloads=True)
 

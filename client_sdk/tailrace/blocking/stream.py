@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
 import time
@@ -63,6 +64,8 @@ class Stream:
     def close(self) -> None:
         """Closes the connection. Every later call raises `StreamEnded`."""
         self._core.close()
+        with contextlib.suppress(TailraceError):  # the node hears nothing, and the stream is over
+            self._link.push()
         self._link.close()
 
     def __iter__(self) -> Stream:

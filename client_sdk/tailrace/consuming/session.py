@@ -192,6 +192,10 @@ class ConsumerSession:
             return False
         return self._consumed_bytes >= self._credit_bytes or self._clock() >= self._credited_at + CREDIT_SECONDS
 
+    def leave(self) -> None:
+        """Credits what was handled with the next sending: the program leaves, and the node keeps how far it came."""
+        self._credit_bytes = 1
+
     def noop(self) -> None:
         """Queues a NOOP, which shows the node that this side is alive."""
         if self._linked:

@@ -71,7 +71,8 @@ class StreamCore:
             barrier.wake()
 
     def close(self) -> None:
-        """Ends the stream because the program has left it."""
+        """Ends the stream because the program has left it. The shell sends what is due before it closes."""
+        self.session.leave()
         self.end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
 
     def refuse(self, error: TailraceError) -> None:

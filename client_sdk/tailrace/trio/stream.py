@@ -91,6 +91,7 @@ class Stream(OfOneProcess):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         self._core.close()
+        self._send()
         if self._trying is not None:
             self._trying.set()
         self._drop_transport()

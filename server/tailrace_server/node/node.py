@@ -50,6 +50,7 @@ from tailrace_server.serving.narrowed_status import HIDDEN
 from tailrace_server.serving.readiness import why_not_ready
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
+from tailrace_server.serving.stopped_consumers import StoppedConsumers
 from tailrace_server.state.recent_traces import RecentTraces
 from tailrace_server.state.traffic import Traffic
 from tailrace_server.stream.filter import FilterCache
@@ -106,6 +107,7 @@ class Node:
             stages=self.stages,
             publisher=self.publisher,
             traffic=Traffic(),
+            stopped=StoppedConsumers(),
             filtered=FilterCache(),
             answer_memory=AnswerMemory(config.limits.answer_bytes_max),
             authority=Authority(config, catalog, host.clock, host.tls),

@@ -137,6 +137,7 @@ class Connection:
             return  # the peer is gone
         finally:
             self.answers.stop_waiting()
+            self._note_stopped()
             self.is_closing = True
             with trio.CancelScope(shield=True):
                 await self._close_streams()
@@ -406,6 +407,7 @@ class Connection:
 
     def close_with(self, last: bytes) -> None:
         """Sends ``last`` and closes once the peer has it."""
+        self._note_stopped()
         self.is_closing = True
         self.memory.close()
         self.answers.close()
@@ -415,6 +417,11 @@ class Connection:
         self.send_answers(last)
         if not self.transport.backlog_bytes:
             self.transport.finish()
+
+    def _note_stopped(self) -> None:
+        """Notes how far the consumer has come whose connection ends, unless that was done."""
+        if not self.is_closing and self.replica is None and self.rounds.slots:
+            self.node.stopped.note(self.name, self.rounds, self.node)
 
     async def _close_streams(self) -> None:
         """Forgets all streams, a few in a turn; the connection is closing, so they send nothing meanwhile."""

@@ -11,6 +11,7 @@ import trio
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.host.turn import Turn
 from tailrace_server.replication.local_node import LocalNode
+from tailrace_server.serving.stopped_consumers import StoppedConsumers
 from tailrace_server.serving.waiting_requests import WaitingRequests
 from tailrace_server.state.traffic import Traffic
 from tailrace_server.stream.open_streams import OpenStreams
@@ -77,6 +78,7 @@ class Services(LocalNode):
     stages: Stages
     publisher: Publisher
     traffic: Traffic
+    stopped: StoppedConsumers
     filtered: FilterCache
     answer_memory: AnswerMemory
     authority: Authority

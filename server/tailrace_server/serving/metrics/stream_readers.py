@@ -57,6 +57,7 @@ class StreamSums:
             else:
                 self._of_replicas += len(rounds.slots)
             yield
+        yield from self._stopped()
         self._join()
 
     def _consumer(self, connection: Any) -> Iterator[None]:
@@ -71,6 +72,15 @@ class StreamSums:
                 lag.add(mutations=mark.mutations)
                 lag.lacks(self._rows, mark.partition, mark.after_seq)
                 yield
+
+    def _stopped(self) -> Iterator[None]:
+        """Adds what the consumers lack that are gone."""
+        for (name, feed_id), partition, seq in self._node.stopped.lags(self._node, set(self._lags)):
+            lag = self._lag(name, feed_id)
+            if seq < partition.high_seq:
+                lag.add(mutations=partition.high_seq - seq)
+                lag.lacks(self._rows, partition, seq)
+            yield
 
     def _not_sent(self, lag: Lag, stream: PartitionStream) -> None:
         lag.add(streams=1)
