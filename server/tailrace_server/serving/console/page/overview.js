@@ -1,0 +1,133 @@
+// The first screen: whether everything is moving, and if not, what is stuck, since when and why.
+
+import { figures, h, isBad, state, table } from "./dom.js";
+import { bytes, bytesRate, count, rate, seconds } from "./format.js";
+import { age, lag } from "./live.js";
+import { sparkline } from "./pictures.js";
+
+const SAMPLES_MAX = 120;
+const WORDS = {
+  moving: "Everything is moving", waiting: "Something waits", stuck: "Something is stuck", failed: "This node has failed",
+};
+const samples = []; // of the rate of writes, in the order in which they came
+let sampled = null;
+
+export function overview({ live }) {
+  function view() {
+    const [node, feeds, consumers] = live.values;
+    if (!node) return h("p", { class: "muted" }, live.failures[0]?.message ?? "Loading …");
+    keepSample(node.totals);
+    return [
+      verdict(node),
+      node.problems.length ? problems(node) : null,
+      h("section", { class: "card" }, h("h2", {}, "This node"), about(node)),
+      h("div", { class: "grid" },
+        node.members.length ? h("section", { class: "card" }, h("h2", {}, "Members"), members(node)) : null,
+        node.replicas.length ? h("section", { class: "card" }, h("h2", {}, "Who follows this node"), replicas(node)) : null,
+        h("section", { class: "card" }, h("h2", {}, h("a", { href: "#/feeds" }, "Feeds")), feedRows(feeds)),
+        h("section", { class: "card" }, h("h2", {}, h("a", { href: "#/consumers" }, "Slowest consumers")), consumerRows(consumers))),
+    ];
+  }
+  const topics = () => [{ topic: "overview" }, { topic: "feeds", limit: 8 }, { topic: "consumers", limit: 8 }];
+  return { title: () => "Overview", topics, view };
+}
+
+function keepSample(totals) {
+  if (totals === sampled || totals.mutations_rate === null) return;
+  sampled = totals;
+  samples.push(totals.mutations_rate);
+  if (samples.length > SAMPLES_MAX) samples.shift();
+}
+
+function verdict(node) {
+  const most = node.problems[0];
+  return h("section", { class: `card verdict ${node.state}`, id: "verdict" },
+    h("strong", {}, WORDS[node.state] ?? node.state),
+    h("span", {}, most ? most.text + (most.since_s === null ? "" : ` (for ${seconds(age(most, "since_s"))})`) : node.doing || `${count(node.totals.feeds)} feeds, ${count(node.totals.consumers)} consumers`));
+}
+
+function problems(node) {
+  const columns = [
+    { name: "severity", cell: (row) => state(row.severity === "error" ? "failed" : "waiting", row.severity) },
+    { name: "what", cell: (row) => `${row.subject} ${row.name}` },
+    { name: "why", cell: (row) => row.text, wide: true },
+    { name: "for", number: true, cell: (row) => seconds(age(row, "since_s")) },
+  ];
+  return h("section", { class: "card" }, h("h2", {}, "What is wrong"),
+    table(columns, node.problems, { key: (row) => `${row.subject} ${row.name} ${row.text}` }),
+    node.problems_more ? h("p", { class: "muted" }, `and ${count(node.problems_more)} more`) : null);
+}
+
+function about(node) {
+  const { totals } = node;
+  return [
+    figures([
+      ["role", state(node.role, node.role)],
+      ["address", node.listening ?? "–"],
+      ["leader, term", `${node.leader || "none"}, ${node.term}`],
+      ["written", rate(totals.mutations_rate)],
+      ["bytes in", bytesRate(totals.written_bytes_rate)],
+      ["bytes out", bytesRate(totals.sent_bytes_rate)],
+      ["mutations", count(totals.mutations)],
+      ["feeds, partitions", `${count(totals.feeds)}, ${count(totals.partitions)}`],
+      ["consumers, streams", `${count(totals.consumers)}, ${count(totals.streams)}`],
+      ["memory", `${bytes(totals.memory_bytes)} of ${bytes(totals.memory_bytes_max)}`],
+      ["segments", `${count(totals.segments)}, ${bytes(totals.segment_bytes)}`],
+      ["journal", bytes(totals.journal_bytes)],
+      ["free on disk", bytes(totals.free_bytes)],
+      ["default level", node.default_level],
+      ["up for", seconds(age(node, "uptime_s"))],
+      ["software", node.software],
+    ]),
+    samples.length > 1 ? h("div", {}, h("p", { class: "muted" }, "Mutations written per second, newest at the right"), sparkline(samples, "mutations written per second")) : null,
+    node.members.length ? h("p", { class: "note" }, `Promotion: ${node.promotion}`) : null,
+  ];
+}
+
+function members(node) {
+  const columns = [
+    { name: "member", cell: (row) => (row.is_self ? h("strong", {}, `${row.name} (this node)`) : row.name) },
+    { name: "state", cell: (row) => state(row.state) },
+    { name: "for", number: true, cell: (row) => seconds(age(row, "since_s")) },
+    { name: "term", number: true, cell: (row) => row.term ?? "–" },
+    { name: "votes", cell: (row) => (row.votes ? "yes" : "no") },
+    { name: "reason", cell: (row) => row.reason, wide: true },
+  ];
+  return table(columns, node.members, { key: (row) => row.name, rowClass: (row) => (isBad(row.state) ? "bad" : null) });
+}
+
+function replicas(node) {
+  const columns = [
+    { name: "replica", cell: (row) => row.address },
+    { name: "state", cell: (row) => state(row.state) },
+    { name: "for", number: true, cell: (row) => seconds(age(row, "since_s")) },
+    { name: "lag", number: true, cell: (row) => seconds(lag(row)) },
+    { name: "mutations behind", number: true, cell: (row) => count(row.lag_mutations) },
+    { name: "reason", cell: (row) => row.reason, wide: true },
+  ];
+  return table(columns, node.replicas, { key: (row) => row.placement_id, rowClass: (row) => (isBad(row.state) ? "bad" : null) });
+}
+
+function feedRows(value) {
+  const columns = [
+    { name: "feed", cell: (row) => h("a", { href: `#/feeds/${encodeURIComponent(row.name)}` }, row.name) },
+    { name: "state", cell: (row) => state(row.state) },
+    { name: "written", number: true, cell: (row) => rate(row.mutations_rate) },
+    { name: "slowest consumer", number: true, cell: (row) => (row.consumers ? seconds(row.lag_s) : "no consumer") },
+  ];
+  if (!value) return h("p", { class: "muted" }, "Loading …");
+  return [
+    table(columns, value.feeds, { key: (row) => row.name, empty: "There is no feed yet: `tailrace feed create NAME` makes one." }),
+    value.total > value.feeds.length ? h("p", {}, h("a", { href: "#/feeds" }, `all ${count(value.total)} feeds`)) : null,
+  ];
+}
+
+function consumerRows(value) {
+  const columns = [
+    { name: "consumer", cell: (row) => h("a", { href: `#/consumers/${encodeURIComponent(row.id)}` }, row.name || row.peer) },
+    { name: "feed", cell: (row) => row.feed },
+    { name: "state", cell: (row) => state(row.state) },
+    { name: "lag", number: true, cell: (row) => seconds(lag(row)) },
+  ];
+  return value ? table(columns, value.consumers, { key: (row) => row.id, empty: "No consumer is connected." }) : h("p", { class: "muted" }, "Loading …");
+}
