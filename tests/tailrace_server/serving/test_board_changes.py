@@ -39,6 +39,15 @@ def test_rows_that_come_go_and_move():
     }
 
 
+def test_ages_come_with_every_change():
+    """A page counts them up from the moment at which the last message of the view came."""
+    shown = Shown("overview")
+    shown.update({"state": "moving", "uptime_s": 5.0, "problems": []}, 0.0)
+    assert shown.update({"state": "moving", "uptime_s": 7.0, "problems": []}, 2.0) is None
+    message = shown.update({"state": "stuck", "uptime_s": 9.0, "problems": []}, 4.0)
+    assert message == {"type": "changes", "set": {"state": "stuck", "uptime_s": 9.0}}
+
+
 def test_a_lag_that_grows_by_itself_is_no_change():
     shown = Shown("consumers")
     shown.update(page(row("a", lag_s=4.0)), 0.0)

@@ -47,8 +47,12 @@ class Shown:
         message: dict[str, Any] = {"set": changed} if changed else {}
         if self._list:
             message |= self._update_rows(rows, now)
+        if not message:
+            return None
+        # The page takes all members to be as of now, so those that have only grown are told as well.
+        changed |= {name: member for name, member in members.items() if name in AGES or name == _LAG}
         self._members.update({name: (member, now) for name, member in changed.items()})
-        return {"type": "changes", "set": {}, **message} if message else None
+        return {"type": "changes", **message, "set": changed}
 
     def _update_rows(self, rows: Mapping[Any, Any], now: float) -> dict[str, Any]:
         changed = _changed(self._rows, rows, now)
