@@ -48,6 +48,7 @@ class NodeProcess:
         port: Its port; a free one by default.
         options: More options of ``tailrace serve``.
         log_path: The file that its log is appended to; the stderr of the tests by default.
+        http: The address of its HTTP port; "off" by default.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class NodeProcess:
         options: Sequence[str] = (),
         log_path: Path | None = None,
         log_level: str = "warning",
+        http: str = "off",
     ) -> None:
+        self.http = http
         self.data = data
         self.name = data.name
         self.disk_trouble = ""
@@ -105,7 +108,7 @@ class NodeProcess:
         orders = {name: value for name, value in dataclasses.asdict(self.orders).items() if value}
         arguments = [json.dumps(orders), "serve"]
         arguments += ["--data", str(self.data), "--listen", self.address, *self.options]
-        arguments += ["--http", "off", "--ws", "off", "--log-level", self._log_level]
+        arguments += ["--http", self.http, "--ws", "off", "--log-level", self._log_level]
         with contextlib.ExitStack() as stack:
             log = 2 if self.log_path is None else stack.enter_context(self.log_path.open("ab"))
             self._process = Fork(PROGRAM, arguments, ROOT, log)

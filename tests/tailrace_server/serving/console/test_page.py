@@ -1,0 +1,260 @@
+"""The console's page in a real Chromium, against real nodes under load."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+
+import pytest
+from tests.processes.node import HOST, NodeProcess
+from tests.processes.ports import free_port, free_ports
+from tests.tailrace_server.serving.console.browser import INSTALL, IS_THERE, PHONE, Browser, busy, in_browser
+from tests.tailrace_server.serving.console.contrast import POOR_TEXTS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not IS_THERE, reason=f"needs chromium and playwright: {INSTALL}"),
+]
+SCREENS = ["#/", "#/feeds", "#/feeds/orders", "#/feeds/orders/0", "#/consumers", "#/tail/orders", "#/keys/orders"]
+SCREENS += ["#/resume/orders"]
+KEYS_ARE_FILTERED = """() => {
+  const keys = [...document.querySelectorAll(".tail td[data-name=key]")].map((cell) => cell.textContent);
+  return keys.length > 0 && keys.every((key) => key.startsWith("key-77"));
+}"""
+# Of the element with the focus. An element without an outline shows no focus.
+FOCUSED = """() => {
+  const element = document.activeElement;
+  const isSeen = element === document.body || getComputedStyle(element).outlineStyle !== "none";
+  return { html: element.outerHTML, isSeen };
+}"""
+MUTATIONS = "[...document.querySelectorAll('dt')].find((dt) => dt.innerText === 'mutations').nextSibling.innerText"
+CONTROLS = "header a, header button, main a, main input, main select, main th button"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """A node with a feed that is written to and read."""
+    node = NodeProcess(tmp_path_factory.mktemp("node"), http=f"{HOST}:{free_port()}")
+    node.start()
+    with busy(node.url):
+        yield node
+    node.stop()
+
+
+@pytest.fixture
+def own_node(tmp_path):
+    """Starts a node of the test's own, with these options."""
+    nodes = []
+
+    def start(*options):
+        node = NodeProcess(tmp_path / "node", http=f"{HOST}:{free_port()}", options=options, log_path=tmp_path / "log")
+        nodes.append(node)
+        node.start()
+        return node
+
+    yield start
+    for node in nodes:
+        node.end_at_once()
+
+
+def address(node, screen="#/"):
+    return f"http://{node.http}/{screen}"
+
+
+def until(page, expression, argument=None):
+    page.wait_for_function(expression, arg=argument)
+
+
+def settled(page):
+    """Waits until the screen has its data."""
+    until(page, "() => !document.querySelector('main').textContent.includes('Loading')")
+
+
+@in_browser
+def test_every_screen_works_without_errors_or_other_hosts_and_fits_a_phone(browser, node):
+    with browser.open(viewport=PHONE) as visit:
+        for screen in SCREENS:
+            visit.page.goto(address(node, screen))
+            settled(visit.page)
+            assert visit.page.locator("h1").count() == 1, screen
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], screen
+        assert visit.errors == []
+        assert visit.hosts == {node.http}
+
+
+@in_browser
+def test_texts_have_the_contrast_of_wcag_aa_in_both_themes(browser, node):
+    for scheme in ("light", "dark"):
+        with browser.open(color_scheme=scheme) as visit:
+            for screen in SCREENS:
+                visit.page.goto(address(node, screen))
+                settled(visit.page)
+                assert visit.page.evaluate(POOR_TEXTS) == [], f"{screen} in {scheme}"
+
+
+@in_browser
+def test_the_overview_is_live_and_leads_to_a_partition_and_a_consumer(browser, node):
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node))
+        until(page, "() => /\\d+\\/s/.test(document.querySelector('main').textContent)")
+        before = page.evaluate(MUTATIONS)
+        until(page, f"(before) => {MUTATIONS} !== before", before)
+        page.get_by_role("link", name="orders").first.click()
+        page.get_by_role("link", name="3", exact=True).click()
+        page.get_by_text("History: the failover log").wait_for()
+        assert page.get_by_role("img").count() == 2
+        page.get_by_role("link", name="Consumers", exact=True).click()
+        page.get_by_role("searchbox").fill("index")
+        page.get_by_role("link", name="index").click()
+        page.get_by_role("heading", name="index").wait_for()
+        assert visit.errors == []
+
+
+@in_browser
+def test_the_tail_shows_what_is_written_and_pauses(browser, node):
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node, "#/tail/orders"))
+        page.get_by_text(re.compile(r"key-\d+")).first.wait_for()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_text("paused").wait_for()
+        seen = page.locator(".tail tbody tr").first.text_content()
+        page.get_by_role("button", name="Go on").click()
+        until(page, "(seen) => document.querySelector('.tail tbody tr').textContent !== seen", seen)
+        page.get_by_label("Keys that begin with").fill("key-77")
+        page.get_by_role("button", name="Begin").click()
+        until(page, KEYS_ARE_FILTERED)
+        assert visit.errors == []
+
+
+@in_browser
+def test_a_key_is_looked_up_and_a_new_start_previewed(browser, node):
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node, "#/keys/orders"))
+        page.get_by_label("Key").first.fill("key-7")
+        page.get_by_role("button", name="Look up").click()
+        page.get_by_text(re.compile(r'"number": \d+')).first.wait_for()
+        page.goto(address(node, "#/resume/orders"))
+        page.get_by_label("Begin at").select_option("beginning")
+        page.get_by_role("button", name="Preview").click()
+        positions = page.locator("pre").first.text_content()
+        assert positions.startswith("trp1.")
+        page.locator("textarea").first.fill(positions)
+        page.get_by_role("button", name="Explain").click()
+        page.get_by_role("heading", name="If it resumes there").wait_for()
+        assert visit.errors == []
+
+
+@in_browser
+def test_the_keyboard_reaches_every_control_and_has_shortcuts(browser, node):
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node))
+        settled(page)
+        page.keyboard.press("3")
+        page.get_by_role("heading", name="Consumers").wait_for()
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.tagName") == "INPUT"
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        page.get_by_role("dialog").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(state="hidden")
+        theme = page.evaluate("document.documentElement.dataset.theme")
+        page.keyboard.press("d")
+        assert page.evaluate("document.documentElement.dataset.theme") != theme
+        page.goto(address(node, "#/feeds/orders"))
+        settled(page)
+        controls = page.evaluate(f"document.querySelectorAll('{CONTROLS}').length")
+        focused = []
+        for _ in range(controls + 5):
+            page.keyboard.press("Tab")
+            focused.append(page.evaluate(FOCUSED))
+        assert [one["html"] for one in focused if not one["isSeen"]] == []
+        missed = page.evaluate(
+            f"(reached) => [...document.querySelectorAll('{CONTROLS}')]"
+            ".map((one) => one.outerHTML).filter((one) => !reached.includes(one))",
+            [one["html"] for one in focused],
+        )
+        assert missed == []
+
+
+@in_browser
+def test_a_killed_node_turns_red_with_its_reason_and_comes_back_by_itself(browser, own_node):
+    node = own_node()
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node))
+        settled(page)
+        node.kill()
+        page.get_by_role("alert").get_by_text(re.compile("No connection .* for .* s: .*does not answer")).wait_for()
+        node.start()
+        until(page, "() => document.getElementById('banner').textContent === ''")
+        page.get_by_text("live", exact=True).wait_for()
+
+
+@in_browser
+def test_a_wrong_token_is_refused_and_a_right_one_stays_out_of_urls(browser, own_node):
+    node = own_node("--auth")
+    token = (node.data / "admin.token").read_text().strip()
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node))
+        page.get_by_role("dialog").get_by_label("Token").first.fill("wrong")
+        page.keyboard.press("Enter")
+        page.locator("#why.error").wait_for()
+        page.get_by_role("dialog").get_by_label("Token").first.fill(token)
+        page.keyboard.press("Enter")
+        page.locator("#verdict").wait_for()
+        assert not [url for url in visit.urls if token in url]
+        assert page.evaluate("Object.keys(localStorage)") == []
+        assert page.evaluate("Object.values(sessionStorage)") == [token]
+
+
+@pytest.mark.long
+@in_browser
+def test_a_killed_follower_turns_red_with_its_reason_since_when_and_returns(browser, tmp_path):
+    ports = free_ports(3)
+    members = ",".join(f"{HOST}:{port}" for port in ports)
+    nodes = [
+        NodeProcess(
+            tmp_path / f"n{port}",
+            port=port,
+            options=["--members", members],
+            log_path=tmp_path / f"{port}.log",
+            http=f"{HOST}:{free_port()}",
+        )
+        for port in ports
+    ]
+    try:
+        for node in nodes:
+            node.launch()
+        for node in nodes:
+            node.require_ready()
+        with busy(f"tailrace://{members}"), browser.open() as visit:
+            told = {node: json.load(urllib.request.urlopen(f"http://{node.http}/api/console")) for node in nodes}
+            leader = next(node for node in nodes if told[node]["role"] == "leader")
+            follower = next(node for node in nodes if node is not leader)
+            page = visit.page
+            page.goto(address(leader))
+            page.locator("tr", has_text=follower.address).get_by_text("follows").wait_for()
+            follower.kill()
+            red = page.locator("tr.bad", has_text=follower.address).first
+            red.get_by_text("silent").wait_for()
+            assert re.search(r"\d s", red.text_content())
+            assert red.locator("td.wide").text_content()
+            follower.start()
+            page.locator("tr", has_text=follower.address).get_by_text("follows").wait_for()
+    finally:
+        for node in nodes:
+            node.end_at_once()
