@@ -75,6 +75,10 @@ class StoppedConsumers:
         if stopped is not None:
             self._partitions -= len(stopped.seqs)
 
+    def stopped_at(self, key: tuple[str, bytes]) -> float:
+        """Returns when a consumer that `lags` has named went, in monotonic seconds."""
+        return self._stopped[key].at
+
     def lags(
         self, node: LocalNode, connected: Container[tuple[str, bytes]]
     ) -> Iterator[tuple[tuple[str, bytes], Partition, int]]:

@@ -16,7 +16,7 @@ from tailrace_server.replication.promotion_forecast import forecast_of
 from tailrace_server.serving.board.problems import Problem, node_problems
 from tailrace_server.serving.board.sample import Sample
 from tailrace_server.serving.board.since import Since
-from tailrace_server.serving.board.states import Judgement, State, judge_consumer
+from tailrace_server.serving.board.states import Judgement, State, judge_consumer, judge_stopped
 from tailrace_server.serving.metrics.first_rows import FirstRows
 from tailrace_server.serving.metrics.lags import settle_all
 
@@ -135,6 +135,10 @@ class Board:
         idle = self._since.note("mark", waiting)
         found: dict[str, Judgement] = {}
         for id, consumer in sample.consumers.items():
+            if consumer.stopped_at is not None:
+                seconds = now - consumer.stopped_at
+                found[id] = judge_stopped(lag_mutations=consumer.lag.mutations, seconds=seconds)
+                continue
             idle_s = max(0.0 if waiting[id] is None else idle[id], consumer.connection.stuck_seconds(now))
             judgement = judge_consumer(
                 unsent=consumer.visible - consumer.sent,
@@ -147,7 +151,7 @@ class Board:
             found[id] = judgement._replace(seconds=idle_s) if judgement.state is State.STUCK else judgement
         ages = self._since.note("state", {id: judgement.state for id, judgement in found.items()})
         self._judged = {
-            id: judgement if judgement.state is State.STUCK else judgement._replace(seconds=ages[id])
+            id: judgement if judgement.state in (State.STUCK, State.AWAY) else judgement._replace(seconds=ages[id])
             for id, judgement in found.items()
         }
 
@@ -174,4 +178,6 @@ def _interval(spent_s: float) -> float:
 
 def _mark(consumer: ConsumerSums) -> tuple[int, int] | None:
     """Returns what changes whenever a consumer takes something; None if nothing waits for it."""
+    if consumer.connection is None:
+        return None
     return (consumer.sent, consumer.credited) if consumer.unhandled or consumer.sent < consumer.visible else None

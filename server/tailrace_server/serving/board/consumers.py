@@ -22,21 +22,20 @@ def may_see(access: Access, consumer: ConsumerSums) -> bool:
     """Returns whether a consumer is shown. A token that is limited to feeds sees only its own connections."""
     if not access.principal.feeds:
         return True
-    return access.shows(consumer.feed) and consumer.connection.access.principal == access.principal
+    connection = consumer.connection
+    return access.shows(consumer.feed) and connection is not None and connection.access.principal == access.principal
 
 
 def consumer_row(board: Board, sample: Sample, consumer: ConsumerSums) -> dict[str, Any]:
     """Returns a consumer as the console shows it."""
-    connection = consumer.connection
     judgement = board.judged(consumer)
     before = None if board.before is None else board.before.consumers.get(consumer.id)
     seconds = board.seconds_between()
     rate = None if before is None or seconds is None else max(0.0, (consumer.sent - before.sent) / seconds)
     return {
         "id": consumer.id,
-        "kind": kind_of(connection.name),
-        "name": connection.name,
-        "peer": connection.transport.peer,
+        "kind": kind_of(consumer.name),
+        "name": consumer.name,
         "feed": consumer.feed,
         "streams": consumer.streams,
         "level": consumer.level,
@@ -49,10 +48,19 @@ def consumer_row(board: Board, sample: Sample, consumer: ConsumerSums) -> dict[s
         "visible": consumer.visible,
         "high": consumer.high,
         "rate": rate,
+        "stuck_s": judgement.seconds if judgement.state is State.STUCK else 0.0,
+        **_of_connection(consumer.connection, board.node.clock.monotonic()),
+    }
+
+
+def _of_connection(connection: Any, now: float) -> dict[str, Any]:
+    if connection is None:
+        return {"peer": "", "uncredited_bytes": 0, "backlog_bytes": 0, "age_s": None, "barriers": 0}
+    return {
+        "peer": connection.transport.peer,
         "uncredited_bytes": connection.rounds.outstanding_bytes,
         "backlog_bytes": connection.transport.backlog_bytes,
-        "stuck_s": judgement.seconds if judgement.state is State.STUCK else 0.0,
-        "age_s": board.node.clock.monotonic() - connection.opened_at,
+        "age_s": now - connection.opened_at,
         "barriers": len(connection.rounds.barriers),
     }
 
@@ -68,7 +76,7 @@ def consumers_page(board: Board, sample: Sample, access: Access, page: Page) -> 
     for consumer in sample.consumers.values():
         if not may_see(access, consumer) or (page.feed and consumer.feed != page.feed):
             continue
-        if page.find and page.find not in consumer.connection.name.lower() and page.find not in consumer.feed:
+        if page.find and page.find not in consumer.name.lower() and page.find not in consumer.feed:
             continue
         judgement = board.judged(consumer)
         if page.state and judgement.state.value != page.state:
@@ -89,7 +97,8 @@ def consumer_detail(board: Board, sample: Sample, access: Access, id: str, page:
     if consumer is None or not may_see(access, consumer):
         raise NotFound(f"there is no consumer {id!r:.100}: it has ended, or has connected anew under another id")
     feed = board.node.feeds.named(consumer.feed)
-    slots = [s for s in consumer.connection.rounds.slots.values() if s.stream.partition.feed_id == feed.info.feed_id]
+    slots = [] if consumer.connection is None else list(consumer.connection.rounds.slots.values())
+    slots = [slot for slot in slots if slot.stream.partition.feed_id == feed.info.feed_id]
     slots.sort(key=lambda slot: slot.key)
     return {
         **consumer_row(board, sample, consumer),

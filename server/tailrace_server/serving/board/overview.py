@@ -109,8 +109,8 @@ def _of_consumers(board: Board, consumers: list[ConsumerSums]) -> list[Aged]:
     found: list[Aged] = []
     for consumer in consumers:
         judgement = board.judged(consumer)
-        if judgement.state is State.STUCK:
-            name = consumer.connection.name or consumer.id
+        if judgement.state is State.STUCK or (judgement.state is State.AWAY and consumer.lag.mutations):
+            name = consumer.name or consumer.id
             text = f"consumer {name!r} of feed {consumer.feed}: {judgement.reason}"
             found.append((Problem(WARNING, "consumer", consumer.id, text, consumer.feed), judgement.seconds))
     found.sort(key=lambda each: -(each[1] or 0))
@@ -191,7 +191,7 @@ def _totals(board: Board, sample: Sample, access: Access, consumers: list[Consum
         if slowest is None
         else {
             "id": slowest.id,
-            "name": slowest.connection.name,
+            "name": slowest.name,
             "feed": slowest.feed,
             "lag_s": slowest.lag.seconds(sample.wall_us),
         },

@@ -12,7 +12,7 @@ ROWS_DEFAULT = 100
 PARTITIONS_MAX = 256
 # A text to look for, a name: longer ones name nothing.
 _TEXT_CHARS_MAX = 200
-_STATES = ("", "current", "moving", "waiting", "stuck")
+_STATES = ("", "current", "moving", "waiting", "stuck", "away")
 
 
 class BadRequest(TailraceError):

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tailrace_server.stream.partition_stream import PartitionStream
 
 
+# The first part of the ids of consumers that have gone. Those of others begin with a number.
+GONE = "gone"
+
+
 class Totals(NamedTuple):
     """Numbers of the node that only grow."""
 
@@ -54,7 +58,10 @@ class FeedSums:
 
 
 class ConsumerSums:
-    """The sums over the streams that one connection has of one feed."""
+    """The sums over the streams that one connection has of one feed.
+
+    ``connection`` is None, and ``stopped_at`` in monotonic seconds, of a named consumer that has gone.
+    """
 
     __slots__ = (
         "connection",
@@ -64,20 +71,35 @@ class ConsumerSums:
         "id",
         "lag",
         "level",
+        "name",
         "sent",
+        "stopped_at",
         "streams",
         "unhandled",
         "visible",
     )
 
-    def __init__(self, id: str, connection: Any, feed: Feed, level: str) -> None:
+    def __init__(
+        self, id: str, name: str, connection: Any, feed: Feed, level: str = "", stopped_at: float | None = None
+    ) -> None:
         self.id = id
+        self.name = name
         self.connection = connection
+        self.stopped_at = stopped_at
         self.feed = feed.info.name
         self.level = level
         self.lag = Lag()
         self.streams = self.sent = self.visible = self.high = self.unhandled = 0
-        self.credited: int = connection.rounds.credited_bytes
+        self.credited: int = 0 if connection is None else connection.rounds.credited_bytes
+
+    def add_stopped(self, partition: Partition, seq: int, rows: FirstRows) -> None:
+        """Adds a partition that the consumer had handled up to ``seq``."""
+        self.sent += seq
+        self.visible += max(seq, partition.high_seq)
+        self.high += partition.high_seq
+        if seq < partition.high_seq:
+            self.lag.add(mutations=partition.high_seq - seq)
+            self.lag.lacks(rows, partition, seq)
 
     def add(self, stream: PartitionStream, rows: FirstRows) -> None:
         """Adds a stream, and what it has not sent."""
@@ -126,6 +148,7 @@ class Sample:
         """Reads a partition or a stream in each step. Feeds and connections may come and go between two steps."""
         for connection in self._node.connections:
             yield from self._connection(connection)
+        yield from self._stopped()
         for feed in list(self._node.feeds):
             if feed.info.feed_id != SYSTEM_FEED_ID:
                 sums = self.feeds[feed.info.name] = FeedSums()
@@ -156,6 +179,23 @@ class Sample:
                 found.lag.lacks(self._rows, mark.partition, mark.after_seq)
                 yield
 
+    def _stopped(self) -> Iterator[None]:
+        """Reads the named consumers that have gone."""
+        node = self._node
+        feeds = {each.feed: node.feeds.get(each.feed) for each in self.consumers.values()}
+        connected = {
+            (each.name, feed.info.feed_id) for each in self.consumers.values() if (feed := feeds[each.feed]) is not None
+        }
+        for (name, feed_id), partition, seq in node.stopped.lags(node, connected):
+            feed = node.feeds.find(feed_id)
+            if feed is not None:
+                id = f"{GONE}.{feed.info.name}.{name}"
+                if id not in self.consumers:
+                    at = node.stopped.stopped_at((name, feed_id))
+                    self.consumers[id] = ConsumerSums(id, name, None, feed, stopped_at=at)
+                self.consumers[id].add_stopped(partition, seq, self._rows)
+            yield
+
     def _consumer(
         self, by_feed: dict[bytes, ConsumerSums], connection: Any, stream: PartitionStream
     ) -> ConsumerSums | None:
@@ -166,7 +206,7 @@ class Sample:
             if feed is None:
                 return None
             id = f"{self._number_of(connection)}.{feed.info.name}"
-            sums = by_feed[feed_id] = ConsumerSums(id, connection, feed, stream.level.name.lower())
+            sums = by_feed[feed_id] = ConsumerSums(id, connection.name, connection, feed, stream.level.name.lower())
             self.consumers[id] = sums
         return sums
 

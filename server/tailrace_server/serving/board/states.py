@@ -18,7 +18,7 @@ class State(enum.StrEnum):
     STUCK = "stuck"
     """It takes nothing, though something waits for it."""
     AWAY = "away"
-    """It is not connected. Only a replica can be known while it is away."""
+    """It is not connected, and known from before."""
 
 
 class Judgement(NamedTuple):
@@ -57,6 +57,12 @@ def judge_consumer(
             "writes to, or the network has lost it",
         )
     return Judgement(State.MOVING, "it catches up" if unsent else "it handles what it was sent")
+
+
+def judge_stopped(*, lag_mutations: int, seconds: float) -> Judgement:
+    """Returns the state of a named consumer that went so many seconds ago."""
+    lacks = "mutations wait for it" if lag_mutations else "it had handled all that there is"
+    return Judgement(State.AWAY, f"it is not connected any more, and {lacks}", seconds)
 
 
 def judge_replica(

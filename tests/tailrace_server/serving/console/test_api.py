@@ -179,6 +179,27 @@ async def test_a_consumer_that_takes_nothing_is_stuck_and_told_first(ask, client
         assert len((await ask.told("/api/consumers?find=ORD"))["consumers"]) == 1
 
 
+async def test_a_named_consumer_that_has_gone_is_away(ask, client, running):
+    feed = await write(client)
+    async with tailrace.connect(running.url, name="index") as other, other.feed("orders").consume() as stream:
+        while sum(stream.latest_positions.seqs().values()) < 20:
+            await anext(stream)
+    await feed.put(b"later", b"1")
+    told = await ask.until("/api/consumers?state=away", lambda value: value["consumers"])
+    [row] = told["consumers"]
+    assert (row["id"], row["name"], row["streams"], row["peer"]) == ("gone.orders.index", "index", 0, "")
+    assert row["lag_mutations"] >= 1  # and what it was handed last, which it had not credited
+    assert row["lag_s"] > 0
+    assert row["reason"] == "it is not connected any more, and mutations wait for it"
+    [problem] = (await ask.told("/api/console"))["problems"]
+    assert (problem["subject"], problem["name"]) == ("consumer", row["id"])
+    assert problem["since_s"] > 0
+    assert (await ask.told(f"/api/consumers/{row['id']}"))["partitions"] == []
+    async with tailrace.connect(running.url, name="index") as other, other.feed("orders").consume():
+        told = await ask.until("/api/consumers", lambda value: value["consumers"])
+        assert "away" not in [each["state"] for each in told["consumers"]]
+
+
 @pytest.mark.parametrize(
     ("path", "code", "error"),
     [
