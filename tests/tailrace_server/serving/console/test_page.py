@@ -253,6 +253,7 @@ def test_a_killed_follower_turns_red_with_its_reason_since_when_and_returns(brow
             red.get_by_text("silent").wait_for()
             assert re.search(r"\d s", red.text_content())
             assert red.locator("td.wide").text_content()
+            page.locator("#verdict", has_text=f"{follower.address}: it").wait_for()
             follower.start()
             page.locator("tr", has_text=follower.address).get_by_text("follows").wait_for()
     finally:

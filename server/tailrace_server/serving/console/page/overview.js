@@ -43,7 +43,14 @@ function verdict(node) {
   const most = node.problems[0];
   return h("section", { class: `card verdict ${node.state}`, id: "verdict" },
     h("strong", {}, WORDS[node.state] ?? node.state),
-    h("span", {}, most ? most.text + (most.since_s === null ? "" : ` (for ${seconds(age(most, "since_s"))})`) : node.doing || `${count(node.totals.feeds)} feeds, ${count(node.totals.consumers)} consumers`));
+    h("span", {}, most ? told(most, node.problems.length + node.problems_more) : node.doing || `${count(node.totals.feeds)} feeds, ${count(node.totals.consumers)} consumers`));
+}
+
+// Some texts name what they are about by themselves.
+function told(problem, all) {
+  const about = problem.text.startsWith(problem.subject) ? "" : `${problem.subject} ${problem.name}: `;
+  const when = problem.since_s === null ? "" : ` (for ${seconds(age(problem, "since_s"))})`;
+  return about + problem.text + when + (all > 1 ? `; and ${count(all - 1)} more` : "");
 }
 
 function problems(node) {
