@@ -73,7 +73,6 @@ def _pictures_of_a_set(browser, folder):
         node.require_ready()
     with busy(f"tailrace://{members}"):
         leader = next(node for node in nodes if _ask(node, "console")["role"] == "leader")
-        browser.do(_take, browser, leader, "#/", "overview", "table")
         next(node for node in nodes if node is not leader).kill()
         _until(leader, "console", lambda told: told["problems"])
         browser.do(_take, browser, leader, "#/", "overview-lost", "tr.bad", **DARK)

@@ -190,6 +190,48 @@ def test_the_keyboard_reaches_every_control_and_has_shortcuts(browser, node):
 
 
 @in_browser
+def test_the_theme_that_was_chosen_is_there_before_the_first_paint(browser, node):
+    with browser.open(color_scheme="light") as visit:
+        page = visit.page
+        page.goto(address(node))
+        page.get_by_role("button", name="Dark").click()
+        page.route("**/main.js", lambda route: route.abort())
+        page.reload()
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@in_browser
+def test_a_named_consumer_that_has_gone_stays_as_away_and_is_found_by_its_state(browser, node):
+    with busy(node.url, "brief"):
+        pass
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node, "#/consumers"))
+        page.get_by_label("State").select_option("away")
+        row = page.locator("tr.bad", has_text="brief")
+        row.wait_for()
+        row.get_by_role("link", name="index").click()
+        page.get_by_role("heading", name="Consumer index").wait_for()
+        assert visit.errors == []
+
+
+@in_browser
+def test_lists_are_paged(browser, node):
+    with busy(node.url, "wide", 150), browser.open() as visit:
+        page = visit.page
+        for screen in ("#/feeds/wide", "#/consumers"):
+            page.goto(address(node, screen))
+            if screen == "#/consumers":
+                row = page.locator("tr", has_text="wide")
+                row.get_by_role("link", name="index").click()
+            page.get_by_text("1 to 128 of 150").wait_for()
+            page.get_by_role("button", name="Next").click()
+            page.get_by_text("129 to 150 of 150").wait_for()
+            assert page.locator("tbody tr").count() == 22
+        assert visit.errors == []
+
+
+@in_browser
 def test_a_killed_node_turns_red_with_its_reason_and_comes_back_by_itself(browser, own_node):
     node = own_node()
     with browser.open() as visit:

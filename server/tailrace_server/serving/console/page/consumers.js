@@ -6,7 +6,8 @@ import { age, lag } from "./live.js";
 import { pages, sorter } from "./pages.js";
 
 const LIMIT = 100;
-const STATES = ["", "stuck", "waiting", "moving", "current"];
+const STREAMS = 128;
+const STATES = ["", "away", "stuck", "waiting", "moving", "current"];
 
 export function consumers({ live, draw }) {
   const asked = { find: "", state: "", after: 0 };
@@ -38,7 +39,7 @@ export function consumers({ live, draw }) {
       h("section", { class: "card" },
         value ? table(columns, value.consumers, { key: (row) => row.id, sorted, rowClass: (row) => (isBad(row.state) ? "bad" : null), empty: "No consumer is connected here." }) : h("p", { class: "muted" }, live.failures[0]?.message ?? "Loading …"),
         value ? pages(asked.after, value.consumers.length, value.total, LIMIT, (after) => ask({ after })) : null),
-      h("p", { class: "note" }, "Followers and replicas are on the overview. A consumer that closed its connection is not listed."),
+      h("p", { class: "note" }, "Followers and replicas are on the overview. A named consumer that has gone stays for a while, as away; one without a name does not."),
     ];
   }
   return { title: () => "Consumers", topics, view };
@@ -46,7 +47,13 @@ export function consumers({ live, draw }) {
 
 export function consumer({ live, draw }, id) {
   const sorted = sorter(draw, "partition", false);
-  const topics = () => [{ topic: "consumer", id }];
+  let from = 0;
+  const topics = () => [{ topic: "consumer", id, limit: STREAMS, ...(from && { from }) }];
+  const turn = (first) => {
+    from = first;
+    live.watch(topics());
+    draw();
+  };
   const columns = [
     { name: "partition", sort: (row) => row.id, cell: (row) => row.id },
     { name: "state", sort: (row) => row.state, cell: (row) => row.state },
@@ -70,7 +77,7 @@ export function consumer({ live, draw }, id) {
           ["barriers that wait", count(value.barriers)], ["connected for", seconds(age(value, "age_s"))],
         ])),
       h("section", { class: "card" }, h("h2", {}, "Partitions"), table(columns, value.partitions ?? [], { key: (row) => String(row.id), sorted }),
-        value.more ? h("p", { class: "muted" }, "The first 256 partitions are shown.") : null),
+        pages(from, value.partitions?.length ?? 0, value.streams, STREAMS, turn)),
     ];
   }
   return { title: () => `Consumer ${live.values[0]?.name || live.values[0]?.peer || id}`, topics, view };

@@ -134,7 +134,7 @@ function pressed(event) {
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-setTheme(localStorage.getItem("tailrace.theme") ?? (dark.matches ? "dark" : "light"));
+setTheme(document.documentElement.dataset.theme); // theme.js has set it
 dark.addEventListener("change", () => localStorage.getItem("tailrace.theme") ?? setTheme(dark.matches ? "dark" : "light"));
 at("theme").onclick = changeTheme;
 at("help").onclick = showHelp;
