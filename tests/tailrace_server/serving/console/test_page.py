@@ -7,10 +7,13 @@ import re
 import urllib.request
 
 import pytest
+import trio
 from tests.processes.node import HOST, NodeProcess
 from tests.processes.ports import free_port, free_ports
 from tests.tailrace_server.serving.console.browser import INSTALL, IS_THERE, PHONE, Browser, busy, in_browser
 from tests.tailrace_server.serving.console.contrast import POOR_TEXTS
+
+import tailrace
 
 pytestmark = [
     pytest.mark.slow,
@@ -152,6 +155,31 @@ def test_a_key_is_looked_up_and_a_new_start_previewed(browser, node):
         page.locator("textarea").first.fill(positions)
         page.get_by_role("button", name="Explain").click()
         page.get_by_role("heading", name="If it resumes there").wait_for()
+        assert visit.errors == []
+
+
+async def put_and_delete(url):
+    async with tailrace.connect(url) as client:
+        feed = await client.create_feed("short")
+        async with feed.writer() as writer:
+            await writer.put(b"gone", b"{}")
+            await writer.delete(b"gone")
+
+
+def test_a_deleted_key_is_called_deleted_and_a_key_that_never_was_has_no_row(browser, node):
+    trio.run(put_and_delete, node.url)
+    browser.do(look_up_both, browser, node)
+
+
+def look_up_both(browser, node):
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node, "#/keys/short"))
+        for key, answer in (("gone", "The key is deleted."), ("never", "The feed has no row of this key.")):
+            page.get_by_label("Key").first.fill(key)
+            page.get_by_role("button", name="Look up").click()
+            page.get_by_role("heading", name=f"{key} in partition").wait_for()
+            assert page.locator("main section p").first.text_content() == answer
         assert visit.errors == []
 
 

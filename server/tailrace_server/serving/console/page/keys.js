@@ -48,7 +48,7 @@ export function keys({ draw, go }, name = "") {
       failure ? h("p", { class: "card error", role: "alert" }, failure) : null,
       found ? h("section", { class: "card" },
         h("h2", {}, h("code", {}, text(found.key, found.key_encoding)), ` in partition ${found.partition}`),
-        found.found ? null : h("p", {}, "The feed has no row of this key."),
+        found.found ? null : h("p", {}, found.deleted ? "The key is deleted." : "The feed has no row of this key."),
         found.note ? h("p", { class: "note" }, found.note) : null,
         table(columns, found.versions, { key: (row) => String(row.seq), empty: "There is no version." }),
         found.more ? h("p", { class: "muted" }, "There are older versions.") : null) : null,
