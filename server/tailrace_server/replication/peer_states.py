@@ -82,15 +82,24 @@ class PeerStates:
         asked.update(found.keys() & self.states.keys())
 
     def _hints(self) -> list[Address]:
-        """Returns the leader that a plain replica's source has named."""
-        seen = self.states.get(str(self._local.others[0]))
-        if self._local.is_in_set or seen is None or seen.leads or not seen.leader:
-            return []
-        try:
-            hint = parse_address(seen.leader)
-        except ValueError:
-            return []
-        return [] if hint in self._local.others or str(hint) == self._local.name else [hint]
+        """Returns leaders to ask that are no others of this node's list, as others have named them.
+
+        A plain replica's source names the leader. So do members that a new node was added to: the leader may have come
+        to the set after the list was written with which the new node was started.
+        """
+        local = self._local
+        if local.is_in_set:
+            if not local.is_new:
+                return []
+            named = {seen.leader for seen in self.states.values() if seen is not None and local.name in seen.members}
+        else:
+            seen = self.states.get(str(local.others[0]))
+            named = set() if seen is None or seen.leads else {seen.leader}
+        found = []
+        for name in sorted(named - {"", local.name}):
+            with contextlib.suppress(ValueError):
+                found.append(parse_address(name))
+        return [hint for hint in found if hint not in local.others]
 
     async def _look_at(self, address: Address, found: dict[str, MemberState | None]) -> None:
         name = str(address)
@@ -102,7 +111,7 @@ class PeerStates:
             found[name] = None
             self._unlisted.pop(name, None)
             return
-        if address not in self._local.others and self._local.is_in_set:
+        if self._local.is_in_set and address not in (*self._local.others, *self._hints()):
             return  # it has left the set since it was asked
         found[name] = None if self._is_misfit(name, seen) else seen
         if found[name] is None and self._is_unlisted(name, seen):

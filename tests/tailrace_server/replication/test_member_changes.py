@@ -1,5 +1,6 @@
 """Members are added to a set and removed from it: the refusals alone, and with real nodes."""
 
+import contextlib
 import dataclasses
 from functools import partial
 
@@ -159,6 +160,21 @@ async def test_a_node_that_is_not_added_waits_and_does_not_lead(members, tmp_pat
             rows_of(status)
         assert await change(members, "add", node) == await change(members, "add", node)
         await until(lambda: node.member.local.votes)
+
+
+async def test_a_node_whose_list_is_older_than_the_leader_joins(members, tmp_path, nursery):
+    """It was started before the leader was added itself, so it asks the leader only if the others name it."""
+    early = newcomer(members, tmp_path, nursery, "early")
+    await early.start()
+    late = await added(members, tmp_path, nursery, "late")
+    while not late.leads:
+        leader = await members.settled()
+        with contextlib.suppress(NotLeader):  # it follows again since it has a seat
+            await leader.hand_over(late)
+    await change(members, "add", early)
+    members.nodes.append(early)
+    await until(lambda: early.member.local.votes)
+    await until(lambda: all(record(each) == record(early) for each in members))
 
 
 async def test_a_removed_member_that_comes_back_does_nothing_until_it_is_added_again(members, tmp_path, nursery):
