@@ -91,7 +91,7 @@ class Limits:
 class StorageConfig:
     """How much is held in memory and in the journal, and when it goes to segments.
 
-    The parts of a node that copy a value when they are made take a new one by `Storage.limits_changed`.
+    The parts of a node that copy a value when they are made take a new one in ``Storage.limits_changed``.
     """
 
     #: The bytes of all write queues. At half of it the largest are flushed; at all of it writers wait.

@@ -358,7 +358,7 @@ def test_settings_are_read_again_on_sighup(data, tmp_path):
     file.write_text("[limits]\nfeeds_max = 1\n")
     with serving(data, "--config", file, "--log-format", "json", stdin=subprocess.DEVNULL) as server:
         put(server.url, b"k", b"v")
-        file.write_text("[limits]\nfeeds_max = 2\n[storage]\nsegment_bytes = '8 MiB'\n")
+        file.write_text("[limits]\nfeeds_max = 2\n[storage]\njournal_file_bytes_max = '8 MiB'\n")
         server.process.send_signal(signal.SIGHUP)
         events = []
         while len(events) < 2:
@@ -366,7 +366,7 @@ def test_settings_are_read_again_on_sighup(data, tmp_path):
             events += [event] if event["message"].startswith("setting") else []
         assert [(event["level"], event["message"]) for event in events] == [
             ("info", "setting limits.feeds_max was 1, and is 2"),
-            ("warning", "setting storage.segment_bytes has changed: restart the node to use it"),
+            ("warning", "setting storage.journal_file_bytes_max has changed: restart the node to use it"),
         ]
 
         async def another(client):
