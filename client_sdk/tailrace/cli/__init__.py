@@ -11,6 +11,8 @@ import importlib.util
 import sys
 from typing import NoReturn
 
+from tailrace.cli.errors import INTERRUPTED
+
 # The libraries that the command line needs beyond the SDK's own; the extra `cli` installs them.
 LIBRARIES = ("typer", "rich")
 
@@ -21,6 +23,10 @@ def main() -> NoReturn:
     if missing:
         print(f"tailrace: the command line needs {' and '.join(missing)}: pip install 'tailrace[cli]'", file=sys.stderr)
         sys.exit(1)
-    from tailrace.cli.commands import run
+    try:
+        from tailrace.cli.commands import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are imported
+        code = INTERRUPTED
+    sys.exit(code)

@@ -10,7 +10,8 @@ import base64
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -26,7 +27,7 @@ from tailrace_server.coordination.coordinator import (
     View,
 )
 from tailrace_server.directory.sealed import why_damaged
-from tailrace_server.host.disk import Disk, read_file, write_atomically
+from tailrace_server.host.disk import Buffer, Disk, read_file, write_atomically
 
 FILE_NAME = "CLUSTER"
 FORMAT_VERSION = 1
@@ -35,15 +36,22 @@ FORMAT_VERSION = 1
 class StaticStore:
     """Keys in a file. Only its own methods change its fields."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
-        """Reads the file; it need not exist. Raises StoreDamaged, OSError."""
-        self._disk = disk
+    def __init__(self, disk: Disk, path: str, write: Callable[[str, Buffer], None] | None = None) -> None:
+        """Reads the file; it need not exist. Raises StoreDamaged, OSError.
+
+        ``write`` replaces a file, as `write_atomically` of ``disk``, which is used without it.
+        """
         self._path = path
+        self._write: Callable[[str, Buffer], None] = partial(write_atomically, disk) if write is None else write
         self._entries, self._revision = _load(disk, path)
         self._leases: dict[int, _StaticLease] = {}
         self._lease_of: dict[str, int] = {}
         self._ids = itertools.count(1)
         self._changed = trio.Event()
+
+    def write_by(self, write: Callable[[str, Buffer], None]) -> None:
+        """Writes the file by another function from now on."""
+        self._write = write
 
     async def get(self, key: str) -> Entry:
         """Returns the value of ``key``."""
@@ -116,7 +124,7 @@ class StaticStore:
 
     def _become(self, entries: dict[str, Entry], lease_of: dict[str, int], revision: int) -> None:
         durable = {key: entry for key, entry in entries.items() if key not in lease_of}
-        write_atomically(self._disk, self._path, _to_bytes(durable, revision))
+        self._write(self._path, _to_bytes(durable, revision))
         self._entries, self._lease_of, self._revision = entries, lease_of, revision
         self._wake()
 

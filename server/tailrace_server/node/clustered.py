@@ -31,6 +31,7 @@ from tailrace_server.coordination.store_state import StoreHealth
 from tailrace_server.coordination.store_url import StoreUrl
 from tailrace_server.directory.identity import Identity
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
+from tailrace_server.journal.reserve import Reserve
 from tailrace_server.manifest.store import FEEDS_NAME
 from tailrace_server.node.node import Node
 from tailrace_server.node.start import open_node, prepare
@@ -64,7 +65,10 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
     health = StoreHealth(host.clock.monotonic, log.warning, _SLOW_AFTER_S)
     etcd = EtcdStore(store.url, health)
     try:
-        link = _link(config, store, host, identity, etcd)
+        # Also a full disk has room for the members: without them the node would not start while etcd is gone.
+        reserve = Reserve(host.disk, config.data, config.storage.reserve_bytes)
+        file = StaticStore(host.disk, f"{config.data}/{FILE_NAME}", reserve.write_small)
+        link = _link(config, store, host, identity, etcd, file)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             await link.founded()
@@ -74,6 +78,7 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
             )
             host = dataclasses.replace(host, network=MovedNetwork(host.network, link.address_of))
             async with open_node(config, host) as node:
+                file.write_by(node.storage.space.write_small)
                 link.led_by(partial(_leading, node), partial(_is_confirmed, node), partial(_has_seat, node))
                 node.coordinated(link.to_json, partial(_address_of, link))
                 yield node
@@ -83,8 +88,9 @@ async def open_clustered(config: Config, store: ClusterStore, host: Host | None 
             await etcd.aclose()
 
 
-def _link(config: Config, store: ClusterStore, host: Host, identity: Identity, etcd: EtcdStore) -> ClusterLink:
-    file = StaticStore(host.disk, f"{config.data}/{FILE_NAME}")
+def _link(
+    config: Config, store: ClusterStore, host: Host, identity: Identity, etcd: EtcdStore, file: StaticStore
+) -> ClusterLink:
     value = NodeValue(
         Address(*config.listen),
         identity.placement_id,

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from tailrace import Retryable, Unreachable, __version__
+from tailrace.cli import main
 from tailrace.cli.commands import GROUP, installed_commands, invoke, make_app
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone, explain
 
@@ -194,6 +195,17 @@ def test_ctrl_c_has_no_traceback(app, commands_module, capsys):
     assert invoke(made, ["one"]) == 130
     assert invoke(made, ["two"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_while_a_command_is_imported_has_no_traceback(monkeypatch):
+    def load(entry):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    monkeypatch.setattr(sys, "argv", ["tailrace", "put"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 def test_a_bug_keeps_its_traceback(app, commands_module):

@@ -9,6 +9,8 @@ from tests.memory_disk import Crashed, MemoryDisk
 
 from tailrace_server.coordination.coordinator import NO_ENTRY, Put, StoreDamaged, Unchanged
 from tailrace_server.coordination.static_store import StaticStore
+from tailrace_server.host.disk import write_atomically
+from tailrace_server.journal.reserve import PIECE_BYTES, Reserve
 
 PATH = "/data/CLUSTER"
 
@@ -32,6 +34,21 @@ async def test_values_and_revisions_outlive_the_process_and_keys_of_leases_do_no
     assert await again.get("b") == NO_ENTRY
     await again.txn([], [Put("c", b"")])
     assert (await again.get("c")).revision > entry.revision
+
+
+async def test_on_a_full_disk_the_members_get_room_by_the_reserve():
+    disk = MemoryDisk(size_bytes=10 * PIECE_BYTES)
+    disk.make_directory("/data")
+    reserve = Reserve(disk, "/data", PIECE_BYTES)
+    reserve.make()
+    StaticStore(disk, PATH).write([], [Put("voters", b"1")])
+    write_atomically(disk, "/data/rows", bytes(disk.free_bytes("/data")))
+    with pytest.raises(OSError, match="No space"):
+        StaticStore(disk, PATH).write([], [Put("voters", b"2" * 100)])
+    store = StaticStore(disk, PATH, reserve.write_small)
+    store.write([], [Put("voters", b"2" * 100)])
+    assert StaticStore(disk, PATH).read("voters").value == b"2" * 100
+    assert reserve.held_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
