@@ -102,6 +102,7 @@ class ConsumerSession:
         self._waiting_bytes = 0  # of blocks that have come before the program asked for events
         self._consumed_bytes = 0  # not credited yet
         self._credit_bytes = 1  # consumed bytes are credited from this number on
+        self._is_leaving = False
         self._credited_at = self._since  # fewer are credited CREDIT_SECONDS after this
 
         # Events. ``_handing`` is the one that the program handles now.
@@ -176,8 +177,9 @@ class ConsumerSession:
         """Returns the frames that are due: requests, credit, barriers."""
         if self._linked:
             assert self.feed_id is not None
-            self._out += self._streams.data_to_send(self.feed_id)
-            if self._barriers_due:
+            if not self._is_leaving:
+                self._out += self._streams.data_to_send(self.feed_id)
+            if self._barriers_due and not self._is_leaving:
                 self._out += [encode_frame(Opcode.BARRIER, cookie) for cookie in self._barriers.send()]
             self._consumed_bytes += self._streams.take_dropped_bytes()
             if self._is_credit_due:
@@ -193,8 +195,11 @@ class ConsumerSession:
         return self._consumed_bytes >= self._credit_bytes or self._clock() >= self._credited_at + CREDIT_SECONDS
 
     def leave(self) -> None:
-        """Credits what was handled with the next sending: the program leaves, and the node keeps how far it came."""
-        self._credit_bytes = 1
+        """Credits what was handled with the next sending: the program leaves, and the node keeps how far it came.
+
+        Nothing else is sent from then on: a stream that is asked for now would only be closed.
+        """
+        self._credit_bytes, self._is_leaving = 1, True
 
     def noop(self) -> None:
         """Queues a NOOP, which shows the node that this side is alive."""
