@@ -13,11 +13,10 @@ from typing import TypeVar
 
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
+from tailrace.link.slices import first_slice
 from tailrace.tls.engine import TlsEngine, looks_like_tls
 from tailrace.tls.failures import bad_host, closed, explain, no_tls
 
-# The bytes that are encrypted at a time. The rest waits until the system has taken them.
-SLICE_BYTES = 256 * 1024
 _RECEIVE_BYTES = 256 * 1024
 
 _T = TypeVar("_T", bytes, int)
@@ -118,19 +117,13 @@ class TlsSocket:
         self.flush()
         if self._unsent:
             raise BlockingIOError
-        pieces: list[memoryview] = []
-        room = SLICE_BYTES
-        for buffer in buffers:
-            pieces.append(buffer[:room])
-            room -= len(pieces[-1])
-            if not room:
-                break
+        pieces, nbytes = first_slice(buffers)
         try:
             encrypted = self._engine.encrypted(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except ssl.SSLError as error:
             raise explain(error, self._where, is_shaken=True) from None
         self._send(memoryview(encrypted[0] if len(encrypted) == 1 else b"".join(encrypted)))
-        return SLICE_BYTES - room
+        return nbytes
 
     def flush(self) -> None:
         """Sends the ciphertext that waits, as far as the system takes it. Raises OSError."""

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from tailrace.blocking.tls_socket import TlsSocket
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
+from tailrace.link.slices import first_slice
 from tailrace.websocket.engine import WebSocketEngine
 
 _RECEIVE_BYTES = 256 * 1024
-# The bytes that are put into messages at a time. The rest waits until the system has taken them.
-SLICE_BYTES = 256 * 1024
 
 
 class WebSocketSocket:
@@ -109,16 +108,10 @@ class WebSocketSocket:
         self.flush()
         if self._unsent:
             raise BlockingIOError
-        pieces: list[memoryview] = []
-        room = SLICE_BYTES
-        for buffer in buffers:
-            pieces.append(buffer[:room])
-            room -= len(pieces[-1])
-            if not room:
-                break
+        pieces, nbytes = first_slice(buffers)
         self._engine.send(pieces)
         self._send_taken()
-        return SLICE_BYTES - room
+        return nbytes
 
     def flush(self) -> None:
         """Sends the bytes that wait, as far as the system takes them. Raises OSError."""

@@ -29,15 +29,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.errors import Forbidden, TailraceError
-from tailrace.tls.engine import PeerIdentity
-from tailrace.trio.transport import Transport
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
-from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.console.api import ConsoleApi, json_answer, peer_of
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS, SECURITY
-from tailrace_server.serving.console.sockets import Sockets
+from tailrace_server.serving.console.sockets import HasSockets, Sockets
 from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
 
@@ -47,26 +44,8 @@ log = logging.getLogger("tailrace.http")
 _SHOWN_CHARS_MAX = 200
 
 
-class HasStatus(Protocol):
+class HasStatus(HasSockets, Protocol):
     """The part of a node that is shown."""
-
-    @property
-    def board(self) -> Board:
-        """What the console shows."""
-        ...
-
-    @property
-    def handle(self) -> Callable[[Transport], Awaitable[None]]:
-        """As ``Node.handle``."""
-        ...
-
-    def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
-        """As ``Node.identify``."""
-        ...
-
-    def pause_s(self, peer: str) -> float:
-        """As ``Node.pause_s``."""
-        ...
 
     def health(self) -> dict[str, Any]:
         """As ``Node.health``."""
@@ -105,29 +84,6 @@ def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | No
     async def api_status(request: Request, access: Access) -> Response:
         return Response(await node.status_body(access), media_type="application/json", headers=HEADERS)
 
-    files = read_files()
-
-    async def page(request: Request) -> Response:
-        file = files.get(request.path_params.get("name", INDEX))
-        if file is None:
-            return PlainTextResponse("there is no such file\n", status_code=404, headers=HEADERS)
-        # A browser asks each time whether its copy is current, so that a page never runs with the scripts of another.
-        headers = SECURITY | {"cache-control": "no-cache", "etag": file.etag, "content-type": file.content_type}
-        if is_current(file, request.headers.get("if-none-match", "")):
-            return Response(status_code=304, headers=headers)
-        return Response(file.data, headers=headers)
-
-    def answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except Exception:
-                # A bug of ours ends this answer. It is logged here, since the layers below would not log it.
-                log.exception("GET %s", request.url.path)
-                return PlainTextResponse("internal error; the node's log says more\n", status_code=500)
-
-        return endpoint
-
     def identified(
         answer: Callable[[Request, Access], Awaitable[Response]],
     ) -> Callable[[Request], Awaitable[Response]]:
@@ -145,19 +101,51 @@ def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | No
             except Forbidden as error:
                 return PlainTextResponse(f"{error}\n", status_code=403, headers=HEADERS)
 
-        return answering(checked)
+        return _answering(checked)
 
+    page = _page()
     routes = [
         Route("/", page),
         Route("/page/{name:path}", page),
-        Route("/healthz", answering(health)),
-        Route("/readyz", answering(ready)),
+        Route("/healthz", _answering(health)),
+        Route("/readyz", _answering(ready)),
         Route("/metrics", identified(metrics)),
         Route("/api/status", identified(api_status)),
         *ConsoleApi(lambda: node.board, node.identify, node.pause_s).routes(),
         *([] if sockets is None else sockets.routes()),
     ]
     return _checking_hosts(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), hosts)
+
+
+def _page() -> Callable[[Request], Awaitable[Response]]:
+    """Returns what answers requests for the files of the console's page, which it reads now."""
+    files = read_files()
+
+    async def page(request: Request) -> Response:
+        file = files.get(request.path_params.get("name", INDEX))
+        if file is None:
+            return PlainTextResponse("there is no such file\n", status_code=404, headers=HEADERS)
+        # A browser asks each time whether its copy is current, so that a page never runs with the scripts of another.
+        headers = SECURITY | {"cache-control": "no-cache", "etag": file.etag, "content-type": file.content_type}
+        if is_current(file, request.headers.get("if-none-match", "")):
+            return Response(status_code=304, headers=headers)
+        return Response(file.data, headers=headers)
+
+    return page
+
+
+def _answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns ``answer`` with an answer for errors of the program."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Exception:
+            # A bug of ours ends this answer. It is logged here, since the layers below would not log it.
+            log.exception("GET %s", request.url.path)
+            return PlainTextResponse("internal error; the node's log says more\n", status_code=500)
+
+    return endpoint
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 import trio
@@ -31,29 +31,27 @@ from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.messages import close_reason, encode_message
 from tailrace_server.serving.tailing.session import TailSession
 
-if TYPE_CHECKING:
-    from typing import Protocol
 
-    class HasSockets(Protocol):
-        """The part of a node that WebSockets use."""
+class HasSockets(Protocol):
+    """The part of a node that WebSockets use."""
 
-        @property
-        def board(self) -> Board:
-            """What the console shows."""
-            ...
+    @property
+    def board(self) -> Board:
+        """What the console shows."""
+        ...
 
-        @property
-        def handle(self) -> Callable[[Transport], Awaitable[None]]:
-            """As ``Node.handle``."""
-            ...
+    @property
+    def handle(self) -> Callable[[Transport], Awaitable[None]]:
+        """As ``Node.handle``."""
+        ...
 
-        def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
-            """As ``Node.identify``."""
-            ...
+    def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> Access:
+        """As ``Node.identify``."""
+        ...
 
-        def pause_s(self, peer: str) -> float:
-            """As ``Node.pause_s``."""
-            ...
+    def pause_s(self, peer: str) -> float:
+        """As ``Node.pause_s``."""
+        ...
 
 
 log = logging.getLogger("tailrace.http")
