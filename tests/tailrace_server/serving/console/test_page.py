@@ -32,6 +32,11 @@ FOCUSED = """() => {
   return { html: element.outerHTML, isSeen };
 }"""
 MUTATIONS = "[...document.querySelectorAll('dt')].find((dt) => dt.innerText === 'mutations').nextSibling.innerText"
+# The page hears of a new address first, so it has just begun to connect.
+LEAVE_A_TAIL_THAT_CONNECTS = """() => {
+  addEventListener("hashchange", () => { location.hash = "#/feeds"; }, { once: true });
+  location.hash = "#/tail/orders";
+}"""
 CONTROLS = "header a, header button, main a, main input, main select, main th button"
 
 
@@ -91,6 +96,18 @@ def test_every_screen_works_without_errors_or_other_hosts_and_fits_a_phone(brows
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], screen
         assert visit.errors == []
         assert visit.hosts == {node.http}
+
+
+@in_browser
+def test_a_tail_may_be_left_while_it_connects(browser, node):
+    with browser.open() as visit:
+        for _ in range(10):
+            visit.page.goto(address(node, "#/consumers"))
+            visit.page.get_by_role("heading", name="Consumers").wait_for()
+            visit.page.evaluate(LEAVE_A_TAIL_THAT_CONNECTS)
+            visit.page.get_by_role("heading", name="Feeds").wait_for()
+        assert visit.errors == []
+        assert sum("/tail?" in url for url in visit.urls) == 10
 
 
 @in_browser

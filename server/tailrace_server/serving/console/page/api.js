@@ -47,3 +47,9 @@ export function openSocket(path, protocol) {
   const protocols = token() ? [protocol, `tailrace.token.${token()}`] : [protocol];
   return new WebSocket(`${scheme}//${location.host}/api/${path}`, protocols);
 }
+
+// Closes a socket of openSocket, one that is still connecting too: to close that at once is an error in the browser's log.
+export function closeSocket(socket) {
+  if (socket.readyState === WebSocket.CONNECTING) socket.onopen = () => socket.close();
+  else socket.close();
+}

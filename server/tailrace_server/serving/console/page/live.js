@@ -3,7 +3,7 @@
 //   connecting ──open──> open ──close, or silence──> lost ──after a pause──> connecting
 //                                                     └── 401 ──> denied ──a token──> connecting
 
-import { ask, openSocket } from "./api.js";
+import { ask, closeSocket, openSocket } from "./api.js";
 
 const PROTOCOL = "tailrace.console.v1";
 const PAUSE_MS_MAX = 10000;
@@ -121,7 +121,7 @@ export class Live {
   _drop() {
     const socket = this._socket;
     this._socket = null;
-    socket?.close();
+    if (socket) closeSocket(socket);
   }
 
   async _lost(reason, code) {

@@ -1,6 +1,6 @@
 // Rows as they are accepted, with a filter, and a pause after which nothing is missing.
 
-import { openSocket } from "./api.js";
+import { closeSocket, openSocket } from "./api.js";
 import { chooser, loadNames } from "./chooser.js";
 import { h, state, table } from "./dom.js";
 import { count, short, text, time } from "./format.js";
@@ -70,7 +70,7 @@ export function tail({ draw, go }, name = "") {
   function stop() {
     const before = socket;
     socket = null;
-    before?.close();
+    if (before) closeSocket(before);
   }
 
   function pause() {
