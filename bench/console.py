@@ -4,10 +4,12 @@
 
 One process is a node with a feed of all the partitions, with rows in each. Another one opens the streams on ten
 connections and reads nothing, so that each is stuck and has a lag to be found. A third one is a console: a live channel
-that watches the overview, the feeds, the feed with 128 partitions and the worst 100 consumers.
+that watches the overview, the feeds, the feed with 128 partitions and the worst 100 consumers. If there are chromium
+and playwright, the page is opened in a browser too.
 
 The processor time of the node is taken without and with the console, in turns. What is told: the difference, as a part
-of a core; the time from the connect to the first value of the overview; and the longest step of a task on the loop
+of a core; the time from the connect to the first value of the overview; the time from the visit of the page to its
+first paint, and to its verdict; and the longest step of a task on the loop
 (processor time, so that a busy machine does not count).
 """
 
@@ -15,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -33,6 +37,7 @@ from tailrace_server.serving.console.live import SUBPROTOCOL
 # The targets of issue 18.
 SHARE_MAX = 0.02
 FIRST_DATA_SECONDS_MAX = 1.0
+FIRST_PAINT_SECONDS_MAX = 1.0
 STALL_SECONDS_MAX = 0.005
 _TOPICS = [
     {"topic": "overview"},
@@ -41,6 +46,9 @@ _TOPICS = [
     {"topic": "consumers"},
 ]
 _OPENS = 20
+_CHROMIUM = shutil.which("chromium")
+_VERDICT = "() => document.querySelector('#verdict') !== null"
+_FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
 _SETTLE_SECONDS = 5.0
 
 
@@ -81,23 +89,32 @@ async def _measure(node: Node, address: tuple[str, int], what: str, options: arg
             await trio.sleep(_SETTLE_SECONDS)
             trio.lowlevel.remove_instrument(steps)
             longest.append(steps.longest_s)
-    first = await trio.to_thread.run_sync(_first_data, address)
+    first = (await trio.to_thread.run_sync(_asked, "--first", address))["data"]
+    paints: list[Line] = []
+    if _CHROMIUM and importlib.util.find_spec("playwright"):
+        paint = await trio.to_thread.run_sync(_asked, "--paint", address)
+        paints = [
+            Line(f"{what}: the first paint, p50", p50(paint["paint"]), "ms", most=FIRST_PAINT_SECONDS_MAX * 1e3),
+            Line(f"{what}: the first paint, longest", max(paint["paint"]), "ms"),
+            Line(f"{what}: the verdict is shown, p50", p50(paint["verdict"]), "ms"),
+        ]
     cost = p50([one - other for one, other in zip(with_console, without, strict=True)])
     return [
         Line(f"{what}: the node without a console", p50(without) * 100, "% of a core"),
         Line(f"{what}: a console more", cost * 100, "% of a core", most=SHARE_MAX * 100),
         Line(f"{what}: the first data, p50", p50(first) * 1e3, "ms", most=FIRST_DATA_SECONDS_MAX * 1e3),
         Line(f"{what}: the first data, longest", max(first) * 1e3, "ms"),
+        *paints,
         Line(f"{what}: the longest step on the loop, p50", p50(longest) * 1e3, "ms", most=STALL_SECONDS_MAX * 1e3),
     ]
 
 
-def _first_data(address: tuple[str, int]) -> list[float]:
-    ran = subprocess.run(
-        [sys.executable, __file__, "--first", f"{address[0]}:{address[1]}"], check=True, capture_output=True, text=True
-    )
-    seconds: list[float] = json.loads(ran.stdout)
-    return seconds
+def _asked(question: str, address: tuple[str, int]) -> dict[str, list[float]]:
+    """Returns what another process of this program has measured."""
+    order = [sys.executable, __file__, question, f"{address[0]}:{address[1]}"]
+    ran = subprocess.run(order, check=True, stdout=subprocess.PIPE, text=True)
+    told: dict[str, list[float]] = json.loads(ran.stdout)
+    return told
 
 
 async def _run(options: argparse.Namespace) -> list[Line]:
@@ -136,7 +153,27 @@ async def _first(address: str) -> None:
                 pass
             seconds.append(time.perf_counter() - begin)
         await trio.sleep(0.25)
-    print(json.dumps(seconds))
+    print(json.dumps({"data": seconds}))
+
+
+def _paint(address: str) -> None:
+    """Prints the milliseconds from each of some visits of the page to its first paint, and to its verdict."""
+    from playwright.sync_api import sync_playwright
+
+    paints, verdicts = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        for _ in range(_OPENS):
+            context = browser.new_context()  # without a cache
+            page = context.new_page()
+            page.goto(f"http://{address}/")
+            page.wait_for_function(_VERDICT)
+            verdicts.append(page.evaluate("performance.now()"))
+            page.wait_for_function(f"() => {_FIRST_PAINT}.length === 1")
+            paints += page.evaluate(_FIRST_PAINT)
+            context.close()
+        browser.close()
+    print(json.dumps({"paint": paints, "verdict": verdicts}))
 
 
 def main() -> None:
@@ -148,7 +185,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--watch", help=argparse.SUPPRESS)
     parser.add_argument("--first", help=argparse.SUPPRESS)
+    parser.add_argument("--paint", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.paint:
+        _paint(options.paint)
+        return
     if options.watch or options.first:
         trio.run(*((_watch, options.watch) if options.watch else (_first, options.first)))
         return

@@ -89,6 +89,7 @@ def _principal(principal: Principal) -> dict[str, Any]:
 def _problem(problem: Problem, seconds: float | None) -> dict[str, Any]:
     return {
         "severity": problem.severity,
+        "state": problem.state,
         "subject": problem.subject,
         "name": problem.name,
         "text": problem.text,
@@ -119,10 +120,10 @@ def _of_consumers(board: Board, consumers: list[ConsumerSums]) -> list[Aged]:
 
 def _state(board: Board, problems: list[Aged], consumers: list[ConsumerSums]) -> str:
     """Returns the worst of all: failed, stuck, waiting or moving."""
-    if any(problem.severity == ERROR for problem, _ in problems):
-        return "failed"
-    if any(problem.subject in ("consumer", "replica", "member") for problem, _ in problems):
-        return "stuck"
+    states = {problem.state for problem, _ in problems}
+    for state in ("failed", "stuck", "waiting"):
+        if state in states:
+            return state
     if any(board.judged(consumer).state is State.WAITING for consumer in consumers):
         return "waiting"
     return "moving"

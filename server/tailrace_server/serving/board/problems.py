@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tailrace_server.serving.services import Services
 
 ERROR, WARNING = "error", "warning"
+# The subjects that get on by themselves, if they are well: a problem of theirs means that they are stuck.
+_MOVING = frozenset(("consumer", "replica", "member"))
 # The partitions and files of one kind that are told one by one.
 NAMED_MAX = 50
 
@@ -35,6 +37,13 @@ class Problem(NamedTuple):
     def key(self) -> tuple[str, str]:
         """What stays the same while the problem does."""
         return self.subject, self.name
+
+    @property
+    def state(self) -> str:
+        """What it makes of the node: failed, stuck or waiting."""
+        if self.severity == ERROR:
+            return "failed"
+        return "stuck" if self.subject in _MOVING else "waiting"
 
 
 def node_problems(node: Services) -> list[Problem]:

@@ -92,12 +92,26 @@ def in_browser(test):
 @contextlib.contextmanager
 def busy(url, name="orders", partitions=4):
     """Keeps a feed of the node written to, and read by the consumer "index", from a thread. Begins when it has rows."""
+    with _beside(_work, url, name, partitions):
+        yield
+
+
+@contextlib.contextmanager
+def taking_nothing(url):
+    """Keeps a consumer "idler" of the feed "orders" that has more to handle than it may hold, and handles nothing."""
+    with _beside(_idle, url):
+        yield
+
+
+@contextlib.contextmanager
+def _beside(program, *args):
+    """Runs an async program in a thread, from its event ``ready`` on, until its event ``end``."""
     ready, end = threading.Event(), threading.Event()
     failures = []
 
     def work():
         try:
-            trio.run(_work, url, name, partitions, ready, end)
+            trio.run(program, *args, ready, end)
         except BaseException as failure:
             failures.append(failure)
             ready.set()
@@ -127,6 +141,17 @@ async def _work(url, name, partitions, ready, end):
             ready.set()
             await trio.sleep(0.05)
         nursery.cancel_scope.cancel()
+
+
+async def _idle(url, ready, end):
+    async with tailrace.connect(url, name="idler", retry_for=120) as client:
+        feed = await client.create_feed("orders")
+        async with feed.writer() as writer:
+            for number in range(200):
+                await writer.put(b"%d" % number, b"value")
+        async with feed.consume(window_bytes=1_000):
+            ready.set()
+            await trio.to_thread.run_sync(end.wait)
 
 
 async def _read(feed):

@@ -168,6 +168,7 @@ async def test_a_consumer_that_takes_nothing_is_stuck_and_told_first(ask, client
         assert overview["state"] == "stuck"
         [problem] = overview["problems"]
         assert (problem["subject"], problem["name"]) == ("consumer", row["id"])
+        assert (problem["severity"], problem["state"]) == ("warning", "stuck")
         assert overview["totals"]["slowest_consumer"]["id"] == row["id"]
         [feed_row] = (await ask.told("/api/feeds"))["feeds"]
         assert (feed_row["state"], feed_row["consumers"]) == ("stuck", 1)

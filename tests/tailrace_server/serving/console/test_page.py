@@ -10,7 +10,15 @@ import pytest
 import trio
 from tests.processes.node import HOST, NodeProcess
 from tests.processes.ports import free_port, free_ports
-from tests.tailrace_server.serving.console.browser import INSTALL, IS_THERE, PHONE, Browser, busy, in_browser
+from tests.tailrace_server.serving.console.browser import (
+    INSTALL,
+    IS_THERE,
+    PHONE,
+    Browser,
+    busy,
+    in_browser,
+    taking_nothing,
+)
 from tests.tailrace_server.serving.console.contrast import POOR_TEXTS
 
 import tailrace
@@ -153,6 +161,25 @@ def test_the_tail_shows_what_is_written_and_pauses(browser, node):
         page.get_by_label("Keys that begin with").fill("key-77")
         page.get_by_role("button", name="Begin").click()
         until(page, KEYS_ARE_FILTERED)
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_label("Show rows with").fill("no row has this")
+        page.get_by_text("No row has this text.").wait_for()
+        page.get_by_label("Show rows with").fill("KEY-77")
+        assert page.locator(".tail tbody tr").count() > 0
+        assert visit.errors == []
+
+
+@in_browser
+def test_a_stuck_consumer_is_as_red_as_the_verdict_and_a_link_from_it(browser, own_node):
+    node = own_node("--set", "limits.slow_after_s=0.5")
+    with taking_nothing(node.url), browser.open() as visit:
+        page = visit.page
+        page.goto(address(node))
+        page.locator("#verdict.stuck [role=status]", has_text="Something is stuck").wait_for()
+        row = page.locator("section", has_text="What is wrong").locator("tbody tr")
+        assert row.locator(".state.bad").text_content() == "stuck"
+        row.get_by_role("link").click()
+        page.get_by_role("heading", name="Consumer idler").wait_for()
         assert visit.errors == []
 
 
@@ -173,6 +200,20 @@ def test_a_key_is_looked_up_and_a_new_start_previewed(browser, node):
         page.get_by_role("button", name="Explain").click()
         page.get_by_role("heading", name="If it resumes there").wait_for()
         assert visit.errors == []
+
+
+async def with_token(url, admin, call, name):
+    async with tailrace.connect(url, token=admin) as client:
+        if call == "create_token":
+            if not await client.feeds():
+                await client.create_feed("orders")
+            return await client.create_token(name, role="read")
+        return await client.revoke_token(name)
+
+
+async def put_with_token(url, admin):
+    async with tailrace.connect(url, token=admin) as client, client.feed("orders").writer() as writer:
+        await writer.put(b"after", b"{}")
 
 
 async def put_and_delete(url):
@@ -306,6 +347,29 @@ def test_a_wrong_token_is_refused_and_a_right_one_stays_out_of_urls(browser, own
         assert not [url for url in visit.urls if token in url]
         assert page.evaluate("Object.keys(localStorage)") == []
         assert page.evaluate("Object.values(sessionStorage)") == [token]
+
+
+@in_browser
+def test_a_token_revoked_under_an_open_page_is_asked_for_again(browser, own_node):
+    node = own_node("--auth")
+    admin = (node.data / "admin.token").read_text().strip()
+    first = trio.run(with_token, node.url, admin, "create_token", "first")
+    with browser.open() as visit:
+        page = visit.page
+        page.goto(address(node))
+        page.get_by_role("dialog").get_by_label("Token").first.fill(first)
+        page.keyboard.press("Enter")
+        page.locator("#verdict").wait_for()
+        page.goto(address(node, "#/tail/orders"))
+        page.get_by_text("live", exact=True).nth(1).wait_for()
+        trio.run(with_token, node.url, admin, "revoke_token", "first")
+        page.locator("#why.error").wait_for()
+        second = trio.run(with_token, node.url, admin, "create_token", "second")
+        page.get_by_role("dialog").get_by_label("Token").first.fill(second)
+        page.keyboard.press("Enter")
+        page.get_by_text("live", exact=True).nth(1).wait_for()
+        trio.run(put_with_token, node.url, admin)
+        page.locator(".tail tbody tr", has_text="after").wait_for()
 
 
 @pytest.mark.long

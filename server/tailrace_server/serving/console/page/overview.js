@@ -42,7 +42,7 @@ function keepSample(totals) {
 function verdict(node) {
   const most = node.problems[0];
   return h("section", { class: `card verdict ${node.state}`, id: "verdict" },
-    h("strong", {}, WORDS[node.state] ?? node.state),
+    h("strong", { role: "status" }, WORDS[node.state] ?? node.state), // told aloud when it changes; the ages are not
     h("span", {}, most ? told(most, node.problems.length + node.problems_more) : node.doing || `${count(node.totals.feeds)} feeds, ${count(node.totals.consumers)} consumers`));
 }
 
@@ -55,14 +55,22 @@ function told(problem, all) {
 
 function problems(node) {
   const columns = [
-    { name: "severity", cell: (row) => state(row.severity === "error" ? "failed" : "waiting", row.severity) },
-    { name: "what", cell: (row) => `${row.subject} ${row.name}` },
+    { name: "state", cell: (row) => state(row.state) },
+    { name: "what", cell: what },
     { name: "why", cell: (row) => row.text, wide: true },
     { name: "for", number: true, cell: (row) => seconds(age(row, "since_s")) },
   ];
   return h("section", { class: "card" }, h("h2", {}, "What is wrong"),
     table(columns, node.problems, { key: (row) => `${row.subject} ${row.name} ${row.text}` }),
     node.problems_more ? h("p", { class: "muted" }, `and ${count(node.problems_more)} more`) : null);
+}
+
+// A problem leads to what it is about, if there is a screen for it.
+function what({ subject, name }) {
+  const parts = name.split("/");
+  const to = subject === "consumer" ? `#/consumers/${encodeURIComponent(name)}`
+    : subject === "partition" && parts.length === 2 ? `#/feeds/${encodeURIComponent(parts[0])}/${parts[1]}` : null;
+  return to && name ? h("a", { href: to }, `${subject} ${name}`) : `${subject} ${name}`;
 }
 
 function about(node) {
@@ -86,9 +94,15 @@ function about(node) {
       ["up for", seconds(age(node, "uptime_s"))],
       ["software", node.software],
     ]),
-    samples.length > 1 ? h("div", {}, h("p", { class: "muted" }, "Mutations written per second, newest at the right"), sparkline(samples, "mutations written per second")) : null,
+    samples.length > 1 ? written() : null,
     node.members.length ? h("p", { class: "note" }, `Promotion: ${node.promotion}`) : null,
   ];
+}
+
+function written() {
+  return h("div", {},
+    h("p", { class: "muted" }, `Mutations written per second, newest at the right. The top line is ${rate(Math.max(...samples, 1))}.`),
+    sparkline(samples, "mutations written per second"));
 }
 
 function members(node) {

@@ -9,6 +9,7 @@ export function sparkline(samples, what) {
   const most = Math.max(...samples, 1);
   const points = samples.map((value, index) => `${((index / (samples.length - 1)) * WIDTH).toFixed(1)},${(44 - (value / most) * 40).toFixed(1)}`);
   return h("svg", { class: "picture", viewBox: `0 0 ${WIDTH} 48`, preserveAspectRatio: "none", role: "img", "aria-label": `${what}: now ${count(samples.at(-1))}, at most ${count(most)}` },
+    h("line", { class: "scale", x1: 0, x2: WIDTH, y1: 4, y2: 4 }), h("line", { class: "scale", x1: 0, x2: WIDTH, y1: 44, y2: 44 }),
     h("polyline", { class: "spark", points: points.join(" ") }));
 }
 

@@ -9,6 +9,7 @@ const ROWS_MAX = 500;
 
 export function tail({ draw, go }, name = "") {
   const asked = { since: "now", prefix: "", keysOnly: false };
+  let wanted = ""; // text of the rows that are shown
   let socket = null;
   let status = ["idle", name ? "stopped" : "choose a feed"];
   let rows = []; // the newest first
@@ -95,18 +96,23 @@ export function tail({ draw, go }, name = "") {
     { name: "value", cell: (row) => (row.note ? h("span", { class: "error" }, row.note) : row.deleted ? h("em", {}, "deleted") : h("code", {}, short(text(row.value, row.value_encoding)))), wide: true },
   ];
 
+  // What a row shows is searched, before it is shortened.
+  const has = (row, part) => `${row.note ?? text(row.key, row.key_encoding)}\n${text(row.value, row.value_encoding)}`.toLowerCase().includes(part);
+
   function view() {
+    const shown = wanted ? rows.filter((row) => has(row, wanted)) : rows;
     return [
       h("form", { class: "bar-form", onsubmit: (event) => { event.preventDefault(); restart(); } },
         chooser(name, (chosen) => chosen && go(`#/tail/${encodeURIComponent(chosen)}`)),
         h("label", {}, "Keys that begin with", h("input", { name: "prefix", oninput: (event) => { asked.prefix = event.target.value; } })),
         h("label", {}, "Since", h("select", { name: "since", onchange: (event) => { asked.since = event.target.value; } },
           [["now", "now"], ["-5m", "5 minutes ago"], ["-1h", "an hour ago"], ["beginning", "the beginning"]].map(([value, label]) => h("option", { value }, label)))),
+        h("label", {}, "Show rows with", h("input", { type: "search", name: "wanted", oninput: (event) => { wanted = event.target.value.toLowerCase(); draw(); } })),
         h("label", { class: "check" }, h("input", { type: "checkbox", onchange: (event) => { asked.keysOnly = event.target.checked; } }), "keys only"),
         h("button", { class: "first" }, "Begin"),
         h("button", { type: "button", id: "pause", disabled: !name, onclick: pause }, socket ? "Pause (p)" : "Go on (p)")),
-      h("p", {}, state(...status), `, ${count(total)} rows`, total > ROWS_MAX ? `; the newest ${ROWS_MAX} are shown` : ""),
-      h("section", { class: "card tail", tabindex: 0, "aria-label": "Rows" }, table(columns, rows, { key: (row) => String(row.number), empty: name ? "No row has come yet." : "Choose a feed." })),
+      h("p", {}, state(...status), `, ${count(total)} rows`, wanted ? `; ${count(shown.length)} of the newest ${count(rows.length)} are shown` : total > ROWS_MAX ? `; the newest ${ROWS_MAX} are shown` : ""),
+      h("section", { class: "card tail", tabindex: 0, "aria-label": "Rows" }, table(columns, shown, { key: (row) => String(row.number), empty: rows.length ? "No row has this text." : name ? "No row has come yet." : "Choose a feed." })),
     ];
   }
 
