@@ -388,6 +388,9 @@ class ReplicaPuller:
         if self._until is not None:
             # No leader announces these seqs: the rows that are fetched are on the other node's disk.
             partition.set_leader_seqs(self._until[partition.id], 0)
+        elif not event.high_seq:
+            # Nor does a leader announce that it has no row at all.
+            partition.set_leader_seqs(0, 0)
         if event.high_seq == partition.high_seq:  # nothing is to come
             self.failed.pop(partition.id, None)
             if self._on_snapshot is not None:

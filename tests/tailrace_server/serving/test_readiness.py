@@ -16,6 +16,8 @@ from tailrace_server.partition.writing import append_block
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving import readiness
 
+FAR_LONGER_S = 60.0  # than a follower takes on a busy machine
+
 
 async def probe(node, path):
     """The code, and the JSON."""
@@ -80,6 +82,18 @@ async def test_all_nodes_of_a_set_are_ready_and_without_a_majority_none_is(nodes
     await leader.kill()
     told = await _until_code(others[0], "/readyz", 503)
     assert told["failure"]
+
+
+@pytest.mark.slow
+async def test_a_follower_of_a_feed_without_rows_becomes_ready_again(nodes):
+    async with nodes.client() as client:
+        await client.create_feed("empty", partitions=2)
+    follower = next(node for node in nodes if not node.leads)
+    await follower.stop()
+    await follower.start()
+    with trio.fail_after(FAR_LONGER_S):
+        await _until_code(follower, "/readyz", 200)
+    assert follower.node.feeds.named("empty")
 
 
 @pytest.mark.slow
