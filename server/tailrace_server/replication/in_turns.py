@@ -18,8 +18,9 @@ class InTurns:
     def __init__(self) -> None:
         self._looks = 0
 
-    async def look(self) -> None:
-        """Lets other tasks run after each LOOKS_AT_ONCE calls. Call it before each look."""
-        if self._looks and self._looks % LOOKS_AT_ONCE == 0:
+    async def look(self, cost: int = 1) -> None:
+        """Lets other tasks run after LOOKS_AT_ONCE looks. Call it before each look; ``cost``: as many as it takes."""
+        if self._looks >= LOOKS_AT_ONCE:
             await trio.lowlevel.checkpoint()
-        self._looks += 1
+            self._looks = 0
+        self._looks += cost

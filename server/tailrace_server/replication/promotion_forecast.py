@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.replication.election import MemberState, counts, majority_of
+from tailrace_server.replication.follower_sums import FollowerSums
 from tailrace_server.replication.peers import name_of
 from tailrace_server.replication.readable_copies import PUT_BACK, instead, partitions_of, why_no_writes, why_none_leads
 from tailrace_server.replication.unreadable import told, unreadable_of
@@ -239,10 +240,16 @@ def _listed(addresses: list[str]) -> str:
     return ", ".join(addresses) or "none"
 
 
-def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) -> Forecast:
-    """Returns what ``promote`` would do on this node in one group; ``member`` decides who leads the group."""
+def forecast_of(
+    node: LocalNode, leadership: Leadership, member: Member | None, sums: FollowerSums | None = None
+) -> Forecast:
+    """Returns what ``promote`` would do on this node in one group; ``member`` decides who leads the group.
+
+    ``sums``: what the replicas lack; they are counted now if it is not given.
+    """
+    sums = FollowerSums(leadership).count_now() if sums is None else sums
     if member is None:
-        return forecast_of_lone_node(_followers(node, leadership, member))
+        return forecast_of_lone_node(_followers(node, leadership, member, sums))
     own, members = member.local.state(), leadership.members.now
     if not own.leads:
         unreadable = told(unreadable_of(node, leadership.group))
@@ -253,7 +260,7 @@ def forecast_of(node: LocalNode, leadership: Leadership, member: Member | None) 
             unreadable=unreadable,
             no_member=member.peers.outside()[0] or member.peers.why_needless(),
         )
-    return forecast_of_leader(own, _followers(node, leadership, member), len(members))
+    return forecast_of_leader(own, _followers(node, leadership, member, sums), len(members))
 
 
 def set_problem(member: Member) -> str | None:
@@ -263,7 +270,8 @@ def set_problem(member: Member) -> str | None:
         return None
     own = member.local.state()
     if own.leads:
-        followers = _followers(member.node, leadership, member)
+        # Who is there is enough, so that a probe of a node's health looks at no partition.
+        followers = _followers(member.node, leadership, member, FollowerSums(leadership))
         lost = lost_majority(own, followers, len(leadership.members.now))
         return (
             "; ".join(
@@ -311,18 +319,19 @@ def _full_leader(own: MemberState, followers: Iterable[KnownReplica]) -> str | N
     return "the disk of this leader is nearly full, and no voter with room on its disk is connected: free some space"
 
 
-def _followers(node: LocalNode, leadership: Leadership, member: Member | None) -> list[KnownReplica]:
+def _followers(
+    node: LocalNode, leadership: Leadership, member: Member | None, sums: FollowerSums
+) -> list[KnownReplica]:
     """Returns the replicas of this node, and the members of its set that have not come since it leads."""
-    level, partitions = leadership.safest_level, list(leadership.group)
     found = [
         KnownReplica(
             peer.address,
             peer.votes,
-            peer.missing(partitions, level),
+            sums.of(peer).missing,
             peer.is_connected,
             *_disk_at(member, peer.address),
         )
-        for peer in leadership.replicas.peers.values()
+        for peer in sums.peers
     ]
     own = name_of(node) if member is None else member.local.name
     known = {own, *(follower.address for follower in found)}

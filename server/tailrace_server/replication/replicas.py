@@ -55,6 +55,7 @@ class Peer:
         self.votes = False
         self.streams: dict[Partition, int] = {}  # the number of open ones; two for a moment if it has reconnected
         self.acknowledged: dict[Partition, Acknowledged] = {}
+        self.acknowledged_at: float | None = None  # the time of its last acknowledgement, in monotonic seconds
         self.connections: dict[ReplicaConnection, None] = {}
 
     def add_connection(self, connection: ReplicaConnection) -> None:
@@ -100,14 +101,18 @@ class Peer:
                 missing += max(0, partition.visible_seq(level) - last.ack.seq)
         return missing
 
-    def summary(self, partitions: Iterable[Partition], now: float) -> dict[str, Any]:
-        """Returns one of the ``replicas`` of a node in status. ``partitions``: all partitions of the group.
+    def note(self, partition: Partition, ack: ReplicaAck, now: float) -> None:
+        """Notes an acknowledgement."""
+        self.acknowledged[partition] = Acknowledged(ack, now)
+        self.acknowledged_at = now
+
+    def summary(self, lag: int, now: float) -> dict[str, Any]:
+        """Returns one of the ``replicas`` of a node in status. ``lag``: over all partitions of the group.
 
         A peer that is away falls behind, too. A partition that it does not stream counts, as a whole if it never
         acknowledged any of it.
         """
-        lag = sum(self.lag(partition) for partition in partitions)
-        last = max((acknowledged.at for acknowledged in self.acknowledged.values()), default=None)
+        last = self.acknowledged_at
         return {
             "placement_id": self.placement_id.hex(),
             "address": self.address,
@@ -176,7 +181,7 @@ class Replicas:
         peer = self.peers.get(placement_id)
         if peer is None:
             return
-        peer.acknowledged[partition] = Acknowledged(ack, now)
+        peer.note(partition, ack, now)
         if peer.votes:
             self._count(peer, partition, ack)
 

@@ -15,7 +15,7 @@ from tailrace_server.feeds.feed import Feed, info_to_json
 from tailrace_server.feeds.feed_settings import changes_of_request
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.connection import Connection
-from tailrace_server.serving.feeds_answer import answer_of_feeds
+from tailrace_server.serving.feeds_answer import Told, answer_of_feeds
 from tailrace_server.serving.status import partition_map
 
 
@@ -66,7 +66,7 @@ def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written
 
 
 def _on_list_feeds(connection: Connection, frame: Frame) -> None:
-    answer_of_feeds(connection, frame.id, {}, lambda feed: info_to_json(feed.info))
+    answer_of_feeds(connection, frame.id, {}, lambda feed: Told(info_to_json(feed.info)))
 
 
 def _on_partitions(connection: Connection, frame: Frame) -> None:

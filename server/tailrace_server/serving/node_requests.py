@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tailrace import _version
 from tailrace.errors import ProtocolError, TailraceError
@@ -11,8 +12,8 @@ from tailrace.wire.frames import Frame
 from tailrace.wire.messages import PROTOCOL_VERSION, Hello, HelloOk
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving.connection import Connection
-from tailrace_server.serving.feeds_answer import answer_of_feeds
-from tailrace_server.serving.status import status_head, tell_feeds
+from tailrace_server.serving.feeds_answer import answer_in_turns, answer_of_feeds, few
+from tailrace_server.serving.status import status_body, status_head, tell_feeds
 
 # A HELLO may name thousands.
 _VERSIONS_SHOWN = 10
@@ -71,8 +72,11 @@ def _on_noop(connection: Connection, frame: Frame) -> None:
 
 
 def _on_status(connection: Connection, frame: Frame) -> None:
-    node = connection.node
-    answer_of_feeds(connection, frame.id, status_head(node, connection.access), tell_feeds(node))
+    node, access = connection.node, connection.access
+    if few(node.feeds):
+        answer_of_feeds(connection, frame.id, status_head(node, access), tell_feeds(node))
+    else:
+        answer_in_turns(connection, frame.id, partial(status_body, node, access))
 
 
 HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from tailrace import _version
 from tailrace.link.address import Address
 from tailrace_server.feeds.feed import info_to_json
+from tailrace_server.replication.follower_sums import FollowerSums
 from tailrace_server.replication.peers import seen_to_json
 from tailrace_server.replication.promotion_forecast import forecast_of, set_problem
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.unreadable import unreadable_of
 from tailrace_server.replication.voters import Voters, voters_to_json
-from tailrace_server.serving.feeds_answer import Tell, encode_with_feeds
+from tailrace_server.serving.feeds_answer import Tell, Told, encode_with_feeds
 from tailrace_server.serving.narrowed_status import narrowed
 
 if TYPE_CHECKING:
@@ -54,22 +55,27 @@ def health_of(node: Services) -> dict[str, Any]:
 def status_of(node: Services) -> dict[str, Any]:
     """The node as ``tailrace status`` and ``/api/status`` show it."""
     tell = tell_feeds(node)
-    return status_head(node) | {"feeds": [tell(feed) for feed in node.feeds]}
+    return status_head(node) | {"feeds": [tell(feed).whole() for feed in node.feeds]}
 
 
 async def status_body(node: Services, access: Access | None = None) -> bytes:
     """Returns the JSON of ``status_of`` for one who has ``access``, made in many turns if there are many feeds."""
-    return await encode_with_feeds(node.feeds, status_head(node, access), tell_feeds(node), access)
+    sums = await FollowerSums(node.leaderships.unnamed).count_in_turns()
+    return await encode_with_feeds(node.feeds, status_head(node, access, sums), tell_feeds(node), access)
 
 
-def status_head(node: Services, access: Access | None = None) -> dict[str, Any]:
-    """Returns the status without its feeds. Tokens for some feeds are told less: `narrowed_status`."""
+def status_head(node: Services, access: Access | None = None, sums: FollowerSums | None = None) -> dict[str, Any]:
+    """Returns the status without its feeds. Tokens for some feeds are told less: `narrowed_status`.
+
+    ``sums``: what the replicas lack; they are counted now if it is not given.
+    """
+    sums = FollowerSums(node.leaderships.unnamed).count_now() if sums is None else sums
     if access is not None and access.principal.feeds:
-        return narrowed(_whole_head(node), access.shows)
-    return _whole_head(node)
+        return narrowed(_whole_head(node, sums), access.shows)
+    return _whole_head(node, sums)
 
 
-def _whole_head(node: Services) -> dict[str, Any]:
+def _whole_head(node: Services, sums: FollowerSums) -> dict[str, Any]:
     now = node.clock.monotonic()
     journal = node.storage.journal.statistics()
     return {
@@ -92,7 +98,7 @@ def _whole_head(node: Services) -> dict[str, Any]:
         },
         "tls": None if node.host.tls is None else node.host.tls.status(),
         "cluster_store": None if node.cluster_status is None else node.cluster_status(),
-        "replication": _replication_status(node, node.leaderships.unnamed, now),
+        "replication": _replication_status(node, node.leaderships.unnamed, sums, now),
         "connections": list(node.connections.status(now)),
     }
 
@@ -126,15 +132,14 @@ def _partition_of_map(node: Services, partition: Partition) -> dict[str, Any]:
     }
 
 
-def _replication_status(node: Services, leadership: Leadership, now: float) -> dict[str, Any]:
+def _replication_status(node: Services, leadership: Leadership, sums: FollowerSums, now: float) -> dict[str, Any]:
     """Who leads a group, who follows this node in it, and what ``promote`` would do."""
     member = node.members.get(leadership.group.number)
-    forecast = forecast_of(node, leadership, member)
-    partitions = list(leadership.group)
+    forecast = forecast_of(node, leadership, member, sums)
     return {
         "role": leadership.role.value,
         # A node that is alone has promised no term: it is in that of its newest branch.
-        "term": leadership.term or max(partition.log.term for partition in partitions),
+        "term": leadership.term or sums.newest_term,
         "leader": leadership.leader,
         "default_level": leadership.safest_level.name.lower(),
         "members": list(leadership.members.names),
@@ -149,7 +154,7 @@ def _replication_status(node: Services, leadership: Leadership, now: float) -> d
         "promotion": forecast.text,
         "promotion_case": forecast.case,
         "promotion_succeeds": forecast.succeeds,
-        "replicas": [peer.summary(partitions, now) for peer in leadership.replicas.peers.values()],
+        "replicas": [peer.summary(sums.of(peer).lag, now) for peer in sums.peers],
     }
 
 
@@ -207,11 +212,11 @@ def tell_feeds(node: Services) -> Tell:
     """Returns the function that tells the status of a feed, for one answer: it bounds the states of all feeds."""
     room, now = STATES_MAX, node.clock.monotonic()
 
-    def tell(feed: Feed) -> dict[str, Any]:
+    def tell(feed: Feed) -> Told:
         nonlocal room
         told = feed.partitions[:room]
         room -= len(told)
-        return _feed_status(node, feed) | {"states": [_partition_status(node, p, now) for p in told]}
+        return Told(_feed_status(node, feed), (_partition_status(node, partition, now) for partition in told))
 
     return tell
 

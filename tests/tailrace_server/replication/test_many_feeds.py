@@ -9,6 +9,7 @@ from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.replication import following, in_turns, pulled_node, term_branches
 from tailrace_server.replication.following import Following
 from tailrace_server.replication.replica_puller import ReplicaPuller
+from tailrace_server.replication.replicas import Peer
 from tailrace_server.serving import connection as serving
 from tailrace_server.stream.rounds import Rounds
 from tailrace_server.stream.stream_slot import StreamSlot
@@ -145,6 +146,19 @@ async def test_no_branch_begins_after_a_later_promise(many, monkeypatch):
     assert all(term == promised for term, promised in terms)
     monkeypatch.undo()
     await many[0].promote()
+
+
+async def test_a_probe_of_the_health_of_a_leader_looks_at_no_partition(many, monkeypatch):
+    with Visits().of(monkeypatch, Peer, "lag") as looks, Visits().of(monkeypatch, Peer, "missing") as missing:
+        assert many.leader.node.health()["healthy"]
+    assert looks.total == missing.total == 0
+
+
+async def test_a_status_counts_what_followers_lack_in_many_steps(many, monkeypatch):
+    with Visits().of(monkeypatch, Peer, "lag") as looks, Visits().of(monkeypatch, Peer, "missing") as missing:
+        await many.leader.node.status_body()
+    assert missing.total == 2 * (FEEDS + 1)
+    assert max(looks.most, missing.most) <= 2 * 2 * TOGETHER  # of two followers; their states are told, too
 
 
 def streams_of(node):

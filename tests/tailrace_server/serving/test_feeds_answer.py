@@ -7,9 +7,11 @@ from tests.visits import Visits
 
 from tailrace.wire.bodies import decode_json
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace_server.replication import in_turns
+from tailrace_server.replication.replicas import Peer
 from tailrace_server.serving import feed_requests, status
-from tailrace_server.serving.feeds_answer import encode_with_feeds
+from tailrace_server.serving.feeds_answer import Told, encode_with_feeds
 
 FEEDS = 20
 TOGETHER = 4
@@ -56,7 +58,41 @@ async def test_a_feed_that_is_dropped_meanwhile_is_left_out(node):
     def tell(feed):
         if feed is first:
             node.feed_changes.drop(last.info.feed_id)
-        return {"name": feed.info.name}
+        return Told({"name": feed.info.name})
 
     told = json.loads(await encode_with_feeds(node.feeds, {}, tell))
     assert [feed["name"] for feed in told["feeds"]] == [f"feed-{number:02}" for number in range(FEEDS - 1)]
+
+
+@pytest.fixture
+def wide(node):
+    """The node, with a feed of many partitions."""
+    node.feed_changes.create({"name": "wide", "feed_id": "ee" * 16, "partitions": FEEDS})
+    return node
+
+
+async def test_a_feed_of_many_partitions_is_told_in_many_steps(greeted, wide, monkeypatch):
+    with Visits().of(monkeypatch, status, "_partition_status") as told:
+        found = await asked(greeted, Opcode.STATUS)
+    assert told.most <= TOGETHER
+    [feed] = [feed for feed in found["feeds"] if feed["name"] == "wide"]
+    assert [state["id"] for state in feed["states"]] == list(range(FEEDS))
+
+
+async def test_what_followers_lack_is_counted_in_many_steps(greeted, node, monkeypatch):
+    """One follower has acknowledged nothing, and another one the list of the feeds."""
+    partitions = list(node.leaderships.unnamed.group)
+    [system] = node.feeds.system.partitions
+    replicas = node.leaderships.unnamed.replicas
+    for number in range(2):
+        replica = Replica(bytes([number]) * 16, 0, f"127.0.0.1:{number + 1}", False, bytes(16))
+        for each in partitions:
+            replicas.opened(replica, each)
+    replicas.acknowledged(bytes([1]) * 16, system, ReplicaAck(0, system.log.branch, system.high_seq), 0.0)
+    with Visits().of(monkeypatch, Peer, "lag") as looks, Visits().of(monkeypatch, Peer, "missing") as missing:
+        found = await asked(greeted, Opcode.STATUS)
+    assert looks.total >= 2 * len(partitions)
+    assert max(looks.most, missing.most) <= 2 * TOGETHER  # of each of them
+    assert [each["lag"] for each in found["replication"]["replicas"]] == [system.high_seq, 0]
+    assert found["replication"]["promotion"] == node.status()["replication"]["promotion"]
+    assert f"127.0.0.1:1 lacks about {system.high_seq} mutations" in found["replication"]["promotion"]
