@@ -22,6 +22,7 @@ from tailrace.trio.transport import Transport, connect_tcp
 from tailrace.wire.messages import encode_error
 from tailrace_server.config import Limits
 from tailrace_server.host.greetings import Greetings
+from tailrace_server.host.line_limit import LimitedLog
 from tailrace_server.host.tls import NodeTls
 
 log = logging.getLogger("tailrace.server")
@@ -100,6 +101,7 @@ class TlsListener:
         self._tls = tls
         self._handshake_seconds_max = handshake_seconds_max
         self._greetings = greetings
+        self._failed = LimitedLog(log, "connections ended before a handshake")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -130,18 +132,22 @@ class TlsListener:
             raise
         finally:
             self._greetings.over(scope)
-        log.info("connection of %s ends: its TLS handshake took too long, or too many were under way", inner.peer)
+        self._tell(inner, "its TLS handshake took too long, or too many were under way")
         return None
+
+    def _tell(self, inner: Transport, why: str) -> None:
+        host = inner.peer.rpartition(":")[0]
+        self._failed.write(trio.current_time(), host, logging.INFO, "connection of %s ends: %s", inner.peer, why)
 
     async def _shake_or_tell(self, inner: Transport) -> Transport | None:
         try:
             return await accept_tls(inner, self._tls.listening)
         except NotTls:
-            log.info("connection of %s ends: it does not speak TLS", inner.peer)
+            self._tell(inner, "it does not speak TLS")
             inner.send(encode_error(ProtocolError(_SPEAKS_TLS)))
             await _linger(inner)
         except ssl.SSLError as error:
-            log.info("connection of %s ends: its TLS handshake has failed: %s", inner.peer, error.reason or error)
+            self._tell(inner, f"its TLS handshake has failed: {error.reason or error}")
             await _linger(inner)
         except (OSError, EOFError):
             pass  # the peer is gone

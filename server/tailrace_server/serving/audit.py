@@ -18,8 +18,8 @@ from tailrace.errors import TailraceError
 from tailrace.wire.bodies import decode_json
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.host.line_limit import LineLimit
 from tailrace_server.serving.addresses import host_of
-from tailrace_server.serving.line_limit import LineLimit
 from tailrace_server.state.principal import OPEN, Principal
 
 if TYPE_CHECKING:

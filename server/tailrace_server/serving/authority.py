@@ -20,9 +20,9 @@ import trio
 from tailrace.errors import Forbidden, TailraceError
 from tailrace.model.tokens import HASH_BYTES, TOKEN_ID_BYTES, ParsedToken, parse_token
 from tailrace_server.feeds.token_rows import is_expired, live_ids
+from tailrace_server.host.line_limit import LineLimit
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.addresses import WrongTokens, host_of
-from tailrace_server.serving.line_limit import LineLimit
 from tailrace_server.state.principal import OPEN, Principal
 
 if TYPE_CHECKING:

@@ -401,7 +401,10 @@ class Connection:
 
     def fail(self, error: TailraceError) -> None:
         """Sends the error, then closes."""
-        log.info("connection of %s ends: %s", self.transport.peer, error)
+        if self.greeted:
+            log.info("connection of %s ends: %s", self.transport.peer, error)
+        else:
+            self.node.connections.ended_before_hello(self.transport.peer, error)
         self.node.traffic.error(error)
         self.close_with(encode_error(error))
 

@@ -24,6 +24,7 @@ from tailrace.trio.transport import Transport
 from tailrace.wire.messages import encode_error
 from tailrace_server.config import Limits
 from tailrace_server.host.greetings import Greetings
+from tailrace_server.host.line_limit import LimitedLog
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.serving.addresses import AddressCounts, host_of
 from tailrace_server.serving.connection import Connection
@@ -63,6 +64,7 @@ class Connections:
         self._refused: dict[Connection, None] = {}  # those of `_open` that `admits` has ended, and that are still there
         self.greetings = greetings or Greetings(limits)  # has those of `_open` without an accepted HELLO
         self._addresses = AddressCounts()
+        self._strangers = LimitedLog(log, "connections ended before HELLO")
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session
         self._to_flush: dict[Sender, None] = {}
         self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
@@ -173,6 +175,11 @@ class Connections:
         """Notes that a connection's HELLO was accepted."""
         self.greetings.over(connection)
 
+    def ended_before_hello(self, peer: str, error: TailraceError) -> None:
+        """Logs why a connection ends whose HELLO was not accepted; of many the first ones."""
+        now, message = trio.current_time(), "connection of %s ends: %s"
+        self._strangers.write(now, host_of(peer), logging.INFO, message, peer, error)
+
     def begin_session(self, connection: Connection) -> None:
         """Ends the earlier connection of the same client: its requests were given up there, or come again."""
         earlier = self._sessions.get(connection.session)
@@ -191,6 +198,7 @@ class Connections:
 
     def tick(self, now: float) -> None:
         """Looks at each connection: idle ones say something, and silent peers are dropped."""
+        self._strangers.tell(trio.current_time())
         for connection in self:
             connection.tick(now)
 

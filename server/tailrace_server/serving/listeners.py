@@ -13,6 +13,7 @@ import trio
 
 from tailrace.cli.errors import alone
 from tailrace.link.address import Address, parse_address
+from tailrace_server.host.line_limit import LimitedLog
 from tailrace_server.serving.addresses import AddressCounts
 from tailrace_server.serving.secure_stream import SecureStream, secured
 
@@ -96,6 +97,8 @@ class _Connections:
         self._nursery = nursery
         self._count = 0
         self._addresses = AddressCounts()
+        self._turned_away = LimitedLog(log, "connections were turned away")
+        self._ended = LimitedLog(log, "connections were ended")
 
     async def accept_all(self, listeners: list[trio.SocketListener], scope: trio.CancelScope) -> None:
         with scope:
@@ -118,7 +121,8 @@ class _Connections:
     async def _handle(self, stream: trio.SocketStream) -> None:
         name = self._listener.name
         if self._count >= self._listener.connections_max:
-            log.warning("%s: %d connections are open: one more was turned away", name, self._count)
+            now, message = trio.current_time(), "%s: %d connections are open: one more was turned away"
+            self._turned_away.write(now, name, logging.WARNING, message, name, self._count)
             stream.socket.close()
             return
         try:
@@ -126,7 +130,8 @@ class _Connections:
         except OSError:  # it is gone already
             host = ""
         if not self._addresses.admits(host, max(1, self._listener.connections_max // ADDRESSES_SHARE)):
-            log.warning("%s: %s has as many connections as it may have: one more was turned away", name, host)
+            now, message = trio.current_time(), "%s: %s has as many connections as it may have: one was turned away"
+            self._turned_away.write(now, host, logging.WARNING, message, name, host)
             stream.socket.close()
             return
         self._count += 1
@@ -141,7 +146,8 @@ class _Connections:
             # A broken or hostile client makes the libraries raise many kinds of errors. They end this connection, and
             # get a line in the log: with a traceback a client could fill the disk. The handlers log our own bugs.
             debugging = log.isEnabledFor(logging.DEBUG)
-            log.info("%s: a connection was ended: %r", name, alone(error), exc_info=debugging)
+            now, message = trio.current_time(), "%s: a connection was ended: %r"
+            self._ended.write(now, host, logging.INFO, message, name, alone(error), exc_info=debugging)
         finally:
             self._count -= 1
             self._addresses.left(host)

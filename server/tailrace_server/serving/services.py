@@ -18,6 +18,7 @@ from tailrace_server.stream.open_streams import OpenStreams
 from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
+    from tailrace.errors import TailraceError
     from tailrace_server.publishing.publisher import Publisher
     from tailrace_server.publishing.stages import Stages
     from tailrace_server.replication.member import Member
@@ -57,6 +58,9 @@ class OpenConnections(OpenStreams, Protocol):
 
     def greeted(self, connection: Any) -> None:
         """Notes that a connection's HELLO was accepted."""
+
+    def ended_before_hello(self, peer: str, error: TailraceError) -> None:
+        """Logs why a connection ends whose HELLO was not accepted; of many the first ones."""
 
     def begin_session(self, connection: Any) -> None:
         """Ends the earlier connection of the same client."""

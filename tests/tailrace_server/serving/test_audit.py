@@ -7,9 +7,9 @@ from tests.tailrace_server.serving.secured import ask
 
 import tailrace
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.host.line_limit import INTERVAL_SECONDS, LINES_FREE
 from tailrace_server.serving.access import RULES
 from tailrace_server.serving.audit import AUDITED
-from tailrace_server.serving.line_limit import INTERVAL_SECONDS, LINES_FREE
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tailrace.model.tokens import new_token
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.token_rows import TokenRows, row_key
-from tailrace_server.serving.line_limit import INTERVAL_SECONDS, LINES_FREE
+from tailrace_server.host.line_limit import INTERVAL_SECONDS, LINES_FREE
 
 
 def files_of(folder):

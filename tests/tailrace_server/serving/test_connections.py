@@ -1,12 +1,16 @@
 """When the news of connections leaves: to clients in the turn, to other nodes once for all turns of a pass."""
 
+import logging
 import threading
 
 import pytest
 import trio
 from tests.tailrace_server.upkeep.test_committer import FakeClock, FakeJournal
 
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
+from tailrace_server.host.line_limit import INTERVAL_SECONDS, LINES_FREE
 from tailrace_server.runtime.workers import ThreadWorkers
 from tailrace_server.serving.connections import Connections
 from tailrace_server.upkeep.committer import INLINE_BYTES_MAX, Committer
@@ -54,6 +58,18 @@ async def made(nursery):
     nursery.start_soon(made.connections.run)
     await trio.testing.wait_all_tasks_blocked()
     return made
+
+
+async def test_strangers_have_few_lines_in_the_log(running, raw, caplog):
+    caplog.set_level(logging.INFO, "tailrace.server")
+    for _ in range(LINES_FREE + 5):
+        async with raw() as connection:
+            await connection.send(encode_frame(Opcode.STATUS, b"{}", 1))
+            assert await connection.error()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if "STATUS before HELLO" in line]) == LINES_FREE
+    running.node.connections._strangers.tell(trio.current_time() + INTERVAL_SECONDS)
+    assert caplog.records[-1].getMessage() == "127.0.0.1: 5 more connections ended before HELLO"
 
 
 async def settled(made):

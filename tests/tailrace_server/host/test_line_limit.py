@@ -1,6 +1,6 @@
 """Lines of a log that peers can cause."""
 
-from tailrace_server.serving.line_limit import CAUSES_MAX, INTERVAL_SECONDS, LINES_FREE, OTHERS, LineLimit
+from tailrace_server.host.line_limit import CAUSES_MAX, INTERVAL_SECONDS, LINES_FREE, OTHERS, LineLimit
 
 
 def test_the_first_lines_are_written_and_the_rest_is_counted():

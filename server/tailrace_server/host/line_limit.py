@@ -1,4 +1,4 @@
-"""Bounds the lines that peers can make a log grow by. Pure.
+"""Bounds the lines that peers can make a log grow by.
 
     the first LINES_FREE of a cause in an interval     written
     the rest                                           counted, and told in one line when the interval has ended
@@ -7,6 +7,9 @@ A cause is a text, as who has asked for what. Causes are bounded, too: above CAU
 """
 
 from __future__ import annotations
+
+import logging
+from typing import Any
 
 LINES_FREE = 10
 INTERVAL_SECONDS = 10.0
@@ -44,3 +47,24 @@ class LineLimit:
             if left_out > 0:
                 told.append((cause, left_out))
         return told
+
+
+class LimitedLog:
+    """A logger for lines that peers cause before anything is known of them."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        """``what`` the lines tell of, for the lines with a count."""
+        self._log = log
+        self._what = what
+        self._limit = LineLimit()
+
+    def write(self, now: float, cause: str, level: int, message: str, *values: object, **options: Any) -> None:
+        """Writes a line, unless ``cause`` has had its lines. ``now``: in seconds."""
+        self.tell(now)
+        if self._limit.permits(cause, now):
+            self._log.log(level, message, *values, **options)
+
+    def tell(self, now: float) -> None:
+        """Writes how many lines were left out of the intervals that have ended."""
+        for cause, count in self._limit.ended(now):
+            self._log.warning("%s: %d more %s", cause, count, self._what)
