@@ -183,7 +183,7 @@ def check_stream_options(options: SinkOptions) -> None:
 
 
 def check_job_options(options: SinkOptions) -> None:
-    """Raises ValueError for an option of streams only. (A ``sink_id`` without ``batch_id`` changes nothing.)"""
+    """Raises ValueError for an option of streams only. (A ``sink_id`` without ``batch_id`` only begins a name.)"""
     if options.first_batch:
         raise ValueError("option 'first_batch' is for streams: a batch job gives its number as option 'batch_id'")
 

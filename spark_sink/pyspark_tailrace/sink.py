@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 
 from pyspark_tailrace.connections import cached_feed, cached_writer
 from pyspark_tailrace.kept_files import KeptFolder
-from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SinkOptions
+from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SINK_ID_CHARS_MAX, SinkOptions
 from pyspark_tailrace.ordering import in_order
 from pyspark_tailrace.publishing import TaskStages, batch_origin, make_feed, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.reading.schema import COLUMNS
@@ -127,6 +127,12 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._kept.remove_up_to(query_id, batchId)
 
 
+def job_name(sink_id: str, job: str) -> str:
+    """Returns the name under which a job publishes. It has the sink's name, by whose beginning a token may be limited."""
+    room = SINK_ID_CHARS_MAX - len(JOB_PREFIX) - len(job) - 1
+    return f"{JOB_PREFIX}{sink_id[:room]} {job}" if sink_id else f"{JOB_PREFIX}{job}"
+
+
 class BatchSink(DataSourceArrowWriter):
     """The sink of a batch job: ``df.write.format("tailrace").mode("append")``."""
 
@@ -134,7 +140,7 @@ class BatchSink(DataSourceArrowWriter):
         self._options = options
         # Made in the driver, so that tasks and the commit have the same id.
         self._job = uuid.uuid4().hex
-        self._job_id = JOB_PREFIX + self._job
+        self._job_id = job_name(options.sink_id or "", self._job)
         self._kept = _kept_folder(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

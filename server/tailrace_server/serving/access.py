@@ -18,6 +18,7 @@ from tailrace.block.filtering import begin_with
 from tailrace.errors import Forbidden
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
+from tailrace_server.state.last_batches import JOB_PREFIX
 from tailrace_server.state.principal import OPEN, WITHOUT_HELLO, Principal
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ RULES: dict[Opcode, Rule] = {
     Opcode.WRITE: Rule(_WRITE, Subject.KEYS),
     Opcode.STAGE_BLOCK: Rule(_WRITE, Subject.KEYS),
     Opcode.STAGE_SEAL: Rule(_WRITE, Subject.FEED),
-    Opcode.PUBLISH: Rule(_WRITE, Subject.FEED),
+    Opcode.PUBLISH: Rule(_WRITE, Subject.KEYS),  # by the name of the sink
     Opcode.CREATE_FEED: Rule(_ADMIN, Subject.NODE),
     Opcode.SET_FEED: Rule(_ADMIN, Subject.NODE),
     Opcode.DROP_FEED: Rule(_ADMIN, Subject.NODE),
@@ -176,6 +177,21 @@ class Access:
         self.require_feed(feed_id)
         if self.principal.key_prefix and not begin_with(block, self.principal.key_prefix):
             raise self._other_keys("a row's key begins otherwise")
+
+    def require_sink(self, feed_id: bytes, sink: str) -> None:
+        """Raises Forbidden unless the principal may publish batches of the feed under this name.
+
+        Who publishes under a name decides which numbers are taken. So a name belongs to keys as a key does.
+        """
+        if not self.is_limited:
+            return
+        self.require_feed(feed_id)
+        prefix = self.principal.key_prefix
+        if prefix and not sink.removeprefix(JOB_PREFIX).encode(errors="surrogatepass").startswith(prefix):
+            raise Forbidden(
+                f"{self.principal} may publish only as a sink whose name begins with its key prefix, or with "
+                f"{JOB_PREFIX} and its key prefix, not as {sink!r:.100}: give such a sink_id"
+            )
 
     def require_stream(self, feed_id: bytes, wanted: StreamFilter) -> None:
         """Raises Forbidden unless the principal may have all rows that the filter selects."""

@@ -113,7 +113,7 @@ async def _reopen(node: Services, id: bytes) -> None:
 
 def _on_publish(connection: Connection, frame: Frame) -> None:
     request = Publish.decode(frame.body)
-    connection.access.require_feed(request.feed_id)
+    connection.access.require_sink(request.feed_id, request.sink)
     connection.waiting.begin()
     connection.nursery.start_soon(_publish, connection, frame.id, request)
 

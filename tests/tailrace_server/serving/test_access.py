@@ -122,6 +122,23 @@ async def test_a_token_of_other_keys_is_refused(secured):
                 assert "key prefix b'eu/'" in str(error), opcode
 
 
+async def test_a_writer_of_a_prefix_publishes_only_as_its_own_sinks(secured):
+    """Under another sink's name it could take the numbers of that sink's next batches."""
+    token = await secured.token("eu", "write", key_prefix=b"eu/")
+    async with secured.connect(token) as client:
+        feed = client.feed("orders")
+        async with feed.stage() as stage:
+            await stage.put(b"eu/1", b"v")
+            sealed = await stage.seal()
+        for sink in ("orders", "us/orders", "job:1", "job:us/1", "job:job:eu/1", "eu"):
+            with pytest.raises(tailrace.Forbidden, match="a sink whose name begins with its key prefix"):
+                await feed.publish(sink, 2**62, [sealed])
+        assert (await feed.publish("job:eu/1", 0, [sealed])).written
+        await feed.publish("eu/orders", 0, [])
+    async with secured.connect(secured.admin) as client:
+        await client.feed("orders").publish("orders", 0, [])
+
+
 @pytest.mark.parametrize("rows", [1, 2, MANY])
 async def test_a_writer_of_another_prefix(secured, rows):
     token = await secured.token("eu", "write", key_prefix=b"eu/")
