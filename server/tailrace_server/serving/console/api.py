@@ -30,7 +30,9 @@ from starlette.routing import BaseRoute, Route
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, UnknownFeed
 from tailrace.link.address import Address
+from tailrace.model.json_rows import field_bytes
 from tailrace.tls.engine import PeerIdentity
+from tailrace.wire.filters import StreamFilter
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.board import Board
@@ -62,6 +64,8 @@ CODES: tuple[tuple[type[TailraceError], int], ...] = (
 )
 
 
+# The members of a body with the key prefix of the stream that it asks about.
+_FILTER = ("key_prefix", "key_prefix_encoding")
 # Positions of some ten thousand partitions.
 BODY_BYTES_MAX = 1024 * 1024
 
@@ -114,14 +118,16 @@ class ConsoleApi:
     async def _explain(self, request: Request, access: Access) -> dict[str, Any]:
         board = self._board()
         feed = feed_of(board, access, values_of(request))
-        body = await body_of(request, ("positions", "level"))
+        body = await body_of(request, ("positions", "level", *_FILTER))
+        access.require_stream(feed.info.feed_id, filter_of(body))
         async with board.long_questions:
             return await explain_resume(board.node, feed, body.get("positions", ""), body.get("level", ""))
 
     async def _reset(self, request: Request, access: Access) -> dict[str, Any]:
         board = self._board()
         feed = feed_of(board, access, values_of(request))
-        body = await body_of(request, ("to", "from"))
+        body = await body_of(request, ("to", "from", *_FILTER))
+        access.require_stream(feed.info.feed_id, filter_of(body))
         async with board.long_questions:
             return await preview_reset(board.node, feed, body.get("to", ""), body.get("from", ""))
 
@@ -187,6 +193,17 @@ async def body_of(request: Request, names: Collection[str]) -> Mapping[str, str]
     if unknown:
         raise BadRequest(f"there is no member {unknown[0]!r:.100}: {', '.join(names)} are known")
     return value
+
+
+def filter_of(body: Mapping[str, str]) -> StreamFilter:
+    """Returns the filter of the stream that a body asks about. Raises BadRequest."""
+    try:
+        prefix = field_bytes({"key_prefix": "", **body}, "key_prefix") or b""
+    except ValueError as error:
+        raise BadRequest(f"key_prefix: {error}") from None
+    if len(prefix) > KEY_BYTES_MAX:
+        raise BadRequest(f"key_prefix has {len(prefix)} bytes, a key at most {KEY_BYTES_MAX}")
+    return StreamFilter(prefix)
 
 
 def peer_of(request: Request) -> str:

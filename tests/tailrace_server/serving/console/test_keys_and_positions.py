@@ -198,4 +198,16 @@ async def test_keys_and_positions_are_checked_as_frames_are(secured, ask_secured
     for path, body in (("explain", {"positions": "x"}), ("reset", {"to": "now"})):
         assert (await ask_secured.post(f"/api/feeds/payments/{path}", body, token))[0] == 403
         assert (await ask_secured.post(f"/api/feeds/orders/{path}", body))[0] == 401
-        assert (await ask_secured.post(f"/api/feeds/orders/{path}", body, token))[0] in (200, 400)
+        code, value = await ask_secured.post(f"/api/feeds/orders/{path}", body, token)
+        assert (code, value["error"]) == (403, "Forbidden")
+        assert "ask for b'eu/'" in value["message"]
+        for given in ({"key_prefix": "eu/de"}, {"key_prefix": "ZXUv/w==", "key_prefix_encoding": "base64"}):
+            assert (await ask_secured.post(f"/api/feeds/orders/{path}", body | given, token))[0] in (200, 400)
+
+
+async def test_the_key_prefix_of_a_question_is_checked(ask, client):
+    await write(client, partitions=1)
+    for prefix in ({"key_prefix": "%", "key_prefix_encoding": "base64"}, {"key_prefix": "k" * (KEY_BYTES_MAX + 1)}):
+        code, value = await ask.post("/api/feeds/orders/reset", {"to": "now"} | prefix)
+        assert (code, value["error"]) == (400, "BadRequest")
+        assert "key_prefix" in value["message"]

@@ -8,7 +8,7 @@ import { count, time } from "./format.js";
 const OUTCOMES = { "goes on": "current", "starts over": "stuck", waits: "waiting", ends: "failed" };
 
 export function resume({ draw, go }, name = "") {
-  const asked = { positions: "", to: "now", other: "" };
+  const asked = { positions: "", to: "now", other: "", prefix: "" };
   let explained = null;
   let preview = null;
   let failure = "";
@@ -16,7 +16,7 @@ export function resume({ draw, go }, name = "") {
   async function request(path, body) {
     failure = "";
     try {
-      return await ask(`feeds/${encodeURIComponent(name)}/${path}`, body);
+      return await ask(`feeds/${encodeURIComponent(name)}/${path}`, { ...body, ...(asked.prefix && { key_prefix: asked.prefix }) });
     } catch (error) {
       failure = error.message;
       return null;
@@ -58,7 +58,9 @@ export function resume({ draw, go }, name = "") {
       h("form", { class: "card", onsubmit: (event) => { event.preventDefault(); explain(); } },
         h("div", { class: "bar-form" }, chooser(name, (chosen) => chosen && go(`#/resume/${encodeURIComponent(chosen)}`))),
         h("label", {}, "Positions that a consumer has stored (trp1. …)", h("textarea", { name: "positions", spellcheck: "false", oninput: (event) => { asked.positions = event.target.value; } })),
-        h("p", {}, h("button", { class: "first", disabled: !name }, "Explain"))),
+        h("div", { class: "bar-form" },
+          h("label", { class: "grow" }, "Key prefix (a token with one needs it)", h("input", { name: "prefix", spellcheck: "false", oninput: (event) => { asked.prefix = event.target.value; } })),
+          h("button", { class: "first", disabled: !name }, "Explain"))),
       failure ? h("p", { class: "card error", role: "alert" }, failure) : null,
       explained ? h("section", { class: "card" }, h("h2", {}, "If it resumes there"), h("p", {}, explained.summary), table(outcomes, explained.partitions, { key: (row) => String(row.partition) })) : null,
       h("form", { class: "card", onsubmit: (event) => { event.preventDefault(); reset(); } },
