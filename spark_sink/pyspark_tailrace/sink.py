@@ -128,7 +128,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def job_name(sink_id: str, job: str) -> str:
-    """Returns the name under which a job publishes. It has the sink's name, by whose beginning a token may be limited."""
+    """Returns the name under which a job publishes; it begins as the sink, since tokens go by the beginning."""
     room = SINK_ID_CHARS_MAX - len(JOB_PREFIX) - len(job) - 1
     return f"{JOB_PREFIX}{sink_id[:room]} {job}" if sink_id else f"{JOB_PREFIX}{job}"
 

@@ -11,6 +11,7 @@ from pyspark_tailrace.options import (
     NAMES,
     RESTAGE_BYTES,
     RETRY_FOR_S,
+    SINK_ID_CHARS_MAX,
     SinkOptions,
     SortColumn,
     check_job_options,
@@ -19,8 +20,10 @@ from pyspark_tailrace.options import (
     sink_options,
 )
 from pyspark_tailrace.reading.options import read_options
+from pyspark_tailrace.sink import job_name
 from tailrace.tls import TlsFiles
 
+JOB_ID = "0" * 32
 LEAST = {"url": "tailrace://127.0.0.1:4700", "feed": "orders"}
 
 
@@ -228,3 +231,11 @@ def test_guide_lists_every_option():
 def test_an_option_that_would_be_ignored_is_refused(name, meant):
     with pytest.raises(ValueError, match=f"option '{name}' is not known{meant}"):
         sink_options(LEAST | {name: "x"})
+
+
+def test_a_job_is_named_after_its_sink_for_tokens_of_a_key_prefix():
+    assert job_name("", JOB_ID) == f"job:{JOB_ID}"
+    assert job_name("eu/nightly", JOB_ID) == f"job:eu/nightly {JOB_ID}"
+    longest = job_name("s" * SINK_ID_CHARS_MAX, JOB_ID)
+    assert longest.endswith(f"s {JOB_ID}")
+    assert len(longest) == SINK_ID_CHARS_MAX

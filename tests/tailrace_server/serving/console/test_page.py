@@ -197,6 +197,7 @@ def test_a_key_is_looked_up_and_a_new_start_previewed(browser, node):
         positions = page.locator("pre").first.text_content()
         assert positions.startswith("trp1.")
         page.locator("textarea").first.fill(positions)
+        page.get_by_label("Key prefix").fill("key-")
         page.get_by_role("button", name="Explain").click()
         page.get_by_role("heading", name="If it resumes there").wait_for()
         assert visit.errors == []
