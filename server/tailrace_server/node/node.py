@@ -71,6 +71,7 @@ class Node:
         """``grouping``: the groups of the node, and the group of each partition."""
         self.config = config
         self._grouping = grouping
+        self._has_left = False  # its leaderships were offered to others: it stops
         self.storage = storage
         self.host = host = storage.host
         self.feeds = catalog = storage.feeds
@@ -219,8 +220,13 @@ class Node:
                 await self.storage.received.expire()
 
     async def drain(self) -> None:
-        """Gives leaderships away, and ends every stream with DRAINING, if there is time at the end of its snapshot."""
-        await leave(self.members.values())
+        """Gives leaderships away, and ends every stream with DRAINING, if there is time at the end of its snapshot.
+
+        It may be called again, for connections that have begun since.
+        """
+        if not self._has_left:
+            self._has_left = True
+            await leave(self.members.values())
         await self.connections.drain()
 
     def stop(self) -> None:

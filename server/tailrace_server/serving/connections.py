@@ -248,12 +248,16 @@ class Connections:
                 connection.memory.forget()
 
     async def drain(self) -> None:
-        """Ends every stream with DRAINING, if there is time at the end of its snapshot, and sends that."""
+        """Ends every stream with DRAINING, if there is time at the end of its snapshot, and sends that.
+
+        It may be called again, for connections that have begun since.
+        """
+        drained = [connection for connection in self if not connection.draining]
         for end in (Connection.drain, Connection.end_drained):
-            for connection in self:
+            for connection in drained:
                 end(connection)
             with trio.move_on_after(_DRAIN_SECONDS):
-                for connection in self:
+                for connection in drained:
                     await connection.drained()
 
 

@@ -32,8 +32,8 @@ HANDSHAKE_SECONDS_MAX = 10.0
 _AUTHORIZATION = b"authorization"
 
 
-class ChecksTokens(Protocol):
-    """The part of a node that checks tokens."""
+class TailedNode(Protocol):
+    """The parts of a node that the listener uses, besides the one that serves connections."""
 
     def identify(self, token: str | None, peer: str, certificate: PeerIdentity | None = None) -> object:
         """As ``Node.identify``."""
@@ -41,6 +41,10 @@ class ChecksTokens(Protocol):
 
     def pause_s(self, peer: str) -> float:
         """As ``Node.pause_s``."""
+        ...
+
+    async def drain(self) -> None:
+        """As ``Node.drain``."""
         ...
 
 
@@ -52,7 +56,7 @@ RECEIVE_BYTES = 64 * 1024
 @contextlib.asynccontextmanager
 async def ws_listener(
     handle: Callable[[Transport], Awaitable[None]],
-    authority: ChecksTokens,
+    node: TailedNode,
     address: tuple[str, int] | None,
     origins: Collection[str] = (),
     hosts: Collection[str] = (),
@@ -62,7 +66,7 @@ async def ws_listener(
 
     Args:
         handle: ``Node.handle``, which serves a connection to the node.
-        authority: The node.
+        node: The node. On leaving it is drained if frames come through WebSockets: their streams end as others do.
         address: Host and port; None: nothing is opened.
         origins: Those of the pages that may connect besides the ones that always may (``origin_allowed``).
         hosts: The names that the node may be reached by, besides its addresses.
@@ -80,7 +84,7 @@ async def ws_listener(
             nursery.start_soon(handle, server)
             return client
 
-        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, authority, handle)
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, node, handle)
         async with listen(
             ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain, tls), address
         ) as opened:
@@ -95,10 +99,10 @@ class _Sessions:
         origins: Collection[str],
         hosts: Collection[str],
         connect: Callable[[str, PeerIdentity | None], Transport],
-        authority: ChecksTokens,
+        node: TailedNode,
         handle: Callable[[Transport], Awaitable[None]],
     ) -> None:
-        self._authority = authority
+        self._node = node
         self._handle = handle
         self._listen_host = listen_host
         self._origins = origins
@@ -107,6 +111,7 @@ class _Sessions:
         # More threads would take the interpreter from the loop, each for as long as a turn.
         self._parsing = trio.CapacityLimiter(1)
         self._open: set[TailSession] = set()
+        self._tunnels = 0  # those that are open
         self._all_closed = trio.Event()
 
     async def handle(self, stream: WebStream) -> None:
@@ -122,12 +127,19 @@ class _Sessions:
                 elif not origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
                     await _turn_away(request)
                 elif is_tunnel(request):  # its HELLO brings the token
-                    await serve_tunnel(request, str(Address(peer[0], peer[1])), self._handle, certificate_of(stream))
+                    await self._serve_tunnel(request, str(Address(peer[0], peer[1])), certificate_of(stream))
                 else:
                     await self._identify_and_run(request, str(Address(peer[0], peer[1])), certificate_of(stream))
                 nursery.cancel_scope.cancel()
         except* ConnectionClosed:
             pass  # the library's reader has found that the client is gone
+
+    async def _serve_tunnel(self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None) -> None:
+        self._tunnels += 1
+        try:
+            await serve_tunnel(request, peer, self._handle, certificate)
+        finally:
+            self._tunnels -= 1
 
     async def _identify_and_run(self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None) -> None:
         async def connect(_: Address) -> Transport:
@@ -138,18 +150,18 @@ class _Sessions:
 
         async def identify(token: str) -> None:
             try:
-                self._authority.identify(token, peer, certificate)
+                self._node.identify(token, peer, certificate)
             except TailraceError:
-                await trio.sleep(self._authority.pause_s(peer))
+                await trio.sleep(self._node.pause_s(peer))
                 raise
 
         if token is None and announces_token(request.path):
             await self._run(TailSession(request, peer, connect, self._parsing, None, identify))
             return
         try:
-            self._authority.identify(token, peer, certificate)
+            self._node.identify(token, peer, certificate)
         except TailraceError as error:
-            await trio.sleep(self._authority.pause_s(peer))
+            await trio.sleep(self._node.pause_s(peer))
             await request.reject(401, body=f"{error}\n".encode())
         else:
             await self._run(TailSession(request, peer, connect, self._parsing, token))
@@ -167,13 +179,18 @@ class _Sessions:
                 self._all_closed.set()
 
     async def drain(self) -> None:
-        """Ends every session with a close frame; returns when they are closed, or after CLOSE_SECONDS_MAX."""
+        """Ends every session with a close frame, and the streams of frames with the reason why.
+
+        Returns when that was sent, or after the time that a client has to take it.
+        """
         self._all_closed = trio.Event()
         for session in self._open:
             session.stop()
         if self._open:
             with trio.move_on_after(2 * CLOSE_SECONDS_MAX):
                 await self._all_closed.wait()
+        if self._tunnels:
+            await self._node.drain()
 
 
 async def _handshake(stream: WebStream, nursery: trio.Nursery) -> WebSocketRequest | None:

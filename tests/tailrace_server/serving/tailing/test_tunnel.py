@@ -7,12 +7,17 @@ import dataclasses
 
 import pytest
 import trio
+from tests.tailrace_server.raw_requests import PARTITION
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
 import tailrace
+from tailrace.model import EndReason, Level
+from tailrace.model.failover import FailoverLog
+from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Hello, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.stream_messages import StreamEnd, StreamRequest
 from tailrace_server.serving.tailing import listener, ws_listener
 
 FRAMES = "tailrace.frames.v1"
@@ -164,7 +169,8 @@ async def test_a_client_that_leaves_takes_its_connection_along(address, running,
     await ended(lambda: not running.node.connections)
 
 
-async def test_the_node_stops_while_a_tunnel_is_open(running, nursery):
+async def test_the_node_stops_while_a_tunnel_is_open(running, feed_id, nursery):
+    """Its streams end as those of other connections, and then the WebSocket is closed."""
     stops = trio.Event()
 
     async def listening(task_status):
@@ -176,6 +182,11 @@ async def test_the_node_stops_while_a_tunnel_is_open(running, nursery):
     async with tunnel(address) as ws:
         await ws.send_message(Hello(name="stays").encode())
         await answer(ws)
+        request = StreamRequest(feed_id, PARTITION, FailoverLog(), 0, 0, 0, 0, None, Level.DISK)
+        await ws.send_message(encode_json(Opcode.STREAM_REQUEST, request.to_json(), 7))
+        assert (await answer(ws)).opcode is Opcode.STREAM_OK
         stops.set()
-        await frames_until_the_end(ws)
+        *_, last = await frames_until_the_end(ws)
+        assert (last.opcode, last.id) == (Opcode.STREAM_END, 7)
+        assert StreamEnd.decode(last.body).reason is EndReason.DRAINING
         assert ws.closed.code in (1000, 1001)
