@@ -25,6 +25,8 @@ async def found_in(client):
 async def _found_of(client, info):
     feed = client.feed(info.name)
     settings = {**info._asdict(), "feed_id": info.feed_id.hex()}
+    if info.level is None:
+        del settings["level"]  # releases before it have data without one
     return {"settings": settings, "logs": await logs_of(feed), "rows": await rows_of(feed, info)}
 
 

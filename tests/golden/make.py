@@ -96,7 +96,7 @@ async def make_node(scratch, node, told):
     await node.start()
     async with tailrace.connect(node.url, retry_for=60) as client:
         orders = await client.create_feed("orders", partitions=2)
-        log = await client.create_feed("log", partitions=1, **RETENTION["log"])
+        log = await client.create_feed("log", partitions=1, level="disk", **RETENTION["log"])
         await client.create_feed("copied", partitions=1, replication="segment", tombstone_age_s=1_000.5)
         dropped = await client.create_feed("dropped", partitions=1)
         await dropped.put(b"gone", b"gone")

@@ -92,6 +92,7 @@ class Client:
         history_bytes: int | None = None,
         tombstone_age_s: float | None = None,
         replication: str | None = None,
+        level: str | None = None,
         exist_ok: bool = True,
         timeout: float | None = None,
     ) -> Feed:
@@ -104,6 +105,7 @@ class Client:
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
             replication=replication,
+            level=level,
             exist_ok=exist_ok,
         )
         self._runner.run(plan, timeout)
@@ -133,6 +135,7 @@ class Client:
         history_age_s: float | None = None,
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
+        level: str | None = None,
         timeout: float | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
@@ -141,6 +144,7 @@ class Client:
             history_age_s=history_age_s,
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
+            level=level,
         )
         return self._runner.run(plan, timeout)
 

@@ -35,6 +35,15 @@ class ReplicationOption(enum.StrEnum):
     SEGMENT = "segment"
 
 
+class LevelOption(enum.StrEnum):
+    """The choices of --level."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    QUORUM = "quorum"
+    DEFAULT = "default"
+
+
 _Replication = Annotated[
     ReplicationOption | None,
     typer.Option(
@@ -58,6 +67,14 @@ _TombstoneAge = Annotated[
     str | None, typer.Option("--tombstone-age", metavar="TIME", help="Keep each deletion so long at least: 12h, 7d.")
 ]
 
+_Level = Annotated[
+    LevelOption | None,
+    typer.Option(
+        "--level",
+        help="The level of writes that name none. By default it is the node's: quorum in a set, and disk elsewhere.",
+    ),
+]
+
 
 @app.command()
 @uses_node
@@ -78,6 +95,7 @@ def create(
     history_age: _HistoryAge = None,
     history_bytes: _HistoryBytes = None,
     tombstone_age: _TombstoneAge = None,
+    level: _Level = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -85,8 +103,8 @@ def create(
 ) -> None:
     """Create a feed, or show it if it exists.
 
-    A new feed has retention compact, replication stream, a tombstone age of 3 days, and no bounds of a history, unless
-    told otherwise. If the feed exists, the given options have to match it.
+    A new feed has retention compact, replication stream, a tombstone age of 3 days, the node's default level, and no
+    bounds of a history, unless told otherwise. If the feed exists, the given options have to match it.
 
     \b
     Example:
@@ -105,6 +123,7 @@ def create(
             history_bytes=None if nbytes is None or nbytes == math.inf else int(nbytes),
             tombstone_age_s=tombstone_age_s,
             replication=replication,
+            level=level,
         )
         return await _find(client, feed)
 
@@ -112,7 +131,10 @@ def create(
     if json:
         print_json(_info_to_json(info))
     else:
-        print(f"feed {info.name}: {info.partitions} partitions, retention {info.retention}{_mode_of(info)}")
+        print(
+            f"feed {info.name}: {info.partitions} partitions, retention {info.retention}"
+            f"{_mode_of(info)}{_level_of(info)}"
+        )
 
 
 @app.command("list")
@@ -124,8 +146,8 @@ def list_feeds(json: Json = False, url: Url = DEFAULT_URL, node: Node = None, to
         for info in infos:
             print_json(_info_to_json(info))
     elif infos:
-        columns = [("feed", "left"), ("partitions", "right"), ("retention", "left"), ("id", "left")]
-        rows = ((info.name, info.partitions, info.retention, info.feed_id.hex()) for info in infos)
+        columns = [("feed", "left"), ("partitions", "right"), ("retention", "left"), ("level", "left"), ("id", "left")]
+        rows = ((i.name, i.partitions, i.retention, i.level or LevelOption.DEFAULT, i.feed_id.hex()) for i in infos)
         make_console().print(make_table("", columns, rows))
     else:
         print("there are no feeds yet; `tailrace feed create NAME` creates one", file=sys.stderr)
@@ -172,6 +194,7 @@ def set_feed(
     history_age: _HistoryAge = None,
     history_bytes: _HistoryBytes = None,
     tombstone_age: _TombstoneAge = None,
+    level: _Level = None,
     partitions: Annotated[str | None, typer.Option("--partitions", hidden=True)] = None,
     retention: Annotated[str | None, typer.Option("--retention", hidden=True)] = None,
     keyspace: Annotated[str | None, typer.Option("--keyspace", hidden=True)] = None,
@@ -182,13 +205,14 @@ def set_feed(
 ) -> None:
     """Change settings of a feed that exists. Its mutations stay.
 
-    Retention goes by new ages and sizes from its next pass on. Mutations that are gone do not come back. Partitions,
-    keyspace and retention cannot be changed.
+    Retention goes by new ages and sizes from its next pass on. Mutations that are gone do not come back. A new level
+    holds for the next block of each writer. Partitions, keyspace and retention cannot be changed.
 
     \b
     Examples:
       tailrace feed set orders --replication segment
       tailrace feed set audits --history-age 90d --history-bytes off
+      tailrace feed set clicks --level memory
     """
     fixed = {"--partitions": partitions, "--retention": retention, "--keyspace": keyspace}
     for option, value in fixed.items():
@@ -200,8 +224,10 @@ def set_feed(
     age_s = _quantity("--history-age", history_age, Unit.SECONDS)
     nbytes = _quantity("--history-bytes", history_bytes, Unit.BYTES)
     tombstone_age_s = _quantity("--tombstone-age", tombstone_age, Unit.SECONDS)
-    if all(value is None for value in (replication, age_s, nbytes, tombstone_age_s)):
-        raise WrongUsage("feed set: give a setting: --replication, --history-age, --history-bytes or --tombstone-age")
+    if all(value is None for value in (replication, age_s, nbytes, tombstone_age_s, level)):
+        raise WrongUsage(
+            "feed set: give a setting: --replication, --history-age, --history-bytes, --tombstone-age or --level"
+        )
 
     async def work(client: Client) -> FeedInfo:
         return await client.set_feed(
@@ -210,6 +236,7 @@ def set_feed(
             history_age_s=age_s,
             history_bytes=nbytes,
             tombstone_age_s=tombstone_age_s,
+            level=level,
         )
 
     info = target("feed set", url, node, token).call(work)
@@ -267,12 +294,17 @@ def _settings_of(info: FeedInfo) -> str:
         parts.append(f"history bytes {'off' if nbytes is None else show_quantity(nbytes, Unit.BYTES)}")
     else:
         parts.append(f"tombstone age {show_quantity(info.tombstone_age_s, Unit.SECONDS)}")
-    return ", ".join(parts)
+    return ", ".join([*parts, f"level {info.level or LevelOption.DEFAULT}"])
 
 
 def _mode_of(info: FeedInfo) -> str:
     """Returns what is shown of a replication mode other than the default."""
     return "" if info.replication == "stream" else f", replication {info.replication}"
+
+
+def _level_of(info: FeedInfo) -> str:
+    """Returns what is shown of a level of the feed's own."""
+    return "" if info.level is None else f", level {info.level}"
 
 
 async def _find(client: Client, feed: str) -> FeedInfo:

@@ -29,7 +29,7 @@ WriteLevel = Annotated[
     LevelOption | None,
     typer.Option(
         "--level",
-        help="The level at which the write is answered. By default quorum in a set, and disk elsewhere.",
+        help="The level at which the write is answered. By default the feed's; else quorum in a set, disk elsewhere.",
         show_default=False,
     ),
 ]
@@ -51,8 +51,8 @@ def put(
 ) -> None:
     """Set a key to a value.
 
-    Prints the version of the write, its partition and seq, once the write has its level: in a set it is on the disks of
-    a majority. Put -- before a key or value that begins with a dash.
+    Prints the version of the write, its partition and seq, once the write has its level. By default it is on the disks
+    of a majority in a set. Put -- before a key or value that begins with a dash.
 
     \b
     Examples:

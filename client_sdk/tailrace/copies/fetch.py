@@ -152,7 +152,7 @@ class FeedFetch:
         value = yield Call(Opcode.PARTITIONS, {"name": self._feed.name})
         info = feed_info(field(value, "feed", dict, "the partition map"))
         chosen = _chosen(self._partitions, info)
-        copy = FeedCopy(self._client.cluster_id, info, chosen)
+        copy = FeedCopy(self._client.cluster_id, info._replace(level=None), chosen)
 
         def open_directory() -> CopyDirectory:
             directory = CopyDirectory(self.path)

@@ -94,8 +94,14 @@ class PartitionCopy(NamedTuple):
         return sum(segment.nbytes for segment in self.segments)
 
 
+_SETTINGS = tuple(name for name in FeedInfo._fields if name != "level")
+
+
 class FeedCopy(NamedTuple):
-    """The content of FEED.json: the cluster (16 bytes), the feed, and the partitions that were asked for, rising."""
+    """The content of FEED.json: the cluster (16 bytes), the feed, and the partitions that were asked for, rising.
+
+    It has no level: that is about writes to the feed, and not about the rows in the copy.
+    """
 
     cluster_id: bytes
     feed: FeedInfo
@@ -105,7 +111,7 @@ class FeedCopy(NamedTuple):
         """Returns the content of the file. ValueError if ``decode`` would refuse it."""
         members = {
             "cluster_id": self.cluster_id.hex(),
-            **self.feed._asdict(),
+            **{name: getattr(self.feed, name) for name in _SETTINGS},
             "feed_id": self.feed.feed_id.hex(),
             "fetched": list(self.fetched),
         }
@@ -116,7 +122,7 @@ class FeedCopy(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> FeedCopy:
         """Parses the result of ``encode``. Raises ValueError, with the reason, for other bytes; UnknownCopyVersion."""
-        members = _unseal(data, FEED_FORMAT, {"cluster_id", "fetched", *FeedInfo._fields})
+        members = _unseal(data, FEED_FORMAT, {"cluster_id", "fetched", *_SETTINGS})
         cluster_id = _id_of(members.pop("cluster_id"), "cluster_id", _ID_BYTES)
         members["feed_id"] = _id_of(members["feed_id"], "feed_id", FEED_ID_BYTES)
         fetched = members.pop("fetched")

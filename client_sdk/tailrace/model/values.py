@@ -173,6 +173,7 @@ class FeedInfo(NamedTuple):
         history_bytes: The bytes that a history keeps at least, an even share in each partition; None: all.
         tombstone_age_s: The seconds that a deletion is kept at least.
         replication: "stream" or "segment".
+        level: "memory", "disk" or "quorum": the level of writes that name none; None: the default of the node.
     """
 
     name: str
@@ -184,6 +185,7 @@ class FeedInfo(NamedTuple):
     history_bytes: int | None
     tombstone_age_s: float
     replication: str
+    level: str | None = None
 
 
 class TokenInfo(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tailrace.block import ROWS_MAX, Block, encode_row
-from tailrace.errors import TooLarge
-from tailrace.model import Delete, Put, Resolved, Version
+from tailrace.errors import TailraceError, TooLarge
+from tailrace.model import Delete, FeedInfo, Level, Put, Resolved, Version
 from tailrace.model.arguments import count, seconds
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.batch import check_key, check_value, split
@@ -31,12 +31,19 @@ _NUMBERS: dict[str, Callable[[str, Any], float]] = {
 }
 
 
+# The level of a feed without one of its own: None on the wire.
+DEFAULT_LEVEL = "default"
+
+
 def creation_request(name: str, feed_id: bytes, exist_ok: bool, **settings: str | float | None) -> dict[str, Any]:
     """Returns the body of a CREATE_FEED, without the settings that are None.
 
-    Raises ValueError or TypeError if a setting that is a number has another value. The node checks the bounds.
+    Raises ValueError or TypeError if a level does not exist, or a setting that is a number has another value. The node
+    checks the bounds.
     """
-    asked = {setting: value for setting, value in settings.items() if value is not None}
+    asked: dict[str, Any] = {setting: value for setting, value in settings.items() if value is not None}
+    if "level" in asked:
+        asked["level"] = _feed_level(asked["level"])
     for setting, check in _NUMBERS.items():
         if setting in asked:
             asked[setting] = check(setting, asked[setting])
@@ -55,7 +62,22 @@ def changes_request(**settings: str | float | None) -> dict[str, Any]:
         if setting in asked:
             is_unbounded = setting.startswith("history_") and asked[setting] == math.inf
             asked[setting] = None if is_unbounded else check(setting, asked[setting])
+    if "level" in asked:
+        asked["level"] = _feed_level(asked["level"])
     return asked
+
+
+def _feed_level(text: str) -> str | None:
+    return None if text == DEFAULT_LEVEL else Level.parse(text).name.lower()
+
+
+def check_level_kept(info: FeedInfo, asked: str | None) -> None:
+    """Raises TailraceError if the node has not kept the level ``asked``: an older one ignores it."""
+    if info.level != asked:
+        raise TailraceError(
+            f"feed {info.name!r} has no level of its own: the node is older than this setting, and has ignored level "
+            f"{asked}. Its other settings are as asked for. Upgrade the node and set the level again"
+        )
 
 
 def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:

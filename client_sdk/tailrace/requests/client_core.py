@@ -11,7 +11,7 @@ from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo
 from tailrace.model.arguments import count, seconds
-from tailrace.requests.changes import changes_request, creation_request
+from tailrace.requests.changes import changes_request, check_level_kept, creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
 from tailrace.requests.plan import Call, Plan
 from tailrace.requests.replies import feed_info, feed_infos, node_status, resolved, token_infos
@@ -116,6 +116,7 @@ class ClientCore:
         history_bytes: int | None,
         tombstone_age_s: float | None,
         replication: str | None,
+        level: str | None,
         exist_ok: bool,
     ) -> Plan[None]:
         """Creates a feed, or returns the existing one. The feed is on disk when this returns.
@@ -133,6 +134,8 @@ class ClientCore:
                 days.
             replication: "stream", the default, sends each mutation to followers. "segment" sends them whole segments,
                 seconds later, for less of their processor time under load; level quorum is refused then.
+            level: "memory", "disk" or "quorum": the level of writes to the feed that name none. "default", the
+                default, leaves it to the node: quorum in a set, disk elsewhere and with replication "segment".
             exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
 
         Returns:
@@ -140,7 +143,9 @@ class ClientCore:
 
         Raises:
             FeedExists: The feed exists and a given setting differs from its own.
-            TailraceError: A setting is outside its bounds, or the node has as many feeds as it can hold.
+            Forbidden: The level is quorum, and the node is in no set, or replication is "segment".
+            TailraceError: A setting is outside its bounds, the node has as many feeds as it can hold, or it is older
+                than levels of feeds, and has created the feed without.
             Retryable: No node could create it in time.
         """
         value = creation_request(
@@ -154,8 +159,11 @@ class ClientCore:
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
             replication=replication,
+            level=level,
         )
-        yield Call(Opcode.CREATE_FEED, value)
+        answer = yield Call(Opcode.CREATE_FEED, value)
+        if level is not None:
+            check_level_kept(feed_info(answer), value["level"])
 
     def feeds(self) -> Plan[list[FeedInfo]]:
         """Lists the feeds of the node.
@@ -176,11 +184,12 @@ class ClientCore:
         history_age_s: float | None,
         history_bytes: float | None,
         tombstone_age_s: float | None,
+        level: str | None,
     ) -> Plan[FeedInfo]:
         """Changes settings of a feed. A setting that is None stays as it is.
 
         Its mutations stay. Retention goes by the new ages and sizes from its next pass on. A mutation that is gone
-        does not come back.
+        does not come back. A new level holds for the next block of each writer.
 
         Args:
             name: The name of the feed.
@@ -188,14 +197,17 @@ class ClientCore:
             history_age_s: The seconds that a history feed keeps a mutation at least; ``math.inf``: for ever.
             history_bytes: The bytes that a history feed keeps at least; ``math.inf``: all.
             tombstone_age_s: The seconds that a compact feed keeps a deletion at least.
+            level: "memory", "disk", "quorum" or "default", as in `create_feed`.
 
         Returns:
             A description of the feed with the new settings, which are on disk, and in a set on a majority's.
 
         Raises:
             UnknownFeed: There is no feed of this name.
-            ValueError: No setting is given, or one is no number.
-            TailraceError: A setting is outside its bounds, or is for feeds of the other retention.
+            ValueError: No setting is given, one is no number, or the level does not exist.
+            Forbidden: The level is quorum, and the node is in no set, or replication is or becomes "segment".
+            TailraceError: A setting is outside its bounds, or is for feeds of the other retention; or the node is
+                older than levels of feeds.
             Retryable: No node could change it in time.
         """
         changes = changes_request(
@@ -203,9 +215,13 @@ class ClientCore:
             history_age_s=history_age_s,
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
+            level=level,
         )
         feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
-        return feed_info((yield Call(Opcode.SET_FEED, {"feed_id": feed.feed_id.hex(), **changes})))
+        info = feed_info((yield Call(Opcode.SET_FEED, {"feed_id": feed.feed_id.hex(), **changes})))
+        if level is not None:
+            check_level_kept(info, changes["level"])
+        return info
 
     def drop_feed(self, name: str) -> Plan[None]:
         """Drops a feed with all its data. Streams of the feed end with the reason "feed_dropped".

@@ -96,9 +96,9 @@ class FeedCore:
         Args:
             key: 1 to 4,096 bytes.
             value: At most 16 MiB.
-            level: "memory", "disk" or "quorum": the level that the write has reached when this returns. Default: the
-                node's, which is "quorum" in a set and "disk" elsewhere, and "disk" for a feed in replication mode
-                segment.
+            level: "memory", "disk" or "quorum": the level that the write has reached when this returns. Default: that
+                of the feed (`Client.set_feed`). If it has none, "quorum" in a set and "disk" elsewhere, and "disk" for
+                a feed in replication mode segment.
             if_version: Write only if this is still the current version of the key.
             if_absent: Write only if the key does not exist.
 

@@ -84,6 +84,7 @@ class Client(OfOneProcess):
         history_bytes: int | None = None,
         tombstone_age_s: float | None = None,
         replication: str | None = None,
+        level: str | None = None,
         exist_ok: bool = True,
     ) -> Feed:
         plan = self._core.create_feed(
@@ -95,6 +96,7 @@ class Client(OfOneProcess):
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
             replication=replication,
+            level=level,
             exist_ok=exist_ok,
         )
         await self._runner.run(plan)
@@ -124,6 +126,7 @@ class Client(OfOneProcess):
         history_age_s: float | None = None,
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
+        level: str | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
             name,
@@ -131,6 +134,7 @@ class Client(OfOneProcess):
             history_age_s=history_age_s,
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
+            level=level,
         )
         return await self._runner.run(plan)
 

@@ -11,7 +11,7 @@ from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo, Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
-from tailrace_server.feeds.feed_settings import NO_FLOORS, Floors, loosest
+from tailrace_server.feeds.feed_settings import LEVELS, NO_FLOORS, Floors, level_of, loosest
 from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
@@ -36,6 +36,7 @@ class Feed:
         self, info: FeedInfo, first_branch: bytes, partitions: list[Partition], floors: Floors = NO_FLOORS
     ) -> None:
         self.info = info
+        self._level = level_of(info)  # parsed once: each write without a level asks for it
         self.floors = floors  # before which time earlier settings may have dropped rows
         self._kept: FeedInfo | None = None  # the settings that retention goes by until the newest ones cannot be lost
         self.first_branch = first_branch
@@ -61,6 +62,7 @@ class Feed:
         """Changes the settings. If the mode differs, the caller ends the streams that replicas have of the feed."""
         self._kept = loosest(self._kept or self.info, info)
         self.info, self.floors = info, floors
+        self._level = level_of(info)
         self.replicate(info.replication)
 
     def retention(self, stable_seq: int) -> FeedInfo:
@@ -80,8 +82,30 @@ class Feed:
             partition.pushes.replicate(by_segments=self.by_segments)
 
     def default_level(self, safest: Level) -> Level:
-        """Returns the level of a write that names none; ``safest`` is the highest level that the node gives."""
+        """Returns the level of a write that names none; ``safest`` is the highest level that the node gives.
+
+        A feed's own level may be higher, if the node has left its set: ``write_level`` refuses it.
+        """
+        if self._level is not None:
+            return self._level
         return Level.DISK if self.by_segments else safest
+
+    def write_level(self, safest: Level) -> Level:
+        """Returns the level of a write that names none. Raises Forbidden if the node cannot give the feed's own.
+
+        That is final, and no NotDurable, for which a client asks other nodes: a node joins a set by a restart only.
+        """
+        level = self.default_level(safest)
+        if level > safest:
+            raise Forbidden(
+                f"feed {self.info.name!r} has level {level.name.lower()}, which needs a set of nodes, and this node is "
+                f"in none. Name level disk, or `tailrace feed set {self.info.name} --level default`"
+            )
+        return level
+
+    def read_level(self, safest: Level) -> Level:
+        """Returns the level at which the node itself shows the feed: that of its writes, if the node gives it."""
+        return min(self.default_level(safest), safest)
 
     def require_quorum(self) -> None:
         """Raises Forbidden if the feed is replicated by segments: a majority would have a row only after its flush."""
@@ -104,28 +128,35 @@ def system_feed(account: MemoryAccount) -> Feed:
 
 
 def info_to_json(info: FeedInfo) -> dict[str, Any]:
-    """Returns the JSON of a feed's settings, for the journal and the wire."""
+    """Returns the JSON of a feed's settings, for the wire."""
     return {**info._asdict(), "feed_id": info.feed_id.hex()}
 
 
 def info_from_json(value: dict[str, Any]) -> FeedInfo:
-    """Returns the settings of ``info_to_json``, unchecked: only for JSON that this node wrote."""
+    """Returns the settings in ``feed`` of such a record, unchecked: only for JSON that a node wrote."""
     return FeedInfo(**{**value, "feed_id": bytes.fromhex(value["feed_id"])})
 
 
 def settings_of_creation(payload: bytes) -> tuple[FeedInfo, Floors]:
     """Returns the settings in such a record, or in a row of ``_feeds``."""
     value = json.loads(payload)
-    return info_from_json(value["feed"]), Floors(**value.get("floors", {}))
+    level = value.get("level")  # a level that only later releases know counts as none: the default is the safest one
+    info = info_from_json(value["feed"])._replace(level=level if level in LEVELS else None)
+    return info, Floors(**value.get("floors", {}))
 
 
 def creation_to_bytes(info: FeedInfo, branch: bytes, floors: Floors = NO_FLOORS) -> bytes:
     """Returns the payload of the journal's record of a creation: the feed, and the first branch of its partitions.
 
-    The row of ``_feeds`` of a feed that was changed has ``floors`` as well.
+    The row of ``_feeds`` of a feed that was changed has ``floors`` as well. A feed's own level is beside ``feed``:
+    earlier nodes ignore it there, and read the members of ``feed`` strictly.
     """
+    settings = info_to_json(info)
+    level = settings.pop("level")
     more = {} if floors == NO_FLOORS else {"floors": floors._asdict()}
-    return json.dumps({"feed": info_to_json(info), "branch": branch.hex(), **more}).encode()
+    if level is not None:
+        more["level"] = level
+    return json.dumps({"feed": settings, "branch": branch.hex(), **more}).encode()
 
 
 def feed_of_creation(payload: bytes, account: MemoryAccount) -> Feed:
@@ -153,7 +184,8 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
         )
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= partitions_max:
         raise TailraceError(f"feed {name!r}: {partitions!r} partitions; 1 to {partitions_max} can be had")
-    info = FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication)
+    level = value.get("level")
+    info = FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication, level)
     check_settings(info)
     return info
 
@@ -164,10 +196,12 @@ def check_settings(info: FeedInfo) -> None:
         ("keyspace", info.keyspace, ("hash",)),
         ("retention", info.retention, ("compact", "history")),
         ("replication", info.replication, REPLICATION_MODES),
+        ("level", info.level, (None, *LEVELS)),
     ):
         if found not in offered:
             raise TailraceError(
-                f"feed {info.name!r}: {what} {found!r:.100} is not offered by this node; {', '.join(offered)}"
+                f"feed {info.name!r}: {what} {found!r:.100} is not offered by this node; "
+                f"{', '.join(map(_named, offered))}"
             )
     mosts = {"history_age_s": AGE_S_MAX, "history_bytes": HISTORY_BYTES_MAX, "tombstone_age_s": AGE_S_MAX}
     for what, most in mosts.items():
@@ -176,6 +210,10 @@ def check_settings(info: FeedInfo) -> None:
             raise TailraceError(
                 f"feed {info.name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}"
             )
+
+
+def _named(value: str | None) -> str:
+    return "null" if value is None else value
 
 
 def _is_bound(value: Any, most: int) -> bool:

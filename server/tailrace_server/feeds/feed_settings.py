@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tailrace.errors import ProtocolError, TailraceError
-from tailrace.model import FeedInfo
+from tailrace.errors import Forbidden, ProtocolError, TailraceError
+from tailrace.model import FeedInfo, Level
 
 # The settings that SET_FEED changes, and what to do instead for the others.
-CHANGEABLE = ("replication", "history_age_s", "history_bytes", "tombstone_age_s")
+CHANGEABLE = ("replication", "history_age_s", "history_bytes", "tombstone_age_s", "level")
 FIXED = {
     "partitions": "create another feed with that number, and copy the rows",
     "keyspace": "there is only one",
@@ -20,6 +20,7 @@ FIXED = {
     "name": "create another feed with that name, and copy the rows",
 }
 HISTORY_SETTINGS = ("history_age_s", "history_bytes")
+LEVELS = tuple(level.name.lower() for level in Level)
 
 
 class Floors(NamedTuple):
@@ -59,7 +60,7 @@ def changed(info: FeedInfo, changes: dict[str, Any]) -> FeedInfo:
 
 def as_listed(info: FeedInfo, listed: FeedInfo) -> FeedInfo:
     """Returns ``info`` with the settings of its row that can change. A repair may have lost the others, and guessed."""
-    names = CHANGEABLE if info.retention == listed.retention else ("replication", "tombstone_age_s")
+    names = CHANGEABLE if info.retention == listed.retention else ("replication", "tombstone_age_s", "level")
     return info._replace(**{name: getattr(listed, name) for name in names})
 
 
@@ -92,6 +93,27 @@ def loosest(first: FeedInfo, second: FeedInfo) -> FeedInfo:
         history_bytes=longer(first.history_bytes, second.history_bytes),
         tombstone_age_s=max(first.tombstone_age_s, second.tombstone_age_s),
     )
+
+
+def level_of(info: FeedInfo) -> Level | None:
+    """Returns the level that writes to the feed get if they name none; None: the default of the node."""
+    return None if info.level is None else Level.parse(info.level)
+
+
+def check_level(info: FeedInfo, *, in_set: bool) -> None:
+    """Raises Forbidden if the feed's own level is quorum, and its writes could not get that."""
+    if level_of(info) is not Level.QUORUM:
+        return
+    if info.replication == "segment":
+        raise Forbidden(
+            f"feed {info.name!r} cannot have level quorum and replication mode segment: followers get its rows some "
+            "seconds later. Set its level to disk or default, or its replication to stream"
+        )
+    if not in_set:
+        raise Forbidden(
+            f"feed {info.name!r} cannot have level quorum: it needs a set of nodes, and this node is in none. Set its "
+            "level to disk or default"
+        )
 
 
 def _ago(now_us: int, age_s: float) -> int:

@@ -20,7 +20,10 @@ NAME_LENGTH_MAX = 100
 
 
 class FeedFile(NamedTuple):
-    """A feed as it was created, and the first branch (16 bytes) of all its partitions."""
+    """A feed, and the first branch (16 bytes) of all its partitions.
+
+    The file does not have the feed's own level, and ``decode`` returns none: its row of ``_feeds`` has it.
+    """
 
     info: FeedInfo
     branch: bytes
@@ -50,4 +53,4 @@ _INFO = {
     "replication": fields.one_of("stream", "segment"),
 }
 
-assert tuple(_INFO) == FeedInfo._fields
+assert (*_INFO, "level") == FeedInfo._fields

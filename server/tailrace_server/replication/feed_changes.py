@@ -24,7 +24,7 @@ from tailrace_server.feeds.feed import (
     creation_to_bytes,
     info_of_request,
 )
-from tailrace_server.feeds.feed_settings import changed, floors_after
+from tailrace_server.feeds.feed_settings import changed, check_level, floors_after
 from tailrace_server.partition.branching import begin_branch
 from tailrace_server.replication.role import Role
 
@@ -71,7 +71,8 @@ class FeedChanges:
     def create(self, value: dict[str, Any]) -> Feed:
         """Creates the feed of a CREATE_FEED, or finds it.
 
-        Raises FeedExists, Overloaded (also while a feed of this name is being dropped), NoSpace, NotDurable.
+        Raises FeedExists, Overloaded (also while a feed of this name is being dropped), NoSpace, NotDurable, Forbidden
+        (the feed cannot have this level).
         """
         info = info_of_request(value, self._limits.partitions_max)
         if self._feeds.awaits_drops:  # of an earlier leader: those feeds are not the ones that are asked for
@@ -79,6 +80,7 @@ class FeedChanges:
         feed = self._feeds.existing(info, exist_ok=bool(value.get("exist_ok", True)), asked=value)
         if feed is not None:
             return feed
+        check_level(info, in_set=self._leaderships.system.in_set)
         self._feeds.check_room(self._limits.feeds_max)
         branch = self._host.randomness.token(16)
         try:
@@ -111,6 +113,8 @@ class FeedChanges:
             raise Overloaded(f"feed {feed.info.name!r} is being dropped, which may still be lost: ask again")
         info = changed(feed.info, changes)
         check_settings(info)
+        # A node that has left its set may have a level that it cannot give: other settings can be changed all the same.
+        check_level(info, in_set="level" not in changes or self._leaderships.system.in_set)
         if info != feed.info:
             floors = floors_after(feed.floors, feed.info, info, self._host.clock.wall_us())
             self._list(feed_id, creation_to_bytes(info, feed.first_branch, floors))

@@ -229,6 +229,7 @@ def _feed_status(node: Services, feed: Feed) -> dict[str, Any]:
         "retention": feed.info.retention,
         "replication": feed.info.replication,
         "default_level": _default_level(node, feed),
+        "level": feed.info.level,
         "partitions": len(partitions),
         "mutations": sum(p.high_seq for p in partitions),
         "durable": sum(p.durable_seq for p in partitions),

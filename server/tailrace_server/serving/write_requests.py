@@ -38,7 +38,7 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     partition = node.feeds.partition(write.feed_id, block.header.partition)
     level = write.level
     if level is None:
-        level = node.feeds.of_id(write.feed_id).default_level(leadership.safest_level)
+        level = node.feeds.of_id(write.feed_id).write_level(leadership.safest_level)
     elif level == _QUORUM:
         leadership.require_set()
         node.feeds.of_id(write.feed_id).require_quorum()

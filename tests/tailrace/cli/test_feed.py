@@ -49,17 +49,50 @@ def test_all_settings_of_a_feed_are_created_shown_and_changed(call, unused_name)
     assert (created["history_age_s"], created["history_bytes"]) == (30 * 86_400, 10 * 2**30)
     assert b"history age 30 d, history bytes 10 GiB" in call("feed", "show", unused_name).out
     done = call("feed", "set", unused_name, "--history-age", "12h", "--history-bytes", "off")
-    assert done == (0, f"feed {unused_name}: replication stream, history age 12 h, history bytes off\n".encode(), "")
+    assert done == (
+        0,
+        f"feed {unused_name}: replication stream, history age 12 h, history bytes off, level default\n".encode(),
+        "",
+    )
     changed = json.loads(call("feed", "set", unused_name, "--history-age", "off", "--json").out)
     assert (changed["history_age_s"], changed["history_bytes"]) == (None, None)
 
 
 def test_the_age_of_deletions_is_changed(call, made_feed):
     done = call("feed", "set", made_feed, "--tombstone-age", "7d")
-    assert done == (0, f"feed {made_feed}: replication stream, tombstone age 7 d\n".encode(), "")
+    assert done == (0, f"feed {made_feed}: replication stream, tombstone age 7 d, level default\n".encode(), "")
     done = call("feed", "set", made_feed, "--history-age", "1h")
     assert done.code == 1
     assert "history_age_s is for histories" in done.err
+
+
+def test_a_level_of_the_feeds_own(call, unused_name):
+    done = call("feed", "create", unused_name, "--partitions", "1", "--level", "memory")
+    assert done == (0, f"feed {unused_name}: 1 partitions, retention compact, level memory\n".encode(), "")
+    assert call("put", unused_name, "k", "v").code == 0
+    [line] = [line for line in call("feed", "list").out.decode().splitlines() if unused_name in line]
+    assert "memory" in line
+    assert b"tombstone age 3 d, level memory" in call("feed", "show", unused_name).out
+    assert json.loads(call("feed", "set", unused_name, "--level", "disk", "--json").out)["level"] == "disk"
+    done = call("feed", "set", unused_name, "--level", "default")
+    assert done == (0, f"feed {unused_name}: replication stream, tombstone age 3 d, level default\n".encode(), "")
+    assert json.loads(call("feed", "show", unused_name, "--json").out)["level"] is None
+
+
+def check_refused_levels(call, *command):
+    done = call("feed", *command, "--level", "quorum")
+    assert done.code == 1
+    assert "cannot have level quorum: it needs a set of nodes, and this node is in none" in done.err
+    done = call("feed", *command, "--level", "replicas")
+    assert done.code == 2
+    assert "'memory', 'disk', 'quorum', 'default'" in done.err
+
+
+def test_a_level_that_a_feed_cannot_have(call, unused_name):
+    check_refused_levels(call, "create", unused_name)
+    assert unused_name.encode() not in call("feed", "list").out, "nothing was created"
+    assert call("feed", "create", unused_name).code == 0
+    check_refused_levels(call, "set", unused_name)
 
 
 def test_what_cannot_be_set(call, made_feed):

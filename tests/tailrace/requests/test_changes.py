@@ -1,14 +1,17 @@
 import pytest
 
 from tailrace.block import Block, encode_block
-from tailrace.errors import TooLarge
-from tailrace.model import Delete, Put, Resolved, Version
+from tailrace.errors import TailraceError, TooLarge
+from tailrace.model import Delete, FeedInfo, Put, Resolved, Version
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.changes import (
     BATCH_BYTES_MAX,
     batch_blocks,
+    changes_request,
     check_batching,
+    check_level_kept,
     checked_keys,
+    creation_request,
     delete_flags,
     look_ups,
     put_flags,
@@ -19,6 +22,33 @@ from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
 
 FEED = Resolved(b"f" * 16, 4)
 VERSION = Version(partition_of_hash(key_hash(b"key"), 4), b"u" * 16, 7)
+
+
+@pytest.mark.parametrize(("asked", "sent"), [("memory", "memory"), ("QUORUM", "quorum"), ("default", None)])
+def test_the_level_of_a_feed_in_a_request(asked, sent):
+    assert creation_request("orders", b"f" * 16, True, level=asked)["level"] == sent
+    assert changes_request(level=asked, replication=None) == {"level": sent}
+
+
+def test_a_level_that_is_not_given_is_not_sent():
+    assert "level" not in creation_request("orders", b"f" * 16, True, level=None)
+    assert changes_request(level=None, replication="stream") == {"replication": "stream"}
+
+
+@pytest.mark.parametrize("level", ["replicas", "", 1])
+def test_a_level_that_does_not_exist_is_not_sent(level):
+    with pytest.raises(ValueError, match=r"level .* is none of 'memory', 'disk', 'quorum'"):
+        creation_request("orders", b"f" * 16, True, level=level)
+    with pytest.raises(ValueError, match=r"level .* is none of 'memory', 'disk', 'quorum'"):
+        changes_request(level=level)
+
+
+def test_a_node_that_ignores_the_level_is_found_out():
+    of_older = FeedInfo("orders", b"f" * 16, 1, "hash", "compact", None, None, 100.0, "stream")
+    check_level_kept(of_older, None)
+    check_level_kept(of_older._replace(level="disk"), "disk")
+    with pytest.raises(TailraceError, match=r"the node is older than this setting, and has ignored level memory"):
+        check_level_kept(of_older, "memory")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def test_what_is_left_out_has_a_default():
         "history_bytes": None,
         "tombstone_age_s": 259_200,
         "replication": "stream",
+        "level": None,
     }
 
 

@@ -27,6 +27,7 @@ FEEDS = st.builds(
         st.none() | NUMBER,
         NUMBER,
         st.just("stream"),
+        st.none(),
     ),
     ID,
 )
@@ -37,6 +38,13 @@ def test_a_feed_comes_back(feed):
     found = FeedFile.decode(feed.encode(), PATH)
     assert found == feed
     assert [type(value) for value in found.info] == [type(value) for value in feed.info]
+
+
+def test_a_level_is_not_in_the_file():
+    """An older node reads the file then, and the row of ``_feeds`` has the level."""
+    feed = feed_file(level="memory")
+    assert b"memory" not in feed.encode()
+    assert FeedFile.decode(feed.encode(), PATH) == feed_file()
 
 
 @given(st.binary(max_size=200))

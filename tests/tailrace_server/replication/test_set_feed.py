@@ -27,15 +27,17 @@ async def members(tmp_path, nursery, monkeypatch):
 
 def settings_of(member):
     info = member.node.feeds.named("orders").info
-    return info.history_age_s, info.history_bytes, info.tombstone_age_s, info.replication
+    return info.history_age_s, info.history_bytes, info.tombstone_age_s, info.replication, info.level
 
 
 async def test_members_take_over_settings_and_keep_them_across_a_failover_and_a_restart(members):
     async with members.client() as client:
-        await client.create_feed("orders", partitions=1, retention="history")
-        info = await client.set_feed("orders", history_age_s=3600, history_bytes=1_000_000, tombstone_age_s=5)
-        changed = (3600.0, 1_000_000, 5.0, "stream")
-        assert (info.history_age_s, info.history_bytes, info.tombstone_age_s, info.replication) == changed
+        await client.create_feed("orders", partitions=1, retention="history", level="memory")
+        info = await client.set_feed(
+            "orders", history_age_s=3600, history_bytes=1_000_000, tombstone_age_s=5, level="disk"
+        )
+        changed = (3600.0, 1_000_000, 5.0, "stream", "disk")
+        assert info[5:] == changed
         await until(lambda: all(settings_of(member) == changed for member in members))
         leader = members.leader
         other = next(member for member in members if member is not leader)
@@ -44,7 +46,7 @@ async def test_members_take_over_settings_and_keep_them_across_a_failover_and_a_
         assert settings_of(other) == changed
         # One setting alone, and one that has no bound any more; the others stay.
         info = await client.set_feed("orders", history_bytes=math.inf)
-        changed = (3600.0, None, 5.0, "stream")
+        changed = (3600.0, None, 5.0, "stream", "disk")
         await leader.start()
         await until(lambda: leader.is_up and settings_of(leader) == changed)
         await other.kill()

@@ -177,7 +177,7 @@ def partition_row(
         "high": partition.high_seq,
         "durable": partition.durable_seq,
         "quorum": partition.quorum_seq,
-        "visible": partition.visible_seq(feed.default_level(leadership.safest_level)),
+        "visible": partition.visible_seq(feed.read_level(leadership.safest_level)),
         "flushed": partition.flushed_seq,
         "purge": partition.purge_seq,
         "trim": partition.trim_seq,

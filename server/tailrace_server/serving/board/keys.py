@@ -49,7 +49,7 @@ async def key_versions(node: Services, access: Access, feed: Feed, key: bytes, v
     """Returns the versions of ``key`` that the default level of the feed shows. Forbidden."""
     access.require_keys(feed.info.feed_id, [key])
     partition = feed.partition_of(key)
-    level = feed.default_level(node.leaderships.of_partition(partition).safest_level)
+    level = feed.read_level(node.leaderships.of_partition(partition).safest_level)
     found = await _look_up(node, partition, key, partition.visible_seq(level), versions_max)
     newest = found.rows[0] if found.rows else None
     return {

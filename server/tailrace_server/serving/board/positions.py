@@ -59,7 +59,7 @@ async def explain_resume(node: Services, feed: Feed, text: str, level_name: str)
 
 def _level_of(node: Services, feed: Feed, name: str) -> Level:
     if not name:
-        return feed.default_level(next(iter(node.leaderships.of_feed(feed.info.feed_id))).safest_level)
+        return feed.read_level(next(iter(node.leaderships.of_feed(feed.info.feed_id))).safest_level)
     try:
         return Level[name.upper()]
     except KeyError:

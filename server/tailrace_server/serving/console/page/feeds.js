@@ -76,7 +76,7 @@ export function feed({ live, draw }, name) {
         figures([
           ["written", rate(value.mutations_rate)], ["mutations", count(value.mutations)], ["consumers", count(value.consumers)],
           ["slowest consumer", value.consumers ? seconds(value.lag_s) : "none"], ["not yet at quorum", value.states.some((one) => one.followers) ? count(value.quorum_lag_mutations) : "–"],
-          ["memory", bytes(value.memory_bytes)], ["segments", `${count(value.segments)}, ${bytes(value.segment_bytes)}`], ["default level", value.default_level],
+          ["memory", bytes(value.memory_bytes)], ["segments", `${count(value.segments)}, ${bytes(value.segment_bytes)}`], ["level of writes", `${value.default_level}${value.settings?.level ? ", the feed's own" : ", by default"}`],
         ]),
         h("p", {}, h("a", { href: to("tail", name) }, "tail"), " · ", h("a", { href: to("keys", name) }, "look up a key"), " · ", h("a", { href: to("resume", name) }, "explain positions"))),
       h("section", { class: "card" }, h("h2", {}, "Partitions"),
