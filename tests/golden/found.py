@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from tests.golden.meaning import to_json
+
 import tailrace
 
 # Longer values are told by their digest.
@@ -28,6 +30,14 @@ async def _found_of(client, info):
     if info.level is None:
         del settings["level"]  # releases before it have data without one
     return {"settings": settings, "logs": await logs_of(feed), "rows": await rows_of(feed, info)}
+
+
+def sinks_of(node):
+    """The last batch of each sink, by feed and partition, as the node has them."""
+    return {
+        feed.info.name: [to_json(partition.sinks.as_of(partition.high_seq)) for partition in feed.partitions]
+        for feed in node.feeds
+    }
 
 
 async def logs_of(feed):

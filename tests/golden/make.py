@@ -15,7 +15,8 @@ from pathlib import Path
 import trio
 from tests.blocks_of_rows import block_of
 from tests.golden.archive import HERE, pack
-from tests.golden.found import found_in, logs_of, state_of
+from tests.golden.found import found_in, logs_of, sinks_of, state_of
+from tests.golden.meaning import to_json
 from tests.tailrace_server.replication.made_set import (
     MadeNode,
     MadeSet,
@@ -145,6 +146,7 @@ async def make_node(scratch, node, told):
                 await left.seal()
         node.node.storage.held.store_now()
         told["feeds"] = await found_in(client)
+        told["sinks"] = sinks_of(node.node)
         backup(RealDisk(), node.config.data, str(scratch / "backup"), SystemClock().wall_us(), copies=True)
     await node.kill()
 
@@ -254,6 +256,14 @@ def cluster_values():
     }
 
 
+def cluster_in(files):
+    """What the file CLUSTER tells of the cluster "golden"."""
+    entries = StaticStore(RealDisk(), f"{files}/CLUSTER").view("/tailrace/").entries
+    known = cluster_keys.known_of(cluster_keys.ClusterKeys.of("golden"), entries)
+    nodes = {node_id.hex(): node for node_id, node in known.nodes.items()}
+    return {"cluster_id": known.cluster_id, "voters": known.voters, "leader": known.leader, "nodes": nodes}
+
+
 def make_repaired(source, target):
     """A repair of a directory whose oldest segment is damaged: lost/ has the rows that could not stay."""
     shutil.copytree(source, target)
@@ -278,6 +288,7 @@ async def make(scratch):
         await make_set(MadeSet([MadeNode(each, nursery) for each in members]), told["set"])
         nursery.cancel_scope.cancel()
     make_repaired(scratch / "node", scratch / "repaired")
+    told["cluster"] = to_json(cluster_in(scratch / "files"))
     return told
 
 

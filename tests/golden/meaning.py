@@ -24,6 +24,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.peers import seen_from_json, seen_to_json, seqs_from_json
 from tailrace_server.replication.promises import Promise, Promised
 from tailrace_server.replication.voters import voters_field
+from tailrace_server.state import last_batches
 
 
 class Codec(NamedTuple):
@@ -86,6 +87,15 @@ def _block_after(size):
     return read
 
 
+def _sinks_of(body):
+    told = stages.SinksTold.decode(body)
+    return {"partition": told.partition, "seq": told.seq, "sinks": last_batches.from_json(told.value)}
+
+
+def _written_sinks(value):
+    return stages.SinksTold(value["partition"], value["seq"], last_batches.to_json(value["sinks"]))
+
+
 def _write_of_write(value, id):
     feed_id, level, flags, branch, seq, block = value
     number = messages.NODES_LEVEL if level is None else int(level)
@@ -109,7 +119,7 @@ CODECS = {
     Opcode.STAGED: _class(stages.Staged),
     Opcode.STAGE_SEAL: _class(stages.StageSeal),
     Opcode.PUBLISH: _object(stages.Publish),
-    Opcode.SINKS: _class(stages.SinksTold),
+    Opcode.SINKS: Codec(_sinks_of, lambda value, id: _written_sinks(value).encode(id)),
     Opcode.STAGE_COPIES: _object(stage_copy_messages.StageCopies),
     Opcode.STAGE_FETCH: _class(stage_copy_messages.StageFetch),
     Opcode.STREAM_REQUEST: _class(streams.StreamRequest),

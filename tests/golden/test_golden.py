@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
 from contextlib import asynccontextmanager, closing
@@ -11,15 +10,15 @@ from pathlib import Path
 import pytest
 import trio
 from tests.golden.archive import HERE, releases, unpack
-from tests.golden.found import applied, found_in, rows_of, state_of
-from tests.golden.make import COLUMNS, STORAGE, cluster_values
+from tests.golden.found import applied, found_in, rows_of, sinks_of, state_of
+from tests.golden.make import COLUMNS, STORAGE, cluster_in
+from tests.golden.meaning import to_json
+from tests.golden.replay import differences
 from tests.tailrace_server.replication.made_set import MadeNode, MadeSet, free_addresses, make_config
 
 import tailrace
 from tailrace.model.position import Positions
 from tailrace.requests.staging import SealedStage
-from tailrace_server.coordination import cluster_keys
-from tailrace_server.coordination.static_store import StaticStore
 from tailrace_server.directory.identity import load
 from tailrace_server.directory.lost import good_lines
 from tailrace_server.host.disk import RealDisk
@@ -208,6 +207,21 @@ async def test_a_batch_is_published_once_and_a_sealed_stage_still_can_be(unpacke
     assert new == {f"staged {number}" for number in range(200, 210)}
 
 
+async def test_the_last_batches_of_sinks_are_read(unpacked, told):
+    assert await sinks_read(unpacked("node")) == told["node"]["sinks"]
+
+
+async def sinks_read(data):
+    """The last batches of sinks that a node reads from a directory."""
+    [address] = free_addresses(1)
+    async with trio.open_nursery() as nursery:
+        node = MadeNode(make_config(data, address, storage=STORAGE), nursery)
+        await node.start()
+        found = sinks_of(node.node)
+        await node.stop()
+    return found
+
+
 async def test_a_backup_is_restored(unpacked, told, tmp_path):
     target = tmp_path / "restored"
     restore(DISK, str(unpacked("backup")), str(target), SystemRandomness())
@@ -309,25 +323,10 @@ def test_rows_that_were_rolled_back_are_listed(unpacked, told):
     assert list(block.open_columns().keys()) == [b"only here"]
 
 
-def test_the_small_files_are_read(unpacked, release):
+def test_the_small_files_are_read(unpacked, told):
     data = str(unpacked("files"))
     assert version_of(DISK, data, "CLEAN") == 1
     assert decode_mark(Path(data, "CLEAN").read_bytes()).partitions
     assert RepairingMark.load(DISK, data) == RepairingMark("20260131-154500", bytes(range(16)), (3, 5))
     assert load(DISK, data).cluster_id
-    entries = StaticStore(DISK, f"{data}/CLUSTER").view("/tailrace/").entries
-    keys = cluster_keys.ClusterKeys.of("golden")
-    known = cluster_keys.known_of(keys, entries)
-    wanted = {key: cluster_keys_read(key, value) for key, value in cluster_values().items()}
-    assert known.cluster_id == wanted[keys.format]
-    assert known.voters == wanted[keys.voters(0)]
-    assert known.leader == wanted[keys.leader(0)]
-    assert [
-        dataclasses.astuple(node) if dataclasses.is_dataclass(node) else node[:5] for node in known.nodes.values()
-    ] == [wanted[keys.node(bytes([2]) * 16)][:5]]
-
-
-def cluster_keys_read(key, value):
-    name = key.rpartition("/")[2]
-    readers = {"format": cluster_keys.cluster_of, "voters": cluster_keys.voters_of, "leader": cluster_keys.leader_of}
-    return readers.get(name, cluster_keys.node_of)(value)
+    assert differences(told["cluster"], to_json(cluster_in(data)), variable=()) == []

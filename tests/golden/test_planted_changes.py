@@ -7,15 +7,19 @@ import struct
 
 import pytest
 import trio
+from tests.golden.archive import HERE, unpack
 from tests.golden.record import PLAYS, open_stage
 from tests.golden.recording import Session, sessions_of
 from tests.golden.replay import misread, miswritten, play_requests
+from tests.golden.test_golden import sinks_read
 
 from tailrace.errors import VersionConflict
 from tailrace.wire import failures, frames, messages, replica_messages, stage_messages, stream_messages
 from tailrace.wire.opcodes import Opcode
+from tailrace_server.directory.identity import BadDirectory
 from tailrace_server.feeds import feed_settings
 from tailrace_server.serving import feed_requests
+from tailrace_server.state import last_batches
 
 RELEASE = "0.2"
 
@@ -83,6 +87,16 @@ def code_renamed(monkeypatch):
     monkeypatch.setitem(failures._CODES, "conflict", VersionConflict)
 
 
+def sinks_swapped(monkeypatch):
+    """The number of a sink's last batch and its seq change places."""
+    whole = last_batches._read_last
+
+    def read_last(value):
+        return whole([value[2], value[1], value[0], *value[3:]])
+
+    monkeypatch.setattr(last_batches, "_read_last", read_last)
+
+
 READ = (
     opcode_changed,
     opcode_dropped,
@@ -92,6 +106,7 @@ READ = (
     padding_dropped,
     byte_order_changed,
     code_renamed,
+    sinks_swapped,
 )
 
 
@@ -137,6 +152,24 @@ def setting_not_told(monkeypatch):
 def setting_not_read(monkeypatch):
     names = [name for name in feed_settings.CHANGEABLE if name != "history_bytes"]
     monkeypatch.setattr(feed_settings, "CHANGEABLE", tuple(names))
+
+
+def digest_not_read(monkeypatch):
+    """What earlier versions wrote is all that is read of a sink's last batch."""
+    whole = last_batches._read_last
+    monkeypatch.setattr(last_batches, "_read_last", lambda value: whole(value[:3]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", [sinks_swapped, digest_not_read])
+async def test_a_change_of_last_batches_in_a_directory_is_found(monkeypatch, plant, tmp_path):
+    plant(monkeypatch)
+    told = json.loads((HERE / RELEASE / "told.json").read_text())
+    try:
+        found = await sinks_read(unpack(RELEASE, "node", tmp_path))
+    except* (BadDirectory, ValueError) as errors:
+        found = errors
+    assert found != told["node"]["sinks"]
 
 
 @pytest.mark.slow
