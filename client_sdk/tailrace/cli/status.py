@@ -118,6 +118,8 @@ def _summary(details: dict[str, Any]) -> Text:
     replication = details.get("replication", {})
     if replication:
         lines.append(Text(printable(_role(replication))))
+    if replication.get("members"):
+        lines.append(Text(printable(_versions(details["software"], replication))))
     if replication.get("doing"):
         lines.append(Text(f"doing: {printable(replication['doing'])}"))
     if details.get("cluster_store"):
@@ -174,6 +176,22 @@ def _usual_sync(seconds: float) -> str:
         return "too few fsyncs yet to tell how long one takes"
     milliseconds = 1000 * seconds
     return f"fsync usually {f'{milliseconds:.2f}' if milliseconds >= 0.01 else 'below 0.01'} ms"
+
+
+def _versions(own: str, replication: dict[str, Any]) -> str:
+    """Returns which software each member of the set runs, which shows how far a rolling update has come."""
+    others = {other["address"]: other for other in replication["others"]}
+    found = [(address, others.get(address, {"answers": True, "software": own})) for address in replication["members"]]
+    told = [(address, _software(other)) for address, other in found]
+    if len({software for _, software in told}) == 1:
+        return f"all members: {told[0][1]}"
+    return "members: " + ", ".join(f"{address} {software}" for address, software in told)
+
+
+def _software(member: dict[str, Any]) -> str:
+    if not member["answers"]:
+        return "does not answer"
+    return member.get("software") or "an earlier version"
 
 
 def _role(replication: dict[str, Any]) -> str:

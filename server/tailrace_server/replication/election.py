@@ -53,7 +53,8 @@ class MemberState(NamedTuple):
     told of each other directory (lineage.py). ``asks``: as a leader it asks its voters all the time whether they follow
     it, because it fails over by itself. ``ready``: term and epoch of the leader's record as of which it has, or owes,
     all rows of its leader; None if it has not caught up. ``has_room``: its disk has the space that writes need.
-    ``withholds``: as a leader it takes no writes, since no majority confirms it.
+    ``withholds``: as a leader it takes no writes, since no majority confirms it. ``software``: its name and version, ""
+    of an earlier version.
     """
 
     placement_id: bytes = bytes(16)
@@ -78,6 +79,7 @@ class MemberState(NamedTuple):
     ready: tuple[int, int] | None = None
     has_room: bool = True
     withholds: bool = False
+    software: str = ""
 
 
 class OwnState(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from tailrace import _version
 from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Failover
 from tailrace_server.replication.debts import Debt, unpaid, with_debt
@@ -242,6 +243,7 @@ class LocalMember:
             self.ready,
             not node.storage.space.is_tight,
             leads and bool(leadership.withheld),
+            f"tailrace {_version.__version__}",
         )
 
     def known_starts(self) -> dict[bytes, MemberStart]:

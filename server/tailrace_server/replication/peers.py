@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tailrace_server.replication.local_node import LocalNode
 
 _ID_BYTES = 16
+# Of the name and version that another node tells, for people.
+SOFTWARE_CHARS_MAX = 60
 # The seconds that a handover or a failover waits for answers that it can do without: writers wait meanwhile.
 _MORE_SECONDS = 0.25
 
@@ -129,6 +131,7 @@ def seen_to_json(seen: MemberState) -> dict[str, Any]:
         "ready": None if seen.ready is None else list(seen.ready),
         "has_room": seen.has_room,
         "withholds": seen.withholds,
+        "software": seen.software,
     }
 
 
@@ -158,6 +161,7 @@ def seen_from_json(value: dict[str, Any]) -> MemberState:
         _ready(value, what),
         field(value, "has_room", bool, what, True),
         field(value, "withholds", bool, what, False),
+        field(value, "software", str, what, "")[:SOFTWARE_CHARS_MAX],
     )
 
 

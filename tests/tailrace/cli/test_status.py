@@ -100,6 +100,10 @@ def test_replicas_are_shown(call, made_feed):
         "default_level": "quorum",
         "members": ["a:1", "b:1", "c:1"],
         "replica_of": None,
+        "others": [
+            {"address": "b:1", "answers": True, "software": "tailrace 9.8.7"},
+            {"address": "c:1", "answers": False},
+        ],
         "doing": "waits for b:1",
         "promotion": "leads already: it would change nothing",
         "replicas": [
@@ -120,6 +124,12 @@ def test_replicas_are_shown(call, made_feed):
     details["feeds"][0]["states"] = [state | {"id": id, "followers": followers} for id in range(100)]
     text = rendered(details)
     assert "leads in a set of 3 in term 7; writes are at level quorum by default" in text
+    assert f"members: a:1 {details['software']}, b:1 tailrace 9.8.7, c:1 does not answer" in text
+    details["replication"]["others"] = [{"address": a, "answers": True} for a in ("b:1", "c:1")]
+    assert "b:1 an earlier version, c:1 an earlier version" in rendered(details)
+    for other in details["replication"]["others"]:
+        other["software"] = details["software"]
+    assert f"all members: {details['software']}" in rendered(details)
     assert "doing: waits for b:1" in text
     assert "promote: leads already" in text
     [replica] = [line.split() for line in text.splitlines() if line.strip().startswith("01010101")]

@@ -50,7 +50,11 @@ def test_what_is_said_of_a_long_list_is_short():
 
 
 def test_the_list_is_told_and_an_answer_without_one_is_read():
-    told = seen_to_json(MemberState(members=OWN))
+    told = seen_to_json(MemberState(members=OWN, software="tailrace 9.8.7"))
+    assert seen_from_json(told).software == "tailrace 9.8.7"
+    assert seen_from_json(told | {"software": "x" * 10_000}).software == "x" * 60
+    del told["software"]  # of an earlier version
+    assert seen_from_json(told).software == ""
     assert seen_from_json(told).members == OWN
     del told["members"]
     assert seen_from_json(told).members == ()

@@ -157,6 +157,7 @@ def _members(board: Board, leadership: Leadership) -> list[dict[str, Any]]:
                 "reason": reason,
                 "term": leadership.term if name == own else None if seen is None else seen.term,
                 "votes": member.local.state().votes if name == own else None if seen is None else seen.votes,
+                "software": member.local.state().software if name == own else "" if seen is None else seen.software,
             }
         )
     ages = board.seconds_as("member", {each["name"]: each["state"] for each in found})

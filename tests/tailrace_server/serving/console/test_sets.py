@@ -4,6 +4,8 @@ import pytest
 from tests.tailrace_server.replication.made_set import make_set, publish_one, put, until
 from tests.tailrace_server.serving.console.test_api import asking
 
+import tailrace
+
 pytestmark = pytest.mark.slow
 
 
@@ -76,6 +78,9 @@ async def test_a_follower_that_is_killed_is_named_with_its_reason(nodes):
             [member] = [each for each in told["members"] if each["state"] == "silent"]
             assert member["name"] == str(away.address)
             assert member["reason"]
+            assert member["software"] == ""
+            others = [each for each in told["members"] if each is not member]
+            assert {each["software"] for each in others} == {f"tailrace {tailrace.__version__}"}
             assert {problem["name"] for problem in told["problems"]} == {str(away.address)}
             since = [problem["since_s"] for problem in told["problems"]]
             again = await ask.told("/api/console")
