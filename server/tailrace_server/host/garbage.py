@@ -44,8 +44,8 @@ class Searches:
         """
         self._count_partitions = count_partitions
         self._thorough_min = thorough_min
-        self._left_out = 0  # objects at most that are left out now
-        self._is_counted = False  # to count them takes milliseconds, which a start does not need
+        self._left_out = 0  # objects at most that are left out now; before they are counted, those since entry
+        self._is_counted = False  # to count them takes milliseconds for each hundred thousand, which few nodes need
         self._thorough_at = thorough_min
         self._is_thorough = False
         self.thorough = 0  # how many thorough searches there were
@@ -58,6 +58,7 @@ class Searches:
         """
         gc.collect()
         gc.freeze()
+        self._left_out = 0
         self._is_counted = False
         gc.callbacks.append(self._searched)
         try:
@@ -69,17 +70,21 @@ class Searches:
         """Handles the begin or end of a search, for `gc.callbacks`. No search can begin meanwhile."""
         if phase != "stop" or info["generation"] != _FULL:
             return
-        if not self._is_counted:
-            self._note_left_out()
         survivors = len(gc.get_objects(_FULL))
         gc.freeze()
         if self._is_thorough:
             self._is_thorough = False
             self.thorough += 1
-            self._note_left_out()
+            self._note_left_out(0)
             return
         self._left_out += survivors
-        thorough_at = max(self._thorough_at, self._thorough_min + OBJECTS_OF_PARTITION * self._count_partitions())
+        least = self._thorough_min + OBJECTS_OF_PARTITION * self._count_partitions()
+        if not self._is_counted:
+            # A search becomes thorough at `least`, and when objects have doubled: not before half of `least` are new.
+            if 2 * self._left_out < least:
+                return
+            self._note_left_out(self._left_out)
+        thorough_at = max(self._thorough_at, least)
         if self._left_out < thorough_at:
             return
         # Many of the objects that were left out may be freed by now; to count them takes a tenth of a search.
@@ -88,7 +93,8 @@ class Searches:
             gc.unfreeze()
             self._is_thorough = True
 
-    def _note_left_out(self) -> None:
+    def _note_left_out(self, new: int) -> None:
+        """Counts the objects that are left out, of which at most ``new`` are new since entry."""
         self._left_out = gc.get_freeze_count()
         self._is_counted = True
-        self._thorough_at = max(2 * self._left_out, self._thorough_min)
+        self._thorough_at = max(2 * (self._left_out - new), self._thorough_min)

@@ -48,18 +48,37 @@ print(json.dumps(looked_at))
     assert max(looked_at) < 200_000
 
 
-def test_what_is_left_out_is_not_counted_before_the_first_full_search():
-    at_entry, after_one = run(
+def test_what_is_left_out_is_counted_once_there_are_many_new_objects():
+    """To count a million objects takes a tenth of a second: a node whose search cannot become thorough counts none."""
+    at_entry, after_one, before_half, behind_half, at_the_end, thorough = run(
         """
 counts, count = [], gc.get_freeze_count
 gc.get_freeze_count = lambda: counts.append(count()) or counts[-1]
-with searches.bounded():
-    at_entry = len(counts)
+seen, held = [], []
+
+def hold_more():
+    held.append(live_long(50_000))
     gc.collect()
-print(json.dumps([at_entry, len(counts)]))
+    seen.append(len(counts))
+
+with searches.bounded():
+    seen.append(len(counts))
+    gc.collect()
+    seen.append(len(counts))
+    for _ in range(3):
+        hold_more()
+    found = seen[:2] + seen[-1:]
+    hold_more()
+    hold_more()
+    found.append(seen[-1])
+    for _ in range(2):
+        hold_more()
+    found.append(seen[-1])
+print(json.dumps([*found, searches.thorough]))
 """
     )
-    assert (at_entry, after_one) == (0, 1)
+    assert (at_entry, after_one, before_half) == (0, 0, 0), "no search can become thorough: less than 200,000 are new"
+    assert (behind_half, at_the_end, thorough) == (1, 1, 0)
 
 
 def test_what_is_held_is_searched_again_when_it_has_doubled():
