@@ -79,7 +79,7 @@ class TcpNetwork:
         """
         self._tls = tls
         self._handshake_seconds_max = handshake_seconds_max
-        self._greetings = greetings or Greetings(Limits())
+        self._greetings = Greetings(Limits()) if greetings is None else greetings
 
     async def listen(self, host: str, port: int) -> Listener:
         listener = await listen_tcp(host, port)

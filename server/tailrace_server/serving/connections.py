@@ -62,7 +62,8 @@ class Connections:
         self._open: dict[Connection, None] = {}
         self._clients: dict[Connection, None] = {}  # those of `_open` that clients have greeted on
         self._refused: dict[Connection, None] = {}  # those of `_open` that `admits` has ended, and that are still there
-        self.greetings = greetings or Greetings(limits)  # has those of `_open` without an accepted HELLO
+        # Has those of `_open` without an accepted HELLO, and handshakes of TLS. An empty one is false, but not None.
+        self.greetings = Greetings(limits) if greetings is None else greetings
         self._addresses = AddressCounts()
         self._strangers = LimitedLog(log, "connections ended before HELLO")
         self._sessions: dict[str, Connection] = {}  # the newest connection of each client that has named its session

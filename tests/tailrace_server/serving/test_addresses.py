@@ -101,7 +101,8 @@ async def test_a_guesser_waits_and_a_client_of_the_same_address_does_not(secured
 
 @pytest.mark.slow
 async def test_handshakes_count_among_those_that_have_not_greeted(run_node, node_config, authority):
-    limits = dataclasses.replace(node_config.limits, greetings_max=4)
+    # So late that what ends a connection is their number.
+    limits = dataclasses.replace(node_config.limits, greetings_max=4, hello_timeout_s=3_600.0)
     running = await run_node(dataclasses.replace(node_config, limits=limits, tls=authority.node()))
     async with contextlib.AsyncExitStack() as silent:
         for _ in range(3):
