@@ -17,14 +17,14 @@ ROW_BYTES = 500
 ROWS = 20_000
 
 
-async def greet_trio(url, tls=None):
-    async with tailrace.connect(url, tls=tls, connect_timeout=10):
+async def greet_trio(url, tls=None, connect_timeout=60):
+    async with tailrace.connect(url, tls=tls, connect_timeout=connect_timeout):
         pass
 
 
-async def greet_blocking(url, tls=None):
+async def greet_blocking(url, tls=None, connect_timeout=60):
     def greet():
-        with blocking.connect(url, tls=tls, connect_timeout=10):
+        with blocking.connect(url, tls=tls, connect_timeout=connect_timeout):
             pass
 
     await trio.to_thread.run_sync(greet)
@@ -152,7 +152,7 @@ async def test_a_context_for_a_plain_url(authority):
 @each_shell
 async def test_nothing_listens(greet, authority):
     with pytest.raises(Unreachable):
-        await greet("tailraces://127.0.0.1:9", authority.client())
+        await greet("tailraces://127.0.0.1:9", authority.client(), connect_timeout=0.5)
 
 
 @pytest.mark.slow

@@ -22,14 +22,14 @@ from tailrace_server.serving.tailing import ws_listener
 ROWS = 5_000
 
 
-async def greet_trio(url, **options):
-    async with tailrace.connect(url, connect_timeout=10, **options):
+async def greet_trio(url, connect_timeout=60, **options):
+    async with tailrace.connect(url, connect_timeout=connect_timeout, **options):
         pass
 
 
-async def greet_blocking(url, **options):
+async def greet_blocking(url, connect_timeout=60, **options):
     def greet():
-        with blocking.connect(url, connect_timeout=10, **options):
+        with blocking.connect(url, connect_timeout=connect_timeout, **options):
             pass
 
     await trio.to_thread.run_sync(greet)
@@ -149,9 +149,7 @@ async def test_a_port_of_frames(running, greet):
 @each_shell
 async def test_frames_to_a_port_of_websocket(port, greet):
     with pytest.raises((ProtocolError, Unreachable)):
-        await greet(f"tailrace://127.0.0.1:{port}", retry_for=1) if greet is greet_trio else await greet(
-            f"tailrace://127.0.0.1:{port}"
-        )
+        await greet(f"tailrace://127.0.0.1:{port}", connect_timeout=1)
 
 
 @each_shell
@@ -183,7 +181,7 @@ async def test_a_node_that_is_not_known_by_the_name(port, greet, monkeypatch):
 @each_shell
 async def test_nothing_listens(greet):
     with pytest.raises(Unreachable):
-        await greet("ws://127.0.0.1:9")
+        await greet("ws://127.0.0.1:9", connect_timeout=0.5)
 
 
 @each_shell
@@ -208,7 +206,7 @@ async def test_the_cluster_is_checked(run_node, node_config, greet):
     async with listening(running) as port:
         await greet(f"ws://127.0.0.1:{port}?cluster=shop")
         with pytest.raises(Unreachable, match="is of cluster 'shop', and the URL names cluster 'bank'"):
-            await greet(f"ws://127.0.0.1:{port}?cluster=bank", retry_for=1)
+            await greet(f"ws://127.0.0.1:{port}?cluster=bank", connect_timeout=3)
 
 
 async def test_a_context_for_a_plain_url(authority):
