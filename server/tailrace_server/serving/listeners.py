@@ -55,8 +55,9 @@ class ListenerHandlers(NamedTuple):
     # For messages: "http", "ws".
     name: str
     connections_max: int
-    # Serves one connection to its end, and closes it; told to go, it ends within the time that ``drain`` takes.
-    handle: Callable[[WebStream], Awaitable[None]]
+    # Serves one connection to its end, and closes it; told to go, it ends within the time that ``drain`` takes. The
+    # second argument is to be called once its client has shown that it has rights here.
+    handle: Callable[[WebStream, Callable[[], None]], Awaitable[None]]
     # Called when the node stops: ends the requests under way, and returns soon.
     drain: Callable[[], Awaitable[None]]
     # Gives the present context of TLS, if the listener speaks that.
@@ -90,12 +91,17 @@ async def listen(listener: ListenerHandlers, address: tuple[str, int]) -> AsyncI
 
 
 class _Connections:
-    """The connections of a listener that are open."""
+    """The connections of a listener that are open.
+
+    A living client is identified within milliseconds. So the oldest of those that are not makes room for another one,
+    and silent peers keep no one out.
+    """
 
     def __init__(self, listener: ListenerHandlers, nursery: trio.Nursery) -> None:
         self._listener = listener
         self._nursery = nursery
-        self._count = 0
+        self._open: set[trio.SocketStream] = set()
+        self._strangers: dict[trio.SocketStream, trio.CancelScope] = {}  # those of `_open` without a known client
         self._addresses = AddressCounts()
         self._turned_away = LimitedLog(log, "connections were turned away")
         self._ended = LimitedLog(log, "connections were ended")
@@ -119,36 +125,74 @@ class _Connections:
                 self._nursery.start_soon(self._handle, stream)
 
     async def _handle(self, stream: trio.SocketStream) -> None:
-        name = self._listener.name
-        if self._count >= self._listener.connections_max:
-            now, message = trio.current_time(), "%s: %d connections are open: one more was turned away"
-            self._turned_away.write(now, name, logging.WARNING, message, name, self._count)
+        host = _host_of(stream)
+        if not self._admits(host):
             stream.socket.close()
             return
+        scope = trio.CancelScope()
+        self._open.add(stream)
+        self._strangers[stream] = scope
         try:
-            host = str(stream.socket.getpeername()[0])
-        except OSError:  # it is gone already
-            host = ""
-        if not self._addresses.admits(host, max(1, self._listener.connections_max // ADDRESSES_SHARE)):
-            now, message = trio.current_time(), "%s: %s has as many connections as it may have: one was turned away"
-            self._turned_away.write(now, host, logging.WARNING, message, name, host)
-            stream.socket.close()
-            return
-        self._count += 1
-        try:
-            tls = self._listener.tls
-            found = stream if tls is None else await secured(stream, tls())
-            if found is not None:
-                await self._listener.handle(found)
+            with scope:
+                await self._serve(stream)
         except OSError:
             pass  # the peer is gone
         except Exception as error:
-            # A broken or hostile client makes the libraries raise many kinds of errors. They end this connection, and
-            # get a line in the log: with a traceback a client could fill the disk. The handlers log our own bugs.
-            debugging = log.isEnabledFor(logging.DEBUG)
-            now, message = trio.current_time(), "%s: a connection was ended: %r"
-            self._ended.write(now, host, logging.INFO, message, name, alone(error), exc_info=debugging)
+            if not scope.cancel_called:  # else its socket was closed while something waited for it
+                self._tell_end(host, error)
         finally:
-            self._count -= 1
+            self._open.discard(stream)
+            self._strangers.pop(stream, None)
             self._addresses.left(host)
             stream.socket.close()
+
+    def _admits(self, host: str) -> bool:
+        """Counts a connection of ``host``, unless it is one too many, which is logged."""
+        name = self._listener.name
+        if not self._addresses.admits(host, max(1, self._listener.connections_max // ADDRESSES_SHARE)):
+            now, message = trio.current_time(), "%s: %s has as many connections as it may have: one was turned away"
+            self._turned_away.write(now, host, logging.WARNING, message, name, host)
+            return False
+        if not self._make_room():
+            now, message = trio.current_time(), "%s: %d connections are open: one more was turned away"
+            self._turned_away.write(now, name, logging.WARNING, message, name, len(self._open))
+            self._addresses.left(host)
+            return False
+        return True
+
+    def _tell_end(self, host: str, error: Exception) -> None:
+        # A broken or hostile client makes the libraries raise many kinds of errors. They end this connection, and
+        # get a line in the log: with a traceback a client could fill the disk. The handlers log our own bugs.
+        debugging = log.isEnabledFor(logging.DEBUG)
+        now, message = trio.current_time(), "%s: a connection was ended: %r"
+        self._ended.write(now, host, logging.INFO, message, self._listener.name, alone(error), exc_info=debugging)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        tls = self._listener.tls
+        found = stream if tls is None else await secured(stream, tls())
+        if found is not None:
+            await self._listener.handle(found, lambda: self._identified(stream))
+
+    def _identified(self, stream: trio.SocketStream) -> None:
+        """Notes that the client of a connection is known."""
+        self._strangers.pop(stream, None)
+
+    def _make_room(self) -> bool:
+        """Returns whether another connection may open. Of too many the oldest without a known client ends."""
+        if len(self._open) < self._listener.connections_max:
+            return True
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        self._strangers.pop(oldest).cancel()
+        self._open.discard(oldest)
+        oldest.socket.close()  # a shield may be around what it does
+        return True
+
+
+def _host_of(stream: trio.SocketStream) -> str:
+    """Returns the address of a peer; "" if it is gone already."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""

@@ -1,12 +1,15 @@
 """Tokens over HTTP and WebSocket."""
 
+import contextlib
 import json
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
 from trio_websocket import open_websocket
 
 import tailrace
+from tailrace_server.serving import console, tailing
 from tailrace_server.serving.bearer import bearer_of, token_of_websocket
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.tailing import session, ws_listener
@@ -121,6 +124,27 @@ async def test_the_token_comes_before_the_start(secured, ws):
         assert json.loads(await socket.get_message())["type"] == "open"
 
 
+async def test_a_second_message_may_be_long_and_is_read_once_the_token_counts(secured, ws):
+    token = await secured.token("reader", "read")
+    async with open_websocket(*ws, "/feeds/orders?since=message&token=message", use_ssl=False) as socket:
+        await socket.send_message(json.dumps({"token": token}))
+        await socket.send_message(json.dumps({"since": "x" * 500_000}))
+        answer = json.loads(await socket.get_message())
+    assert (answer["type"], answer["error"]) == ("error", "BadPosition")
+
+
+async def test_a_first_message_of_a_stranger_is_not_taken_in_whole(ws):
+    answer, size = b"", 500_000
+    async with await trio.open_tcp_stream(*ws) as stream:
+        await stream.send_all(f"GET /feeds/orders?token=message HTTP/1.1\r\nHost: {ws[0]}\r\n{UPGRADE}\r\n".encode())
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 101")
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(b"\x81\xff" + size.to_bytes(8, "big") + bytes(4) + b"x" * size)
+            while data := await stream.receive_some():
+                answer += data
+    assert b"BadRequest" not in answer  # it would have been looked at
+
+
 @pytest.mark.parametrize(
     ("message", "error"),
     [
@@ -190,3 +214,50 @@ def test_the_token_of_a_header(values, token):
 def test_two_tokens_of_a_page_are_none():
     assert token_of_websocket((), ("tailrace.json.v1", "tailrace.token.a")) == "a"
     assert token_of_websocket((), ("tailrace.token.a", "tailrace.token.b")) is None
+
+
+async def silent_ones(stack, address, count):
+    return [await stack.enter_async_context(await trio.open_tcp_stream(*address)) for _ in range(count)]
+
+
+async def test_silent_peers_of_http_end_none_with_a_token(secured, monkeypatch):
+    monkeypatch.setattr(console.listener, "CONNECTIONS_MAX", 3)
+    token = await secured.token("reader", "read")
+    request = f"GET /api/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    async with http_listener(secured.running.node, ("127.0.0.1", 0)) as address, AsyncExitStack() as stack:
+        [known] = await silent_ones(stack, address, 1)
+        await known.send_all(request)
+        assert (await known.receive_some()).startswith(b"HTTP/1.1 200")
+        silent = await silent_ones(stack, address, 4)
+        assert [await stream.receive_some() for stream in silent[:2]] == [b"", b""]
+        assert (await get(address, "/healthz"))[0] == 200
+        await known.send_all(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        while await known.receive_some():
+            pass
+
+
+@pytest.mark.parametrize("way", ["header", "message", "frames"])
+async def test_silent_peers_of_websocket_end_none_with_a_token(secured, monkeypatch, way):
+    monkeypatch.setattr(tailing.listener, "CONNECTIONS_MAX", 3)
+    token = await secured.token("reader", "read")
+    node = secured.running.node
+    async with ws_listener(node.handle, node, ("127.0.0.1", 0)) as address, AsyncExitStack() as stack:
+        if way == "frames":
+            url = f"ws://127.0.0.1:{address[1]}"
+            client = await stack.enter_async_context(tailrace.connect(url, token=token, retry_for=60))
+            [connection] = node.connections
+        else:
+            path = "/feeds/orders" + ("?token=message" if way == "message" else "")
+            header = [(b"authorization", f"Bearer {token}".encode())] if way == "header" else []
+            opened = open_websocket(*address, path, use_ssl=False, extra_headers=header)
+            socket = await stack.enter_async_context(opened)
+            if way == "message":
+                await socket.send_message(json.dumps({"token": token}))
+            assert json.loads(await socket.get_message())["type"] == "open"
+        silent = await silent_ones(stack, address, 4)
+        assert [await stream.receive_some() for stream in silent[:2]] == [b"", b""]
+        if way == "frames":
+            assert [info.name for info in await client.feeds()] == ["orders", "payments"]
+            assert list(node.connections) == [connection]
+        else:
+            await socket.ping()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -45,7 +46,7 @@ async def nothing():
 
 
 async def test_a_failing_connection_ends_alone_and_is_worth_a_line(caplog):
-    async def handle(stream):
+    async def handle(stream, identified):
         if await stream.receive_some() == b"bad":
             raise LookupError("what this client made of it")
         await stream.send_all(b"fine")
@@ -65,7 +66,8 @@ async def test_a_failing_connection_ends_alone_and_is_worth_a_line(caplog):
 
 
 async def test_connections_over_the_bound_are_turned_away():
-    async def handle(stream):
+    async def handle(stream, identified):
+        identified()
         await stream.send_all(b"welcome")
         await stream.receive_some()
 
@@ -83,11 +85,43 @@ async def test_connections_over_the_bound_are_turned_away():
             await stream.aclose()
 
 
+async def test_the_oldest_without_a_known_client_makes_room(caplog):
+    """Silent peers keep no one out, and do not end those who have shown that they may be here."""
+
+    async def handle(stream, identified):
+        while said := await stream.receive_some():
+            if said == b"token":
+                identified()
+            await stream.send_all(b"welcome")
+
+    caplog.set_level(logging.INFO, "tailrace.server")
+    async with listen(ListenerHandlers("test", 3, handle, nothing), ("127.0.0.1", 0)) as address, AsyncExitStack() as s:
+
+        async def connect(said):
+            stream = await s.enter_async_context(await trio.open_tcp_stream(*address))
+            await stream.send_all(said)
+            assert await stream.receive_some() == b"welcome"
+            return stream
+
+        known = await connect(b"token")
+        silent = [await connect(b"hello") for _ in range(2)]
+        for number in range(2):
+            silent.append(await connect(b"hello"))
+            assert await silent[number].receive_some() == b""
+        await connect(b"token")
+        await connect(b"token")
+        await known.send_all(b"still there")
+        assert await known.receive_some() == b"welcome"
+        async with await trio.open_tcp_stream(*address) as stream:
+            assert await stream.receive_some() == b""
+    assert [record.message for record in caplog.records] == ["test: 3 connections are open: one more was turned away"]
+
+
 async def test_leaving_lets_go_first_and_then_cancels():
     told = trio.Event()
     order = []
 
-    async def handle(stream):
+    async def handle(stream, identified):
         try:
             await told.wait()
             await stream.send_all(b"goodbye")
@@ -112,7 +146,7 @@ async def test_leaving_lets_go_first_and_then_cancels():
 
 
 async def test_an_address_in_use_is_named():
-    async def handle(stream):
+    async def handle(stream, identified):
         await trio.sleep_forever()
 
     async with listen(ListenerHandlers("http", 2, handle, nothing), ("127.0.0.1", 0)) as address:

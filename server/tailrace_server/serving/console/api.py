@@ -42,6 +42,7 @@ from tailrace_server.serving.board.positions import explain_resume, preview_rese
 from tailrace_server.serving.board.views import VIEWS, feed_of
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS
+from tailrace_server.serving.console.identified import note_identified
 
 log = logging.getLogger("tailrace.http")
 
@@ -137,6 +138,7 @@ class ConsoleApi:
             try:
                 token = bearer_of(request.headers.getlist("authorization"))
                 access = self._identify(token, peer, certificate_of(request))
+                note_identified(request)
             except TailraceError as error:
                 await trio.sleep(self._pause_s(peer))
                 return json_answer({"error": "Unauthorized", "message": str(error)}, 401, CHALLENGE)

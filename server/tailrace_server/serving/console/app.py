@@ -34,6 +34,7 @@ from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.console.api import ConsoleApi, json_answer, peer_of
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import CHALLENGE, HEADERS, SECURITY
+from tailrace_server.serving.console.identified import note_identified
 from tailrace_server.serving.console.sockets import HasSockets, Sockets
 from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
@@ -93,6 +94,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | No
             token, peer = bearer_of(request.headers.getlist("authorization")), peer_of(request)
             try:
                 access = node.identify(token, peer, certificate_of(request))
+                note_identified(request)
             except TailraceError as error:
                 await trio.sleep(node.pause_s(peer))
                 return PlainTextResponse(f"{error}\n", status_code=401, headers=HEADERS | CHALLENGE)

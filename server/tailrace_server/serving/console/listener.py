@@ -20,6 +20,7 @@ from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
 from tailrace_server.serving.console.certificate import CERTIFICATE
+from tailrace_server.serving.console.identified import IDENTIFIED
 from tailrace_server.serving.console.plain_websocket import refuse_compression
 from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
@@ -82,14 +83,14 @@ class _HttpServer:
         self._open: set[_BoundedStream] = set()
         self._all_closed = trio.Event()
 
-    async def handle(self, stream: WebStream) -> None:
-        """Serves one connection to its end."""
+    async def handle(self, stream: WebStream, identified: Callable[[], None]) -> None:
+        """Serves one connection to its end. ``identified`` is called once a token of its client counts."""
         scope = trio.CancelScope()
         connection = _BoundedStream(stream, scope)
         self._open.add(connection)
         try:
             with scope:
-                state = ConnectionState({CERTIFICATE: certificate_of(stream)})
+                state = ConnectionState({CERTIFICATE: certificate_of(stream), IDENTIFIED: identified})
                 await TCPServer(self._app, self._config, self._context, state, connection)  # type: ignore[arg-type]
         finally:
             self._open.discard(connection)

@@ -26,6 +26,7 @@ from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.console.certificate import certificate_of
 from tailrace_server.serving.console.headers import HEADERS
+from tailrace_server.serving.console.identified import note_identified
 from tailrace_server.serving.console.live import SUBPROTOCOL, UNAUTHORIZED, LiveSession
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.messages import close_reason, encode_message
@@ -144,6 +145,7 @@ class Sockets:
             await socket.send_text(encode_message("error", error="Unauthorized", message=str(error)))
             await socket.close(UNAUTHORIZED, close_reason(str(error)))
             return False
+        note_identified(socket)
         return True
 
 

@@ -9,16 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Protocol
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketRequest
 
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.tls.engine import PeerIdentity
-from tailrace.trio.transport import Transport
+from tailrace.trio.transport import Connect, Transport
 from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.hosts import host_allowed, refusal
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.secure_stream import certificate_of
+from tailrace_server.serving.tailing.bounded_websocket import BoundedWebSocket, request_of
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import announces_token, origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
@@ -114,12 +115,20 @@ class _Sessions:
         self._tunnels = 0  # those that are open
         self._all_closed = trio.Event()
 
-    async def handle(self, stream: WebStream) -> None:
-        """Serves one WebSocket to its end."""
+    async def handle(self, stream: WebStream, identified: Callable[[], None]) -> None:
+        """Serves one WebSocket to its end. ``identified`` is called once its client has shown that it has rights."""
         local, peer = stream.socket.getsockname(), stream.socket.getpeername()
         try:
             async with trio.open_nursery() as nursery:
-                request = await _handshake(stream, nursery)
+                watched = _Watched(stream)
+                ws = BoundedWebSocket(watched, receive_buffer_size=RECEIVE_BYTES)
+
+                def known() -> None:
+                    identified()
+                    ws.bound(MESSAGE_BYTES_MAX)
+                    ws.go_on()
+
+                request = await _handshake(ws, watched, nursery)
                 if request is None:
                     pass  # no handshake, so no error can be sent
                 elif not host_allowed(_host(request), self._hosts):
@@ -127,26 +136,43 @@ class _Sessions:
                 elif not origin_allowed(_origin(request), local[0], self._listen_host, self._origins):
                     await _turn_away(request)
                 elif is_tunnel(request):  # its HELLO brings the token
-                    await self._serve_tunnel(request, str(Address(peer[0], peer[1])), certificate_of(stream))
+                    await self._serve_tunnel(request, str(Address(*peer[:2])), certificate_of(stream), known)
+                elif _token(request) is None and announces_token(request.path):
+                    ws.stop_after_one()
+                    await self._run_once_identified(request, str(Address(*peer[:2])), certificate_of(stream), known)
                 else:
-                    await self._identify_and_run(request, str(Address(peer[0], peer[1])), certificate_of(stream))
+                    await self._identify_and_run(request, str(Address(*peer[:2])), certificate_of(stream), known)
                 nursery.cancel_scope.cancel()
         except* ConnectionClosed:
             pass  # the library's reader has found that the client is gone
 
-    async def _serve_tunnel(self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None) -> None:
+    async def _serve_tunnel(
+        self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None, known: Callable[[], None]
+    ) -> None:
         self._tunnels += 1
         try:
-            await serve_tunnel(request, peer, self._handle, certificate)
+            await serve_tunnel(request, peer, self._handle, certificate, known)
         finally:
             self._tunnels -= 1
 
-    async def _identify_and_run(self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None) -> None:
-        async def connect(_: Address) -> Transport:
-            return self._connect(peer, certificate)
+    async def _identify_and_run(
+        self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None, known: Callable[[], None]
+    ) -> None:
+        """Serves a client by the token of its handshake, or by its certificate."""
+        token = _token(request)
+        try:
+            self._node.identify(token, peer, certificate)
+        except TailraceError as error:
+            await trio.sleep(self._node.pause_s(peer))
+            await request.reject(401, body=f"{error}\n".encode())
+        else:
+            known()
+            await self._run(TailSession(request, peer, self._connector(peer, certificate), self._parsing, token))
 
-        authorizations = [value.decode("latin-1") for name, value in request.headers if name.lower() == _AUTHORIZATION]
-        token = token_of_websocket(authorizations, request.proposed_subprotocols)
+    async def _run_once_identified(
+        self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None, known: Callable[[], None]
+    ) -> None:
+        """Serves a client whose first message has its token."""
 
         async def identify(token: str) -> None:
             try:
@@ -154,17 +180,16 @@ class _Sessions:
             except TailraceError:
                 await trio.sleep(self._node.pause_s(peer))
                 raise
+            known()
 
-        if token is None and announces_token(request.path):
-            await self._run(TailSession(request, peer, connect, self._parsing, None, identify))
-            return
-        try:
-            self._node.identify(token, peer, certificate)
-        except TailraceError as error:
-            await trio.sleep(self._node.pause_s(peer))
-            await request.reject(401, body=f"{error}\n".encode())
-        else:
-            await self._run(TailSession(request, peer, connect, self._parsing, token))
+        connect = self._connector(peer, certificate)
+        await self._run(TailSession(request, peer, connect, self._parsing, None, identify))
+
+    def _connector(self, peer: str, certificate: PeerIdentity | None) -> Connect:
+        async def connect(_: Address) -> Transport:
+            return self._connect(peer, certificate)
+
+        return connect
 
     async def _run(self, session: TailSession) -> None:
         self._open.add(session)
@@ -193,25 +218,19 @@ class _Sessions:
             await self._node.drain()
 
 
-async def _handshake(stream: WebStream, nursery: trio.Nursery) -> WebSocketRequest | None:
+async def _handshake(ws: BoundedWebSocket, stream: _Watched, nursery: trio.Nursery) -> WebSocketRequest | None:
     """Returns the request of a client; None if it does not ask for a WebSocket, or takes too long."""
-    with trio.move_on_after(HANDSHAKE_SECONDS_MAX) as scope:
-        return await wrap_server_stream(
-            nursery,
-            _Watched(stream, scope),
-            message_queue_size=1,
-            max_message_size=MESSAGE_BYTES_MAX,
-            receive_buffer_size=RECEIVE_BYTES,
-        )
+    with trio.move_on_after(HANDSHAKE_SECONDS_MAX) as stream.ends:
+        return await request_of(ws, nursery)
     return None
 
 
 class _Watched(trio.abc.Stream):
-    """A stream that cancels ``scope`` when it ends: the library would wait on for a request that cannot come."""
+    """A stream that cancels ``ends`` when it ends: the library would wait on for a request that cannot come."""
 
-    def __init__(self, stream: WebStream, scope: trio.CancelScope) -> None:
+    def __init__(self, stream: WebStream) -> None:
         self._stream = stream
-        self._scope = scope
+        self.ends = trio.CancelScope()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._stream.send_all(data)
@@ -223,15 +242,21 @@ class _Watched(trio.abc.Stream):
         try:
             data = await self._stream.receive_some(max_bytes)
         except trio.BrokenResourceError:
-            self._scope.cancel()
+            self.ends.cancel()
             raise
         if not data:
-            self._scope.cancel()
+            self.ends.cancel()
         return data
 
     async def aclose(self) -> None:
-        self._scope.cancel()
+        self.ends.cancel()
         await self._stream.aclose()
+
+
+def _token(request: WebSocketRequest) -> str | None:
+    """Returns the token of a handshake."""
+    authorizations = [value.decode("latin-1") for name, value in request.headers if name.lower() == _AUTHORIZATION]
+    return token_of_websocket(authorizations, request.proposed_subprotocols)
 
 
 def _origin(request: WebSocketRequest) -> str | None:

@@ -34,11 +34,15 @@ def is_tunnel(request: WebSocketRequest) -> bool:
 class TunnelTransport:
     """A ``tailrace.trio.tls.SecureTransport`` over a WebSocket. ``identity``: the client's verified certificate."""
 
-    def __init__(self, ws: WebSocketConnection, peer: str, identity: PeerIdentity | None = None) -> None:
+    def __init__(
+        self, ws: WebSocketConnection, peer: str, identity: PeerIdentity | None, answered: Callable[[], None]
+    ) -> None:
+        """``answered`` is called with the first bytes to the client: a node answers nothing before HELLO."""
         self._ws = ws
         self._peer = peer
         self.peer_identity = identity
         self.handshake_seconds = 0.0
+        self._answered: Callable[[], None] | None = answered
         self._queue: collections.deque[memoryview] = collections.deque()
         self._queued = trio.Event()
         self._receiving = trio.CancelScope()
@@ -56,6 +60,9 @@ class TunnelTransport:
     def send(self, *buffers: bytes | memoryview) -> None:
         if self.is_broken or self._finishes:
             return
+        if self._answered is not None:
+            self._answered()
+            self._answered = None
         for buffer in buffers:
             view = memoryview(buffer)
             self._queue.append(view)
@@ -146,11 +153,15 @@ async def serve_tunnel(
     request: WebSocketRequest,
     peer: str,
     handle: Callable[[Transport], Awaitable[None]],
-    identity: PeerIdentity | None = None,
+    identity: PeerIdentity | None,
+    known: Callable[[], None],
 ) -> None:
-    """Serves a client that speaks frames, by ``handle``, to the end. ``identity``: its verified certificate."""
+    """Serves a client that speaks frames, by ``handle``, to the end.
+
+    ``identity``: its verified certificate. ``known`` is called once the client has greeted.
+    """
     ws = await request.accept(subprotocol=SUBPROTOCOL)
-    transport = TunnelTransport(ws, peer, identity)
+    transport = TunnelTransport(ws, peer, identity, known)
     try:
         await handle(transport)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 
 import pytest
 import trio
@@ -19,6 +20,12 @@ from tailrace.wire.messages import Hello, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, StreamRequest
 from tailrace_server.serving.tailing import listener, ws_listener
+from tailrace_server.serving.tailing.bounded_websocket import (
+    EMPTY_PARTS_MAX,
+    GREETING_BYTES_MAX,
+    PARTS_PER_TURN,
+    BoundedWebSocket,
+)
 
 FRAMES = "tailrace.frames.v1"
 REQUEST = (
@@ -86,6 +93,12 @@ async def test_compression_is_not_agreed_upon(address):
         assert b"extensions" not in head.lower()
 
 
+def close_code(data):
+    """The code of the close frame at the end of what was received."""
+    at = data.rindex(b"\x88")
+    return int.from_bytes(data[at + 2 : at + 4], "big")
+
+
 async def rest_of(stream):
     found = b""
     with contextlib.suppress(trio.BrokenResourceError):
@@ -122,6 +135,80 @@ async def test_a_message_that_is_too_long_is_refused_before_it_is_there(address)
                 await stream.send_all(bytes(64 * 1024))
                 sent += 64 * 1024
     assert sent < size
+
+
+async def test_a_message_before_hello_is_as_long_as_a_hello(address):
+    async with opened(address) as (stream, _):
+        await stream.send_all(b"\x82\xff" + (GREETING_BYTES_MAX + 1).to_bytes(8, "big") + MASK)
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(bytes(GREETING_BYTES_MAX + 1))
+        assert close_code(await rest_of(stream)) == 1009
+
+
+async def test_after_hello_a_message_may_be_long(address, client):
+    feed = await client.create_feed("long", partitions=1)
+    async with tailrace.connect(f"ws://127.0.0.1:{address[1]}") as through:
+        await through.feed("long").put(b"k", bytes(900_000))
+    assert len((await feed.get(b"k")).value) == 900_000
+
+
+async def test_empty_parts_of_a_message_are_not_kept(address):
+    """The library keeps an entry for each of them, for ever."""
+    async with opened(address) as (stream, _):
+        await stream.send_all(b"\x02\x80" + MASK + (b"\x00\x80" + MASK) * EMPTY_PARTS_MAX)
+        assert close_code(await rest_of(stream)) == 1008
+
+
+async def test_small_parts_of_a_message_are_joined(address, monkeypatch):
+    made = []
+
+    class Noted(BoundedWebSocket):
+        def __init__(self, *args, **options):
+            made.append(self)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(listener, "BoundedWebSocket", Noted)
+    hello = Hello(name="x" * 2_000).encode()
+    async with opened(address) as (stream, _):
+        first, *rest = [b"\x81" + MASK + bytes([byte]) for byte in hello]
+        await stream.send_all(b"\x02" + first + b"".join(b"\x00" + each for each in rest))
+        while made[0]._message_size < len(hello):
+            await trio.lowlevel.checkpoint()
+        assert len(made[0]._message_parts) == 1
+        await stream.send_all(b"\x80\x80" + MASK)
+        head = await stream.receive_some()
+        assert head[0] == 0x82
+        [frame] = FrameDecoder().receive_data(head[4:] if head[1] == 126 else head[2:])
+        assert frame.opcode is Opcode.HELLO_OK
+
+
+@pytest.mark.parametrize("flood", [b"\x00\x81" + MASK + b"x", b"\x8a\x80" + MASK])
+async def test_others_have_their_turns_beside_a_flood_of_small_frames(address, monkeypatch, flood):
+    """A read of 64 KiB has some 10,000 of them, which take 90 ms."""
+    passes = []
+    take_turns = BoundedWebSocket._take_turns
+
+    async def noted(self):
+        await take_turns(self)
+        passes.append(turns[0])
+
+    turns = [0]
+    monkeypatch.setattr(BoundedWebSocket, "_take_turns", noted)
+
+    async def count(scope):
+        with scope:
+            while True:
+                turns[0] += 1
+                await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, opened(address) as (stream, _):
+        scope = trio.CancelScope()
+        nursery.start_soon(count, scope)
+        await stream.send_all(b"\x02\x80" + MASK + flood * 5_000)
+        while len(passes) < 4_000:
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+    assert max(Counter(passes[:4_000]).values()) <= 2 * PARTS_PER_TURN
 
 
 async def test_a_slow_hello_ends(run_node, node_config):
