@@ -58,19 +58,14 @@ async def ledger(group, nursery):
         await ledger.require_on(group.nodes)
 
 
-SOME = [
-    pytest.param("static", "the command killed", marks=pytest.mark.long),
-    pytest.param("etcd", "the leader killed", marks=pytest.mark.long),
-]
-OTHERS = [
-    pytest.param(store, interruption, marks=pytest.mark.soak)
-    for store, interruption in itertools.product(("static", "etcd"), INTERRUPTIONS)
-    if (store, interruption) not in [tuple(some.values) for some in SOME]
-]
-parametrize = pytest.mark.parametrize(("group", "interruption"), [*SOME, *OTHERS], indirect=["group"])
+def interruptions_of(long):
+    """Each interruption with each store: one pair as a long test, the others as soak tests."""
+    pairs = itertools.product(("static", "etcd"), INTERRUPTIONS)
+    cases = [pytest.param(*pair, marks=pytest.mark.long if pair == long else pytest.mark.soak) for pair in pairs]
+    return pytest.mark.parametrize(("group", "interruption"), cases, indirect=["group"])
 
 
-@parametrize
+@interruptions_of(long=("etcd", "the leader killed"))
 async def test_a_member_is_added_and_removed(group, ledger, interruption):
     await members_are(group, group.nodes)
     for step in ADDING:
@@ -89,7 +84,7 @@ async def test_a_member_is_added_and_removed(group, ledger, interruption):
         await ledger.goes_on()
 
 
-@parametrize
+@interruptions_of(long=("static", "the command killed"))
 async def test_a_disk_is_replaced(group, ledger, interruption):
     for number, step in enumerate(REPLACING):
         await members_are(group, group.nodes)

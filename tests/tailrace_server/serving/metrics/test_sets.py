@@ -32,6 +32,8 @@ async def test_the_leader_tells_of_its_followers_and_they_of_their_leader(nodes)
         assert found.value("tailrace_write_seconds_count", level="quorum") == 1
         for node in nodes:
             if node is not leader:
+                partitions = list(node.node.feeds.partitions())
+                await until(lambda them=partitions: all(p.durable_seq >= p.leader_durable_seq for p in them))
                 told = await scrape(node.node)
                 assert told.value("tailrace_leader") == told.value("tailrace_leader_lag_mutations") == 0
                 assert told.value("tailrace_feed_mutations", feed="orders") == 1
