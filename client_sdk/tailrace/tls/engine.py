@@ -107,11 +107,15 @@ class TlsEngine:
         return pieces
 
     def decrypt(self, nbytes_max: int) -> bytes:
-        """Returns about ``nbytes_max`` bytes of plaintext; ``b""`` without a whole record. Raises ssl.SSLError."""
+        """Returns about ``nbytes_max`` bytes of plaintext; ``b""`` without a whole record. Raises ssl.SSLError.
+
+        Fewer bytes are all that there are: no whole record is left, for which a caller would wait at its socket.
+        """
         pending = self._incoming.pending + self._object.pending()
         if pending > RECORD_BYTES:
-            # An object for each record, joined later, would take more than twice the time.
-            buffer = bytearray(min(nbytes_max, pending))
+            # An object for each record, joined later, would take more than twice the time. OpenSSL may hold the first
+            # part of a record, which no count has.
+            buffer = bytearray(min(nbytes_max, pending + RECORD_BYTES))
             return bytes(memoryview(buffer)[: self.decrypt_into((buffer,))])
         found: list[bytes] = []
         left = nbytes_max

@@ -73,6 +73,20 @@ def test_bytes_may_come_in_any_pieces(authority, handshake_cuts, cuts, data, nby
     assert found == data
 
 
+@pytest.mark.parametrize("first_bytes", [1, 5, 6, 1_000, 16_000, 20_000])
+def test_fewer_bytes_than_asked_for_are_all_that_have_come(ends, first_bytes):
+    """A client that waits at its socket for the rest would wait for ever, though OpenSSL has it."""
+    ends.shake()
+    data = bytes(range(256)) * 300
+    ends.client.encrypt(data)
+    sent = ends.client.take()
+    ends.server.feed(sent[:first_bytes])
+    found = ends.server.decrypt(2 * len(data))
+    ends.server.feed(sent[first_bytes:])
+    assert found + ends.server.decrypt(2 * len(data)) == data
+    assert not ends.server.decrypt(1)
+
+
 @given(st.integers(0, 4_000), st.integers(1, 255))
 def test_a_broken_handshake_is_never_complete(authority, place, change):
     ends = Ends(authority)
