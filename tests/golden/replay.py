@@ -31,6 +31,7 @@ VARIABLE = {
     "id": "random, of a checkpoint or a segment",
     "token_id": "random, of the token",
     "session": "random, of the client",
+    "token": "random, of the client",
     "producer_id": "random, of the client",
     "cookie": "of the client",
     "checksum": "of a file with times",

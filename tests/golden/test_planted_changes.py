@@ -7,13 +7,17 @@ import struct
 
 import pytest
 import trio
+from tests.golden import client_sessions
 from tests.golden.archive import HERE, unpack
+from tests.golden.fake_node import play_sdk
 from tests.golden.record import PLAYS, open_stage
 from tests.golden.recording import Session, sessions_of
 from tests.golden.replay import misread, miswritten, play_requests
 from tests.golden.test_golden import sinks_read
 
+import tailrace
 from tailrace.errors import VersionConflict
+from tailrace.requests import replies
 from tailrace.wire import failures, frames, messages, replica_messages, stage_messages, stream_messages
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.directory.identity import BadDirectory
@@ -170,6 +174,31 @@ async def test_a_change_of_last_batches_in_a_directory_is_found(monkeypatch, pla
     except* (BadDirectory, ValueError) as errors:
         found = errors
     assert found != told["node"]["sinks"]
+
+
+def member_of_a_later_node_required(monkeypatch):
+    """The SDK needs a member of answers that only later nodes have."""
+    monkeypatch.setattr(replies.FeedInfo, "_fields", (*replies.FeedInfo._fields, "of_a_later_node"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [
+        (member_with_a_default_dropped, "stages"),
+        (member_of_a_later_node_required, "writes"),
+        (code_renamed, "writes"),
+    ],
+)
+async def test_a_change_of_the_sdk_is_found(monkeypatch, plant, name, tmp_path):
+    plant(monkeypatch)
+    session = Session.load(sessions_of(RELEASE)[name])
+    found = []
+    try:
+        found = await play_sdk(session, client_sessions.SESSIONS[name], tmp_path)
+    except* (tailrace.TailraceError, AssertionError) as errors:
+        found = errors.exceptions
+    assert found
 
 
 @pytest.mark.slow

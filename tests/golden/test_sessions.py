@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
+from tests.golden import client_sessions
 from tests.golden.archive import releases
+from tests.golden.fake_node import play_sdk
 from tests.golden.node_sessions import LIMITS, STORAGE
 from tests.golden.record import PLAYS, Play, open_stage
 from tests.golden.recording import BACK, THERE, Session, sessions_of
@@ -70,3 +72,12 @@ async def test_a_node_answers_a_client_of_the_release_as_then(session, name, tmp
             return await trio.open_tcp_stream(*stage.address)
 
         assert await play_requests(session, connect, known) == []
+
+
+SDK_PLAYED = [(release, name) for release, name in RECORDED if name in client_sessions.SESSIONS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "name"), SDK_PLAYED)
+async def test_the_sdk_understands_a_node_of_the_release_as_then(session, name, tmp_path):
+    assert await play_sdk(session, client_sessions.SESSIONS[name], tmp_path) == []
