@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import itertools
 import os
 import random
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SECTOR_BYTES = 64
+# Disks and tables of descriptors of at least these sizes never fill up: what takes room on them is not added up.
+BOUNDLESS_BYTES = 1 << 40
+BOUNDLESS_FILES = 1 << 20
 
 # Calls that change nothing; of these a crash test need not try each.
 READING = frozenset({"read_at", "names", "open", "free_bytes"})
@@ -135,6 +139,12 @@ class Inode:
         self.content = self.durable.copy()
 
 
+@functools.lru_cache(maxsize=4_096)
+def folder_of(path: str) -> str:
+    """The directory that a name is in."""
+    return os.path.dirname(path)
+
+
 class NameChange(NamedTuple):
     """A change of names that is not durable yet: the name that goes, the one that comes, and the file that it is of.
 
@@ -154,10 +164,10 @@ class NameChange(NamedTuple):
         """Rule 2 of the module: this one is there only where ``earlier``, which came before it, is."""
         if self.names & earlier.names:
             return True
-        return self.is_directory and any(os.path.dirname(name) == self.gone for name in earlier.names)
+        return self.is_directory and any(folder_of(name) == self.gone for name in earlier.names)
 
     def touches(self, directory: str) -> bool:
-        return any(os.path.dirname(name) == directory for name in self.names)
+        return any(name is not None and folder_of(name) == directory for name in (self.gone, self.come))
 
 
 def failure(code: int, path: str) -> OSError:
@@ -196,7 +206,7 @@ class MemoryFile:
         except BaseException:
             self._write_part(offset, data[: self._disk.torn_bytes])
             raise
-        missing = self._growth(offset + nbytes) - self._disk.free
+        missing = 0 if self._disk.is_boundless else self._growth(offset + nbytes) - self._disk.free
         if missing > 0:
             self._write_part(offset, data[: max(0, nbytes - missing)])
             raise failure(errno.ENOSPC, self._path)
@@ -215,7 +225,7 @@ class MemoryFile:
         except OSError:
             return False
         growth = self._growth(offset + nbytes)
-        if growth > self._disk.free:
+        if not self._disk.is_boundless and growth > self._disk.free:
             return False
         if growth > 0:
             self._inode.change(offset + nbytes, None)
@@ -286,9 +296,9 @@ class MemoryDisk:
 
     Crashed = Crashed
 
-    def __init__(self, *, size_bytes: int = 1 << 40) -> None:
+    def __init__(self, *, size_bytes: int = BOUNDLESS_BYTES) -> None:
         self.size_bytes = size_bytes
-        self.files_max = 1 << 20
+        self.files_max = BOUNDLESS_FILES
         self.device = 7
         self.machine = "a machine"
         self.life = 0
@@ -412,6 +422,11 @@ class MemoryDisk:
         self.content(path)[bit >> 3] ^= 1 << (bit & 7)
 
     @property
+    def is_boundless(self) -> bool:
+        """Whether the disk is so large that no test can fill it."""
+        return self.size_bytes >= BOUNDLESS_BYTES
+
+    @property
     def free(self) -> int:
         """Bytes that are left; negative where ``size_bytes`` was made smaller than what is there."""
         return self.size_bytes - sum(inode.content.size for inode in self._inodes_now())
@@ -426,7 +441,7 @@ class MemoryDisk:
         return sum(inode.opened for inode in self._inodes_now())
 
     def _take_descriptor(self, path: str) -> None:
-        if self.files >= self.files_max:
+        if self.files_max < BOUNDLESS_FILES and self.files >= self.files_max:
             raise failure(errno.EMFILE, path)
 
     def forget_unnamed(self) -> None:
@@ -446,13 +461,16 @@ class MemoryDisk:
             names[change.come] = change.inode
 
     def _change_name(self, change: NameChange) -> None:
-        before = self._inodes_now()
+        replaced = [self.names_now[name] for name in (change.gone, change.come) if name in self.names_now]
         self._apply(self.names_now, self.directories, change)
         self.pending.append(change)
-        self._unnamed = [inode for inode in before if inode.opened and inode not in self.names_now.values()]
+        for inode in replaced:
+            if inode.opened and not any(inode is named for named in self.names_now.values()):
+                self._unnamed.append(inode)
 
     def _make_durable(self, chosen: Iterable[int]) -> None:
-        closed = self._closure(chosen)
+        chosen = list(chosen)
+        closed = self._closure(chosen) if len(chosen) < len(self.pending) else frozenset(chosen)
         for index, change in enumerate(self.pending):
             if index in closed:
                 self._apply(self.names_durable, self.directories_durable, change)
@@ -469,7 +487,7 @@ class MemoryDisk:
         """A name can be made only in a directory that is there."""
         if path in self.directories:
             raise failure(errno.EISDIR, path)
-        if os.path.dirname(path) not in self.directories:
+        if folder_of(path) not in self.directories:
             raise failure(errno.ENOENT, path)
 
     def make_directory(self, path: str) -> None:
@@ -488,7 +506,7 @@ class MemoryDisk:
         if path not in self.directories:
             raise failure(errno.ENOTDIR if path in self.names_now else errno.ENOENT, path)
         there = (*self.names_now, *(self.directories - {"/"}))
-        return sorted(os.path.basename(name) for name in there if os.path.dirname(name) == path)
+        return sorted(os.path.basename(name) for name in there if folder_of(name) == path)
 
     def exists(self, path: str) -> bool:
         return path in self.names_now or path in self.directories

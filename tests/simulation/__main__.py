@@ -9,6 +9,7 @@ ends the program with exit code 1 and the command that repeats it.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -22,6 +23,8 @@ from .world import simulate
 
 # The pause between two lines that say how many seeds are done.
 PROGRESS_SECONDS = 10.0
+# How many objects more there may be until garbage is collected. A run makes millions, and few of them in cycles.
+GARBAGE = 20_000
 NUMBERS = {"SEED": -1, "SEEDS": 0, "SECONDS": 0, "FIRST": 0, "TRACE": 0, "SETS": 0, "NODES": 1, "COPIES": 0}
 
 
@@ -46,6 +49,8 @@ def main():
         seconds = options["SECONDS"]
         count = options["SEEDS"] or (sys.maxsize if seconds else 20)
         seeds = range(options["FIRST"], options["FIRST"] + count)
+    gc.freeze()  # else each collection looks at all modules again
+    gc.set_threshold(GARBAGE)
     total, begun, shown = Report(), time.monotonic(), time.monotonic()
     done = 0
     for seed in seeds:

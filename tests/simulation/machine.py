@@ -25,6 +25,8 @@ from tailrace_server.config import Config, Limits, StorageConfig
 from tailrace_server.node.start import open_node
 from tailrace_server.runtime.host import Host
 
+from .virtual_time import Alarm
+
 DATA = "/data"
 PORT = 4700
 # So small that a run flushes, compacts, purges, rotates and trims all the time.
@@ -60,7 +62,7 @@ class Life:
     """One process of a node.
 
     Attributes:
-        shields: Scopes that a cancellation would wait for. A death ends them, too.
+        waits: Alarms that a cancellation would wait for. A death ends them.
     """
 
     def __init__(self, machine):
@@ -68,7 +70,7 @@ class Life:
         self.is_over = False
         self.node = None
         self.scope = trio.CancelScope()
-        self.shields = {}
+        self.waits = {}
         self.stopping = trio.Event()
 
     def die(self):
@@ -78,8 +80,8 @@ class Life:
         self.is_over = True
         self.machine.died(self)
         self.scope.cancel()
-        for shield in list(self.shields):
-            shield.cancel()
+        for wait in list(self.waits):
+            wait.ring_now()
 
     def check(self):
         if self.is_over:
@@ -94,13 +96,16 @@ class DiskOfLife:
         self._life = life
 
     def __getattr__(self, name):
-        method = getattr(self._inner, name)
+        """Returns a method, and keeps it for the next time."""
+        method, life = getattr(self._inner, name), self._life
+        opens = name in ("create", "open", "lock")
 
         def call(*args, **kwargs):
-            self._life.check()
+            life.check()
             result = method(*args, **kwargs)
-            return DiskOfLife(result, self._life) if name in ("create", "open", "lock") else result
+            return DiskOfLife(result, life) if opens else result
 
+        self.__dict__[name] = call
         return call
 
 
@@ -115,13 +120,15 @@ class SimulatedWorkers(InlineWorkers):
     async def begin(self):
         """Waits for a while, which no cancellation cuts short, while other tasks go on."""
         await super().begin()
-        with trio.CancelScope(shield=True) as shield:
-            self._life.shields[shield] = None
-            try:
-                machine = self._life.machine
-                await trio.sleep(self._rnd.choice((0, 0, 0.0005, 0.003, machine.slowness_s)) + machine.stall_s)
-            finally:
-                del self._life.shields[shield]
+        machine = self._life.machine
+        seconds = self._rnd.choice((0, 0, 0.0005, 0.003, machine.slowness_s)) + machine.stall_s
+        if seconds:
+            alarm = Alarm(seconds, is_shielded=True)
+            self._life.waits[alarm] = None
+            await alarm.ring()
+            del self._life.waits[alarm]
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
         self._life.check()
 
     end = begin

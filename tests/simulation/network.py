@@ -39,6 +39,33 @@ def _reset():
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
+class Bell:
+    """Wakes all tasks that wait, any number of times."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self):
+        self._waiting = {}
+
+    async def wait(self):
+        """Waits until the bell rings the next time."""
+        task = trio.lowlevel.current_task()
+        self._waiting[task] = None
+
+        def abort(raise_cancel):
+            del self._waiting[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def ring(self):
+        """Wakes all."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for task in waiting:
+                trio.lowlevel.reschedule(task)
+
+
 class Pipe:
     """One direction of a connection: a socket's send buffer, the way, and the receiver's buffer."""
 
@@ -58,14 +85,10 @@ class Pipe:
         self.at_end = False  # and the receiver has heard it
         self.is_broken = False
         self.is_unread = False  # the receiver is gone
-        self.changed = trio.Event()
-        self.arrived = trio.Event()
-        self.room = trio.Event()
+        self.changed = Bell()
 
     def wake(self):
-        for name in ("changed", "arrived", "room"):
-            getattr(self, name).set()
-            setattr(self, name, trio.Event())
+        self.changed.ring()
 
     def push(self, data):
         self._sent.append(data)
@@ -208,7 +231,7 @@ class SimulatedTransport:
                 return self._take(pipe, nbytes_max)
             if pipe.at_end:
                 return b""
-            await pipe.arrived.wait()
+            await pipe.changed.wait()
 
     def _take(self, pipe, nbytes_max):
         data = pipe.inbox.popleft()
@@ -230,7 +253,7 @@ class SimulatedTransport:
                     await self._queued.wait()
                 continue
             if self.outgoing.sent_bytes >= SOCKET_BYTES:
-                await self.outgoing.room.wait()
+                await self.outgoing.changed.wait()
                 continue
             data = self._queue.popleft()
             self.backlog_bytes -= len(data)

@@ -1,4 +1,4 @@
-"""Lets a seed decide the order of trio's tasks. No other module uses private names of trio.
+"""Lets a seed decide the order of trio's tasks. Only virtual_time.py uses private names of trio, too.
 
 trio shuffles the tasks of each pass of its loop, so that no program relies on an order. With its switch for
 deterministic scheduling it sorts them first, and shuffles them by a generator that can be seeded: then a run depends on

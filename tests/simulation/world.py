@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 import trio
-import trio.testing
 from tests.memory_disk import MemoryDisk
 from tests.processes.violation import Violation, most_telling
 
@@ -37,6 +36,7 @@ from .programs.writers import Haste
 from .report import Report
 from .scheduling import seeded
 from .sizes import small_bounds
+from .virtual_time import virtual_time
 
 # So short that deletions are purged while a follower is away.
 TOMBSTONE_AGE_SECONDS = 0.3
@@ -312,18 +312,24 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", tra
         Violation: A promise is broken. Whatever goes wrong has a note with the command that repeats the run.
     """
     plan = plan_run(seed, nodes, story, profile, copies, way)
-    clock = trio.testing.MockClock(autojump_threshold=0)
     report = Report(trace, crosses=not plan.is_set)
     disks = ProgramSystem()
 
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(plan, clock, report, nursery, directory, disks).run()
+            await World(plan, trio.lowlevel.current_clock(), report, nursery, directory, disks).run()
             nursery.cancel_scope.cancel()
 
     try:
-        with _own_directory() as directory, seeded(seed), bugs_end_the_run(), small_bounds(plan), disks.in_place():
+        with (
+            _own_directory() as directory,
+            seeded(seed),
+            virtual_time() as clock,
+            bugs_end_the_run(),
+            small_bounds(plan),
+            disks.in_place(),
+        ):
             trio.run(main, clock=clock)
         if report.violation is not None:
             raise report.violation
