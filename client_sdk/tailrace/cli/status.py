@@ -65,7 +65,7 @@ async def _watch(client: Client, json: bool) -> None:
             sys.stdout.flush()
         return
     before = None
-    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live:
         async for details in _every_second(client):
             live.update(Group(render_moving(before, details), render(details)), refresh=True)
             before = details

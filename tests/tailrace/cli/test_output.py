@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from tailrace.cli.output import from_argument, make_table, printable, to_json_line
+from tailrace.cli.output import fit, from_argument, make_table, printable, to_json_line
 from tailrace.cli.status import show_bytes, show_seconds
 
 
@@ -56,8 +59,50 @@ def test_arguments_are_the_bytes_that_were_typed():
 
 
 def test_cells_are_not_markup():
-    table = make_table("", [("name", "left")], [["[red]x[/red]\x1b"]])
-    assert [cell.plain for cell in table.columns[0].cells] == ["[red]x[/red]\\x1b"]
+    lines = rendered(make_table("", [("name", "left")], [["[red]x[/red]\x1b"]]), 80)
+    assert "[red]x[/red]\\x1b" in [line.strip() for line in lines]
+
+
+def rendered(table, width):
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False).print(table)
+    return out.getvalue().split("\n")
+
+
+HEADINGS = ("feed", "partition", "role", "term", "branches", "durable", "quorum", "visible", "followers behind")
+COLUMNS = [(heading, "right" if heading in ("partition", "durable") else "left") for heading in HEADINGS]
+ROW = ["orders-of-the-north", "12", "leader", "3", "2", "1,234,567", "-", "1", "17 (not connected), 18"]
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_a_narrow_terminal_cuts_nothing(width):
+    lines = rendered(make_table("Partitions", COLUMNS, [ROW]), width)
+    assert max(map(len, lines)) <= width
+    assert not any("\N{HORIZONTAL ELLIPSIS}" in line for line in lines)
+    letters = Counter("".join(lines))
+    told = Counter("".join([*HEADINGS, *ROW]))
+    assert all(letters[char] >= count for char, count in told.items() if char != " ")
+
+
+def test_at_80_columns_headings_and_numbers_stay_in_one_piece():
+    lines = rendered(make_table("Partitions", COLUMNS, [ROW]), 80)
+    for word in [*" ".join(HEADINGS).split(), "1,234,567"]:
+        assert any(word in line for line in lines), word
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 60)).map(lambda pair: (pair[0], sum(pair)))),
+    st.integers(0, 300),
+)
+def test_columns_fit(wanted, room):
+    widths = fit(wanted, room)
+    assert sum(widths) <= max(room, len(wanted))
+    assert all(1 <= width <= natural for width, (_, natural) in zip(widths, wanted, strict=True))
+    if sum(natural for _, natural in wanted) <= room:
+        assert widths == [natural for _, natural in wanted]
+    elif sum(least for least, _ in wanted) <= room:
+        assert sum(widths) == room
+        assert all(width >= least for width, (least, _) in zip(widths, wanted, strict=True))
 
 
 @pytest.mark.parametrize(
