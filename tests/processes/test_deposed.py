@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 
@@ -67,6 +69,17 @@ async def planned(url, level):
     return await trio.to_thread.run_sync(plan)
 
 
+async def is_refused(error, read, *arguments):
+    with pytest.raises(error):
+        await read(*arguments)
+
+
+async def has_no_end(feed, level):
+    with trio.move_on_after(4) as scope:
+        await values(feed, visibility=level)
+    assert scope.cancelled_caught
+
+
 async def test_no_read_of_a_deposed_leader_leaves_acknowledged_rows_out(group):
     first = await leader_but(group)
     async with tailrace.connect(group.url, retry_for=SECONDS_MAX) as client:
@@ -79,20 +92,14 @@ async def test_no_read_of_a_deposed_leader_leaves_acknowledged_rows_out(group):
         versions = {key: await client.feed("orders").put(key, b"new", level="quorum") for key in ROWS}
     assert (await first.ask())["role"] == "leader", "it does not know that it was deposed"
 
-    async with tailrace.connect(first.url, retry_for=4) as client:
+    async with tailrace.connect(first.url, retry_for=4) as client, trio.open_nursery() as nursery:
         feed = client.feed("orders")
         for key in list(ROWS)[:2]:
-            with pytest.raises(Unreachable):
-                await feed.get(key, at_least=versions[key])
-        with pytest.raises(Unreachable):
-            await items(feed)
+            nursery.start_soon(is_refused, Unreachable, partial(feed.get, key, at_least=versions[key]))
+        nursery.start_soon(is_refused, Unreachable, items, feed)
         for level in ("disk", "quorum"):
-            with trio.move_on_after(4) as scope:
-                await values(feed, visibility=level)
-            assert scope.cancelled_caught
-    for level in ("disk", "quorum"):
-        with pytest.raises(Retryable):
-            await planned(first.url, level)
+            nursery.start_soon(has_no_end, feed, level)
+            nursery.start_soon(is_refused, Retryable, planned, first.url, level)
 
     url = f"tailrace://{first.address},{second.address}"
     async with tailrace.connect(url, retry_for=SECONDS_MAX) as client:

@@ -64,16 +64,17 @@ async def version(members):
     return version
 
 
-async def get(shell, url, version, retry_for, state="follower"):
+async def get(shell, url, version, retry_for, state="follower", connect_timeout=60):
     """The value of key "k" at ``version`` or later, from a node in ``state``."""
+    options = {"state": state, "retry_for": retry_for, "connect_timeout": connect_timeout}
 
     def without_async():
-        with blocking.connect(url, state=state, retry_for=retry_for) as reader:
+        with blocking.connect(url, **options) as reader:
             return reader.feed("orders").get(b"k", at_least=version).value
 
     if shell == "blocking":
         return await trio.to_thread.run_sync(without_async)
-    async with tailrace.connect(url, state=state, retry_for=retry_for) as reader:
+    async with tailrace.connect(url, **options) as reader:
         return (await reader.feed("orders").get(b"k", at_least=version)).value
 
 
@@ -100,7 +101,7 @@ async def test_without_a_leader_it_is_not_known(members, version, answers, shell
     await leader.kill()
     answers[:] = ["lost"] * 1000
     with pytest.raises(tailrace.Unreachable):
-        await get(shell, follower.url, version, 1)
+        await get(shell, follower.url, version, 1, connect_timeout=3)
 
 
 async def test_a_cancelled_question_to_the_leader_leaves_the_client_usable(members, version, answers):
