@@ -25,8 +25,10 @@ from tailrace.tls.failures import bad_host, closed, explain, no_tls
 from tailrace.trio.file_part import FilePart
 from tailrace.trio.transport import Connect, Take, Transport, receive_each
 
-# The bytes that are encrypted or decrypted in one turn of the loop: 0.1 to 0.3 ms of a processor.
+# The bytes that are encrypted in one turn of the loop, 0.1 to 0.3 ms of a processor; and decrypted, for which twice as
+# long a turn saves a twentieth of a consumer's time.
 SLICE_BYTES = 256 * 1024
+RECEIVED_SLICE_BYTES = 512 * 1024
 
 _T = TypeVar("_T", bytes, int)
 
@@ -189,7 +191,7 @@ class TlsTransport:
     # Receiving
 
     async def receive(self) -> bytes:
-        return await self._received(lambda: self._engine.decrypt(SLICE_BYTES), b"")
+        return await self._received(lambda: self._engine.decrypt(RECEIVED_SLICE_BYTES), b"")
 
     async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
         """Receives some bytes into ``buffers``, as `PlacingTransport.receive_into`."""
@@ -209,7 +211,7 @@ class TlsTransport:
         def decrypted(received: bytes) -> bool:
             nonlocal is_stopped
             engine.feed(received)
-            while data := self._decrypt(lambda: engine.decrypt(SLICE_BYTES), b""):
+            while data := self._decrypt(lambda: engine.decrypt(RECEIVED_SLICE_BYTES), b""):
                 if not take(data):
                     is_stopped = True
                     return False
