@@ -111,7 +111,7 @@ function members(node) {
     { name: "state", cell: (row) => state(row.state) },
     { name: "for", number: true, cell: (row) => seconds(age(row, "since_s")) },
     { name: "term", number: true, cell: (row) => row.term ?? "–" },
-    { name: "votes", cell: (row) => (row.votes ? "yes" : "no") },
+    { name: "votes", cell: (row) => (row.votes === null ? "–" : row.votes ? "yes" : "no") },
     { name: "reason", cell: (row) => row.reason, wide: true },
   ];
   return table(columns, node.members, { key: (row) => row.name, rowClass: (row) => (isBad(row.state) ? "bad" : null) });
