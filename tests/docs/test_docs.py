@@ -185,6 +185,7 @@ def test_members_of_the_other_requests_are_listed():
         "PARTITIONS",
         "CREATE_TOKEN",
         "REVOKE_TOKEN",
+        "PROGRESS",
         *of_segments,
         *between_nodes,
     ):

@@ -12,8 +12,11 @@ import trio
 from tests.golden.found import shown
 
 import tailrace
+from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
+from tailrace.wire.opcodes import Opcode
+from tailrace.wire.progress import Progress
 
 BRANCH_OF_NO_NODE = bytes(range(16))
 # The bytes of a value that is worth compressing.
@@ -203,4 +206,14 @@ async def tokens(stage):
         stage.tell("left", [info.name for info in await client.tokens()])
 
 
-SESSIONS = {each.__name__: each for each in (writes, streams, segments, stages, tokens)}
+async def progress(stage):
+    """What a query of Spark tells of itself."""
+    async with stage.client(name="spark revenue") as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await feed.write([tailrace.Put(b"%d" % number, b"1") for number in range(4)])
+        feed_id = (await feed.resolve()).feed_id
+        told = Progress(feed_id, Level.DISK, {0: 1, 1: 2})
+        stage.tell("progress", await client.call(Opcode.PROGRESS, told.to_json()))
+
+
+SESSIONS = {each.__name__: each for each in (writes, streams, segments, stages, tokens, progress)}

@@ -14,7 +14,7 @@ from tailrace.block import Block
 from tailrace.errors import TailraceError
 from tailrace.model.failover import FailoverLog
 from tailrace.requests import replies
-from tailrace.wire import messages, push_messages, replica_messages, segment_messages, stage_copy_messages
+from tailrace.wire import messages, progress, push_messages, replica_messages, segment_messages, stage_copy_messages
 from tailrace.wire import stage_messages as stages
 from tailrace.wire import stream_messages as streams
 from tailrace.wire.bodies import decode_json, encode_json
@@ -125,6 +125,9 @@ CODECS = {
     Opcode.STREAM_REQUEST: _class(streams.StreamRequest),
     Opcode.EXPLAIN_RESUME: Codec(
         streams.StreamRequest.decode, lambda value, id: encode_json(Opcode.EXPLAIN_RESUME, value.to_json(), id)
+    ),
+    Opcode.PROGRESS: Codec(
+        progress.Progress.decode, lambda value, id: encode_json(Opcode.PROGRESS, value.to_json(), id)
     ),
     Opcode.STREAM_OK: _class(streams.StreamOk),
     Opcode.ROLLBACK: _class(streams.RollBack),

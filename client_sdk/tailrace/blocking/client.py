@@ -194,6 +194,11 @@ class Client:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
         return self._core.session.level(text)
 
+    @property
+    def takes_progress(self) -> bool:
+        """Whether the node that was connected last knows PROGRESS."""
+        return self._core.takes_progress
+
     def deadline(self, timeout: float | None) -> float:
         """Returns the time at which a request of now is given up: ``timeout`` or ``retry_for`` seconds from now.
 

@@ -93,6 +93,11 @@ class ClientCore:
         return bytes.fromhex(self.session.peer.cluster_id)
 
     @property
+    def takes_progress(self) -> bool:
+        """Whether the node knows PROGRESS, as nodes do since 0.2."""
+        return self.session.peer is not None and self.session.peer.takes_progress
+
+    @property
     def peer_role(self) -> str:
         """The role of the node that answered last, "leader" or "follower". Raises Unreachable before that."""
         if self.session.peer is None:

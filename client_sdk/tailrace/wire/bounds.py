@@ -24,6 +24,9 @@ _CREATE_TOKEN_BYTES_MAX = 32 * 1024
 # The ids of 10,000 feeds, 35 bytes each.
 _ACCEPTED_SEQS_BYTES_MAX = 512 * 1024
 
+# 4,096 partitions: a number of 4 digits and a seq of 20, with 6 bytes around them.
+_PROGRESS_BYTES_MAX = 128 * 1024
+
 # All others have SMALL_BODY_BYTES.
 REQUEST_BOUNDS: dict[Opcode, int] = {
     Opcode.HELLO: HELLO_BODY_BYTES_MAX,
@@ -37,6 +40,7 @@ REQUEST_BOUNDS: dict[Opcode, int] = {
     Opcode.STAGE_COPIES: _PUBLISH_BYTES_MAX,
     Opcode.STREAM_REQUEST: _STREAM_REQUEST_BYTES_MAX,
     Opcode.PROMISE: _PROMISE_BYTES_MAX,
+    Opcode.PROGRESS: _PROGRESS_BYTES_MAX,
     Opcode.ACCEPTED_SEQS: _ACCEPTED_SEQS_BYTES_MAX,
 }
 

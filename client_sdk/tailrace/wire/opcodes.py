@@ -26,6 +26,7 @@ class Opcode(enum.IntEnum):
     CREATE_TOKEN = 0x18
     LIST_TOKENS = 0x19
     REVOKE_TOKEN = 0x1A
+    PROGRESS = 0x1B
     # Writes and reads: binary
     WRITE = 0x20
     WRITTEN = 0x21

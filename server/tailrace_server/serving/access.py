@@ -58,6 +58,7 @@ RULES: dict[Opcode, Rule] = {
     Opcode.LIST_FEEDS: Rule(_ALL, Subject.LISTED_FEEDS),
     Opcode.PARTITIONS: Rule(_ALL, Subject.FEED),
     Opcode.EXPLAIN_RESUME: Rule(_ALL, Subject.KEYS),
+    Opcode.PROGRESS: Rule(_ALL, Subject.FEED),
     Opcode.GET: Rule(_ALL, Subject.KEYS),
     Opcode.STREAM_REQUEST: Rule(_ALL, Subject.KEYS),
     Opcode.STREAM_CLOSE: Rule(_ALL, Subject.CONNECTION),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tailrace.wire.replica_messages import Replica
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.services import Services
+    from tailrace_server.stream.told_progress import ToldProgress
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _HELLO = Opcode.HELLO
@@ -101,6 +102,7 @@ class Connection:
         self._cut: collections.deque[Frame] = collections.deque()  # frames that are not handled yet
         self._is_behind = False  # complete frames wait for another turn
         self.rounds = Rounds(0)
+        self.progress: ToldProgress | None = None  # of a consumer that handles rows elsewhere
         self.memory = ConnectionMemory(node, transport, self.answers, self.rounds)
         self._progress = PeerProgress(self.opened_at)
         self.deadline_timer = DeadlineTimer(self)
@@ -423,8 +425,8 @@ class Connection:
 
     def _note_stopped(self) -> None:
         """Notes how far the consumer has come whose connection ends, unless that was done."""
-        if not self.is_closing and self.replica is None and self.rounds.slots:
-            self.node.stopped.note(self.name, self.rounds, self.node)
+        if not self.is_closing and self.replica is None and (self.rounds.slots or self.progress):
+            self.node.stopped.note(self.name, self.rounds, self.progress, self.node)
 
     async def _close_streams(self) -> None:
         """Forgets all streams, a few in a turn; the connection is closing, so they send nothing meanwhile."""

@@ -63,6 +63,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             leadership.safest_level.name.lower(),
             takes_stream_credit=True,
             takes_traces=True,
+            takes_progress=True,
         ).encode()
     )
 

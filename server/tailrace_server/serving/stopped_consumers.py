@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.stream.rounds import Rounds
+    from tailrace_server.stream.told_progress import ToldProgress
 
 # The consumers that are kept, each a name and a feed: as many as have series of their own.
 STOPPED_MAX = 200
 # Their partitions, about 150 bytes each. The consumer that stopped first is forgotten first.
 PARTITIONS_MAX = 16_384
-# Names that clients do not choose: those of commands, of Spark's connector, and of pages.
-_MADE = ("tailrace ", "spark ", "websocket ", "console ")
+# Names that clients do not choose: those of commands, of pages, and of queries of Spark that have none.
+_MADE = ("tailrace ", "websocket ", "console ")
+_OF_SPARK = frozenset(("spark source", "spark task", "spark sink"))
 
 
 class Stopped(NamedTuple):
@@ -45,9 +47,9 @@ class StoppedConsumers:
     def __len__(self) -> int:
         return len(self._stopped)
 
-    def note(self, name: str, rounds: Rounds, node: LocalNode) -> None:
-        """Notes the consumers of a connection that ends: one for each feed of which streams are open."""
-        if not name or name.startswith(_MADE) or not node.config.limits.stopped_consumer_kept_s:
+    def note(self, name: str, rounds: Rounds, progress: ToldProgress | None, node: LocalNode) -> None:
+        """Notes the consumers of a connection that ends: one for each feed of its streams, and that of ``progress``."""
+        if not name or name.startswith(_MADE) or name in _OF_SPARK or not node.config.limits.stopped_consumer_kept_s:
             return
         seqs: dict[bytes, dict[Partition, int]] = {}
         for slot in rounds.slots.values():
@@ -59,6 +61,13 @@ class StoppedConsumers:
             of_feed = seqs.get(mark.partition.feed_id, {})
             if mark.partition in of_feed:
                 of_feed[mark.partition] = min(of_feed[mark.partition], mark.after_seq)
+        if progress is not None:
+            led = {
+                partition: seq
+                for partition, seq in progress.seqs.items()
+                if lead_all((node.leaderships.of_partition(partition),))
+            }
+            seqs[progress.feed_id] = led
         for feed_id, found in seqs.items():
             if found and len(found) <= PARTITIONS_MAX:
                 self._keep((name, feed_id), Stopped(node.clock.monotonic(), found))

@@ -21,12 +21,17 @@ from tailrace.model import Level
 from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import failover_log
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.progress import Progress
 from tailrace.wire.segment_messages import ASKER_BYTES, CheckpointRequest, PartitionCheckpoint
 from tailrace.wire.stream_messages import ResumeAnswer
 
 # Spark asks for news every 10 ms, and the description of thousands of partitions takes longer. Requests take at most
 # this share of the time; in between the last answer is used.
 ASKING_PART = 0.1
+# The names that nodes show: a query without a name of its own, and its tasks.
+SOURCE, TASK = "source", "spark task"
+# Progress that has not changed is told again after so many seconds: the connection may be a new one.
+PROGRESS_SECONDS = 5.0
 # A checkpoint only saves time, so the driver does not wait for one for longer.
 CHECKPOINT_SECONDS = 2.0
 
@@ -44,15 +49,15 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 def open_stream(options: ReadOptions, wanted: Subscription) -> blocking.Stream:
     """Returns a consumer, not connected yet. It is the only connection of a task."""
-    return _client(options).stream(wanted, WINDOW_BYTES)
+    return _client(options, TASK).stream(wanted, WINDOW_BYTES)
 
 
-def _client(options: ReadOptions) -> blocking.Client:
+def _client(options: ReadOptions, name: str) -> blocking.Client:
     return blocking.connect(
         options.url,
         token=options.token,
         tls=context_of(options.url, options.tls),
-        name="spark source",
+        name=name,
         connect_timeout=options.retry_for_s,
         retry_for=options.retry_for_s,
     )
@@ -66,12 +71,14 @@ class FeedClient:
         self._client: blocking.Client | None = None
         self._feed: FeedState | None = None
         self._good_until = 0.0
+        self._told: Mapping[int, int] = {}
+        self._tell_at = 0.0
 
     def close(self) -> None:
         """Ends the connection."""
         if self._client is not None:
             self._client.close()
-            self._client = None
+            self._client, self._tell_at = None, 0.0
 
     def confirmed_feed(self) -> FeedState:
         """Returns the feed's state with everything that was acknowledged before the call.
@@ -115,6 +122,20 @@ class FeedClient:
         is_history = value["feed"]["retention"] == "history"
         feed_id = bytes.fromhex(value["feed"]["feed_id"])
         return FeedState(self._connected().cluster_id, feed_id, is_history, partitions)
+
+    def tell_progress(self, feed: FeedState, seqs: Mapping[int, int]) -> None:
+        """Tells the node up to which seqs the query has handled the feed, for its lag. A failure ends nothing."""
+        now = time.monotonic()
+        if seqs == self._told and now < self._tell_at:
+            return
+        client = self._connected()
+        if not client.takes_progress:
+            return
+        told = Progress(feed.feed_id, self._options.level, {id: seqs.get(id, 0) for id in feed.partitions})
+        with contextlib.suppress(TailraceError):  # the next request finds the same error
+            client.call(Opcode.PROGRESS, told.to_json(), client.deadline(CHECKPOINT_SECONDS))
+        end = time.monotonic()
+        self._told, self._tell_at = dict(seqs), end + max(PROGRESS_SECONDS, (end - now) / ASKING_PART)
 
     def kept_since(self, feed: FeedState) -> dict[int, int]:
         """Returns the seq up to which each partition of a history has been trimmed."""
@@ -235,7 +256,7 @@ class FeedClient:
     def _connected(self) -> blocking.Client:
         if self._client is None:
             with contextlib.ExitStack() as on_error:
-                client = on_error.enter_context(_client(self._options))
+                client = on_error.enter_context(_client(self._options, f"spark {self._options.query_name or SOURCE}"))
                 client.level(self._options.level.name.lower())  # raises NotDurable if this node cannot show it
                 on_error.pop_all()
             self._client = client

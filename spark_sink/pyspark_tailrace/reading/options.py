@@ -22,6 +22,9 @@ STATE, MUTATIONS = "state", "mutations"
 FAIL, FOLLOW = "fail", "follow"
 AUTO, SEGMENTS, STREAM = "auto", "segments", "stream"
 
+# A node shows 200 characters of a name, with "spark " before it.
+QUERY_NAME_MAX = 100
+
 # Names with capitals are those of Spark's other sources.
 NAMES = (
     "url",
@@ -36,6 +39,7 @@ NAMES = (
     "endingOffsets",
     "failOnDataLoss",
     "on_rollback",
+    "query_name",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -47,6 +51,7 @@ NAMES = (
 
 # Options of one kind of job, and the reason why the other kind cannot use them.
 _OF_STREAMS = {
+    "query_name": "the progress of a query is shown under it, and a batch has none",
     "maxRowsPerTrigger": "a batch has no micro-batches",
     "maxBytesPerTrigger": "a batch has no micro-batches",
     "on_rollback": "a batch ends if the history changes while it is read: run it again",
@@ -73,7 +78,8 @@ class ReadOptions:
 
     ``start`` is "earliest", "latest", positions as a string, or microseconds since 1970 UTC. ``end``, of a batch, is
     one of these except "earliest". A batch reads the partitions ``partition_ids``, None for all, and only keys that
-    begin with ``key_prefix``. ``catch_up``: whether the tasks of a batch read segments, as in ``Feed.consume``.
+    begin with ``key_prefix``. ``query_name``: under which nodes show a
+    streaming query. ``catch_up``: whether the tasks of a batch read segments, as in ``Feed.consume``.
     """
 
     url: str
@@ -92,6 +98,7 @@ class ReadOptions:
     partition_ids: frozenset[int] | None
     key_prefix: bytes
     catch_up: str
+    query_name: str = ""
     tls: TlsFiles = field(default=NO_FILES, repr=False)
 
 
@@ -155,6 +162,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         partition_ids=_partition_ids(given.get("partition_ids")),
         key_prefix=_key_prefix(given.get("key_prefix", "")),
         catch_up=_choice(given, "catch_up"),
+        query_name=_query_name(given.get("query_name", "")),
         tls=parsers.tls_files(given),
     )
 
@@ -181,6 +189,16 @@ def _key_prefix(text: str) -> bytes:
     if len(prefix) > KEY_BYTES_MAX:
         raise ValueError(f"option 'key_prefix' has {len(prefix)} bytes in UTF-8, and a key at most {KEY_BYTES_MAX}")
     return prefix
+
+
+def _query_name(text: str) -> str:
+    name = text.strip()
+    if len(name) > QUERY_NAME_MAX or not name.isprintable():
+        raise ValueError(
+            f"option 'query_name' is {name[:60]!r}, but must have at most {QUERY_NAME_MAX} "
+            "characters, all of them printable"
+        )
+    return name
 
 
 def _place(options: Mapping[str, str], name: str, default: str, words: tuple[str, ...]) -> str | int:

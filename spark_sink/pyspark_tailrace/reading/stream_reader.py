@@ -77,6 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = from_offset(start)
         check_feed(positions, feed)
         begins = {id: self._resume_at(id, positions, feed) for id in feed.partitions}
+        self._node.tell_progress(feed, positions.seqs())  # Spark has finished the batch that ends here
         begins, taken = self._taken(feed, begins, limit)
         ends = dict(positions)
         for id, rows in taken.items():
@@ -207,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shape.joined(map(shape.of, rows))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: a node keeps no position for a consumer."""
+        """Does nothing: Spark commits a batch only once another one follows. `latestOffset` tells the progress."""
 
     def stop(self) -> None:
         """Closes the connection. (Spark calls it in few cases.)"""

@@ -8,6 +8,7 @@ import random
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.pyspark_tailrace.reading.test_partition_reader import fold, keys, write
+from tests.tailrace_server.replication.made_set import until
 from tests.test_hazards import folded_until
 
 from pyspark_tailrace.reading.offsets import from_offset
@@ -16,6 +17,46 @@ from tailrace import BadPosition, DataGone, NotLeader, Put, StreamEnded
 
 async def write_many(feed, count, value=b"v" * 50):
     await feed.write([Put(b"%06d" % number, value) for number in range(count)])
+
+
+# Progress
+
+
+async def test_the_node_is_told_what_is_handled_and_not_what_is_planned(running, client, query):
+    feed = await client.create_feed("c", partitions=2)
+    await write(feed, b"a", b"b")
+    reading = query("c", query_name="revenue")
+    start = await reading.initial()
+    end = await reading.latest(start)
+    assert told(running) == {"spark revenue": 0}
+    await reading.rows(start, end)
+    assert await reading.latest(end) == end
+    assert told(running) == {"spark revenue": 2}
+
+
+async def test_progress_is_told_again_to_a_node_that_has_forgotten_it(running, client, query):
+    await client.create_feed("c", partitions=1)
+    reading = query("c")
+    start = await reading.initial()
+    await reading.latest(start)
+    reading.reader._node.close()
+    await until(lambda: told(running) == {})
+    await reading.latest(start)
+    assert told(running) == {"spark source": 0}
+
+
+async def test_an_older_node_is_not_told(running, client, query, monkeypatch):
+    monkeypatch.setattr("tailrace.requests.client_core.ClientCore.takes_progress", False)
+    await client.create_feed("c", partitions=1)
+    reading = query("c")
+    await reading.latest(await reading.initial())
+    assert told(running) == {}
+
+
+def told(running):
+    """The mutations that each connection has told to have handled, by its name."""
+    connections = [one for one in running.node.connections if one.progress is not None]
+    return {one.name: sum(one.progress.seqs.values()) for one in connections}
 
 
 # Beginnings

@@ -11,6 +11,7 @@ from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, SMALL_BODY_BYTES, encode_frame
 from tailrace.wire.messages import GET_KEYS_MAX, Get, Hello
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.progress import Progress
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stage_messages import NAME_CHARS_MAX, STAGES_MAX, Publish, StageBlock
 from tailrace.wire.stream_messages import StreamRequest
@@ -73,6 +74,9 @@ LONGEST = {
         },
     ),
     Opcode.HANDOVER: encode_json(Opcode.HANDOVER, {"to": ADDRESS}),
+    Opcode.PROGRESS: encode_json(
+        Opcode.PROGRESS, Progress(ID, Level.MEMORY, dict.fromkeys(range(4_096), SEQ_MAX)).to_json()
+    ),
     Opcode.ACCEPTED_SEQS: encode_json(Opcode.ACCEPTED_SEQS, {"feed_ids": [ID.hex()] * 10_000, "joining": False}),
 }
 

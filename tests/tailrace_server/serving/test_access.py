@@ -10,6 +10,7 @@ from tailrace.model.failover import FailoverLog
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.progress import Progress
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.segment_messages import CheckpointRequest
 from tailrace.wire.stage_messages import Publish, StageBlock, StageSeal
@@ -65,6 +66,7 @@ def checked_requests(feed_id, name):
         Opcode.EXPLAIN_RESUME: stream_request(feed_id).to_json(),
         Opcode.STREAM_REQUEST: stream_request(feed_id).to_json(),
         Opcode.SEGMENT_CHECKPOINT: CheckpointRequest(feed_id, 0).to_json(),
+        Opcode.PROGRESS: Progress(feed_id, Level.DISK, {PARTITION: 0}).to_json(),
         Opcode.PUBLISH: Publish(feed_id, "sink", "origin", 1, (ID,), (PARTITION,), 0).to_json(),
         Opcode.GET: Get(feed_id, Level.DISK, [KEY]).encode(5),
         Opcode.WRITE: encode_frame(Opcode.WRITE, write(feed_id, block), 5),

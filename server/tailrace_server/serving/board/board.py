@@ -16,7 +16,7 @@ from tailrace_server.replication.promotion_forecast import forecast_of
 from tailrace_server.serving.board.problems import Problem, node_problems
 from tailrace_server.serving.board.sample import Sample
 from tailrace_server.serving.board.since import Since
-from tailrace_server.serving.board.states import Judgement, State, judge_consumer, judge_stopped
+from tailrace_server.serving.board.states import Judgement, State, judge_consumer, judge_stopped, judge_told
 from tailrace_server.serving.metrics.first_rows import FirstRows
 from tailrace_server.serving.metrics.lags import settle_all
 
@@ -138,6 +138,13 @@ class Board:
             if consumer.stopped_at is not None:
                 seconds = now - consumer.stopped_at
                 found[id] = judge_stopped(lag_mutations=consumer.lag.mutations, seconds=seconds)
+                continue
+            if consumer.tells:
+                found[id] = judge_told(
+                    unseen=consumer.visible - consumer.sent,
+                    lag_mutations=consumer.lag.mutations,
+                    level=consumer.level,
+                )
                 continue
             idle_s = max(0.0 if waiting[id] is None else idle[id], consumer.connection.stuck_seconds(now))
             judgement = judge_consumer(

@@ -11,11 +11,13 @@ from tailrace_server.serving.metrics.lags import Lag
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tailrace.model import Level
     from tailrace_server.feeds.feed import Feed
     from tailrace_server.partition.partition import Partition
     from tailrace_server.serving.metrics.first_rows import FirstRows
     from tailrace_server.serving.services import Services
     from tailrace_server.stream.partition_stream import PartitionStream
+    from tailrace_server.stream.told_progress import ToldProgress
 
 
 # The first part of the ids of consumers that have gone. Those of others begin with a number.
@@ -60,7 +62,8 @@ class FeedSums:
 class ConsumerSums:
     """The sums over the streams that one connection has of one feed.
 
-    ``connection`` is None, and ``stopped_at`` in monotonic seconds, of a named consumer that has gone.
+    ``connection`` is None, and ``stopped_at`` in monotonic seconds, of a named consumer that has gone. ``tells``: it
+    tells its progress, since it handles rows elsewhere.
     """
 
     __slots__ = (
@@ -75,6 +78,7 @@ class ConsumerSums:
         "sent",
         "stopped_at",
         "streams",
+        "tells",
         "unhandled",
         "visible",
     )
@@ -88,14 +92,25 @@ class ConsumerSums:
         self.stopped_at = stopped_at
         self.feed = feed.info.name
         self.level = level
+        self.tells = False
         self.lag = Lag()
         self.streams = self.sent = self.visible = self.high = self.unhandled = 0
         self.credited: int = 0 if connection is None else connection.rounds.credited_bytes
 
     def add_stopped(self, partition: Partition, seq: int, rows: FirstRows) -> None:
         """Adds a partition that the consumer had handled up to ``seq``."""
+        self._add_handled(partition, seq, partition.high_seq, rows)
+
+    def add_told(self, progress: ToldProgress, rows: FirstRows) -> Iterator[None]:
+        """Adds the partitions of which the consumer has told how far it is; one in each step."""
+        self.tells = True
+        for partition, seq in progress.seqs.items():
+            self._add_handled(partition, seq, partition.visible_seq(progress.level), rows)
+            yield
+
+    def _add_handled(self, partition: Partition, seq: int, visible_seq: int, rows: FirstRows) -> None:
         self.sent += seq
-        self.visible += max(seq, partition.high_seq)
+        self.visible += max(seq, visible_seq)
         self.high += partition.high_seq
         if seq < partition.high_seq:
             self.lag.add(mutations=partition.high_seq - seq)
@@ -166,8 +181,12 @@ class Sample:
             return
         self.streams += len(rounds.slots)
         by_feed: dict[bytes, ConsumerSums] = {}
+        if connection.progress is not None:
+            told = self._consumer(by_feed, connection, connection.progress.feed_id, connection.progress.level)
+            if told is not None:
+                yield from told.add_told(connection.progress, self._rows)
         for slot in list(rounds.slots.values()):
-            sums = self._consumer(by_feed, connection, slot.stream)
+            sums = self._consumer(by_feed, connection, slot.stream.partition.feed_id, slot.stream.level)
             if sums is not None:
                 sums.add(slot.stream, self._rows)
             yield
@@ -197,16 +216,15 @@ class Sample:
             yield
 
     def _consumer(
-        self, by_feed: dict[bytes, ConsumerSums], connection: Any, stream: PartitionStream
+        self, by_feed: dict[bytes, ConsumerSums], connection: Any, feed_id: bytes, level: Level
     ) -> ConsumerSums | None:
-        feed_id = stream.partition.feed_id
         sums = by_feed.get(feed_id)
         if sums is None:
             feed = self._node.feeds.find(feed_id)
             if feed is None:
                 return None
             id = f"{self._number_of(connection)}.{feed.info.name}"
-            sums = by_feed[feed_id] = ConsumerSums(id, connection.name, connection, feed, stream.level.name.lower())
+            sums = by_feed[feed_id] = ConsumerSums(id, connection.name, connection, feed, level.name.lower())
             self.consumers[id] = sums
         return sums
 

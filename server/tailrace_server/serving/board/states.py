@@ -59,6 +59,21 @@ def judge_consumer(
     return Judgement(State.MOVING, "it catches up" if unsent else "it handles what it was sent")
 
 
+def judge_told(*, unseen: int, lag_mutations: int, level: str) -> Judgement:
+    """Returns the state of a consumer that tells its progress after each batch, whose end the node cannot know.
+
+    Args:
+        unseen: The mutations that its level shows, and that it has not told to have handled.
+        lag_mutations: Those included that its level does not show yet.
+        level: The level.
+    """
+    if not lag_mutations:
+        return Judgement(State.CURRENT)
+    if not unseen:
+        return Judgement(State.WAITING, f"the mutations that it lacks are not at level {level} yet")
+    return Judgement(State.MOVING, "its batch is under way, or waits for its trigger: it tells its progress in between")
+
+
 def judge_stopped(*, lag_mutations: int, seconds: float) -> Judgement:
     """Returns the state of a named consumer that went so many seconds ago."""
     lacks = "mutations wait for it" if lag_mutations else "it had handled all that there is"

@@ -8,8 +8,9 @@ from tailrace_server.serving.metrics.catalogue import OTHER, UNNAMED
 from tailrace_server.serving.metrics.lags import Lag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from tailrace_server.partition.partition import Partition
     from tailrace_server.serving.metrics.first_rows import FirstRows
     from tailrace_server.serving.metrics.samples import BoundedNames, Samples
     from tailrace_server.serving.services import Services
@@ -62,7 +63,9 @@ class StreamSums:
 
     def _consumer(self, connection: Any) -> Iterator[None]:
         """Adds what the consumer at the other end lacks: what it was not sent, and what it has not handled."""
-        rounds, name = connection.rounds, _name_of(connection.name)
+        rounds, name, progress = connection.rounds, _name_of(connection.name), connection.progress
+        if progress is not None:
+            yield from self._told(self._lag(name, progress.feed_id), progress.seqs)
         for slot in list(rounds.slots.values()):
             self._not_sent(self._lag(name, slot.stream.partition.feed_id), slot.stream)
             yield
@@ -76,7 +79,11 @@ class StreamSums:
     def _stopped(self) -> Iterator[None]:
         """Adds what the consumers lack that are gone."""
         for (name, feed_id), partition, seq in self._node.stopped.lags(self._node, set(self._lags)):
-            lag = self._lag(name, feed_id)
+            yield from self._told(self._lag(name, feed_id), {partition: seq})
+
+    def _told(self, lag: Lag, seqs: Mapping[Partition, int]) -> Iterator[None]:
+        """Adds what a consumer lacks that has handled each partition up to its seq."""
+        for partition, seq in seqs.items():
             if seq < partition.high_seq:
                 lag.add(mutations=partition.high_seq - seq)
                 lag.lacks(self._rows, partition, seq)
