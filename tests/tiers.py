@@ -54,6 +54,10 @@ _FORBIDDEN = {
 # `make long` collects only files with these marks: to collect all of them takes each process six seconds.
 _MARK_OF_LONG = re.compile(r"\bmark\.(long|planted)\b")
 
+# The marks of files whose tests all belong to other tiers. `make quick` does not import such files.
+_OTHER_TIERS = {"quick": ("slow", "long", "soak"), "test": ("long", "soak")}
+_MARK_OF_FILE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(\w+)", re.MULTILINE)
+
 _tier = "test"
 _quick_test = ""
 
@@ -84,10 +88,18 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leaves out the files without a test of ``make long``."""
-    if config.getoption("--tier") == "long" and collection_path.name.startswith("test_"):
-        return None if may_be_long(collection_path) else True
-    return None
+    """Leaves out the files without a test of the tier, if that is seen without an import."""
+    tier = config.getoption("--tier")
+    if tier is None or not collection_path.name.startswith("test_"):
+        return None
+    is_left_out = not may_be_long(collection_path) if tier == "long" else is_of_others(collection_path, tier)
+    return True if is_left_out else None
+
+
+def is_of_others(path, tier):
+    """Returns whether a mark of the whole file keeps its tests out of the tier."""
+    mark = path.suffix == ".py" and _MARK_OF_FILE.search(path.read_text())
+    return bool(mark) and mark[1] in _OTHER_TIERS.get(tier, ())
 
 
 def may_be_long(path):
