@@ -402,7 +402,7 @@ class Machine:
 
     def _judge(self, life, error):
         """Accepts the error of a death, or of a faulty disk at the start. Raises any other error: it is a bug."""
-        errors = list(_leaves(error))
+        errors = list(leaves(error))
         if life.is_over and all(isinstance(e, Crashed | trio.Cancelled | OSError | TailraceError) for e in errors):
             if any(isinstance(e, trio.Cancelled) for e in errors):
                 raise error
@@ -424,9 +424,10 @@ def _not_swallowed(log, message, *args, **keywords):
     raise error
 
 
-def _leaves(error):
+def leaves(error):
+    """Yields the errors of a group and of the groups in it, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield error

@@ -24,7 +24,7 @@ from .checks.several_nodes import SetChecks
 from .faults import shapes
 from .faults.schedule import Faults
 from .faults.transfers import Transfers
-from .machine import DATA, PORT, End, Machine, bugs_end_the_run
+from .machine import DATA, PORT, End, Machine, bugs_end_the_run, leaves
 from .network import Network
 from .plan import HEALING_SECONDS_MAX, plan_run
 from .program_disk import ProgramSystem
@@ -138,11 +138,11 @@ class World:
 
     @contextlib.contextmanager
     def damage(self):
-        """Survives the answer of a node that cannot read a segment."""
+        """Survives the answer of a node that cannot read a segment, alone or as each error of a group."""
         try:
             yield
-        except TailraceError as error:
-            if "is damaged at offset" not in str(error):
+        except (TailraceError, ExceptionGroup) as error:
+            if not all("is damaged at offset" in str(each) for each in leaves(error)):
                 raise
             self.report.operation("answer that a segment is damaged")
 

@@ -8,7 +8,7 @@ import math
 import trio
 from tests.processes.violation import Violation
 
-from tailrace import EndReason, Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded
+from tailrace import BadSegment, EndReason, Mutations, Positions, Retryable, Rollback, SnapshotEnd, StreamEnded
 from tailrace.indexes import AppliedMutation
 
 from .indexes import RINGS
@@ -51,11 +51,13 @@ class ConsumingProcess(Process):
         }
         started = False
         try:
-            async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
-                since = "beginning" if positions is None else positions
-                async with client.feed(self.world.feed_name).consume(since, **options) as stream:
-                    started = True
-                    await self._consume(stream)
+            # The disk may refuse to read a segment three times in a row. That ends a stream, and not the program.
+            with self.world.damage():
+                async with self.connect(retry_for=PATIENT_S, connect_timeout=5.0) as client:
+                    since = "beginning" if positions is None else positions
+                    async with client.feed(self.world.feed_name).consume(since, **options) as stream:
+                        started = True
+                        await self._consume(stream)
         except Retryable:
             if started:
                 raise
@@ -109,7 +111,7 @@ class ConsumingProcess(Process):
             begun = report.barrier_begins(self.name)
             try:
                 await stream.barrier()
-            except StreamEnded:
+            except (BadSegment, StreamEnded):
                 return  # the task that reads the events gets the same error, and judges it
             report.barrier_ends(self.name, begun)
             for number, (floor, forks) in floors.items():
