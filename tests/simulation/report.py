@@ -16,6 +16,9 @@ class Report:
         now: Returns the simulated time.
         feed_id: The feed whose crosses count; None: none do.
         undecided: How many keys took too long to judge.
+        calm_seconds: For how long nothing but a lasting cut went on, from ten seconds after it on.
+        calm_changes: How many times a node came to lead in these seconds.
+        calm_changes_most: How many of these were in one run at most, a minute.
         violation: A broken promise that a program has raised; an error that it causes may hide it.
     """
 
@@ -32,6 +35,9 @@ class Report:
         self.feed_id = None
         self.lost_rows = 0
         self.undecided = 0
+        self.calm_seconds = 0.0
+        self.calm_changes = 0
+        self.calm_changes_most = 0.0
         self.violation = None
 
     def note(self, what):
@@ -106,6 +112,12 @@ class Report:
         self._crosses.barrier_ends(client, begun)
         self.operation("barrier", client)
 
+    def calm(self, seconds, changes):
+        """Notes how many times a node came to lead in some seconds in which nothing happened."""
+        self.calm_seconds += seconds
+        self.calm_changes += changes
+        self.calm_changes_most = max(self.calm_changes_most, 60 * changes / seconds)
+
     @property
     def digest(self):
         """The digest of the whole trace. Two runs with one digest have done the same, byte for byte."""
@@ -119,12 +131,19 @@ class Report:
         self.lost_rows += other.lost_rows
         self.bytes += other.bytes
         self.undecided += other.undecided
+        self.calm_seconds += other.calm_seconds
+        self.calm_changes += other.calm_changes
+        self.calm_changes_most = max(self.calm_changes_most, other.calm_changes_most)
 
     def __str__(self):
         def line(name, counts):
             return f"{name}: " + (", ".join(f"{what} {count}" for what, count in sorted(counts.items())) or "none")
 
-        return (
-            "\n".join((line("operations", self.operations), line("faults", self.faults), line("crosses", self.crosses)))
-            + f"\nrows lost with level memory: {self.lost_rows}; bytes on the network: {self.bytes}"
-        )
+        lines = [line("operations", self.operations), line("faults", self.faults), line("crosses", self.crosses)]
+        lines.append(f"rows lost with level memory: {self.lost_rows}; bytes on the network: {self.bytes}")
+        if self.calm_seconds:
+            lines.append(
+                f"changes of leader from 10 s after a lasting cut on: {self.calm_changes} in {self.calm_seconds:g} s, "
+                f"{self.calm_changes_most:g} a minute in one run at most"
+            )
+        return "\n".join(lines)

@@ -96,6 +96,7 @@ def _story(shape):
             await trio.sleep(SETTLING_SECONDS)
             before = _changes(world)
             await trio.sleep(CALM_SECONDS)
+            world.report.calm(CALM_SECONDS, _changes(world) - before)
             _require_calm(_changes(world) - before)
             serving = _serving(world)
             if len(serving) > 1:
