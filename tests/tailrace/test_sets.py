@@ -212,7 +212,7 @@ async def test_a_stream_without_async_goes_to_another_node_likewise(lacking, lea
 async def test_nobody_leads(put_up):
     post = await put_up(role="follower")
     with pytest.raises(Unreachable, match="does not lead"):
-        async with tailrace.connect(post.url, connect_timeout=1.0):
+        async with tailrace.connect(post.url, connect_timeout=3):
             pass
     assert post.greeted >= 2
 
@@ -224,7 +224,7 @@ async def test_a_follower_is_asked_for(put_up, leader):
             await client.create_feed("orders")
     assert len(post.asked) > 1
     with pytest.raises(Unreachable, match="asks for one that follows"):
-        async with tailrace.connect(f"tailrace://{leader}", state="follower", connect_timeout=1.0):
+        async with tailrace.connect(f"tailrace://{leader}", state="follower", connect_timeout=3):
             pass
 
 
@@ -292,7 +292,7 @@ async def get(url, version, is_async=True, retry_for=20.0):
     if not is_async:
         await trio.to_thread.run_sync(get_blocking, url, version)
         return
-    async with tailrace.connect(url, state="follower", retry_for=retry_for, connect_timeout=1.0) as client:
+    async with tailrace.connect(url, state="follower", retry_for=retry_for, connect_timeout=3) as client:
         await client.feed("orders").get(b"k", at_least=version)
 
 

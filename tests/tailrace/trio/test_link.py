@@ -211,5 +211,5 @@ async def test_a_first_address_that_is_dead_leaves_time_for_the_second(running):
     """It accepts, and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as dead:
         url = running.url.replace("tailrace://", f"tailrace://127.0.0.1:{dead.getsockname()[1]},")
-        async with tailrace.connect(url, connect_timeout=3.0) as client:
+        async with tailrace.connect(url, connect_timeout=6) as client:
             assert await client.feeds() == []

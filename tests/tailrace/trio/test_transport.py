@@ -132,7 +132,7 @@ class Taker:
         return len(self.data) < self.enough
 
     async def has(self, count):
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(self.data) < count:
                 await trio.lowlevel.checkpoint()
         return self.data
@@ -156,7 +156,7 @@ class Receiving:
         self.ended.set()
 
     async def result(self):
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await self.ended.wait()
         [result] = self.results
         return result

@@ -46,7 +46,7 @@ async def test_writes_during_a_failed_fsync_have_an_unknown_outcome_until_the_ne
 async def test_after_a_failed_fsync_nothing_is_acknowledged(running):
     async with tailrace.connect(running.url) as client:
         await (await client.create_feed("orders", partitions=4)).put(KEY, b"v")
-    async with tailrace.connect(running.url, retry_for=1.0) as client:
+    async with tailrace.connect(running.url, retry_for=2) as client:
         feed = client.feed("orders")
         assert (await feed.get(KEY)).value == b"v"
         running.node.storage.journal.sync = fail_to_sync

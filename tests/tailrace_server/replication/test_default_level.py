@@ -99,5 +99,5 @@ async def test_a_node_of_an_older_version_is_asked_for_disk(members, monkeypatch
         await members.filled(client, numbered(0, 1))
         leader = await leave_alone(members)
         async with tailrace.connect(leader.url) as older:
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await older.feed("orders").put(b"k", b"v")

@@ -47,7 +47,7 @@ async def test_a_connection_too_many_is_refused(run_node, node_config, monkeypat
     running = await run_node(dataclasses.replace(node_config, limits=limits))
     async with tailrace.connect(running.url), tailrace.connect(running.url):
         with pytest.raises(tailrace.Unreachable, match=r"2 connections of 127\.0\.0\.1 already"):
-            async with tailrace.connect(running.url, connect_timeout=0.5):
+            async with tailrace.connect(running.url, connect_timeout=3):
                 pass
     async with tailrace.connect(running.url) as client:
         await client.create_feed("orders")

@@ -96,7 +96,7 @@ async def test_all_that_is_written_meanwhile_is_flushed_too(engine):
 
     engine.put(partition, (b"first", b"1"), sync=False)
     engine.flusher.commit = commit
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await engine.flusher.flush_all(partition)
     assert partition.tree.block_count == 0
     assert partition.flushed_seq == partition.high_seq == 3

@@ -74,7 +74,7 @@ async def test_a_point_inside_of_a_published_batch(engine, held, seq):
     blocks = [encode_block([b"e", b"f"], [b"%d" % number] * 2, partition=0, compress=False) for number in (8, 10)]
     publish(held, blocks, "sink", 1, "origin", engine.node.storage.journal, now_us=engine.clock.wall_us())
     engine.node.storage.wrote(held)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         stands = await roll_back(engine.node.storage, held, seq, held.log, engine.node.leaderships.system.on_shortfall)
     assert (stands, held.high_seq) == (seq, seq)
     held.check()

@@ -21,7 +21,7 @@ async def test_nothing_waits_for_a_committer_that_has_ended(engine, monkeypatch)
             except NotDurable as error:
                 failures.append(str(error))
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(storage.run)
             await trio.testing.wait_all_tasks_blocked()
