@@ -193,6 +193,11 @@ def _status_of(value):
     return status
 
 
+def _promised_of(value):
+    """The answer, with the member by which a candidate counts it."""
+    return {"promised": value["promised"], "term": value["term"], **Promised.from_json(value, "PROMISE")._asdict()}
+
+
 def _seqs_of(value):
     what = "the answer"
     return [seqs_from_json(value.get("seqs"), what), voters_field(value, what)]
@@ -210,7 +215,7 @@ RESULTS = {
     Opcode.STAGE_COPIES: stage_copy_messages.StageCopiesResult.from_json,
     Opcode.SEGMENT_CHECKPOINT: segment_messages.PartitionCheckpoint.from_json,
     Opcode.MEMBER: seen_from_json,
-    Opcode.PROMISE: lambda value: Promised.from_json(value, "the answer"),
+    Opcode.PROMISE: _promised_of,
     Opcode.ACCEPTED_SEQS: _seqs_of,
 }
 # The RESULT that a value becomes again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import xxhash
 from tests.conftest import RawClient
 
 from tailrace.block import encode_block
@@ -13,11 +14,13 @@ from tailrace.model.failover import FailoverLog
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import Get, Hello, Trace, Write, WriteFlag, encode_error
+from tailrace.wire.messages import Get, Hello, HelloOk, Trace, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import CheckpointRequest, SegmentFetch, SegmentRelease
+from tailrace.wire.stage_copy_messages import CopyAction, StageCopies, StageFetch
 from tailrace.wire.stage_messages import Publish, StageBlock, StageSeal
 from tailrace.wire.stream_messages import StreamRequest, encode_number
+from tailrace_server.replication.voters import Voters, voters_to_json
 
 FEED_ID = bytes(range(0x10, 0x20))
 LOG_ID = bytes(range(0x20, 0x30))
@@ -246,4 +249,43 @@ async def branches(stage):
         await asking.write(block(), flags=WriteFlag.IF_VERSION, version=version)  # version_lost
 
 
-SESSIONS = {each.__name__: each for each in (errors, streams_by_hand, traces, bounds, full, branches)}
+async def stage_copies(stage):
+    """What a member of a set asks the leader for: sealed stages, and how far it has come."""
+    async with stage.raw() as connection:
+        await connection.send(Hello(name="member", of_node=True).encode())
+        cluster_id = bytes.fromhex(HelloOk.decode((await connection.receive()).body).cluster_id)
+        asking = Asking(connection)
+        await feed_of(asking)
+        staged = encode_block([b"s"], [b"1"], partition=0)
+        await asking.frame(b"".join(StageBlock.encode(FEED_ID, STAGE_ID, 0, 0, staged, asking.next_id())))
+        checksum = xxhash.xxh3_64_intdigest(staged.head)
+        await asking.frame(StageSeal(FEED_ID, STAGE_ID, 1, 1, checksum).encode(asking.next_id()))
+        await asking.frame(StageFetch(FEED_ID, STAGE_ID, 0).encode(asking.next_id()))
+        for action in (CopyAction.FIND, CopyAction.TAKE):  # forbidden: the address is no member's
+            copies = StageCopies(action, cluster_id, FEED_ID, (STAGE_ID,), "10.0.0.1:4700")
+            await asking.json(Opcode.STAGE_COPIES, copies.to_json())
+        told = {"cluster_id": cluster_id.hex(), "feed_ids": [FEED_ID.hex()]}
+        await asking.json(Opcode.ACCEPTED_SEQS, told)
+
+
+async def promises(stage):
+    """What a new member of a set answers to another one that wants to lead."""
+    own, other, _ = stage.told["members"]
+    told = {"cluster_id": NO_ID.hex(), "members": stage.told["members"], "voters": voters_to_json(Voters())}
+    async with stage.raw() as connection:
+        await connection.send(Hello(name=f"member {other}", of_node=True).encode())
+        await connection.receive()
+        asking = Asking(connection)
+        await asking.json(Opcode.MEMBER, told | {"seqs": True, "candidate": {"held_term": 0, "held": 0}})
+        promise = {"address": other, "handover": False, "last_led": None, "by_itself": False}
+        for term, members in ((2, told["members"]), (2, told["members"]), (3, [own])):  # the last: another list
+            await asking.json(Opcode.PROMISE, told | promise | {"term": term, "members": members})
+        await asking.json(Opcode.MEMBER, told)
+        await asking.json(Opcode.ACCEPTED_SEQS, {"cluster_id": NO_ID.hex(), "feed_ids": []})  # not_leader
+        await asking.json(Opcode.HANDOVER, {"to": other})
+        await asking.json(Opcode.MEMBER_CHANGE, {"action": "add", "name": "10.0.0.1:4700"})
+
+
+SESSIONS = {
+    each.__name__: each for each in (errors, streams_by_hand, traces, bounds, full, branches, stage_copies, promises)
+}

@@ -35,6 +35,8 @@ from tailrace_server.config import Limits
 # No NOOP comes between other frames, however slow the machine is.
 LIMITS = Limits(noop_interval_s=100.0)
 SEED = 2
+# Far more seconds than anything takes on a busy machine.
+_PATIENT = {"retry_for": 60, "connect_timeout": 60}
 
 
 class Stage:
@@ -50,7 +52,7 @@ class Stage:
     def client(self, **options):
         """A client of the node. Its ids are the same in each play, so that recordings of two runs differ little."""
         host = Host(connect=self._connect, random=self._random, new_session=lambda: self._random.randbytes(16).hex())
-        return tailrace.connect(f"tailrace://{self.address}", host=host, **{"retry_for": 60} | options)
+        return tailrace.connect(f"tailrace://{self.address}", host=host, **_PATIENT | options)
 
     @asynccontextmanager
     async def raw(self, address=None):
@@ -67,11 +69,15 @@ class Stage:
 
 
 class Play(NamedTuple):
-    """A session with one node: its program, the node's configuration, and what is done before the recording."""
+    """A session with one node: its program, the node's configuration, and what is done before the recording.
+
+    ``others``: the members of the node's set, besides it, that are not there.
+    """
 
     program: Callable
     changes: Mapping[str, object] = MappingProxyType({})
     prepare: Callable | None = None
+    others: int = 0
 
 
 async def two_branches(node):
@@ -98,7 +104,7 @@ _CHANGES = {
 }
 _PREPARATIONS = {"branches": two_branches, "full": no_space}
 PLAYS = {
-    name: Play(program, _CHANGES.get(name, {}), _PREPARATIONS.get(name))
+    name: Play(program, _CHANGES.get(name, {}), _PREPARATIONS.get(name), 2 if name == "promises" else 0)
     for name, program in {**client_sessions.SESSIONS, **raw_sessions.SESSIONS}.items()
 }
 
@@ -106,9 +112,11 @@ PLAYS = {
 @asynccontextmanager
 async def open_stage(play, scratch, connect):
     """A node that is ready for a play, and the stage of it."""
-    [address] = free_addresses(1)
+    address, *others = free_addresses(1 + play.others)
+    members = (address, *others) if others else ()
     async with trio.open_nursery() as nursery:
-        config = make_config(scratch / "data", address, **{"storage": STORAGE, "limits": LIMITS} | play.changes)
+        changes = {"storage": STORAGE, "limits": LIMITS, "members": members} | play.changes
+        config = make_config(scratch / "data", address, **changes)
         node = MadeNode(config, nursery)
         await node.start()
         if play.prepare is not None:
@@ -116,8 +124,16 @@ async def open_stage(play, scratch, connect):
         stage = Stage(Address(*address), scratch, connect)
         if config.auth:
             stage.tell("admin", (scratch / "data" / "admin.token").read_text().strip())
+        if members:
+            stage.tell("members", [str(member) for member in members])
         yield stage
         await node.stop()
+
+
+def known_texts(session, stage):
+    """What stands now for texts of a recorded session."""
+    known = dict(zip(session.told.get("members", ()), stage.told.get("members", ()), strict=True))
+    return known | ({session.told["admin"]: stage.told["admin"]} if "admin" in session.told else {})
 
 
 async def record_play(play, scratch):

@@ -9,7 +9,7 @@ import pytest
 import trio
 from tests.golden import client_sessions
 from tests.golden.fake_node import play_sdk
-from tests.golden.record import PLAYS, open_stage
+from tests.golden.record import PLAYS, known_texts, open_stage
 from tests.golden.recording import BACK, THERE, Session, sessions_of
 from tests.golden.replay import play_requests
 from tests.tailrace_server.replication.made_set import numbered, publish_one, put
@@ -74,12 +74,11 @@ def json_of(frame):
 async def test_a_node_answers_a_later_client(name, tmp_path):
     session = of_a_later_release(Session.load(sessions_of(RELEASE)[name]), THERE)
     async with open_stage(PLAYS[name], tmp_path, None) as stage:
-        known = {session.told["admin"]: stage.told["admin"]} if "admin" in session.told else {}
 
         async def connect():
             return await trio.open_tcp_stream(*stage.address)
 
-        assert await play_requests(session, connect, known) == []
+        assert await play_requests(session, connect, known_texts(session, stage)) == []
 
 
 @pytest.mark.parametrize("name", client_sessions.SESSIONS)

@@ -8,7 +8,7 @@ from tests.golden import client_sessions
 from tests.golden.archive import releases
 from tests.golden.fake_node import play_sdk
 from tests.golden.node_sessions import LIMITS, STORAGE
-from tests.golden.record import PLAYS, Play, open_stage
+from tests.golden.record import PLAYS, Play, known_texts, open_stage
 from tests.golden.recording import BACK, THERE, Session, sessions_of
 from tests.golden.replay import misread, miswritten, play_requests
 
@@ -66,12 +66,11 @@ def test_every_frame_that_is_written_again_means_the_same(session):
 @pytest.mark.parametrize(("release", "name"), [(release, name) for release, name in RECORDED if name in PLAYED])
 async def test_a_node_answers_a_client_of_the_release_as_then(session, name, tmp_path):
     async with open_stage(PLAYED[name], tmp_path, None) as stage:
-        known = {session.told["admin"]: stage.told["admin"]} if "admin" in session.told else {}
 
         async def connect():
             return await trio.open_tcp_stream(*stage.address)
 
-        assert await play_requests(session, connect, known) == []
+        assert await play_requests(session, connect, known_texts(session, stage)) == []
 
 
 SDK_PLAYED = [(release, name) for release, name in RECORDED if name in client_sessions.SESSIONS]
