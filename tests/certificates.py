@@ -23,10 +23,11 @@ class Authority:
         self.path = str(folder / "ca.pem")
         self._ca.cert_pem.write_to_path(self.path)
 
-    def issue(self, name, *hosts, expired=False):
-        """The path of a file with a certificate and its key."""
-        ends = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1) if expired else None
-        issued = self._ca.issue_cert(*(hosts or HOSTS), common_name=name, not_after=ends)
+    def issue(self, name, *hosts, expired=False, early=False):
+        """The path of a file with a certificate and its key. ``early``: it is valid from tomorrow on."""
+        now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+        ends, begins = now - day if expired else None, now + day if early else None
+        issued = self._ca.issue_cert(*(hosts or HOSTS), common_name=name, not_before=begins, not_after=ends)
         path = self.folder / f"{name}.pem"
         path.unlink(missing_ok=True)
         issued.private_key_and_cert_chain_pem.write_to_path(str(path))

@@ -101,6 +101,14 @@ async def test_an_expired_certificate(run_node, node_config, authority, greet):
 
 
 @each_shell
+async def test_a_certificate_that_is_not_valid_yet(run_node, node_config, authority, greet):
+    tls = dataclasses.replace(authority.node(), cert=authority.issue("early", early=True))
+    running = await run_node(dataclasses.replace(node_config, tls=tls))
+    with pytest.raises(ProtocolError, match="is not valid yet: compare the clocks of both machines"):
+        await greet(running.url, authority.client())
+
+
+@each_shell
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_certificate_that_is_required(run_node, node_config, authority, greet, version):
     tls = authority.node(client_ca=authority.path, require_client_cert=True)

@@ -78,13 +78,13 @@ class TlsSocket:
     def recv(self, nbytes: int) -> bytes:
         """Returns about ``nbytes`` bytes at most. Raises BlockingIOError without any, TailraceError, OSError."""
         data = self._received(lambda: self._engine.decrypt(nbytes))
-        self.has_unread = len(data) >= nbytes
+        self.has_unread = len(data) >= nbytes or self._engine.is_behind
         return data
 
     def recvmsg_into(self, buffers: Sequence[memoryview | bytearray]) -> tuple[int]:
         """Receives into ``buffers``, one after the other. Returns the count of bytes. Raises as ``recv``."""
         count = self._received(lambda: self._engine.decrypt_into(buffers))
-        self.has_unread = count >= sum(map(len, buffers))
+        self.has_unread = count >= sum(map(len, buffers)) or self._engine.is_behind
         return (count,)
 
     def _received(self, decrypt: Callable[[], _T]) -> _T:

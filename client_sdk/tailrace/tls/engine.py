@@ -18,6 +18,9 @@ from tailrace.model.certificates import ALTERNATIVE, COMMON_NAME, FINGERPRINT
 RECORD_BYTES = 16 * 1024
 # The bytes that are encrypted at a time: what grows OpenSSL's buffer further costs as much again as the encryption.
 PIECE_BYTES = 64 * 1024
+# The records that one call decrypts: 1 MiB if they are full. A peer may put one byte into each, and 1 MiB of such ones
+# would take 100 ms.
+RECORDS_MAX = 64
 # The most bytes that a peer may send before the end of its handshake: chains of certificates have some KiB.
 HANDSHAKE_BYTES_MAX = 256 * 1024
 # Each record begins with its kind and with the major version, which is 3 in all versions of TLS.
@@ -61,6 +64,7 @@ class TlsEngine:
         self._shaken_bytes = 0
         self._is_shaken = False
         self._failure: ssl.SSLError | None = None  # to be raised once the plaintext before it was handed over
+        self.is_behind = False  # the last call has left records, to be decrypted in another turn
         self.is_ended = False  # the peer has said that no more bytes follow
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -109,7 +113,8 @@ class TlsEngine:
     def decrypt(self, nbytes_max: int) -> bytes:
         """Returns about ``nbytes_max`` bytes of plaintext; ``b""`` without a whole record. Raises ssl.SSLError.
 
-        Fewer bytes are all that there are: no whole record is left, for which a caller would wait at its socket.
+        Fewer bytes are all that there are, but for ``is_behind``: no whole record is left, for which a caller would
+        wait at its socket. At most RECORDS_MAX records are read, and then ``is_behind`` is set.
         """
         pending = self._incoming.pending + self._object.pending()
         if pending > RECORD_BYTES:
@@ -119,16 +124,17 @@ class TlsEngine:
             return bytes(memoryview(buffer)[: self.decrypt_into((buffer,))])
         found: list[bytes] = []
         left = nbytes_max
-        while left > 0:
+        while left > 0 and len(found) < RECORDS_MAX:
             data = self._read(RECORD_BYTES, bool(found))
             if not data:
                 break
             found.append(data)
             left -= len(data)
+        self.is_behind = len(found) == RECORDS_MAX
         return found[0] if len(found) == 1 else b"".join(found)
 
     def decrypt_into(self, buffers: Iterable[memoryview | bytearray]) -> int:
-        """Decrypts into ``buffers``, one after the other. Returns the count of bytes. Raises ssl.SSLError."""
+        """Decrypts into ``buffers``, one after the other. Returns the count of bytes, as ``decrypt`` does."""
         total = 0
         for buffer in buffers:
             count = self._fill(memoryview(buffer), bool(total))
@@ -150,13 +156,14 @@ class TlsEngine:
         return data
 
     def _fill(self, view: memoryview, has_found: bool) -> int:
-        """Decrypts into ``view``, a record in each pass: there are 16 of them in 256 KiB."""
+        """Decrypts into ``view``, a record in each pass: there are 16 of them in 256 KiB, or thousands."""
+        self.is_behind = False
         if not view or not self._may_read(has_found):
             return 0
         read, incoming, has_pending = self._object.read, self._incoming, self._object.pending
         total, room = 0, len(view)
         try:
-            while True:
+            for _ in range(RECORDS_MAX):
                 count: int = read(room, view[total:])  # type: ignore[assignment]
                 if not count:
                     self.is_ended = True
@@ -165,6 +172,8 @@ class TlsEngine:
                 room -= count
                 if not room or not (incoming.pending or has_pending()):
                     break
+            else:
+                self.is_behind = True
         except ssl.SSLError as error:
             self._missed(error, has_found or total > 0)
         return total

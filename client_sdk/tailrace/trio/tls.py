@@ -200,13 +200,22 @@ class TlsTransport:
     async def receive_each(self, take: Take) -> bool:
         """Hands over the bytes as they come, as `HandingTransport.receive_each`."""
         engine = self._engine
-        while engine.has_data or engine.is_ended or self._closed:  # left by the last call
-            data = await self.receive()
-            if not data:
-                return False
-            if not take(data):
-                return True
-        is_stopped = False
+        while True:
+            while (
+                engine.has_data or engine.is_ended or self._closed
+            ):  # left by the last call, or before others had turns
+                data = await self.receive()
+                if not data:
+                    return False
+                if not take(data):
+                    return True
+            is_stopped = await self._receive_each(take)
+            if is_stopped or not engine.is_behind:
+                return is_stopped
+
+    async def _receive_each(self, take: Take) -> bool:
+        """Hands over bytes until ``take`` returns False, the end comes, or many small records are there."""
+        engine, is_stopped = self._engine, False
 
         def decrypted(received: bytes) -> bool:
             nonlocal is_stopped
@@ -214,6 +223,8 @@ class TlsTransport:
             while data := self._decrypt(lambda: engine.decrypt(RECEIVED_SLICE_BYTES), b""):
                 if not take(data):
                     is_stopped = True
+                    return False
+                if engine.is_behind:
                     return False
             return not engine.is_ended
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.tls.engine import HANDSHAKE_BYTES_MAX, TlsEngine, looks_like_tls
+from tailrace.tls.engine import HANDSHAKE_BYTES_MAX, RECORDS_MAX, TlsEngine, looks_like_tls
 
 
 class Ends:
@@ -85,6 +85,21 @@ def test_fewer_bytes_than_asked_for_are_all_that_have_come(ends, first_bytes):
     ends.server.feed(sent[first_bytes:])
     assert found + ends.server.decrypt(2 * len(data)) == data
     assert not ends.server.decrypt(1)
+
+
+@pytest.mark.parametrize("count", [RECORDS_MAX // 2, RECORDS_MAX, 5 * RECORDS_MAX, 20 * RECORDS_MAX])
+def test_it_tells_that_records_are_left(ends, count):
+    ends.shake()
+    for _ in range(count):
+        ends.client.encrypt(b"x")
+    ends.server.feed(ends.client.take())
+    found = ends.server.decrypt(1_000_000)
+    while ends.server.is_behind:
+        assert ends.server.has_data or found == b"x" * count
+        more = ends.server.decrypt(1_000_000)
+        assert len(more) <= RECORDS_MAX
+        found += more
+    assert found == b"x" * count
 
 
 @given(st.integers(0, 4_000), st.integers(1, 255))

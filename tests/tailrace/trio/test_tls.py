@@ -9,6 +9,7 @@ from tests.tailrace.trio.test_transport import read, tcp_pair
 
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
+from tailrace.tls.engine import RECORDS_MAX
 from tailrace.trio.file_part import FilePart
 from tailrace.trio.listener import listen_tcp
 from tailrace.trio.tls import SLICE_BYTES, SecureTransport, accept_tls, connect_tls, peer_identity
@@ -103,6 +104,45 @@ async def test_one_large_send_leaves_the_loop_to_others(pair, monkeypatch):
     assert max(size for size, _ in encrypted) == SLICE_BYTES
     # A pass of the scheduler may begin with one task and the next one end with it.
     assert max(collections.Counter(turn for _, turn in encrypted).values()) <= 2
+
+
+@pytest.mark.parametrize("way", ["each", "some"])
+async def test_many_small_records_leave_the_loop_to_others(pair, monkeypatch, way):
+    left, right = pair
+    turns, decrypted, found = [], [], []
+    read_one = right._engine._object.read
+
+    class Counted:
+        def read(self, *arguments):
+            decrypted.append(len(turns))
+            return read_one(*arguments)
+
+        def __getattr__(self, name):
+            return getattr(engine_object, name)
+
+    engine_object, right._engine._object = right._engine._object, Counted()
+
+    async def others():
+        while True:
+            turns.append(None)
+            await trio.lowlevel.checkpoint()
+
+    async def receive():
+        if way == "each":
+            await receive_each(right, lambda each: found.append(each) or sum(map(len, found)) < 10_000)
+        else:
+            while sum(map(len, found)) < 10_000:
+                found.append(await right.receive())
+
+    for _ in range(10_000):
+        left.send(b"x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await receive()
+        nursery.cancel_scope.cancel()
+    assert b"".join(found) == b"x" * 10_000
+    # Two calls come between two checkpoints; a pass of the scheduler may begin with one task, and the next end with it.
+    assert max(collections.Counter(decrypted).values()) <= 4 * RECORDS_MAX
 
 
 async def test_bytes_are_received_into_buffers(pair):
