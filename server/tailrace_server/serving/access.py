@@ -179,6 +179,11 @@ class Access:
         if self.principal.key_prefix and not begin_with(block, self.principal.key_prefix):
             raise self._other_keys("a row's key begins otherwise")
 
+    @property
+    def sink_prefix(self) -> bytes:
+        """The bytes with which the names of the principal's sinks begin; b"" for any name."""
+        return self.principal.key_prefix if self.is_limited else b""
+
     def require_sink(self, feed_id: bytes, sink: str) -> None:
         """Raises Forbidden unless the principal may publish batches of the feed under this name.
 
@@ -187,7 +192,7 @@ class Access:
         if not self.is_limited:
             return
         self.require_feed(feed_id)
-        prefix = self.principal.key_prefix
+        prefix = self.sink_prefix
         if prefix and not sink.removeprefix(JOB_PREFIX).encode(errors="surrogatepass").startswith(prefix):
             raise Forbidden(
                 f"{self.principal} may publish only as a sink whose name begins with its key prefix, or with "

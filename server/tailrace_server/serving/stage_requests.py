@@ -21,11 +21,18 @@ from tailrace.wire.stage_messages import Publish, StageBlock, Staged, StageSeal,
 from tailrace_server.blocks import detached
 from tailrace_server.partition.validation import validate_block
 from tailrace_server.publishing.open_stage import OpenStage
+from tailrace_server.replication.in_turns import InTurns
+from tailrace_server.state.last_batches import JOB_PREFIX
 
 if TYPE_CHECKING:
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.serving.connection import Connection
     from tailrace_server.serving.services import Services
+
+# The sinks of one key prefix: a node knows 1,000 of each partition, and forgets the oldest of more.
+SINKS_OF_PREFIX_MAX = 100
+# Going through the sinks of a partition takes some 0.1 ms, so eight are counted in a turn.
+_COUNT_COST = 32
 
 
 def _on_stage_block(connection: Connection, frame: Frame) -> None:
@@ -122,6 +129,7 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
     node = connection.node
     files: list[str] = []
     try:
+        await _require_room(connection, request)
         published = await node.publisher.publish(request)
     except TailraceError as error:
         connection.answers.add_error(error, id)
@@ -136,6 +144,26 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
     if files:
         with trio.CancelScope(shield=True):  # the connection may end now, and only this task knows of the files
             await node.host.workers.in_thread(functools.partial(node.stages.remove, files))
+
+
+async def _require_room(connection: Connection, request: Publish) -> None:
+    """Raises Forbidden if a writer of a key prefix uses too many sinks: the node would forget those of others.
+
+    Raises UnknownFeed.
+    """
+    prefix, turns = connection.access.sink_prefix, InTurns()
+    if not prefix or request.sink.startswith(JOB_PREFIX):
+        return
+    for partition in connection.node.feeds.of_id(request.feed_id).partitions:
+        sinks = partition.sinks
+        if len(sinks) < SINKS_OF_PREFIX_MAX or sinks.find(request.sink) is not None:
+            continue
+        await turns.look(_COUNT_COST)
+        if sinks.count_beginning(prefix) >= SINKS_OF_PREFIX_MAX:
+            raise Forbidden(
+                f"{SINKS_OF_PREFIX_MAX} sinks have published with key prefix {prefix!r:.100}, and "
+                f"{request.sink!r:.100} is none of them: use one of these, or a token without a key prefix"
+            )
 
 
 def _drop_copies(node: Services, feed_id: bytes, ids: tuple[bytes, ...]) -> None:

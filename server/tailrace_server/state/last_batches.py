@@ -122,6 +122,10 @@ class LastBatches:
         entries = self._entries.get(sink)
         return entries[-1] if entries else None
 
+    def count_beginning(self, prefix: bytes) -> int:
+        """Returns how many sinks have names that begin with ``prefix``, jobs not counted."""
+        return sum(sink.encode().startswith(prefix) for sink in self._entries if not sink.startswith(JOB_PREFIX))
+
     def _forget_oldest(self, names: list[str], most: int) -> None:
         for name in names[: max(len(names) - most, 0)]:
             del self._entries[name]

@@ -16,7 +16,7 @@ from tailrace.wire.segment_messages import CheckpointRequest
 from tailrace.wire.stage_messages import Publish, StageBlock, StageSeal
 from tailrace.wire.stream_messages import StreamRequest
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
-from tailrace_server.serving import access
+from tailrace_server.serving import access, stage_requests
 from tailrace_server.serving.access import PERMITTED, RULES, Subject
 from tailrace_server.serving.handlers import HANDLERS
 
@@ -139,6 +139,29 @@ async def test_a_writer_of_a_prefix_publishes_only_as_its_own_sinks(secured):
         await feed.publish("eu/orders", 0, [])
     async with secured.connect(secured.admin) as client:
         await client.feed("orders").publish("orders", 0, [])
+
+
+async def test_a_writer_of_a_prefix_uses_few_sinks(secured, monkeypatch):
+    """A partition remembers 1,000 of them: those of others must not be forgotten for its sake."""
+    monkeypatch.setattr(stage_requests, "SINKS_OF_PREFIX_MAX", 2)
+    token = await secured.token("eu", "write", key_prefix=b"eu/")
+
+    async def publish(client, sink, batch):
+        feed = client.feed("orders")
+        async with feed.stage() as stage:
+            await stage.put(b"eu/1", b"v")
+            return await feed.publish(sink, batch, [await stage.seal()])
+
+    async with secured.connect(token) as client, secured.connect(secured.admin) as admin:
+        for sink in ("us/1", "us/2", "eu/1", "eu/2"):
+            await publish(admin if sink.startswith("us") else client, sink, 0)
+        with pytest.raises(
+            tailrace.Forbidden, match="2 sinks have published with key prefix b'eu/', and 'eu/3' is none"
+        ):
+            await publish(client, "eu/3", 0)
+        assert (await publish(client, "eu/1", 1)).written
+        assert (await publish(client, "job:eu/3", 0)).written
+        assert (await publish(admin, "eu/3", 0)).written
 
 
 @pytest.mark.parametrize("rows", [1, 2, MANY])
