@@ -114,7 +114,7 @@ def load(
             _report(feed, source, _count(source, read), json, is_dry=True)
             return
         sink = PREFIX + (name or import_id(source, kind, fields, separator))
-        run = _Run(source, sink, can_go_on=id is not None or source.state is not None)
+        run = _Run(source, sink, has_id=id is not None)
         run.load(feed, read, target("import", url, node, token).call)
         _report(feed, source, run.progress, json, is_dry=False)
         if source.state is not None and source.has_changed():
@@ -164,10 +164,10 @@ def _count(source: Source, read: Iterator[Batch]) -> loader.Progress:
 class _Run:
     """One run of an import, and what it says if it does not come to its end."""
 
-    def __init__(self, source: Source, sink: str, *, can_go_on: bool) -> None:
+    def __init__(self, source: Source, sink: str, *, has_id: bool) -> None:
         self._source = source
         self._sink = sink
-        self._can_go_on = can_go_on
+        self._has_id = has_id
         self.progress = loader.Progress()
 
     def load(self, feed: str, read: Iterator[Batch], call: Callable[..., None]) -> None:
@@ -182,8 +182,11 @@ class _Run:
                     f"{self._source.name} has other rows than the import {self._sink.removeprefix(PREFIX)!r} had "
                     "before: what was not written yet cannot be told from what was. Give another --id to write all"
                 ) from None
-            if isinstance(cause, KeyboardInterrupt | Exception):
-                self._tell_rest()
+            done = self.progress.written + self.progress.present
+            if done and isinstance(cause, KeyboardInterrupt | Exception):
+                how = how_to_go_on(is_bad=_is_bad(cause), has_id=self._has_id, is_file=self._source.state is not None)
+                with contextlib.suppress(OSError):
+                    print(f"tailrace: at least the first {done:,} rows are in the feed; {how}", file=sys.stderr)
             raise
 
     async def _work(self, feed: str, read: Iterator[Batch], told: Callable[[int], None], client: Client) -> None:
@@ -193,12 +196,18 @@ class _Run:
 
         await Loader(client.feed(feed), self._sink, note).load(read)
 
-    def _tell_rest(self) -> None:
-        """Says what is in the feed, and how to go on."""
-        done = self.progress.written + self.progress.present
-        how = "run the same command again to go on" if self._can_go_on else "with --id an import can go on"
-        with contextlib.suppress(OSError):
-            print(f"tailrace: at least the first {done:,} rows are in the feed; {how}", file=sys.stderr)
+
+def how_to_go_on(*, is_bad: bool, has_id: bool, is_file: bool) -> str:
+    """Returns the advice for an import that has ended early: ``is_bad``: since a row cannot be used."""
+    if has_id:
+        return f"{'mend that row, and ' if is_bad else ''}run the same command again to go on"
+    if is_bad:
+        return "once mended, it is another import: all its rows are written. With --id an import goes on"
+    return "run the same command again to go on" if is_file else "with --id an import can go on"
+
+
+def _is_bad(error: BaseException) -> bool:
+    return isinstance(error, CommandFailed) and isinstance(error.__cause__, BadRecord)
 
 
 @contextlib.contextmanager
@@ -209,7 +218,7 @@ def _named(source: Source) -> Iterator[None]:
     except BaseException as error:
         cause = alone(error)
         if isinstance(cause, BadRecord):
-            raise CommandFailed(f"{printable(source.name)}, {cause}") from None
+            raise CommandFailed(f"{printable(source.name)}{', ' if cause.place else ': '}{cause}") from cause
         raise
 
 

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tailrace.cli.load import how_to_go_on
 from tailrace.cli.rowfiles import batches
 
 LINES = [{"id": number % 5, "total": number} for number in range(12)]
@@ -67,7 +68,32 @@ def test_a_bad_row_is_named_by_its_line(call, made_feed, tmp_path):
     for dry in ((), ("--dry-run",)):
         done = call("import", made_feed, path, *dry)
         assert done.code == 1
-        assert done.err.endswith(f"tailrace: {path}, line 3: the key has 0 bytes; a key has 1 to 4,096\n")
+        assert done.err == f"tailrace: {path}, line 3: the key has 0 bytes; a key has 1 to 4,096\n"
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow", "x.jsonl.gz", "x.csv"])
+def test_a_file_that_cannot_be_read_is_named(call, made_feed, tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b'"no such format')
+    done = call("import", made_feed, path)
+    assert done.code == 1
+    [line] = done.err.splitlines()  # nothing was written, so it has no advice on how to go on
+    assert line.startswith(f"tailrace: {path}")
+    assert "this is no" in line or "cannot be read" in line
+
+
+@pytest.mark.parametrize(
+    ("is_bad", "has_id", "is_file", "how"),
+    [
+        (False, False, True, "run the same command again to go on"),
+        (False, False, False, "with --id an import can go on"),
+        (False, True, False, "run the same command again to go on"),
+        (True, True, True, "mend that row, and run the same command again to go on"),
+        (True, False, True, "once mended, it is another import: all its rows are written. With --id an import goes on"),
+    ],
+)
+def test_how_an_import_goes_on(is_bad, has_id, is_file, how):
+    assert how_to_go_on(is_bad=is_bad, has_id=has_id, is_file=is_file) == how
 
 
 def test_a_pipe_goes_on_with_an_id(start, call, made_feed):

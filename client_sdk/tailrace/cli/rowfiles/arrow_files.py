@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tailrace.cli.errors import CommandFailed
 from tailrace.cli.rowfiles.formats import Format
-from tailrace.cli.rowfiles.records import Record
+from tailrace.cli.rowfiles.records import BadRecord, Record
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,7 +37,8 @@ def arrow_records(
         read: Is told how many rows were read, and how many there are.
 
     Raises:
-        CommandFailed: pyarrow is missing, or the file is damaged or of another format.
+        CommandFailed: pyarrow is missing.
+        BadRecord: The file is damaged or of another format.
     """
     pyarrow = require_pyarrow(format)
     number = 0
@@ -50,7 +51,8 @@ def arrow_records(
                 read(number, total)
     except (pyarrow.ArrowException, OSError) as error:
         line = " ".join(str(error).split())
-        raise CommandFailed(f"after row {number}: this is no {format} file, or it is damaged: {line}") from None
+        place = f"after row {number:,}" if number else ""
+        raise BadRecord(place, f"this is no {format} file, or it is damaged: {line}") from None
 
 
 def _batches(file: BinaryIO, format: Format, columns: Callable[[list[str]], list[str]]) -> Iterator[tuple[Any, int]]:

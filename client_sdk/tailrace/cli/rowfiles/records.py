@@ -23,7 +23,11 @@ class Record(NamedTuple):
 
 
 class BadRecord(CommandFailed):
-    """A record cannot be used. The message names its place and what is wrong."""
+    """A record, or the file from there on, cannot be used. The message names the place and what is wrong.
+
+    A ``place`` of "" is the whole file.
+    """
 
     def __init__(self, place: str, why: str) -> None:
-        super().__init__(f"{place}: {why}")
+        super().__init__(f"{place}: {why}" if place else why)
+        self.place = place

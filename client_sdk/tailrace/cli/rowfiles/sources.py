@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, cast
 
-from tailrace.cli.errors import CommandFailed, WrongUsage
+from tailrace.cli.errors import WrongUsage
 from tailrace.cli.rowfiles.formats import STDIO, is_gzip
 from tailrace.cli.rowfiles.records import BadRecord
 
@@ -96,7 +96,7 @@ class Source:
         try:
             line = self.file.readline(LINE_BYTES_MAX + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise CommandFailed(f"line {number}: cannot be read: {error}") from None
+            raise BadRecord(f"line {number:,}", f"this cannot be read: {error}") from None
         if len(line) > LINE_BYTES_MAX:
             raise BadRecord(f"line {number}", f"longer than {LINE_BYTES_MAX:,} bytes")
         return line

@@ -153,10 +153,10 @@ def test_a_compressed_file_that_is_cut_short_is_named(tmp_path):
     with Source(str(path)) as source:
         assert len(list(source.lines())) == 1000
     path.write_bytes(whole[:-12])
-    with Source(str(path)) as source, pytest.raises(CommandFailed, match="cannot be read"):
+    with Source(str(path)) as source, pytest.raises(BadRecord, match="cannot be read"):
         list(source.lines())
     path.write_bytes(b"plain")
-    with Source(str(path)) as source, pytest.raises(CommandFailed, match="line 1: cannot be read"):
+    with Source(str(path)) as source, pytest.raises(BadRecord, match="line 1: this cannot be read"):
         list(source.lines())
 
 
