@@ -8,6 +8,7 @@ may not be whole, and a batch that comes again is skipped by each partition that
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -57,14 +58,15 @@ class Loader:
         send, receive = trio.open_memory_channel[tuple[Batch, SealedStage]](BATCHES_AHEAD)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stage_all, batches, first, send)
-            async with receive:
+            with receive:  # without a checkpoint, at which an error of `_stage_all` could take the place of this one
                 async for batch, stage in receive:
                     await self._publish(batch, stage)
 
     async def _stage_all(
         self, batches: Iterator[Batch], first: int, send: trio.MemorySendChannel[tuple[Batch, SealedStage]]
     ) -> None:
-        async with send:
+        # The receiver has gone with the error of a publish, which counts.
+        with send, contextlib.suppress(trio.BrokenResourceError):
             while True:
                 # In a thread: a pipe may be silent for long.
                 batch = await trio.to_thread.run_sync(next, batches, None, abandon_on_cancel=True)

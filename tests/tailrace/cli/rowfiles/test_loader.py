@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from tailrace import Delete, Put
 from tailrace.cli.rowfiles import batches as module
@@ -81,6 +84,42 @@ async def test_an_import_that_breaks_off_goes_on(feed, failing, at, is_after):
     assert progress.written + progress.present == ROWS
     assert progress.written == ROWS - there
     assert await rows_in(feed) == ROWS
+
+
+class FailingFeed:
+    """A feed whose publish fails in the turn of the loop in which the next batch is staged."""
+
+    def __init__(self):
+        self.seals = 0
+        self.publishes = trio.Event()
+
+    @contextlib.asynccontextmanager
+    async def stage(self):
+        yield self
+
+    async def put(self, key, value):
+        pass
+
+    async def delete(self, key):
+        pass
+
+    async def seal(self):
+        self.seals += 1
+        if self.seals == 2:
+            await self.publishes.wait()
+
+    async def publish(self, sink, number, stages):
+        if stages:
+            await wait_all_tasks_blocked()
+            self.publishes.set()
+            await trio.lowlevel.checkpoint()
+            raise Unreachable("the node is gone")
+
+
+async def test_the_error_of_a_publish_is_not_lost_to_that_of_the_batch_behind_it():
+    for _ in range(40):  # in which order the tasks run is random
+        with pytest.RaisesGroup(Unreachable, flatten_subgroups=True, allow_unwrapped=True):
+            await load(FailingFeed())
 
 
 async def test_a_lost_stage_is_staged_anew(feed, failing):
