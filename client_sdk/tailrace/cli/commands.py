@@ -150,7 +150,7 @@ def _usage_line(error: BaseException) -> str | None:
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return None
-    message = " ".join(format_message().split())
+    message = " ".join(format_message().split()).replace(": Value error, ", ": ")  # words of a library below typer
     context = getattr(error, "ctx", None)
     command = "tailrace" if context is None else context.command_path
     return f"{message.rstrip('.')}; see `{command} --help`"

@@ -23,6 +23,7 @@ _BYTES = {
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
     **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
 }
+_MOST = 1e300  # far above all bounds, and far below what a float can have
 _SECONDS = {"": 1, "s": 1, "ms": 0.001, "min": 60, "m": 60, "h": 3_600, "d": 86_400}
 UNITS: dict[Unit, dict[str, float]] = {
     Unit.NONE: {"": 1},
@@ -47,7 +48,10 @@ def quantity(value: Any, unit: Unit) -> int | float:
     if name not in UNITS[unit]:
         raise ValueError(f"is {value!r:.100}: {name!r:.20} is no unit of it{_forms(unit)}")
     number = float(digits) if any(mark in digits for mark in ".eE") else int(digits)
-    scaled = number * UNITS[unit][name]
+    factor = UNITS[unit][name]
+    if abs(number) > _MOST / max(factor, 1):
+        raise ValueError(f"is {value!r:.100}, which is too much{_forms(unit)}")
+    scaled = number * factor
     return int(scaled) if scaled == int(scaled) else scaled
 
 

@@ -287,6 +287,6 @@ def _proposal(path: Path) -> str:
     if elsewhere:
         table = elsewhere[0][:-1]
         return f": it belongs to [{table[0]}]" if table else ": it belongs above all tables"
-    names = {".".join(other) for other in known} | set(GROUPS)
+    names = {".".join(other) for other in known} | (set(GROUPS) if len(path) == 1 else set())
     alike = difflib.get_close_matches(".".join(path), names, 1, _ALIKE)
     return f"; did you mean {alike[0]}?" if alike else ""

@@ -85,7 +85,9 @@ def check_refused_levels(call, *command):
     assert "cannot have level quorum: it needs a set of nodes, and this node is in none" in done.err
     done = call("feed", *command, "--level", "replicas")
     assert done.code == 2
-    assert "'memory', 'disk', 'quorum', 'default'" in done.err
+    assert (
+        "Invalid value for '--level': 'replicas' is not one of 'memory', 'disk', 'quorum', 'default'; see" in done.err
+    )
 
 
 def test_a_level_that_a_feed_cannot_have(call, unused_name):

@@ -119,6 +119,11 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(write, text, line, key, 
     assert says in problem.what
 
 
+def test_a_table_is_not_proposed_for_a_setting(write):
+    [problem] = problems(write("[limits]\nnope = 1"))
+    assert problem.what == "is no setting"
+
+
 def test_all_problems_are_named(write, monkeypatch):
     monkeypatch.setenv("TAILRACE_LIMITS_STREAMS_MAX", "none")
     found = problems(write("[limits]\nfeeds_max = 0\nbarrier_max = 1"), {"log_level": "loud"})
@@ -187,7 +192,18 @@ def test_quantities(value, unit, number):
 
 @pytest.mark.parametrize(
     ("value", "unit"),
-    [("3 s", Unit.BYTES), ("3 MiB/s", Unit.BYTES), ("x", Unit.NONE), (True, Unit.NONE), ("3 k", Unit.NONE)],
+    [
+        ("3 s", Unit.BYTES),
+        ("3 MiB/s", Unit.BYTES),
+        ("x", Unit.NONE),
+        (True, Unit.NONE),
+        ("3 k", Unit.NONE),
+        ("1e400", Unit.SECONDS),
+        ("-1e400", Unit.NONE),
+        ("1e300 TiB", Unit.BYTES),
+        ("9" * 400, Unit.BYTES),
+        ("9" * 400 + " ms", Unit.SECONDS),
+    ],
 )
 def test_what_is_no_quantity(value, unit):
     with pytest.raises(ValueError, match="write a number"):
