@@ -43,7 +43,7 @@ OWN_MEMBERS = {
         "Stream": {"barrier", "has_event", "settle", "ring_floor", "ring_change", "failover_log", "watch_history"},
     },
     "blocking": {
-        "Client": {"close", "deadline"},
+        "Client": {"close", "deadline", "takes_progress"},
         "Feed": {"forget"},
         "Writer": {"send"},
         "Stage": {"send", "stage_id"},
