@@ -46,6 +46,8 @@ class Server:
             sys.exit(f"the node did not start; its log {log} ends:\n{log.read_text()[-2_000:]}")
         self.port = int(found[1])
         self.address = f"tailrace://127.0.0.1:{found[1]}"
+        websockets = re.search(r"ws on \S+:(\d+)", line)
+        self.ws_port = int(websockets[1]) if websockets else 0
 
     def __enter__(self) -> Server:
         return self
@@ -79,6 +81,10 @@ class Server:
     def cpu_seconds(self) -> float:
         """Processor time of the node so far, without its compactions: on a busy machine it says more than the clock."""
         return cpu_seconds_of(self.process.pid)
+
+    def memory_bytes(self) -> int:
+        """What the node holds in memory of its own now (RssAnon)."""
+        return _number(f"/proc/{self.process.pid}/status", "RssAnon") * 1024
 
     def written_bytes(self) -> int:
         """What the node and its compactions have had written to disk so far (write_bytes of /proc/PID/io).

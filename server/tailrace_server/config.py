@@ -36,6 +36,8 @@ class Limits:
     connections_per_address_max: int = setting(1_024, least=1, reloads=True)
     #: The connections that have not greeted yet. Above it the oldest of them ends.
     greetings_max: int = setting(512, least=1, reloads=True)
+    #: The open WebSockets, of tails and of frames. A page that reads slowly may take 2 MiB.
+    websocket_connections_max: int = setting(512, least=1, most=16_384)
     #: The bytes of unread answers at which a peer's further requests wait.
     backlog_bytes_max: int = setting(8 * MIB, Unit.BYTES, least=64 * KIB, reloads=True)
     #: The bytes of answers that all connections hold together. Above it a connection with more than 64 KiB waits, and

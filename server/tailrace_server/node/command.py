@@ -165,8 +165,9 @@ async def _serve(
                 if config.ws is not None:
                     from tailrace_server.serving.tailing import ws_listener
 
+                    most = config.limits.websocket_connections_max
                     ws = await listeners.enter_async_context(
-                        ws_listener(node.handle, node, config.ws, origins, hosts, tls)
+                        ws_listener(node.handle, node, config.ws, origins, hosts, tls, most)
                     )
                 _announce(Listening(_listening(node), http, ws))
                 tell_service_manager(READY)

@@ -9,7 +9,7 @@ import trio
 from trio_websocket import open_websocket
 
 import tailrace
-from tailrace_server.serving import console, tailing
+from tailrace_server.serving import console
 from tailrace_server.serving.bearer import bearer_of, token_of_websocket
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.tailing import session, ws_listener
@@ -237,11 +237,11 @@ async def test_silent_peers_of_http_end_none_with_a_token(secured, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["header", "message", "frames"])
-async def test_silent_peers_of_websocket_end_none_with_a_token(secured, monkeypatch, way):
-    monkeypatch.setattr(tailing.listener, "CONNECTIONS_MAX", 3)
+async def test_silent_peers_of_websocket_end_none_with_a_token(secured, way):
     token = await secured.token("reader", "read")
     node = secured.running.node
-    async with ws_listener(node.handle, node, ("127.0.0.1", 0)) as address, AsyncExitStack() as stack:
+    opened = ws_listener(node.handle, node, ("127.0.0.1", 0), connections_max=3)
+    async with opened as address, AsyncExitStack() as stack:
         if way == "frames":
             url = f"ws://127.0.0.1:{address[1]}"
             client = await stack.enter_async_context(tailrace.connect(url, token=token, retry_for=60))

@@ -15,6 +15,7 @@ from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.transport import Connect, Transport
+from tailrace_server.config import Limits
 from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.hosts import host_allowed, refusal
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
@@ -27,8 +28,7 @@ from tailrace_server.serving.tailing.tunnel import is_tunnel, serve_tunnel
 
 log = logging.getLogger("tailrace.ws")
 
-# Each may cost session.CLIENT_BYTES_MAX if its page is slow.
-CONNECTIONS_MAX = 256
+CONNECTIONS_MAX = Limits().websocket_connections_max
 HANDSHAKE_SECONDS_MAX = 10.0
 _AUTHORIZATION = b"authorization"
 
@@ -62,6 +62,7 @@ async def ws_listener(
     origins: Collection[str] = (),
     hosts: Collection[str] = (),
     tls: Callable[[], ssl.SSLContext] | None = None,
+    connections_max: int = CONNECTIONS_MAX,
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Tails feeds, and takes frames, over WebSocket at ``address`` while the body runs; gives the real address.
 
@@ -72,6 +73,7 @@ async def ws_listener(
         origins: Those of the pages that may connect besides the ones that always may (``origin_allowed``).
         hosts: The names that the node may be reached by, besides its addresses.
         tls: Gives the present context, if the listener speaks TLS.
+        connections_max: The WebSockets that are open at a time. Each may cost CLIENT_BYTES_MAX if its page is slow.
 
     Raises OSError if the address cannot be used.
     """
@@ -87,7 +89,7 @@ async def ws_listener(
 
         sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, node, handle)
         async with listen(
-            ListenerHandlers("ws", CONNECTIONS_MAX, sessions.handle, sessions.drain, tls), address
+            ListenerHandlers("ws", connections_max, sessions.handle, sessions.drain, tls), address
         ) as opened:
             yield opened
         nursery.cancel_scope.cancel()

@@ -73,7 +73,7 @@ def test_the_codes_of_a_close():
         if kind is not None:
             assert messages.close_of(kind("x"))[0] == int(code)
     codes = {int(code) for code, _, _ in rows_of("The end")}
-    assert codes == {code for _, code in messages.CLOSE_CODES} | {messages.GOING_AWAY, messages.INTERNAL_ERROR, 1009}
+    assert codes == {code for _, code in messages.CLOSE_CODES} | {1001, 1008, 1009, 1011}
 
 
 def test_the_parameters_and_the_bounds():

@@ -117,9 +117,8 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(open_page, hands
         assert await stream.receive_some() == b""
 
 
-async def test_connections_are_bounded(running, feed, open_page, monkeypatch):
-    monkeypatch.setattr(door_module, "CONNECTIONS_MAX", 1)
-    async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0)) as address:
+async def test_connections_are_bounded(running, feed, open_page):
+    async with ws_listener(running.node.handle, running.node, ("127.0.0.1", 0), connections_max=1) as address:
         open_page.address = address
         async with open_page("/feeds/orders") as page:
             await page.of_type("open")
