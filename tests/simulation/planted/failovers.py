@@ -42,6 +42,9 @@ BUGS = {
         [(LeaderWatch, "begin", _begin_surely), (Patience, "factor", lambda patience, now: 1)],
         {"leader_sees_one_of_three": 0},
     ),
+    "a follower that waits no longer for a leader that it has given up in error": Bug(
+        [(Patience, "factor", lambda patience, now: 1)], {"slow_leader": 0}
+    ),
     "a pre-vote that does not look at what the candidate holds": Bug(
         [
             (succession, "why_refused", _refuse_unless_ahead),

@@ -24,6 +24,9 @@ from .story import Story
 SETTLING_SECONDS = 10.0
 CALM_SECONDS = 30.0
 CHANGES_MAX = 1
+# Longer than the time after which a leader counts as silent, and shorter than twice that.
+SILENT_SECONDS = 2.4
+HEARD_SECONDS = 5.0
 
 
 class Shape(NamedTuple):
@@ -194,7 +197,26 @@ async def the_complete_one_leads(world):
     world.machine(leader).start()
 
 
+async def slow_leader(world):
+    """A follower does not hear the leader for two seconds again and again. It gives up once, and waits longer then."""
+    await trio.sleep(0.3)
+    leader, follower, _ = Stage(world).three
+    member, given_up = world.machine(follower).life.node.members[0], 0
+    with _without_programs(world):
+        for _ in range(5):
+            followed = member.following
+            world.network.cut_ways([(leader, follower)])
+            await trio.sleep(SILENT_SECONDS)
+            world.network.heal_ways([(leader, follower)])
+            await trio.sleep(HEARD_SECONDS)
+            given_up += member.following is not followed
+    if given_up != 1:
+        raise Violation(f"{follower} has given up {given_up} times a leader that was slow, and led all the time")
+    if Stage(world).leader != leader:
+        raise Violation(f"{leader} does not lead any more, and two of three heard it all the time")
+
+
 STORIES = [
     *map(_story, SHAPES),
-    *(Story(tell, failover=Failover.AUTO) for tell in (leaders_die, all_restart, the_complete_one_leads)),
+    *(Story(tell, failover=Failover.AUTO) for tell in (leaders_die, all_restart, the_complete_one_leads, slow_leader)),
 ]
