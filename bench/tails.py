@@ -3,11 +3,12 @@
     python bench/tails.py [--tails 500] [--rate 2000] [--seconds 20] [--partitions 4]
 
 One process is the node, ``tailrace serve``. Another one writes rows of 16 + 100 bytes at the rate, some every
-10 ms, at the level "memory", with the time in the value. A third one has the tails: it reads frames and counts the
+10 ms, with the time in the value. A third one has the tails: it reads frames and counts the
 rows. Of one tail in twenty it takes the age of the first row of each message, when that has come.
 
-What is told: the node's processor time as a part of a core, its memory for each tail (what the tails add, all of them
-as fast as they can be), the age of the rows, and whether each tail has got every row.
+What is told: the node's processor time, as a part of a core and for each row that a tail gets; its memory for each
+tail; the age of the rows when they come; and whether each tail has got every row. If the node cannot keep up, rows wait
+in it, and their age tells for how long.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from _server import Server
 _FEED = "orders"
 _SAMPLED = 20
 _KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
+_TEXT, _PING, _PONG = 1, 9, 10
 _SETTLE_SECONDS = 3.0
 _PAUSE_SECONDS = 0.01
 
@@ -67,9 +69,15 @@ class _Tail:
         self._data += data
         self.last = data
         while (message := self._message()) is not None:
-            self._took(message)
+            opcode, body = message
+            if opcode == _PING:
+                # By a mask of zeros, which leaves the bytes as they are.
+                self.socket.sendall(bytes([0x80 | _PONG, 0x80 | len(body)]) + bytes(4) + body)
+            elif opcode == _TEXT:
+                self._took(body)
 
-    def _message(self) -> bytes | None:
+    def _message(self) -> tuple[int, bytes] | None:
+        """Returns the opcode and the body of a message; None if it has not come as a whole."""
         data = self._data
         if len(data) < 2:
             return None
@@ -82,9 +90,9 @@ class _Tail:
             size = int.from_bytes(data[2:head], "big")
         if len(data) < head + size:
             return None
-        message = bytes(data[head : head + size])
+        opcode, message = data[0] & 0x0F, bytes(data[head : head + size])
         del data[: head + size]
-        return message
+        return opcode, message
 
     def _took(self, message: bytes) -> None:
         if not message.startswith(b'{"type":"mutations"'):
@@ -132,7 +140,7 @@ async def _write(address: str, rate: int, seconds: float) -> None:
     async with tailrace.connect(address) as client:
         feed = client.feed(_FEED)
         begin, rows = trio.current_time(), 0
-        async with feed.writer(level="memory") as writer:
+        async with feed.writer() as writer:
             while (passed := trio.current_time() - begin) < seconds:
                 for _ in range(int(passed * rate) - rows):
                     await writer.put(b"key-%012d" % rows, f"{time.time():.6f} {rows:080d}".encode())
@@ -170,13 +178,16 @@ def _run(options: argparse.Namespace) -> list[Line]:
             with_tails = _measured(server, options)
             busy = server.memory_bytes()
             told = _Told(**json.loads(tails.communicate("end\n")[0]))
+            after = server.cpu_seconds()
     ages = sorted(told.ages)
+    of_tails = after - with_tails.cpu_before - alone.seconds
     complete = sum(rows == with_tails.rows for rows in told.rows)
     what = f"{count} tails"
     return [
         Line("rows written, each second", with_tails.rows / options.seconds, ""),
-        Line("the node without tails", alone.share * 100, "% of a core"),
-        Line(f"{what}: the node", with_tails.share * 100, "% of a core"),
+        Line("the node without tails", alone.seconds / options.seconds * 100, "% of a core"),
+        Line(f"{what}: the node, while rows are written", with_tails.seconds / options.seconds * 100, "% of a core"),
+        Line(f"{what}: its processor for a row of a tail", of_tails / with_tails.rows / count * 1e6, "µs"),
         Line(f"{what}: memory for each that waits", (idle - before) / count / 1024, "KiB"),
         Line(f"{what}: memory for each at the rate", (busy - before) / count / 1024, "KiB"),
         Line(f"{what}: messages to each, a second", told.messages / count / options.seconds, ""),
@@ -188,14 +199,15 @@ def _run(options: argparse.Namespace) -> list[Line]:
 
 class _Measured(NamedTuple):
     rows: int
-    share: float
+    cpu_before: float
+    seconds: float  # of the node's processor
 
 
 def _measured(server: Server, options: argparse.Namespace) -> _Measured:
     cpu = server.cpu_seconds()
     writer = _ask("--write", options.rate, "--seconds", options.seconds, "--port", server.port)
     rows = int(writer.communicate()[0])
-    return _Measured(rows, (server.cpu_seconds() - cpu) / options.seconds)
+    return _Measured(rows, cpu, server.cpu_seconds() - cpu)
 
 
 def main() -> None:

@@ -112,6 +112,7 @@ function members(node) {
     { name: "for", number: true, cell: (row) => seconds(age(row, "since_s")) },
     { name: "term", number: true, cell: (row) => row.term ?? "–" },
     { name: "votes", cell: (row) => (row.votes === null ? "–" : row.votes ? "yes" : "no") },
+    { name: "software", cell: (row) => row.software ?? "–" },
     { name: "reason", cell: (row) => row.reason, wide: true },
   ];
   return table(columns, node.members, { key: (row) => row.name, rowClass: (row) => (isBad(row.state) ? "bad" : null) });
