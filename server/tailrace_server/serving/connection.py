@@ -262,6 +262,10 @@ class Connection:
         self.greeted, self.changes = True, self.node.leaderships.changes()
         self.node.connections.greeted(self)
 
+    def note_progress(self, progress: ToldProgress) -> None:
+        """Takes over what the consumer tells of itself, in place of what it told before."""
+        self.progress = progress
+
     def trace_next(self, id: int, trace: Trace) -> None:
         """Keeps the context of the next request, which has this id."""
         self.traced = id, trace

@@ -32,7 +32,7 @@ def _on_progress(connection: Connection, frame: Frame) -> None:
     if missing:
         raise UnknownFeed(f"feed {feed.info.name} has no partition {min(missing)}: it has {len(feed.partitions)}")
     seqs = {feed.partitions[partition]: seq for partition, seq in told.seqs.items()}
-    connection.progress = ToldProgress(told.feed_id, told.level, seqs)
+    connection.note_progress(ToldProgress(told.feed_id, told.level, seqs))
     connection.answers.add(encode_json(Opcode.RESULT, {}, frame.id))
 
 
