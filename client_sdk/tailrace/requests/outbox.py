@@ -89,7 +89,7 @@ class Outbox:
 
     def ship_block(self, block: Block, send: Callable[[Block, Settle], None]) -> None:
         """Sends a block that the caller has made, by ``send`` in place of the outbox's own."""
-        self._is_shipping = True
+        self._begin_to_ship()
         self._put_in_flight(block, block.nbytes, send)
         self._kick()
 
@@ -182,8 +182,7 @@ class Outbox:
 
     def _ship(self, *partitions: int) -> None:
         for partition in partitions:
-            # An interrupt (Ctrl-C) between these steps must not pass for success: the next call finds the mark.
-            self._is_shipping = True
+            self._begin_to_ship()
             before = self._batches.nbytes
             rows = self._batches.take(partition)
             if not rows.is_whole:
@@ -191,6 +190,15 @@ class Outbox:
             self._put_in_flight(rows.encode(), before - self._batches.nbytes, self._send)
         if partitions:
             self._kick()
+
+    def _begin_to_ship(self) -> None:
+        """Marks that a block leaves. An interrupt (Ctrl-C) in between must not pass for success: the mark stays.
+
+        The next call may be one that does not check: a thread that adds while ``is_open``. So this looks, too.
+        """
+        if self._is_shipping:
+            self.check()
+        self._is_shipping = True
 
     def _put_in_flight(self, block: Block, nbytes: int, send: Callable[[Block, Settle], None]) -> None:
         self._shipped += 1

@@ -1,0 +1,48 @@
+"""An interrupt in the middle of a call of an outbox: another thread may be the next that adds."""
+
+import pytest
+
+from tailrace.block import encode_block
+from tailrace.errors import TailraceError
+from tailrace.requests.outbox import Outbox
+
+BLOCK = encode_block([b"k"], [b"v"], partition=0)
+
+
+def interrupted(monkeypatch, outbox):
+    """Interrupts the call that ships the first batch, when that has left the batches and is not sent."""
+    take = outbox._batches.take
+
+    def taken(partition):
+        take(partition)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox._batches, "take", taken)
+        outbox.add(b"a", b"1")
+        with pytest.raises(KeyboardInterrupt):
+            outbox.add(b"b", b"2")
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda outbox, send: [outbox.add(b"%d" % number, b"3") for number in range(2)],
+        lambda outbox, send: [outbox.add(b"c", b"3"), outbox.ship_all()],
+        lambda outbox, send: outbox.ship_block(BLOCK, send),
+    ],
+    ids=["the next block", "all blocks", "a block of the caller"],
+)
+def test_rows_that_an_interrupt_has_lost_are_told_to_the_next_that_ships(monkeypatch, go_on):
+    sent = []
+
+    def send(block, settle):
+        sent.append(block)
+
+    outbox = Outbox(1, batch_bytes=1_000, batch_rows=2, bytes_max=10_000, send=send, kick=lambda: None)
+    interrupted(monkeypatch, outbox)
+    assert outbox.is_open  # so another thread adds without a look at what was before
+    with pytest.raises(TailraceError, match="a call was interrupted while it added or sent rows"):
+        go_on(outbox, send)
+    assert sent == []
+    assert not outbox.is_open
