@@ -103,6 +103,10 @@ class Change:
             await self._until(step, process)
             await self._interrupt(interruption, node, process)
             await process.wait()
+        await self._repeat(process)
+
+    async def _repeat(self, process):
+        """Calls the command again until it ends well."""
         while process.returncode:
             require_words(self.said)
             async with trio.open_nursery() as nursery:
@@ -112,8 +116,10 @@ class Change:
     async def run_beside(self, renew, step, interruption, node):
         """Runs ``member replace``, calls ``renew`` once it waits for that, and interrupts it when it says ``step``.
 
-        It returns when all members vote. A command that is called again after that would wait for one more new disk.
+        The command names the disk that is replaced, so it is called again until it says that this is over.
         """
+        told = await node.ask()
+        self._arguments = (*self._arguments, "--disk", told["placement_id"])
         async with trio.open_nursery() as nursery:
             process = await self._open(nursery)
             await self._until(WAITS, process)
@@ -123,12 +129,9 @@ class Change:
             await self._interrupt(interruption, node, process)
             if step == WAITS:
                 await renew()
-            again = await self._open(nursery)
-            await members_are(self._group, self._group.nodes)
-            for each in (process, again):
-                each.kill()
-                await each.wait()
-        require_words(self.said)
+            await process.wait()
+        await self._repeat(process)
+        await members_are(self._group, self._group.nodes)
 
     async def _until(self, step, process):
         """Returns when the command has said ``step``, or has ended."""

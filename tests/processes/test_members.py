@@ -41,6 +41,7 @@ async def test_a_replacement_goes_on_with_the_next_leader(group, step):
     with trio.fail_after(SECONDS_MAX):
         leader = await led(group)
         third = next(node for node in group.nodes if node is not leader)
+        disk = (await third.ask())["placement_id"][:8]
         async with tailrace.connect(group.url, retry_for=SECONDS_MAX) as client:
             feed = await client.create_feed("orders", partitions=2)
             for key, value in ROWS.items():
@@ -68,6 +69,11 @@ async def test_a_replacement_goes_on_with_the_next_leader(group, step):
                 await renew(group, third)
             assert await process.wait() == 0
         assert said.endswith(b" votes\n")
+        again = ["member", "replace", third.address, "--disk", disk, "--url", group.url]
+        for more in ([], ["--plan"]):
+            code, told = await run_command(*again, *more)
+            assert code == 0, told
+            assert told.endswith(f"votes, and {disk} has no vote: nothing to do\n")
         code, listed = await run_command("member", "list", "--node", third.address, "--json")
         assert code == 0
         assert listed.count('"votes":true') + listed.count('"votes": true') >= 2

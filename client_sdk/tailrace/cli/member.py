@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import trio
 import typer
 from rich.console import RenderableType
 
-from tailrace.cli.errors import CommandFailed
+from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.member_change import add, remove
 from tailrace.cli.member_progress import follow, member_name, print_plan
 from tailrace.cli.member_rows import MemberRow, Phase, row_of, rows_of, seats_of
-from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
+from tailrace.cli.options import DEFAULT_URL, Json, Node, Target, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json, printable
 from tailrace.cli.tls_options import uses_node
 
@@ -74,21 +75,36 @@ def phase_of(details: dict[str, Any], address: str, old: str) -> Phase:
     Args:
         details: The status.
         address: Of the member.
-        old: The placement id of the disk that is to be replaced; "" if another disk has come already.
+        old: The placement id of the disk that is to be replaced, or how it begins; "" if the seat was vacant.
 
     Raises:
         CommandFailed: No member has that address, or the set is not recorded.
     """
     row = row_of(rows_of(details), address)
-    if row.votes and row.disk != old:
-        return Phase(f"disk {row.disk[:8]} of {address} votes", is_over=True)
-    if not row.disk or row.disk == old:
-        return Phase(f"waits for {address}: stop it, move its directory away, and start it with an empty one")
+    if row.seat and not _is_disk(row.seat, old):
+        return Phase(f"disk {row.seat[:8]} of {address} votes", is_over=True)
+    if not row.disk or _is_disk(row.disk, old):
+        return Phase(_waits(row))
     if row.seat and row.state.endswith("waits for its seat"):
         return Phase(f"the new disk {row.disk[:8]} has caught up; the old one, {row.seat[:8]}, still has the vote")
     if not row.seat:
         return Phase(f"the old disk has no vote any more; the new one, {row.disk[:8]}, is about to get it")
     return Phase(f"the new disk {row.disk[:8]} catches up: {row.state}")
+
+
+def _is_disk(disk: str, begins: str) -> bool:
+    return bool(begins) and disk.startswith(begins)
+
+
+def _waits(row: MemberRow) -> str:
+    what = f"waits for {row.address}: stop it, move its directory away, and start it with an empty one"
+    if not row.seat:
+        return what
+    seat = row.seat[:8]
+    return (
+        f"{what}. Disk {seat} has the vote: if that is the new disk, all is done. Call this again with --disk {seat}, "
+        "and it ends at once if another disk has the vote"
+    )
 
 
 def why_unsafe(rows: list[MemberRow], address: str) -> str:
@@ -122,6 +138,10 @@ def replace(
     force: Annotated[
         bool, typer.Option("--force", help="Go on though too few of the other members answer with a vote.")
     ] = False,
+    disk: Annotated[
+        str | None,
+        typer.Option("--disk", metavar="ID", help="The disk that is replaced. The command ends if it has no vote."),
+    ] = None,
     url: Url = DEFAULT_URL,
     node: Node = None,
     token: Token = None,
@@ -131,23 +151,38 @@ def replace(
     Call it before the member is stopped, or at any time later. It prints each step, changes nothing by itself, and goes
     on with the next leader if the leader is lost. It refuses if the set would be without a majority meanwhile.
 
+    If it is called again after its end, it waits for one more new disk. With --disk it says then that all is done.
+
     \b
-    Example:
+    Examples:
       tailrace member replace 10.0.0.3:4700
+      tailrace member replace 10.0.0.3:4700 --disk 3f9a01c2
     """
-    name = member_name(address)
-    trio.run(_replace, target("member replace", url, node, token), name, plan, force)
+    name, old = member_name(address), _disk_id(disk or "")
+    trio.run(_replace, target("member replace", url, node, token), name, old, plan, force)
 
 
-async def _replace(node_target: Any, address: str, plan: bool, force: bool) -> None:
+def _disk_id(text: str) -> str:
+    if text and not re.fullmatch(r"[0-9a-f]{8,32}", text.lower()):
+        raise WrongUsage(
+            f"--disk: {text!r} is no disk: it takes 8 to 32 hexadecimal digits, as `tailrace member list` prints them"
+        )
+    return text.lower()
+
+
+async def _replace(node_target: Target, address: str, old: str, plan: bool, force: bool) -> None:
     async with node_target.client() as client:
-        rows = rows_of((await client.status()).details)
+        details = (await client.status()).details
+        rows = rows_of(details)
         row, unsafe = row_of(rows, address), why_unsafe(rows, address)
+        old = old or row.seat
+        if row.seat and (phase := phase_of(details, address, old)).is_over:
+            print(printable(f"{phase.text}, and {old[:8]} has no vote: nothing to do"))
+            return
         if plan:
             verdict = f"Not now: {unsafe}." if unsafe else "A majority of the other members votes: it is safe now."
             print_plan(plan_of(rows, address), verdict)
             return
         if unsafe and not force:
             raise CommandFailed(f"refused: {unsafe}. --force goes on all the same")
-        old = row.disk if row.votes else ""
         await follow(client, lambda details: phase_of(details, address, old))

@@ -81,10 +81,29 @@ def test_how_far_a_replacement_has_come(third, seats, says):
     assert phase.is_over == ("votes" in says)
 
 
-def test_a_disk_that_has_come_before_the_command_is_not_waited_for_again():
-    assert phase_of(status(HERE, follower("c:1", D), seats=(A, B, D)), "c:1", "") == Phase(
-        "disk dddddddd of c:1 votes", is_over=True
-    )
+@pytest.mark.parametrize("old", ["", C, C[:8]])
+def test_a_disk_that_has_come_before_the_command_is_not_waited_for_again(old):
+    told = status(HERE, follower("c:1", D), seats=(A, B, D))
+    assert phase_of(told, "c:1", old) == Phase("disk dddddddd of c:1 votes", is_over=True)
+
+
+def test_the_record_tells_that_a_disk_is_replaced_though_its_member_does_not_answer():
+    assert phase_of(status(HERE, AWAY, seats=(A, B, D)), "c:1", C).is_over
+    assert not phase_of(status(HERE, AWAY, seats=(A, B, "")), "c:1", C).is_over
+
+
+def test_who_waits_is_told_which_disk_votes_and_how_to_call_again():
+    waits = phase_of(status(HERE, follower("c:1", C)), "c:1", C[:8]).text
+    assert "Disk cccccccc has the vote: if that is the new disk, all is done" in waits
+    assert "--disk cccccccc" in waits
+    assert "--disk" not in phase_of(status(HERE, AWAY, seats=(A, B, "")), "c:1", "").text
+
+
+@pytest.mark.parametrize("disk", ["ccccccc", "not a disk", "c" * 33])
+def test_a_disk_that_is_none_is_refused(call, disk):
+    done = call("member", "replace", "c:1", "--disk", disk)
+    assert done.code == 2
+    assert "8 to 32 hexadecimal digits" in done.err
 
 
 def test_the_plan_and_whether_it_is_safe():
