@@ -23,6 +23,7 @@ PACKAGES = {
     "tailrace_server": ROOT / "server",
     "pyspark_tailrace": ROOT / "spark_sink",
 }
+SCRIPT = ROOT / "client_sdk" / "tailrace_command.py"
 SHIPPED_SUFFIXES = {".py", ".typed", ".html", ".css", ".js", ".svg", ".properties"}
 
 
@@ -53,7 +54,8 @@ def sdist_names(distribution):
 
 
 def source_files():
-    """What the three packages consist of in the source tree, as a wheel names it."""
+    """What the three packages and the script consist of in the source tree, as a wheel names it."""
+    yield SCRIPT.name, SCRIPT
     for package, root in PACKAGES.items():
         for path in (root / package).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -65,7 +67,7 @@ def metadata_of(wheel, name):
     return content.decode()
 
 
-def test_wheel_holds_the_three_packages_and_nothing_else(wheel):
+def test_wheel_holds_the_three_packages_and_the_script_and_nothing_else(wheel):
     shipped = {name for name in wheel if ".dist-info/" not in name}
     assert shipped == {name for name, _ in source_files()}
 
@@ -120,7 +122,7 @@ def test_spark_comes_with_arrow_and_where_asked_for_with_a_java(wheel):
 def test_entry_points(wheel):
     entry_points = configparser.ConfigParser()
     entry_points.read_string(metadata_of(wheel, "entry_points.txt"))
-    assert dict(entry_points["console_scripts"]) == {"tailrace": "tailrace.cli:main"}
+    assert dict(entry_points["console_scripts"]) == {"tailrace": "tailrace_command:main"}
     assert entry_points["tailrace.commands"]["demo"] == "pyspark_tailrace.demo.command:demo [server,spark-local]"
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import typer
 
+import tailrace_command
 from tailrace import Retryable, Unreachable, __version__
 from tailrace.cli import main
 from tailrace.cli.commands import GROUP, installed_commands, invoke, make_app
@@ -247,6 +248,29 @@ def test_without_the_extra_the_command_says_how_to_get_it():
     )
     assert done.returncode == 1
     assert done.stderr == "tailrace: the command line needs typer and rich: pip install 'tailrace[cli]'\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_package_is_imported_has_no_traceback():
+    done = python(
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'trio':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from tailrace_command import main\n"
+        "main()\n"
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_the_script_ends_as_the_command_does(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tailrace", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        tailrace_command.main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("tailrace ")
 
 
 @pytest.mark.slow
