@@ -110,6 +110,15 @@ class Inode:
         self.content = Content()
         self.pending: list[tuple[int, bytes | None]] = []  # (offset, data) of a write, (size, None) of a truncation
 
+    def copy(self) -> Inode:
+        copied = Inode(self.number)
+        copied.opened = self.opened
+        copied.content = self.content.copy()
+        # `MemoryDisk.content` makes them one object.
+        copied.durable = copied.content if self.durable is self.content else self.durable.copy()
+        copied.pending = self.pending.copy()
+        return copied
+
     def change(self, offset: int, data: bytes | None) -> None:
         self.content.change(offset, data)
         self.pending.append((offset, data))
@@ -403,11 +412,25 @@ class MemoryDisk:
 
     def fork(self) -> MemoryDisk:
         """A disk in the same state, that goes its own way from here on; nothing is planned to go wrong on it."""
-        before, self.before = self.before, None
-        try:
-            return copy.deepcopy(self)
-        finally:
-            self.before = before
+        inodes: dict[int, Inode] = {}  # a file has one copy, however many names it has
+
+        def copied(inode: Inode) -> Inode:
+            if inode.number not in inodes:
+                inodes[inode.number] = inode.copy()
+            return inodes[inode.number]
+
+        disk = copy.copy(self)
+        disk.before = None
+        disk.locks = self.locks.copy()
+        disk.names_now = {name: copied(inode) for name, inode in self.names_now.items()}
+        disk.names_durable = {name: copied(inode) for name, inode in self.names_durable.items()}
+        disk.directories = self.directories.copy()
+        disk.directories_durable = self.directories_durable.copy()
+        disk.pending = [
+            change if change.inode is None else change._replace(inode=copied(change.inode)) for change in self.pending
+        ]
+        disk._unnamed = [copied(inode) for inode in self._unnamed]
+        return disk
 
     def content(self, path: str) -> bytearray:
         """A file's bytes, to look at, and to damage on the platter and in the cache (they are made the same)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 
@@ -148,7 +147,7 @@ def _endings(found):
     rnd = random.Random(7)
     for left, answered, call in found:
         for ending in ("killed", "power cut, all lost", "power cut, some lost"):
-            after = copy.deepcopy(left)
+            after = left.fork()
             if ending == "killed":
                 after.kill()
             else:
