@@ -89,11 +89,16 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path, config):
     """Leaves out the files without a test of the tier, if that is seen without an import."""
-    tier = config.getoption("--tier")
-    if tier is None or not collection_path.name.startswith("test_"):
+    if not collection_path.name.startswith("test_"):
         return None
-    is_left_out = not may_be_long(collection_path) if tier == "long" else is_of_others(collection_path, tier)
-    return True if is_left_out else None
+    return None if is_collected(collection_path, config.getoption("--tier")) else True
+
+
+def is_collected(path, tier):
+    """Returns whether a file may have tests of the tier, as far as its text tells."""
+    if tier is None:
+        return True
+    return may_be_long(path) if tier == "long" else not is_of_others(path, tier)
 
 
 def is_of_others(path, tier):
