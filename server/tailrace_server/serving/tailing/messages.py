@@ -43,17 +43,18 @@ def encode_mutations(event: Mutations) -> Iterator[str]:
     for mutation in event.one_by_one():  # a block may have a megabyte, and its page may read slowly
         size = len(mutation.key) + len(mutation.value or b"")
         if rows and (len(rows) == MESSAGE_ROWS_MAX or bytes_count + size > MESSAGE_BYTES_MAX):
-            yield _encode_rows(event, rows)
+            yield encode_rows(event.partition, rows, event.refetched)
             rows, bytes_count = [], 0
         rows.append(mutation_to_row(mutation))
         bytes_count += size
     if rows:
-        yield _encode_rows(event, rows)
+        yield encode_rows(event.partition, rows, event.refetched)
 
 
-def _encode_rows(event: Mutations, rows: list[dict[str, Any]]) -> str:
-    again = {"refetched": True} if event.refetched else {}
-    return encode_message("mutations", partition=event.partition, **again, rows=rows)
+def encode_rows(partition: int, rows: list[dict[str, Any]], refetched: bool = False) -> str:
+    """A message of rows, each as ``mutation_to_row`` makes it."""
+    again = {"refetched": True} if refetched else {}
+    return encode_message("mutations", partition=partition, **again, rows=rows)
 
 
 def encode_snapshot_end(event: SnapshotEnd) -> str:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
-from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
 from tailrace.consuming.session import Event
 from tailrace.trio.stream import Stream
-from tailrace_server.serving.tailing.messages import (
-    encode_message,
-    encode_mutations,
-    encode_rollback,
-    encode_snapshot_end,
-)
+from tailrace_server.serving.tailing.gathering import Gathering
+from tailrace_server.serving.tailing.messages import encode_message
 from tailrace_server.serving.tailing.request import TailRequest
 
 # Positions of many partitions are long: they are sent this many seconds after the events, not after each one.
@@ -28,7 +23,7 @@ class Tail:
         self._stream = stream
         self._request = request
         self._send = send
-        self._sent_of: set[int] = set()  # partitions of which mutations were sent since their last snapshot_end
+        self._gathering = Gathering()
         self._moved = False  # since positions were sent last
         self._positions_at = 0.0
 
@@ -53,20 +48,19 @@ class Tail:
         return None
 
     async def _send_event(self, event: Event) -> None:
-        match event:
-            case Mutations():
-                for message in encode_mutations(event):
-                    self._sent_of.add(event.partition)
-                    await self._send(message)
-            case SnapshotEnd() if event.partition in self._sent_of:
-                self._sent_of.discard(event.partition)
-                await self._send(encode_snapshot_end(event))
-            case Rollback():
-                await self._send(encode_rollback(event))
+        """Sends the event, with those before it and after it that are at hand: rows that came together go together."""
+        await self._send_each(self._gathering.add(event))
+        if not self._stream.has_event():
+            await self._send_each(self._gathering.take())
         self._moved = True
 
+    async def _send_each(self, messages: Iterable[str]) -> None:
+        for message in messages:
+            await self._send(message)
+
     async def _send_positions(self, type_: str, **fields: object) -> None:
-        # The event that was given last was sent as a whole: these positions cover it.
+        # Nothing waits to be sent after this, and the event that was given last is handled: these positions cover it.
+        await self._send_each(self._gathering.take())
         await self._send(encode_message(type_, **fields, positions=str(self._stream.latest_positions)))
         self._moved = False
         self._positions_at = trio.current_time() + POSITIONS_INTERVAL_SECONDS
