@@ -3,7 +3,12 @@
 request    the request of a client, and the pages that may make it               pure
 messages   the messages to it: events of a stream, errors, codes of a close      pure
 loopback   a connection to the node without a socket
-session    one WebSocket: greeting, stream, pings, end
+session    one WebSocket: greeting, tail, pings, end
+tail       a feed to one client, by a stream of its own or by a hub
+gathering  rows that came together, as few messages                              pure
+sharing    which tails share a hub
+hub        one stream for all tails that share it
+ticks      its ticks as frames, and the place of a tail among them               pure
 tunnel     frames through a WebSocket
 listener   all of them
 """

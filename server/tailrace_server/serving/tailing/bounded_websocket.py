@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import trio
-from trio_websocket import CloseReason, WebSocketConnection, WebSocketRequest
+from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection, WebSocketRequest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import BytesMessage, CloseConnection, Pong, TextMessage
 
@@ -55,6 +55,17 @@ class BoundedWebSocket(WebSocketConnection):
     def go_on(self) -> None:
         """Reads on."""
         self._known.set()
+
+    async def send_frames(self, frames: bytes) -> None:
+        """Sends whole messages that are frames already, as `send_message` does. Raises ConnectionClosed."""
+        if self._close_reason:
+            raise ConnectionClosed(self._close_reason)
+        async with self._stream_lock:
+            try:
+                await self._stream.send_all(frames)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._abort_web_socket()
+                raise ConnectionClosed(self._close_reason) from None
 
     async def aclose(self, code: int = 1000, reason: str | None = None) -> None:
         """Closes it. What comes until the client has closed it, too, is passed over."""

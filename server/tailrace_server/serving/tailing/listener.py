@@ -14,7 +14,7 @@ from trio_websocket import ConnectionClosed, WebSocketRequest
 from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.tls.engine import PeerIdentity
-from tailrace.trio.transport import Connect, Transport
+from tailrace.trio.transport import Transport
 from tailrace_server.config import Limits
 from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.hosts import host_allowed, refusal
@@ -24,6 +24,7 @@ from tailrace_server.serving.tailing.bounded_websocket import BoundedWebSocket, 
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.request import announces_token, origin_allowed
 from tailrace_server.serving.tailing.session import CLOSE_SECONDS_MAX, TailSession
+from tailrace_server.serving.tailing.sharing import Sharing
 from tailrace_server.serving.tailing.tunnel import is_tunnel, serve_tunnel
 
 log = logging.getLogger("tailrace.ws")
@@ -87,7 +88,7 @@ async def ws_listener(
             nursery.start_soon(handle, server)
             return client
 
-        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, node, handle)
+        sessions = _Sessions(address[0], frozenset(origins), frozenset(hosts), connect, node, handle, Sharing(nursery))
         async with listen(
             ListenerHandlers("ws", connections_max, sessions.handle, sessions.drain, tls), address
         ) as opened:
@@ -104,7 +105,9 @@ class _Sessions:
         connect: Callable[[str, PeerIdentity | None], Transport],
         node: TailedNode,
         handle: Callable[[Transport], Awaitable[None]],
+        sharing: Sharing,
     ) -> None:
+        self._sharing = sharing
         self._node = node
         self._handle = handle
         self._listen_host = listen_host
@@ -169,7 +172,7 @@ class _Sessions:
             await request.reject(401, body=f"{error}\n".encode())
         else:
             known()
-            await self._run(TailSession(request, peer, self._connector(peer, certificate), self._parsing, token))
+            await self._run(self._session(request, peer, certificate, token))
 
     async def _run_once_identified(
         self, request: WebSocketRequest, peer: str, certificate: PeerIdentity | None, known: Callable[[], None]
@@ -184,14 +187,20 @@ class _Sessions:
                 raise
             known()
 
-        connect = self._connector(peer, certificate)
-        await self._run(TailSession(request, peer, connect, self._parsing, None, identify))
+        await self._run(self._session(request, peer, certificate, None, identify))
 
-    def _connector(self, peer: str, certificate: PeerIdentity | None) -> Connect:
+    def _session(
+        self,
+        request: WebSocketRequest,
+        peer: str,
+        certificate: PeerIdentity | None,
+        token: str | None,
+        identify: Callable[[str], Awaitable[None]] | None = None,
+    ) -> TailSession:
         async def connect(_: Address) -> Transport:
             return self._connect(peer, certificate)
 
-        return connect
+        return TailSession(request, peer, connect, self._parsing, token, identify, certificate, self._sharing)
 
     async def _run(self, session: TailSession) -> None:
         self._open.add(session)

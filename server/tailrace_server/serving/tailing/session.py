@@ -3,13 +3,13 @@
 Nothing is queued: a message is made when the one before it has gone into the socket, the consumer grants the node more
 room only for handled blocks, and the node sends it no more than a window and a block. So a page that reads slowly
 costs a block as it came and decompressed, a chunk of a segment that is no longer than the window, and a message:
-CLIENT_BYTES_MAX.
+CLIENT_BYTES_MAX. A page that shares a hub costs less.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from functools import partial
 from typing import Protocol
 
@@ -17,11 +17,13 @@ import trio
 from trio_websocket import ConnectionClosed
 
 from tailrace.errors import TailraceError
-from tailrace.model.position import Positions
+from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
+from tailrace.trio.stream import Stream
 from tailrace.trio.transport import Connect
+from tailrace_server.serving.tailing.bounded_websocket import BoundedWebSocket
 from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
 from tailrace_server.serving.tailing.request import (
     IN_MESSAGE,
@@ -32,7 +34,8 @@ from tailrace_server.serving.tailing.request import (
     parse_target,
     parse_token_message,
 )
-from tailrace_server.serving.tailing.tail import Tail
+from tailrace_server.serving.tailing.sharing import Shared, Sharing
+from tailrace_server.serving.tailing.tail import Since, Tail
 
 # The bytes in flight to one page, besides one block more. The next block is sent when most of them are handled.
 WINDOW_BYTES = 256 * 1024
@@ -103,14 +106,21 @@ class TailSession:
         parsing: trio.CapacityLimiter,
         token: str | None = None,
         identify: Callable[[str], Awaitable[None]] | None = None,
+        certificate: PeerIdentity | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
-        """``identify`` checks the token of a message; None if the client has been identified."""
+        """``identify`` checks the token of a message; None if the client has been identified.
+
+        ``certificate``: that which ``connect`` shows. ``sharing``: the tails with which this one may share a stream.
+        """
         self._request = request
         self._parsing = parsing  # of long positions, shared by all pages
         self._peer = peer
         self._connect = connect
         self._token = token
         self._identify = identify
+        self._certificate = certificate
+        self._sharing = sharing
         self._scope = trio.CancelScope()
         self._sending = trio.CancelScope()
         self._stopping = False
@@ -178,7 +188,7 @@ class TailSession:
             await self._identify(token)
         return token
 
-    async def _first_message(self, ws: Page) -> str | Positions | datetime:
+    async def _first_message(self, ws: Page) -> Since:
         """Returns the start that the client's first message names. Raises BadRequest, BadPosition.
 
         Positions of a megabyte take 2 s to parse: a thread does it, one at a time for all pages. A cancellation does
@@ -197,32 +207,60 @@ class TailSession:
             parse_first_message, message, limiter=self._parsing, abandon_on_cancel=True
         )
 
-    async def _follow(self, ws: Page, request: TailRequest, since: str | Positions | datetime) -> None:
+    async def _follow(self, ws: Page, request: TailRequest, since: Since) -> None:
+        consume = partial(self._consume, request)
+        with contextlib.ExitStack() as stack:
+            group = None
+            if self._sharing is not None and isinstance(ws, BoundedWebSocket):
+                shared = Shared(request.feed, request.key_prefix, request.keys_only, self._token, self._certificate)
+                name = f"websocket tails of {request.feed}"
+                group = stack.enter_context(self._sharing.group(shared, partial(consume, "now", name)))
+            async with Lifetime() as lifetime:
+                lifetime.start(partial(_expect_nothing, ws))
+                lifetime.start(partial(_ping, ws))
+                await Tail(request.feed, consume, _Outlet(ws, self._in_time), group).run(since)
+
+    def _consume(self, request: TailRequest, since: Since, name: str | None = None) -> Stream:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         host = Host(connect=self._connect)
-        client = Client(
-            "tailrace://loopback", token=self._token, name=f"websocket {self._peer}", state="any", host=host
-        )
+        name = name or f"websocket {self._peer}"
+        client = Client("tailrace://loopback", token=self._token, name=name, state="any", host=host)
         # Segments would take memory beside the window, and they spare a node nothing that reads its own ones.
-        stream = client.feed(request.feed).consume(
+        return client.feed(request.feed).consume(
             since,
             key_prefix=request.key_prefix,
             keys_only=request.keys_only,
             window_bytes=WINDOW_BYTES,
             catch_up="stream",
         )
-        async with Lifetime() as lifetime, stream:
-            lifetime.start(partial(_expect_nothing, ws))
-            lifetime.start(partial(_ping, ws))
-            await Tail(stream, request, partial(self._send, ws)).run()
 
     async def _send(self, ws: Page, message: str) -> None:
+        await self._in_time(partial(ws.send_message, message))
+
+    async def _in_time(self, send: Callable[[], Awaitable[None]]) -> None:
         # Shielded, since half a message could not be followed by a word of goodbye.
         with trio.CancelScope(deadline=trio.current_time() + SEND_SECONDS_MAX, shield=True) as self._sending:
-            await ws.send_message(message)
+            await send()
         if self._sending.cancelled_caught:
             raise TooSlow(f"the client took no message for {SEND_SECONDS_MAX:g} s")
         await trio.lowlevel.checkpoint_if_cancelled()
+
+
+class _Outlet:
+    """The outlet of a tail: each message, and each piece of frames, has its time."""
+
+    def __init__(self, ws: Page, in_time: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+        self._ws = ws
+        self._in_time = in_time
+
+    async def send(self, message: str) -> None:
+        """Sends a message."""
+        await self._in_time(partial(self._ws.send_message, message))
+
+    async def send_frames(self, frames: bytes) -> None:
+        """Sends messages as whole frames of WebSocket."""
+        assert isinstance(self._ws, BoundedWebSocket), "others have no frames of their own, and share no hub"
+        await self._in_time(partial(self._ws.send_frames, frames))
 
 
 async def _expect_nothing(ws: Page) -> None:

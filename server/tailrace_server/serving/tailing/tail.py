@@ -1,66 +1,165 @@
-"""The events of a stream, as messages, one after the other."""
+"""A tail: a feed as messages to one client, by a stream of its own, or by a hub that it shares.
+
+own stream ── level with the feed, and the hub has a place ──> hub
+    ^                                                           │
+    └── it was too slow for the ticks that are kept, ───────────┘
+        or the hub goes back before it is level with the tail
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Protocol, TypeAlias
 
 import trio
 
 from tailrace.consuming.session import Event
+from tailrace.model.position import Positions
 from tailrace.trio.stream import Stream
 from tailrace_server.serving.tailing.gathering import Gathering
+from tailrace_server.serving.tailing.hub import POSITIONS_INTERVAL_SECONDS, Hub
 from tailrace_server.serving.tailing.messages import encode_message
-from tailrace_server.serving.tailing.request import TailRequest
+from tailrace_server.serving.tailing.sharing import Group
+from tailrace_server.serving.tailing.ticks import Place
 
-# Positions of many partitions are long: they are sent this many seconds after the events, not after each one.
-POSITIONS_INTERVAL_SECONDS = 1.0
+# A tail that found no place in the hub asks again after this time: to ask costs something for each partition.
+JOIN_SECONDS = 0.1
+
+Since: TypeAlias = str | Positions | datetime
+
+
+class Outlet(Protocol):
+    """The way to a client. Its methods return when the client, or its socket, has all."""
+
+    async def send(self, message: str) -> None:
+        """Sends a message."""
+
+    async def send_frames(self, frames: bytes) -> None:
+        """Sends messages as whole frames of WebSocket."""
 
 
 class Tail:
-    """Sends a stream that is entered already; ``send`` returns when the client, or its socket, has the message."""
+    """One client's tail of a feed."""
 
-    def __init__(self, stream: Stream, request: TailRequest, send: Callable[[str], Awaitable[None]]) -> None:
-        self._stream = stream
-        self._request = request
-        self._send = send
+    def __init__(self, feed: str, consume: Callable[[Since], Stream], outlet: Outlet, group: Group | None) -> None:
+        """``consume`` makes a stream. ``group``: those that may share a hub with it; None: it never shares."""
+        self._feed = feed
+        self._consume = consume
+        self._outlet = outlet
+        self._group = group
         self._gathering = Gathering()
+        self._waits = trio.CancelScope()  # for an event
+        self._joins_at = 0.0
         self._moved = False  # since positions were sent last
         self._positions_at = 0.0
 
-    async def run(self) -> None:
-        """Sends for ever. Raises what ends the stream, and what ``send`` raises."""
-        await self._send_positions("open", feed=self._request.feed, partitions=len(self._stream.status().partitions))
+    async def run(self, since: Since) -> None:
+        """Sends for ever. Raises what ends a stream, and what the outlet raises."""
+        has_opened = False
         while True:
-            event = await self._next_event()
-            if event is None:
-                await self._send_positions("positions")
-            else:
-                await self._send_event(event)
+            async with self._consume(since) as stream:
+                if not has_opened:
+                    partitions = len(stream.status().partitions)
+                    await self._send_positions("open", stream.latest_positions, feed=self._feed, partitions=partitions)
+                    has_opened = True
+                try:
+                    hub, place = await self._follow(stream)
+                except BaseException:
+                    self._leave_group()
+                    raise
+            try:
+                since = await self._share(hub, place)
+            finally:
+                self._leave_group()
 
-    async def _next_event(self) -> Event | None:
-        """Returns the next event; None if positions are due first."""
-        if not self._moved:
-            return await anext(self._stream)
-        # Asked for first: if events are at hand, nothing below would wait and so be cancelled.
-        if trio.current_time() < self._positions_at:
-            with trio.move_on_at(self._positions_at):
-                return await anext(self._stream)
+    def _leave_group(self) -> None:
+        if self._group is not None:
+            self._group.away(self)
+
+    # By a stream of its own
+
+    async def _follow(self, stream: Stream) -> tuple[Hub, Place]:
+        """Sends the events of the stream, until a hub has a place for the tail."""
+        while True:
+            found = self._find_place(stream)
+            if found is not None:
+                return found
+            event = await self._next_event(stream)
+            if event is not None:
+                await self._send_event(stream, event)
+            elif self._are_positions_due():
+                # What waits goes first. The event that was given last is handled: these positions cover it.
+                await self._send_each(self._gathering.take())
+                await self._send_positions("positions", stream.latest_positions)
+
+    def _find_place(self, stream: Stream) -> tuple[Hub, Place] | None:
+        """Returns a place in the hub, if all that has come was sent and the hub has one."""
+        if self._group is None or stream.has_event() or trio.current_time() < self._joins_at:
+            return None
+        hub = self._group.level(self, self._call)
+        if hub is None:
+            return None
+        self._joins_at = trio.current_time() + JOIN_SECONDS
+        place = hub.place(stream.latest_positions)
+        return None if place is None else (hub, place)
+
+    def _call(self) -> None:
+        """Ends the wait for an event: a hub has begun."""
+        self._waits.cancel()
+
+    async def _next_event(self, stream: Stream) -> Event | None:
+        """Returns the next event; None if positions are due first, or a hub has begun."""
+        if self._are_positions_due():  # asked for first: if events are at hand, nothing below would wait
+            return None
+        with trio.CancelScope(deadline=self._deadline()) as self._waits:
+            return await anext(stream)
         return None
 
-    async def _send_event(self, event: Event) -> None:
+    async def _send_event(self, stream: Stream, event: Event) -> None:
         """Sends the event, with those before it and after it that are at hand: rows that came together go together."""
         await self._send_each(self._gathering.add(event))
-        if not self._stream.has_event():
+        if not stream.has_event():
             await self._send_each(self._gathering.take())
         self._moved = True
 
     async def _send_each(self, messages: Iterable[str]) -> None:
         for message in messages:
-            await self._send(message)
+            await self._outlet.send(message)
 
-    async def _send_positions(self, type_: str, **fields: object) -> None:
-        # Nothing waits to be sent after this, and the event that was given last is handled: these positions cover it.
-        await self._send_each(self._gathering.take())
-        await self._send(encode_message(type_, **fields, positions=str(self._stream.latest_positions)))
+    # By a hub
+
+    async def _share(self, hub: Hub, place: Place) -> Positions:
+        """Sends the ticks of the hub. Returns the positions of the client once it has to go on by itself."""
+        while True:
+            with trio.CancelScope(deadline=self._deadline()) as scope:
+                tick = await hub.next_tick(place)
+            if scope.cancelled_caught:
+                await self._send_positions("positions", place.positions)
+                continue
+            was_level = place.is_level
+            pieces = None if tick is None else place.take(tick)
+            if tick is None or pieces is None:
+                self._gathering, self._moved = Gathering(place.unfinished), True
+                return place.positions
+            for piece in pieces:
+                await self._outlet.send_frames(piece)
+            if not was_level:
+                self._moved = True
+            elif tick.tells_positions:
+                self._moved = False
+
+    # Positions
+
+    def _are_positions_due(self) -> bool:
+        return trio.current_time() >= self._deadline()
+
+    def _deadline(self) -> float:
+        """Returns when positions are due."""
+        return self._positions_at if self._moved else math.inf
+
+    async def _send_positions(self, type_: str, positions: Positions, **fields: object) -> None:
+        await self._outlet.send(encode_message(type_, **fields, positions=str(positions)))
         self._moved = False
         self._positions_at = trio.current_time() + POSITIONS_INTERVAL_SECONDS
