@@ -113,7 +113,12 @@ EFFECTS = {
     _S.RESTORED: Effect(
         _ROWS_GO_ON, "changes, until this node has compared its members and registered again", _NOTHING
     ),
-    _S.LEASE_LOST: Effect(_ROWS_GO_ON, "who is alive by etcd, until this node has registered again", _NOTHING),
+    _S.LEASE_LOST: Effect(
+        _ROWS_GO_ON,
+        "who is alive by etcd, until this node has registered again",
+        "nothing: the node goes on by itself. If it stays, give etcd a faster disk or less load: a lease lasts only if "
+        "answers take less than a third of it",
+    ),
     _S.COMPACTED: Effect("everything", "changes, until this node has read all keys again", _NOTHING),
 }
 
@@ -163,7 +168,9 @@ class StoreHealth:
             self.note(StoreEvent.ANSWERED, "")
 
     def note(self, event: StoreEvent, why: str) -> None:
-        """Notes an event, and for people the reason."""
+        """Notes an event, and for people the reason. That of a lost lease is told with how slow etcd is."""
+        if event is _E.LEASE_ENDED and self.answer_s > self._slow_after_s:
+            why = f"{why}; {self.endpoint} answered after {self.answer_s:.1f} s"
         if event in self.counts:
             self.counts[event] += 1
         before, self.state = self.state, transition(self.state, event)

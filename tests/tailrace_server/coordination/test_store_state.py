@@ -75,6 +75,17 @@ def test_health_logs_each_change_of_state_once_and_counts_events():
     assert "http://a answered after 1.5 s" in told[-1]
 
 
+def test_a_lost_lease_is_told_with_how_slow_etcd_is_and_what_helps():
+    """The state stays for as long as etcd answers too slowly for a lease."""
+    found = health([10.0], [])
+    found.answered("http://a", 1.6)
+    found.note(StoreEvent.LEASE_ENDED, "not renewed for 4 s")
+    found.answered("http://a", 1.7)
+    json = found.to_json()
+    assert (json["state"], json["why"]) == ("lease_lost", "not renewed for 4 s; http://a answered after 1.6 s")
+    assert "a faster disk or less load" in json["to_do"]
+
+
 def test_the_last_bad_state_is_told_after_its_end():
     now, told = [10.0], []
     found = health(now, told)
