@@ -19,7 +19,7 @@ import trio
 
 from tailrace.errors import Forbidden, NotLeader, Overloaded, ProtocolError, TailraceError, UnknownFeed
 from tailrace.model import EndReason
-from tailrace.trio.tls import SecureTransport, peer_identity
+from tailrace.trio.tls import handshake_seconds, peer_identity
 from tailrace.trio.transport import Transport, receive_each
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
@@ -95,9 +95,7 @@ class Connection:
         self.session = ""  # the name that the client's next connection gives too; "" for none
         self.received_at = self.sent_at = node.clock.monotonic()
         # The time to HELLO counts from the beginning of the handshake.
-        self.opened_at = self.received_at - (
-            transport.handshake_seconds if isinstance(transport, SecureTransport) else 0
-        )
+        self.opened_at = self.received_at - handshake_seconds(transport)
         self.decoder = FrameDecoder(HELLO_BODY_BYTES_MAX, request_bound)
         self._cut: collections.deque[Frame] = collections.deque()  # frames that are not handled yet
         self._is_behind = False  # complete frames wait for another turn
