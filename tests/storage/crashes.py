@@ -92,12 +92,16 @@ def endings(crash, rnd, power_cuts):
         yield f"power cut {number}", disk
 
 
-async def crash_everywhere(crashes, seed, power_cuts=POWER_CUTS):
-    """Each ending of each crash is started and checked; how many starts that were."""
+async def crash_everywhere(crashes, seed, power_cuts=POWER_CUTS, *, in_turn=False):
+    """Each ending of each crash is started and checked; how many starts that were.
+
+    ``in_turn``: one ending of each crash, the kinds one after the other.
+    """
     rnd = random.Random(seed)
     starts = 0
     for number, crash in enumerate(crashes):
-        for how, disk in endings(crash, rnd, power_cuts):
+        found = [*endings(crash, rnd, power_cuts)]
+        for how, disk in [found[number % len(found)]] if in_turn else found:
             try:
                 starts += await restart(crash, disk, rnd)
             except BaseException as error:

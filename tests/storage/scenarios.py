@@ -33,14 +33,17 @@ def scenario(prepare):
     return mark
 
 
-async def crash_scenario(name, seed, storage=STORAGE, power_cuts=POWER_CUTS):
-    """Does the scenario once, and crashes its step at every call; how many starts there were."""
+async def crash_scenario(name, seed, storage=STORAGE, power_cuts=POWER_CUTS, *, in_turn=False):
+    """Does the scenario once, and crashes its step at every call; how many starts there were.
+
+    ``in_turn``: each call with one kind of a crash, as `crash_everywhere` says.
+    """
     prepare, step = SCENARIOS[name]
     engine = Engine(MemoryDisk(), seed, storage=storage)
     await prepare(engine)
     with Recorder(engine) as recorder:
         await step(engine)
-    starts = await crash_everywhere(recorder.crashes, seed, power_cuts)
+    starts = await crash_everywhere(recorder.crashes, seed, power_cuts, in_turn=in_turn)
     if not engine.is_stopped:
         check_running(engine)
     return starts

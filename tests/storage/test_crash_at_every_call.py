@@ -10,6 +10,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+async def test_crash_at_every_call_in_one_way(name):
+    starts = await crash_scenario(name, seed=1, power_cuts=1, in_turn=True)
+    assert starts > 7, "there is little to crash in this step"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_crash_at_every_call(name):
     starts = await crash_scenario(name, seed=1, power_cuts=1)
     assert starts > 20, "there is little to crash in this step"

@@ -9,7 +9,7 @@ from tests.crashing_indexes import AtomicIndex, RowByRowIndex
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.segment_nodes import SegmentConversation, small_parts
 from tests.tailrace.consuming.test_positions_model import FILTERS, MODES, ApplicationWorld
-from tests.tailrace.consuming.test_rollback_model import CASES, INDEXES, OPERATIONS, SOME, random_operations
+from tests.tailrace.consuming.test_rollback_model import CASES, INDEXES, LIVES, OPERATIONS, SOME, random_operations
 from tests.tiers import examples
 
 from tailrace.consuming import catch_up, catch_up_rules
@@ -81,16 +81,18 @@ def test_the_lives_take_segments():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", LIVES)
 @pytest.mark.parametrize("index", INDEXES)
-def test_many_random_lives_of_an_index(index):
-    for seed in range(400):
+def test_many_random_lives_of_an_index(index, seeds):
+    for seed in seeds:
         follow(INDEXES[index], seed, ring_rows=(100, 100, 2)[seed % 3], filter=(EVERYTHING, SOME)[seed % 2])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", LIVES)
 @pytest.mark.parametrize("mode", ["follow", "restart"])
-def test_many_random_lives_of_an_application(mode):
-    for seed in range(400):
+def test_many_random_lives_of_an_application(mode, seeds):
+    for seed in seeds:
         read(seed, mode, (100, 100, 2)[seed % 3], FILTERS[seed % 4])
 
 

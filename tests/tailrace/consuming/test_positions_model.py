@@ -104,9 +104,10 @@ def test_the_application_has_what_the_node_has_whenever_all_was_said(operations,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(120), pytest.param(range(120, 500), marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", ["follow", "restart"])
-def test_many_random_lives(mode):
-    for seed in range(500):
+def test_many_random_lives(mode, seeds):
+    for seed in seeds:
         world = ApplicationWorld(seed, (100, 100, 2)[seed % 3], mode, FILTERS[seed % 4])
         world.run(random_operations(random.Random(seed)))
 

@@ -37,6 +37,8 @@ CASES = (
     st.sampled_from([0, 2, 100]),
     st.sampled_from([EVERYTHING, SOME]),
 )
+# The seeds of random lives: those of `make test`, and those of `make long`.
+LIVES = [range(100), pytest.param(range(100, 400), marks=pytest.mark.long)]
 A, B, NO_A = ("write", b"a", False), ("write", b"b", False), ("write", b"a", True)
 CONSUME = ("consume", 0, None, None)
 
@@ -96,9 +98,10 @@ def test_it_may_die_at_every_step_of_a_rollback(index, next_node, filter):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", LIVES)
 @pytest.mark.parametrize("index", INDEXES)
-def test_many_random_lives(index):
-    for seed in range(400):
+def test_many_random_lives(index, seeds):
+    for seed in seeds:
         filter = (EVERYTHING, SOME)[seed % 2]
         World(INDEXES[index], seed, (100, 100, 2)[seed % 3], filter).run(random_operations(random.Random(seed)))
 
