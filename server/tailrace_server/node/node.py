@@ -215,7 +215,7 @@ class Node:
             await self.publisher.expire()
             paths = self.stages.expired(self.storage.compactor.uptime.cutoff(age_us))
             if paths:
-                await self.host.workers.in_thread(partial(self.stages.remove, paths))
+                await self.host.workers.in_thread(partial(self.stages.directory.remove, paths))
             with contextlib.suppress(OSError):  # the next start removes them
                 await self.storage.received.expire()
 

@@ -28,7 +28,7 @@ from tailrace_server.manifest import codec, feed_file
 from tailrace_server.manifest.store import AHEAD_NAME, DROPPED_NAME, FEED_NAME, FEEDS_NAME, MANIFEST_NAME
 from tailrace_server.offline import repairing_mark
 from tailrace_server.offline.data_directory import JOURNAL_NAME
-from tailrace_server.publishing import stage_file, stages
+from tailrace_server.publishing import stage_directory, stage_file
 from tailrace_server.replication import membership
 from tailrace_server.upkeep import ahead_file
 
@@ -120,8 +120,8 @@ def format_of(path: str) -> FileFormat | None:
         return _TOP.get(name)
     if folder == JOURNAL_NAME:
         return JOURNAL if journal.file_number(name) is not None else None
-    if folder == stages.DIRECTORY:
-        return STAGE if name.endswith((stages.SEALED_SUFFIX, stages.OPEN_SUFFIX)) else None
+    if folder == stage_directory.DIRECTORY:
+        return STAGE if name.endswith((stage_directory.SEALED_SUFFIX, stage_directory.OPEN_SUFFIX)) else None
     if not folder.startswith(f"{FEEDS_NAME}/"):
         return None
     if depth == 1:
@@ -188,7 +188,7 @@ def files_with_format(disk: Disk, directory: str) -> Iterator[str]:
     """Yields the path of each file that has a format, below a data directory or a backup."""
     top = disk.names(directory)
     yield from (name for name in top if name in _TOP)
-    for folder in (JOURNAL_NAME, stages.DIRECTORY):
+    for folder in (JOURNAL_NAME, stage_directory.DIRECTORY):
         yield from _paths(disk, directory, folder) if folder in top else ()
     for feed in _names(disk, os.path.join(directory, FEEDS_NAME)) if FEEDS_NAME in top else ():
         path = f"{FEEDS_NAME}/{feed}"

@@ -1,6 +1,6 @@
 """Publishes batches exactly once: a stage is a file of blocks that no reader sees before a PUBLISH names it.
 
-    STAGE_BLOCK ... STAGE_SEAL ──> stage file, fsynced     stages.py, stage_file.py
+    STAGE_BLOCK ... STAGE_SEAL ──> stage file, fsynced     stages.py, stage_directory.py, stage_file.py
     PUBLISH(sink, batch, stages) ──> publisher.py ──> for each partition one record, with the batch's number
                                                       partition/published.py, state/last_batches.py
 

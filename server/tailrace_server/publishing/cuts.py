@@ -87,10 +87,10 @@ class Cuts:
         if kept is not None and kept.what == what and kept.cut.after_hash == after_hash:
             return kept.cut
         await self.drop(key)
-        file, path = await self._host.workers.in_thread(self._stages.create_scratch)
+        file, path = await self._host.workers.in_thread(self._stages.directory.create_scratch)
         cut = CutShare(
             share,
-            self._stages.read_blocks,
+            self._stages.directory.read_blocks,
             file,
             partition.id,
             hashes=(partition.hash_first, partition.hash_last),
@@ -117,7 +117,7 @@ class Cuts:
         if kept is not None:
             kept.cut.close()
             with trio.CancelScope(shield=True):
-                await self._host.workers.in_thread(functools.partial(self._stages.remove, [kept.path]))
+                await self._host.workers.in_thread(functools.partial(self._stages.directory.remove, [kept.path]))
 
     async def expire(self) -> None:
         """Removes the shares that were not used for ``KEPT_S_MAX``."""

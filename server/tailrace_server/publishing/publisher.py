@@ -263,7 +263,9 @@ class Publisher:
         kept = stages.kept.find(stage)
         if kept is not None:
             return {number: share.entries for number, share in kept.items()}
-        return by_partition(await self._storage.host.workers.in_thread(functools.partial(stages.read_index, stage)))
+        return by_partition(
+            await self._storage.host.workers.in_thread(functools.partial(stages.directory.read_index, stage))
+        )
 
     @staticmethod
     def _has(partition: Partition, request: Publish) -> bool:
@@ -385,7 +387,7 @@ class Publisher:
 
     def _read(self, share: Sequence[_Share]) -> list[Block]:
         """For a thread: returns the blocks from the stages' files."""
-        return joined(block for stage, entries in share for block in self._stages.read_blocks(stage, entries))
+        return joined(block for stage, entries in share for block in self._stages.directory.read_blocks(stage, entries))
 
     def _check_writable(self, partition: Partition, terms: Terms) -> None:
         """Raises the error that prevents a write now. The write comes without a wait in between."""

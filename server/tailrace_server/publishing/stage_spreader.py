@@ -211,7 +211,7 @@ class StageSpreader:
         files = self._stages.forget(self._stages.held(feed_id, ids))
         if files:
             with trio.CancelScope(shield=True):
-                await self._node.host.workers.in_thread(partial(self._stages.remove, files))
+                await self._node.host.workers.in_thread(partial(self._stages.directory.remove, files))
 
 
 def _in_order(leadership: Leadership, id: bytes) -> list[Address]:

@@ -6,38 +6,30 @@ A stage is a file of its own and not a record of the journal, which could not be
 node stops before the seal, the next run opens the stage again when its writer returns. The writer says how many blocks
 were acknowledged; if a crash lost one of these, the stage is discarded.
 
-A stage that is never published expires by its age, which counts only the time that a node was up. Methods that wait
-for the disk say that they are for a thread.
+A stage that is never published expires by its age, which counts only the time that a node was up.
+The files are those of `stage_directory.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tailrace.block import Block
 from tailrace.errors import BadBlock, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
-from tailrace_server.host.disk import Disk, File, raise_if_no_space
-from tailrace_server.publishing import stage_file
+from tailrace_server.host.disk import Disk, raise_if_no_space
 from tailrace_server.publishing.eviction import AGE_S_MIN, StageBounds, StageUse, stages_to_evict
 from tailrace_server.publishing.kept_blocks import KeptBlocks
-from tailrace_server.publishing.open_stage import LeftStage, OpenStage, scan
+from tailrace_server.publishing.open_stage import LeftStage, OpenStage
 from tailrace_server.publishing.stage_copy import StageCopy
-from tailrace_server.publishing.stage_file import BadStage, StagedBlock
-from tailrace_server.publishing.stage_reader import SealedFile, open_sealed, read_blocks, read_index, read_part
+from tailrace_server.publishing.stage_directory import StageDirectory
+from tailrace_server.publishing.stage_reader import SealedFile
 from tailrace_server.state.ahead import is_ahead
 
 log = logging.getLogger("tailrace.server")
 
-DIRECTORY = "staging"
-OPEN_SUFFIX = ".open"
-SEALED_SUFFIX = ".stage"
-CUT_SUFFIX = ".cut"  # a scratch file, which a start removes
 # Each open stage has an open file; a Spark task writes one stage at a time.
 OPEN_MAX = 256
 # An unsealed stage without a block for this many seconds has lost its writer.
@@ -53,7 +45,7 @@ class StageStatistics(NamedTuple):
 
 
 class Stages:
-    """The stages of one node. Only its methods for a thread may be called off the node's loop."""
+    """The stages of one node. Only methods of its `directory` may be called off the node's loop."""
 
     def __init__(
         self,
@@ -66,8 +58,7 @@ class Stages:
         monotonic: Callable[[], float],
         wall_us: Callable[[], int],
     ) -> None:
-        self._disk = disk
-        self._directory = os.path.join(data, DIRECTORY)
+        self.directory = StageDirectory(disk, data, monotonic, wall_us)
         self._stages_max = stages_max
         self._bytes_max = bytes_max
         self.kept = KeptBlocks(kept_bytes_max)
@@ -78,8 +69,6 @@ class Stages:
         self._left: dict[bytes, LeftStage] = {}
         self._bytes = 0
         self._copying = 0  # copies of other nodes' stages that are under way
-        self._is_made = False
-        self._scratch_numbers = itertools.count()
         self._is_crowded = False  # a stage was refused for lack of room since the last ``expired``
         self._began_at = monotonic()
 
@@ -94,35 +83,9 @@ class Stages:
 
     def load(self) -> None:
         """Finds the stages of earlier runs, at a start. Removes a sealed stage that is damaged. OSError."""
-        if not self._disk.exists(self._directory):
-            return
-        self._is_made = True
-        for name in self._disk.names(self._directory):
-            path = os.path.join(self._directory, name)
-            if name.endswith(CUT_SUFFIX):
-                self._disk.remove(path)
-                continue
-            id = _id_of(name)
-            if id is None:
-                continue
-            if name.endswith(OPEN_SUFFIX):
-                self._left[id] = self._look_left(path)
-                self._bytes += self._left[id].nbytes
-                continue
-            try:
-                sealed = open_sealed(self._disk, path, id, self._monotonic())
-            except (BadStage, OSError) as error:
-                log.error("stage %s is damaged (%s): its writer has to stage the batch again", path, error)
-                self._disk.remove(path)
-            else:
-                self._sealed[id] = sealed
-                self._bytes += sealed.nbytes
-
-    def _look_left(self, path: str) -> LeftStage:
-        nbytes = 0
-        with contextlib.suppress(OSError), contextlib.closing(self._disk.open(path)) as file:
-            nbytes = file.size()
-        return LeftStage(nbytes, self._disk.changed_ns(path) // 1_000)
+        self._left, self._sealed = self.directory.find()
+        self._bytes += sum(left.nbytes for left in self._left.values())
+        self._bytes += sum(sealed.nbytes for sealed in self._sealed.values())
 
     # Writing
 
@@ -158,7 +121,7 @@ class Stages:
         try:
             stage.file.write_at(stage.end, (block.head, block.body), block.nbytes)
         except OSError as error:
-            raise_if_no_space(error, f"for stages in {self._directory}")
+            raise_if_no_space(error, f"for stages in {self.directory.path}")
             raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
         stage.note(block)
         stage.used_at = self._monotonic()
@@ -176,28 +139,9 @@ class Stages:
             raise self._crowded(f"this node holds {unsealed} stages that are being written, at most {OPEN_MAX}")
         self._check_count()
         self._check_room(nbytes)
-        path = self._path(id, OPEN_SUFFIX)
-        try:
-            self._make_directory()
-            file = self._disk.create(path)
-            header = stage_file.encode_header(feed_id, id)
-            try:
-                file.write_at(0, (header,), len(header))
-            except OSError:
-                file.close()
-                self.remove([path])
-                raise
-        except OSError as error:
-            raise_if_no_space(error, f"for stages in {self._directory}")
-            raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
-        stage = self._open[id] = OpenStage(feed_id, id, file, path, self._monotonic())
+        stage = self._open[id] = self.directory.create(feed_id, id)
         self.kept.begin(id, stage.used_at)
         return stage
-
-    def _make_directory(self) -> None:
-        if not self._is_made:
-            self._disk.make_directory(self._directory)
-            self._is_made = True
 
     def _check_count(self) -> None:
         unsealed, sealed = len(self._open) + len(self._left), len(self._sealed) + self._copying
@@ -225,33 +169,11 @@ class Stages:
         left.is_opening = True
         return True
 
-    def reopen(self, id: bytes) -> OpenStage | None:
-        """For a thread: opens an unsealed stage of an earlier run, with the good blocks at its beginning.
-
-        Returns None if the file cannot be read, or is not this stage; in the second case it is removed.
-        """
-        path = self._path(id, OPEN_SUFFIX)
-        try:
-            file = self._disk.open(path, writable=True)
-        except OSError:
-            return None
-        try:
-            feed_id, own_id = stage_file.decode_header(file.read_at(0, stage_file.HEADER_BYTES))
-            if own_id == id:
-                stage = OpenStage(feed_id, id, file, path, self._monotonic())
-                scan(stage)
-                return stage
-        except OSError:
-            file.close()
-            return None
-        except BadStage:
-            pass
-        file.close()
-        self.remove([path])
-        return None
-
     def reopened(self, id: bytes, stage: OpenStage | None) -> None:
-        """Notes the result of ``reopen``: the writer may go on, or is told that the stage is not here (None)."""
+        """Notes the result of `StageDirectory.reopen`.
+
+        The writer may go on, or is told that the stage is not here (None).
+        """
         left = self._left.pop(id, None)
         if left is not None:
             self._bytes -= left.nbytes
@@ -262,7 +184,7 @@ class Stages:
     # Sealing
 
     def begin_seal(self, seal: StageSeal) -> OpenStage | None:
-        """Returns the stage that ``finish_seal`` is to make durable; None if it is sealed already.
+        """Returns the stage that `StageDirectory.seal` is to make durable; None if it is sealed already.
 
         Raises UnknownStage if it has fewer blocks, BadBlock if its blocks differ, Overloaded if it is being sealed.
         """
@@ -288,39 +210,8 @@ class Stages:
         stage.is_sealing = True
         return stage
 
-    def finish_seal(self, stage: OpenStage) -> SealedFile:
-        """For a thread: writes the index and the footer, syncs and renames the file; then call ``sealed``.
-
-        Raises NoSpace if the footer does not fit. The stage is as it was: call ``not_sealed``, and the seal may be
-        tried again. Raises UnknownStage if the disk failed otherwise: call ``lost``. The files are removed then,
-        because a second fsync would succeed without having written anything.
-        """
-        sealed_us = self._wall_us()
-        checksum = stage.sum.intdigest()
-        end = stage_file.encode_end(stage.entries, stage.end, checksum, sealed_us)
-        try:
-            stage.file.write_at(stage.end, (end,), len(end))
-            stage.file.truncate(stage.end + len(end))  # a write that failed may have left bytes behind it
-        except OSError as error:
-            raise_if_no_space(error, f"for stages in {self._directory}")
-            raise self._discard(stage, error) from error
-        try:
-            stage.file.sync()
-            self._disk.rename(stage.path, self._path(stage.id, SEALED_SUFFIX))
-            self._disk.sync_directory(self._directory)
-        except OSError as error:
-            raise self._discard(stage, error) from error
-        stage.file.close()
-        return SealedFile(stage.feed_id, stage.end + len(end), checksum, sealed_us, stage.used_at)
-
-    def _discard(self, stage: OpenStage, error: OSError) -> UnknownStage:
-        """Removes the files of a stage that could not be sealed; returns the error for its writer."""
-        stage.file.close()
-        self.remove([stage.path, self._path(stage.id, SEALED_SUFFIX)])
-        return UnknownStage(f"stage {stage.id.hex()} could not be sealed ({error.strerror}): stage its rows anew")
-
     def sealed(self, stage: OpenStage, sealed: SealedFile) -> None:
-        """Notes the result of ``finish_seal``."""
+        """Notes the result of `StageDirectory.seal`."""
         del self._open[stage.id]
         self._bytes -= stage.nbytes
         self._sealed[stage.id] = sealed
@@ -331,7 +222,7 @@ class Stages:
         stage.is_sealing = False
 
     def lost(self, stage: OpenStage) -> None:
-        """Notes that ``finish_seal`` has raised UnknownStage: the stage is gone."""
+        """Notes that `StageDirectory.seal` has raised UnknownStage: the stage is gone."""
         del self._open[stage.id]
         self._bytes -= stage.nbytes
         self.kept.forget((stage.id,))
@@ -345,15 +236,10 @@ class Stages:
         """
         self._check_count()
         self._check_room(nbytes)
-        try:
-            self._make_directory()
-        except OSError as error:
-            raise TailraceError(f"a stage cannot be written: {error.strerror}") from error
+        copy = self.directory.begin_copy(feed_id, id, nbytes)
         self._copying += 1
         self._bytes += nbytes
-        scratch = self._path(next(self._scratch_numbers).to_bytes(16, "big"), CUT_SUFFIX)
-        path = self._path(id, SEALED_SUFFIX)
-        return StageCopy(self._disk, scratch, path, feed_id=feed_id, id=id, nbytes=nbytes)
+        return copy
 
     def end_copy(self, copy: StageCopy, sealed: SealedFile | None) -> None:
         """Notes that the copy is complete, with its result of ``seal``, or that it was given up (None)."""
@@ -372,10 +258,6 @@ class Stages:
         """Returns those of these sealed stages of which other nodes may have copies."""
         return tuple(id for id in ids if id in self._sealed and self._sealed[id].is_copied)
 
-    def read_part(self, id: bytes, offset: int, nbytes: int) -> tuple[int, bytes]:
-        """For a thread: the size of a sealed stage's file, and a part of it. UnknownStage if it is missing."""
-        return read_part(self._disk, self._path(id, SEALED_SUFFIX), id, offset, nbytes)
-
     # Reading
 
     def held(self, feed_id: bytes, ids: Iterable[bytes]) -> list[bytes]:
@@ -386,14 +268,6 @@ class Stages:
         """Returns the ``ids`` that are not sealed stages of the feed."""
         return [id for id in ids if id not in self._sealed or self._sealed[id].feed_id != feed_id]
 
-    def read_index(self, id: bytes) -> list[StagedBlock]:
-        """For a thread: the blocks of a sealed stage. UnknownStage if it is missing or damaged."""
-        return read_index(self._disk, self._path(id, SEALED_SUFFIX), id)
-
-    def read_blocks(self, id: bytes, entries: Sequence[StagedBlock]) -> list[Block]:
-        """For a thread: these blocks of a sealed stage. UnknownStage if it is missing or damaged."""
-        return read_blocks(self._disk, self._path(id, SEALED_SUFFIX), id, entries)
-
     def heard(self, ids: Iterable[bytes]) -> None:
         """Notes that these sealed stages are being published, so that they are not evicted."""
         now = self._monotonic()
@@ -401,33 +275,21 @@ class Stages:
             if id in self._sealed:
                 self._sealed[id] = self._sealed[id]._replace(heard_at=now)
 
-    def create_scratch(self) -> tuple[File, str]:
-        """For a thread: makes an empty file, which the next start removes; returns it and its path.
-
-        Raises NoSpace, UnknownStage.
-        """
-        path = self._path(next(self._scratch_numbers).to_bytes(16, "big"), CUT_SUFFIX)
-        try:
-            return self._disk.create(path), path
-        except OSError as error:
-            raise_if_no_space(error, f"for the parts of a publish in {self._directory}")
-            raise UnknownStage(f"the parts of a publish cannot be written: {error.strerror}") from error
-
     # Removing
 
     def forget(self, ids: Iterable[bytes]) -> list[str]:
-        """Forgets these sealed stages, which are published or expired; returns the files for ``remove``."""
+        """Forgets these sealed stages, which are published or expired; returns their files, to be removed."""
         paths = []
         for id in ids:
             self.kept.forget((id,))
             sealed = self._sealed.pop(id, None)
             if sealed is not None:
                 self._bytes -= sealed.nbytes
-                paths.append(self._path(id, SEALED_SUFFIX))
+                paths.append(self.directory.sealed_path(id))
         return paths
 
     def expired(self, cutoff_us: int | None) -> list[str]:
-        """Forgets unsealed stages that have lost their writer, and old stages; returns the files for ``remove``.
+        """Forgets unsealed stages that have lost their writer, and old stages; returns their files, to be removed.
 
         A sealed stage is old if it was sealed at or before ``cutoff_us`` of the wall clock (None: none is). A stage
         that was sealed ahead of the clock counts as sealed when this run first sees it. An unsealed stage of an earlier
@@ -473,44 +335,25 @@ class Stages:
         return [stage for stage in self._open.values() if not stage.is_sealing]
 
     def _forget_left(self, ids: Iterable[bytes]) -> list[str]:
-        """Forgets those of ``ids`` that an earlier run left and no task opens; returns the files for ``remove``."""
+        """Forgets those of ``ids`` that an earlier run left and no task opens; returns their files, to be removed."""
         paths = []
         for id in ids:
             left = self._left.get(id)
             if left is not None and not left.is_opening:
                 del self._left[id]
                 self._bytes -= left.nbytes
-                paths.append(self._path(id, OPEN_SUFFIX))
+                paths.append(self.directory.open_path(id))
         return paths
 
     def _abandon(self, stage: OpenStage) -> str:
-        """Forgets an unsealed stage; returns its file for ``remove``."""
+        """Forgets an unsealed stage; returns its file, to be removed."""
         del self._open[stage.id]
         self.kept.forget((stage.id,))
         self._bytes -= stage.nbytes
         stage.file.close()
         return stage.path
 
-    def remove(self, paths: Sequence[str]) -> None:
-        """For a thread: removes files. The next start finds a file that cannot be removed, and expires it there."""
-        for path in paths:
-            with contextlib.suppress(OSError):
-                self._disk.remove(path)
-
     def close(self) -> None:
         """Closes the files of unsealed stages, when the node stops; the next run opens them again."""
         for stage in self._open.values():
             stage.file.close()
-
-    def _path(self, id: bytes, suffix: str) -> str:
-        return os.path.join(self._directory, id.hex() + suffix)
-
-
-def _id_of(name: str) -> bytes | None:
-    stem, dot, suffix = name.partition(".")
-    if dot + suffix not in (OPEN_SUFFIX, SEALED_SUFFIX) or len(stem) != 32:
-        return None
-    try:
-        return bytes.fromhex(stem)
-    except ValueError:
-        return None

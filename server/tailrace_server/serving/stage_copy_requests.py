@@ -87,7 +87,7 @@ def _on_stage_fetch(connection: Connection, frame: Frame) -> None:
 async def _send_part(connection: Connection, id: int, fetch: StageFetch) -> None:
     """Answers a fetch. The bytes count as an answer from before they are read, so that the peer has to take them."""
     node, memory = connection.node, connection.memory
-    read = functools.partial(node.stages.read_part, fetch.stage_id, fetch.offset, fetch.nbytes)
+    read = functools.partial(node.stages.directory.read_part, fetch.stage_id, fetch.offset, fetch.nbytes)
     try:
         await memory.wait_for_answer_room()
         memory.hold_found(fetch.nbytes)

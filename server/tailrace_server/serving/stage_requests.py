@@ -73,7 +73,7 @@ async def _seal(connection: Connection, id: int, seal: StageSeal, stage: OpenSta
     node = connection.node
     with trio.CancelScope(shield=True):  # the connection may end meanwhile, but the stage needs the result
         try:
-            sealed = await node.host.workers.in_thread(functools.partial(node.stages.finish_seal, stage))
+            sealed = await node.host.workers.in_thread(functools.partial(node.stages.directory.seal, stage))
         except NoSpace as error:
             node.stages.not_sealed(stage)
             connection.answers.add_error(error, id)
@@ -114,7 +114,7 @@ def _reopen_left(connection: Connection, id: bytes) -> None:
 
 async def _reopen(node: Services, id: bytes) -> None:
     with trio.CancelScope(shield=True):
-        stage = await node.host.workers.in_thread(functools.partial(node.stages.reopen, id))
+        stage = await node.host.workers.in_thread(functools.partial(node.stages.directory.reopen, id))
         node.stages.reopened(id, stage)
 
 
@@ -143,7 +143,7 @@ async def _publish(connection: Connection, id: int, request: Publish) -> None:
     node.connections.turn_ended()
     if files:
         with trio.CancelScope(shield=True):  # the connection may end now, and only this task knows of the files
-            await node.host.workers.in_thread(functools.partial(node.stages.remove, files))
+            await node.host.workers.in_thread(functools.partial(node.stages.directory.remove, files))
 
 
 async def _require_room(connection: Connection, request: Publish) -> None:

@@ -6,7 +6,7 @@ from unittest import mock
 
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing.publisher import Publisher
-from tailrace_server.publishing.stages import Stages
+from tailrace_server.publishing.stage_directory import StageDirectory
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.state import last_batches
 from tailrace_server.state.last_batches import LastBatches
@@ -19,7 +19,7 @@ _write = Publisher._write
 _encode_sinks = ReplicationStream._encode_sinks
 _write_last = last_batches._write_last
 _append_batch = appending.append_batch
-_finish_seal = Stages.finish_seal
+_seal = StageDirectory.seal
 
 
 def _tell_nothing_of_sinks(stream, seq):
@@ -81,7 +81,7 @@ def _remember_no_run(self, run):
 def _seal_without_sync(self, stage):
     """Seals a stage before its content is durable."""
     stage.file.sync = lambda: None
-    return _finish_seal(self, stage)
+    return _seal(self, stage)
 
 
 BUGS = {
@@ -100,5 +100,5 @@ BUGS = {
     "a manifest without the last batches": Bug([(LastBatches, "as_of", _leave_out_the_batches)], seed=3),
     "a publish that is journaled block by block": Bug([(appending, "append_batch", _write_apart)], seed=58),
     "a publish that anybody may stand inside of": Bug([(PublishedBatches, "add", _remember_no_run)], seed=6),
-    "a stage that is sealed before it is durable": Bug([(Stages, "finish_seal", _seal_without_sync)], seed=8),
+    "a stage that is sealed before it is durable": Bug([(StageDirectory, "seal", _seal_without_sync)], seed=8),
 }

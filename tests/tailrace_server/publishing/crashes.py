@@ -72,7 +72,7 @@ class World:
         open_stage = self.node.stages._open[id]
         seal = StageSeal(self.feed.info.feed_id, id, len(found), len(found), open_stage.sum.intdigest())
         begun = self.node.stages.begin_seal(seal)
-        self.node.stages.sealed(begun, self.node.stages.finish_seal(begun))
+        self.node.stages.sealed(begun, self.node.stages.directory.seal(begun))
         return id
 
     def request(self, batch, ids, digest=None):

@@ -19,7 +19,8 @@ from tests.tailrace_server.publishing.crashes import (
 from tailrace.errors import BatchChanged, UnknownStage
 from tailrace_server.journal import writer
 from tailrace_server.partition import published as appending
-from tailrace_server.publishing import joining, stages
+from tailrace_server.publishing import joining
+from tailrace_server.publishing.stage_directory import StageDirectory
 from tailrace_server.upkeep import flushed_segment
 
 BATCHES = 4
@@ -112,10 +113,10 @@ def seal_without_a_sync(monkeypatch):
 
     def finish(self, stage):
         stage.file.sync = lambda: None
-        return finish_seal(self, stage)
+        return seal(self, stage)
 
-    finish_seal = stages.Stages.finish_seal
-    monkeypatch.setattr(stages.Stages, "finish_seal", finish)
+    seal = StageDirectory.seal
+    monkeypatch.setattr(StageDirectory, "seal", finish)
 
 
 @pytest.mark.slow

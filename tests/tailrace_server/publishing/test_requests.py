@@ -62,7 +62,7 @@ async def test_a_publish_takes_what_is_kept_or_reads_it(greeted, feed, feed_id, 
     if way == "read":
         node.stages.kept.forget([STAGE])
     else:  # nothing of the file is looked at
-        monkeypatch.setattr(node.stages, "_path", lambda id, suffix: "/nowhere")
+        monkeypatch.setattr(node.stages.directory, "sealed_path", lambda id: "/nowhere")
     if way == "kept, joined in a thread":
         monkeypatch.setattr(publisher, "JOINED_HERE_BYTES_MAX", 0)
     answer = decode_json((await greeted.ask(Opcode.PUBLISH, publish(feed_id), 9)).body, "RESULT")

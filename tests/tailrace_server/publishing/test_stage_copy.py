@@ -19,7 +19,7 @@ def original():
     made.take(0)
     made.take(1, 1)
     made.seal(2)
-    size, data = made.stages.read_part(ONE, 0, 1 << 20)
+    size, data = made.stages.directory.read_part(ONE, 0, 1 << 20)
     assert size == len(data)
     return data
 
@@ -47,7 +47,7 @@ def test_a_copy_is_a_sealed_stage_with_the_same_bytes(made, original):
     copied(made, original)
     assert made.names == [ONE.hex() + ".stage"]
     for _ in range(2):
-        assert made.stages.read_part(ONE, 0, 1 << 20) == (len(original), original)
+        assert made.stages.directory.read_part(ONE, 0, 1 << 20) == (len(original), original)
         assert made.stages.held(FEED, [ONE, TWO]) == [ONE]
         assert made.stages.held(b"g" * 16, [ONE]) == []
         assert made.stages.copied([ONE, TWO]) == (ONE,), "others may have it, too"
@@ -58,10 +58,10 @@ def test_a_copy_is_a_sealed_stage_with_the_same_bytes(made, original):
 def test_parts_of_a_stage_end_with_its_file(made, original):
     copied(made, original)
     size = len(original)
-    assert made.stages.read_part(ONE, size - 5, 100) == (size, original[-5:])
-    assert made.stages.read_part(ONE, size + 5, 100) == (size, b"")
+    assert made.stages.directory.read_part(ONE, size - 5, 100) == (size, original[-5:])
+    assert made.stages.directory.read_part(ONE, size + 5, 100) == (size, b"")
     with pytest.raises(UnknownStage, match="cannot be read"):
-        made.stages.read_part(TWO, 0, 100)
+        made.stages.directory.read_part(TWO, 0, 100)
 
 
 def test_the_same_copy_twice_counts_once(made, original):
@@ -92,7 +92,7 @@ def test_a_copy_of_another_stage_or_feed_leaves_nothing(made, original, other):
 @pytest.mark.parametrize(("code", "error"), [(errno.EIO, TailraceError), (errno.ENOSPC, NoSpace)])
 def test_a_copy_on_a_disk_that_fails_is_no_stage(made, original, call, code, error):
     copied(made, original)  # so that the folder is there
-    made.stages.remove(made.stages.forget([ONE]))
+    made.stages.directory.remove(made.stages.forget([ONE]))
     made.disk.fail(call, code)
     with pytest.raises(error):
         copied(made, original)

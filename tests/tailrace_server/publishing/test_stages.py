@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import errno
-import random
 
 import pytest
 from tests.fake_host import FakeClock
-from tests.memory_disk import MemoryDisk, MemoryFile
+from tests.memory_disk import MemoryDisk
 from tests.tailrace_server.publishing.blocks import block
 
 from tailrace.errors import BadBlock, NoSpace, Overloaded, TailraceError, UnknownStage
 from tailrace.wire.stage_messages import StageSeal
-from tailrace_server.publishing import open_stage
 from tailrace_server.publishing import stages as stages_module
 from tailrace_server.publishing.eviction import AGE_S_MIN
 from tailrace_server.publishing.kept_blocks import KEPT_S_MAX
@@ -46,7 +44,7 @@ class Made:
         found = (0 if stage is None else stage.sum.intdigest()) if checksum is None else checksum
         begun = self.stages.begin_seal(StageSeal(feed, id, blocks, 2 * blocks if rows is None else rows, found))
         if begun is not None:
-            self.stages.sealed(begun, self.stages.finish_seal(begun))
+            self.stages.sealed(begun, self.stages.directory.seal(begun))
         return begun
 
     @property
@@ -66,9 +64,9 @@ def test_blocks_in_order_and_again(made):
     with pytest.raises(Overloaded, match=r"block 3 of stage .* has to wait for block 2"):
         made.take(3)
     made.seal(2)
-    index = made.stages.read_index(ONE)
+    index = made.stages.directory.read_index(ONE)
     assert [entry.partition for entry in index] == [0, 0]
-    assert made.stages.read_blocks(ONE, index) == [block(), block()]
+    assert made.stages.directory.read_blocks(ONE, index) == [block(), block()]
     assert made.names == [ONE.hex() + ".stage"]
 
 
@@ -147,86 +145,7 @@ def test_a_full_disk_is_told_and_may_be_tried_again(made):
     made.disk.before = None
     assert made.take(1) == 2
     made.seal(2)
-    assert len(made.stages.read_blocks(ONE, made.stages.read_index(ONE))) == 2
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("call", ["sync", "rename", "sync_directory"])
-def test_a_seal_that_fails_leaves_nothing(made, call, code):
-    made.take(0)
-    stage = made.stages.begin_seal(StageSeal(FEED, ONE, 1, 2, made.stages._open[ONE].sum.intdigest()))
-    made.disk.fail(call, code)
-    with pytest.raises(UnknownStage, match="stage its rows anew"):
-        made.stages.finish_seal(stage)
-    made.disk.before = None
-    made.stages.lost(stage)
-    assert made.stages.missing(FEED, [ONE]) == [ONE]
-    assert made.stages.statistics() == (0, 0, 0)
-    assert made.names == []
-    assert made.take(0) == 1, "its rows can be staged anew"
-
-
-@pytest.mark.parametrize("call", ["write_at", "truncate"])
-def test_a_seal_without_room_may_be_tried_again(made, call):
-    made.take(0)
-    made.take(1)
-    checksum = made.stages._open[ONE].sum.intdigest()
-    made.disk.fail(call, errno.ENOSPC)
-    for _ in range(2):
-        stage = made.stages.begin_seal(StageSeal(FEED, ONE, 2, 4, checksum))
-        with pytest.raises(NoSpace):
-            made.stages.finish_seal(stage)
-        made.stages.not_sealed(stage)
-    assert made.stages.statistics() == (1, 0, 2 * block().nbytes)
-    made.disk.before = None
-    made.seal(2)
-    assert made.stages.read_blocks(ONE, made.stages.read_index(ONE)) == [block(), block()]
-
-
-def test_a_stage_that_cannot_begin_leaves_no_file(made):
-    made.disk.fail("write_at", errno.ENOSPC)
-    with pytest.raises(NoSpace):
-        made.take(0)
-    made.disk.before = None
-    assert made.names == []
-
-
-@pytest.mark.parametrize("damaged", [None, 0, 40, 60, 99])
-def test_a_stage_is_opened_again_in_small_parts(made, monkeypatch, damaged):
-    """Whatever is damaged, no read is larger than a part, or one block: a stage may have a gigabyte."""
-    made.bounds["bytes_max"] = 10_000_000
-    made.start()
-    monkeypatch.setattr(open_stage, "SCAN_BYTES", 2_000)
-    offsets = []
-    for number in range(100):
-        made.take(number, number, value=random.Random(number).randbytes(3_000 if number in (50, 60) else 100))
-        offsets.append(made.stages._open[ONE].entries[-1].offset)
-    path = f"/data/staging/{ONE.hex()}.open"
-    if damaged is not None:
-        made.disk.flip(path, 8 * (offsets[damaged] + 120))
-    made.disk.kill()
-    made.start()
-    sizes = []
-    read_at = MemoryFile.read_at
-
-    def watched(file, offset, nbytes):
-        sizes.append(nbytes)
-        return read_at(file, offset, nbytes)
-
-    monkeypatch.setattr(MemoryFile, "read_at", watched)
-    stage = made.stages.reopen(ONE)
-    assert len(stage.entries) == (100 if damaged is None else damaged)
-    assert max(sizes) <= block(value=random.Random(50).randbytes(3_000)).nbytes
-
-
-def test_what_is_no_stage_is_removed_when_its_writer_comes(made):
-    made.take(0)
-    made.disk.kill()
-    made.disk.flip(f"/data/staging/{ONE.hex()}.open", 8 * 20)
-    made.start()
-    made.stages.reopened(ONE, made.stages.reopen(ONE))
-    assert made.names == []
-    assert made.stages.statistics() == (0, 0, 0)
+    assert len(made.stages.directory.read_blocks(ONE, made.stages.directory.read_index(ONE))) == 2
 
 
 def test_an_unsealed_stage_goes_on_after_a_start(made):
@@ -238,10 +157,10 @@ def test_an_unsealed_stage_goes_on_after_a_start(made):
         made.take(3, 3)
     assert made.stages.take_left(ONE)
     assert not made.stages.take_left(ONE)
-    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    made.stages.reopened(ONE, made.stages.directory.reopen(ONE))
     assert made.take(3, 3) == 4
     made.seal(4)
-    assert len(made.stages.read_index(ONE)) == 4
+    assert len(made.stages.directory.read_index(ONE)) == 4
 
 
 def test_what_a_crash_has_lost_of_it_is_missed(made):
@@ -252,30 +171,13 @@ def test_what_a_crash_has_lost_of_it_is_missed(made):
     del inode.content.whole()[-1:]
     made.disk.kill()
     made.start()
-    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    made.stages.reopened(ONE, made.stages.directory.reopen(ONE))
     with pytest.raises(UnknownStage, match="has 1 blocks here, and 2 were acknowledged"):
         made.take(2, 2)
     made.start()
-    made.stages.reopened(TWO, made.stages.reopen(TWO))
+    made.stages.reopened(TWO, made.stages.directory.reopen(TWO))
     with pytest.raises(UnknownStage):
         made.take(1, 1, id=TWO)
-
-
-def test_sealed_ones_are_found_by_a_start_and_damaged_ones_are_none(made):
-    for id in (ONE, TWO):
-        made.take(0, id=id)
-        made.seal(id=id)
-    path = f"/data/staging/{TWO.hex()}.stage"
-    made.disk.flip(path, 8 * (len(made.disk.content(path)) - 1))
-    made.disk.kill()
-    made.start()
-    assert made.stages.missing(FEED, [ONE, TWO]) == [TWO]
-    assert made.names == [ONE.hex() + ".stage"]
-    assert made.stages.statistics().sealed == 1
-    path = f"/data/staging/{ONE.hex()}.stage"
-    made.disk.flip(path, 8 * 100)
-    with pytest.raises(UnknownStage, match="cannot be read"):
-        made.stages.read_blocks(ONE, made.stages.read_index(ONE))
 
 
 def test_they_go_when_they_are_published_or_old(made):
@@ -283,12 +185,12 @@ def test_they_go_when_they_are_published_or_old(made):
         made.take(0, id=id)
         made.seal(id=id)
         made.clock.advance(10)
-    made.stages.remove(made.stages.forget([ONE, b"3" * 16]))
+    made.stages.directory.remove(made.stages.forget([ONE, b"3" * 16]))
     assert made.names == [TWO.hex() + ".stage"]
     sealed_us = made.clock.wall_us() - 10_000_000
     assert made.stages.expired(None) == []
     assert made.stages.expired(sealed_us - 1) == []
-    made.stages.remove(made.stages.expired(sealed_us))
+    made.stages.directory.remove(made.stages.expired(sealed_us))
     assert made.names == []
     assert made.stages.statistics() == (0, 0, 0)
 
@@ -308,7 +210,7 @@ def test_one_that_was_sealed_in_2100_is_as_old_as_the_node_has_seen(made):
     assert made.stages.expired(None) == []
     seen_us = made.clock.wall_us()
     made.clock.advance(10)
-    made.stages.remove(made.stages.expired(seen_us))
+    made.stages.directory.remove(made.stages.expired(seen_us))
     assert made.names == []
 
 
@@ -318,12 +220,12 @@ def test_one_without_a_writer_goes(made):
     made.take(0, id=TWO)
     assert made.stages.expired(None) == []
     made.clock.advance(1)
-    made.stages.remove(made.stages.expired(None))
+    made.stages.directory.remove(made.stages.expired(None))
     assert made.names == [TWO.hex() + ".open"]
     made.disk.kill()
     made.start()
     made.clock.advance(IDLE_S_MAX)
-    made.stages.remove(made.stages.expired(None))
+    made.stages.directory.remove(made.stages.expired(None))
     assert made.names == []
 
 
@@ -338,9 +240,9 @@ def test_one_of_an_earlier_run_goes_by_its_own_age(made):
     assert made.stages.take_left(TWO)
     assert made.stages.expired(None) == []
     assert made.stages.expired(written_us - 1) == []
-    made.stages.remove(made.stages.expired(written_us))
+    made.stages.directory.remove(made.stages.expired(written_us))
     assert made.names == [TWO.hex() + ".open"], "its writer is there"
-    made.stages.reopened(TWO, made.stages.reopen(TWO))
+    made.stages.reopened(TWO, made.stages.directory.reopen(TWO))
     assert made.stages.expired(written_us) == []
     assert made.stages.statistics() == (1, 0, block().nbytes)
 
@@ -360,10 +262,10 @@ def test_those_of_an_earlier_run_take_room_and_give_way(bounds):
     with pytest.raises(Overloaded):
         made.take(0, id=b"3" * 16)
     made.clock.advance(1)
-    made.stages.remove(made.stages.expired(None))
+    made.stages.directory.remove(made.stages.expired(None))
     assert made.names == [TWO.hex() + ".open"]
     assert made.take(0, id=b"3" * 16) == 1
-    made.stages.reopened(TWO, made.stages.reopen(TWO))
+    made.stages.reopened(TWO, made.stages.directory.reopen(TWO))
     assert made.stages.statistics() == (2, 0, 2 * block().nbytes)
 
 
@@ -372,10 +274,10 @@ def test_what_is_kept_is_what_the_file_has(made):
     made.take(1, 1, value=b"other", partitions=2)
     kept = made.stages.kept.find(ONE)
     made.seal(2)
-    index = made.stages.read_index(ONE)
+    index = made.stages.directory.read_index(ONE)
     assert {number: share.entries for number, share in kept.items()} == by_partition(index)
     for share in kept.values():
-        assert made.stages.read_blocks(ONE, share.entries) == share.blocks
+        assert made.stages.directory.read_blocks(ONE, share.entries) == share.blocks
     assert made.stages.kept.nbytes == sum(entry.nbytes for entry in index)
 
 
@@ -397,7 +299,7 @@ def test_a_stage_that_is_opened_again_is_not_kept(made):
     made.take(0)
     made.disk.kill()
     made.start()
-    made.stages.reopened(ONE, made.stages.reopen(ONE))
+    made.stages.reopened(ONE, made.stages.directory.reopen(ONE))
     made.take(1, 1)
     assert made.stages.kept.find(ONE) is None
 
@@ -414,7 +316,7 @@ def test_where_there_is_no_room_the_oldest_give_way(made):
     assert made.stages.expired(None) == [], "nobody has needed room"
     with pytest.raises(Overloaded, match="give way after 10 minutes"):
         made.take(0, id=ids[4])
-    made.stages.remove(made.stages.expired(None))
+    made.stages.directory.remove(made.stages.expired(None))
     assert made.names == sorted(id.hex() + suffix for id, suffix in zip(ids[1:4], SUFFIXES, strict=True))
     assert made.take(0, id=ids[4]) == 1
     assert made.stages.expired(None) == [], "there is room again"
