@@ -12,7 +12,7 @@ from tests.partitions import blocks_of
 from tailrace.block import encode_block
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace_server.config import Config, StorageConfig
-from tailrace_server.feeds.feed import SYSTEM_FEED_NAME
+from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
 from tailrace_server.node.start import recover
 from tailrace_server.partition.writing import write_block
 from tailrace_server.runtime.host import Host
@@ -23,7 +23,10 @@ PRODUCER = 77
 
 
 class MadeDirectory:
-    """A node's directory. ``rows`` is everything that was written: (feed name, partition, seq) -> (key, value)."""
+    """A node's directory. ``rows`` is everything that was written: (feed name, partition, seq) -> (key, value).
+
+    ``names``: those of all feeds that were created, by id.
+    """
 
     def __init__(self, disk=None, *, journal_file_bytes_max=1 << 16):
         self.disk = MemoryDisk() if disk is None else disk
@@ -37,6 +40,7 @@ class MadeDirectory:
             network=None,
         )
         self.rows = {}
+        self.names = {SYSTEM_FEED_ID: SYSTEM_FEED_NAME}
         self._numbers = {}
         self.disk.make_directory(DATA)
         self.node = None
@@ -72,7 +76,9 @@ class MadeDirectory:
             }
         )
         self._sync_feeds()
-        return self.node.feeds.named(name)
+        feed = self.node.feeds.named(name)
+        self.names[feed.info.feed_id] = name
+        return feed
 
     def _sync_feeds(self):
         self.node.storage.journal.sync()

@@ -76,16 +76,15 @@ def check_repaired(made, disk, seqs):
 
     ``seqs`` are (feed id, partition, first, last). Feeds are told by their ids: their names may be lost.
     """
-    original = {feed.info.feed_id: feed.info.name for feed in made.start_on(made.disk.fork()).feeds}
     node = made.start_on(disk)
     node.check()
     assert not node.storage.damages
-    names = {feed.info.name: original[feed.info.feed_id] for feed in node.feeds}
+    names = {feed.info.name: made.names[feed.info.feed_id] for feed in node.feeds}
     got = {(names[name], partition, seq): row for (name, partition, seq), row in rows_of(node).items()}
     assert got.items() <= made.rows.items(), "nothing is there that was not written"
     missing = made.rows.keys() - got.keys()
     listed = {
-        (original[feed_id], partition, seq)
+        (made.names[feed_id], partition, seq)
         for feed_id, partition, first, last in seqs
         if feed_id != SYSTEM_FEED_ID
         for seq in range(first, last + 1)
