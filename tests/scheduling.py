@@ -18,7 +18,8 @@ _ROOT = Path(__file__).parents[1]
 # A test or a fixture that takes the fixture `spark`.
 _TAKES_SPARK = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
 
-# The files that take longest, besides those with the Spark session of their process: each test starts processes.
+# The files that take longest, besides those with the Spark session of their process: their tests start processes, or
+# are few and long.
 LONGEST = (
     "tests/pyspark_tailrace/demo/test_command.py",
     "tests/docs/test_pages.py",
@@ -26,6 +27,15 @@ LONGEST = (
     "tests/pyspark_tailrace/test_sink_cluster.py",
     "tests/pyspark_tailrace/test_java.py",
     "tests/simulation/stories/test_stories.py",
+    "tests/simulation/test_simulation.py",
+    "tests/tailrace_server/offline/test_repair.py",
+    "tests/processes/test_members.py",
+    "tests/processes/test_deposed.py",
+    "tests/processes/test_failover.py",
+    "tests/tailrace_server/stream/test_segments_model.py",
+    "tests/tailrace_server/replication/test_begun_anew.py",
+    "tests/processes/test_old_disks.py",
+    "tests/simulation/test_replay.py",
 )
 
 
