@@ -22,7 +22,7 @@ from tailrace.blocking.guard import Guard
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
-from tailrace.link.finder import LOOK_WAITING_SECONDS
+from tailrace.link.finder import LONG_WAIT_SECONDS
 from tailrace.link.rules import TICK_SECONDS
 
 RECEIVE_BYTES = 256 * 1024
@@ -312,7 +312,7 @@ class BlockingLink:
         """Looks at another node if that is due, and moves to a later leader."""
         if self._sock is None or not self._core.finder.looks:
             return
-        if look(self._core, time.monotonic() - waiting_since >= LOOK_WAITING_SECONDS, self._tls):
+        if look(self._core, time.monotonic() - waiting_since >= LONG_WAIT_SECONDS, self._tls):
             self._lost(Unreachable("another node leads"))
 
     def _lost(self, error: Exception) -> None:

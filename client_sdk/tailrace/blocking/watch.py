@@ -23,7 +23,7 @@ _RECEIVE_BYTES = 64 * 1024
 def look(link: LinkCore, waits: bool, tls: ssl.SSLContext | None = None) -> bool:
     """Greets another node if that is due. Returns whether to leave the present connection.
 
-    Each system call waits for `LOOK_TIMEOUT_SECONDS` at most. ``waits`` tells whether a request has no answer yet.
+    Each system call waits for `LOOK_TIMEOUT_SECONDS` at most. ``waits`` tells whether a request has waited for long.
     """
     address = link.next_look(waits)
     if address is not None:

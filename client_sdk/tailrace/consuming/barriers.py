@@ -7,7 +7,7 @@ connection or stream does not count. If a barrier is lost, the next one is sent 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tailrace.link.backoff import backoff_seconds
 
@@ -45,6 +45,11 @@ class Barriers:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def cookies(self) -> Collection[bytes]:
+        """The callers' cookies of the barriers that have not come back."""
+        return self._waiting.keys()
 
     @property
     def unsent(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from tailrace.consuming.barriers import Barriers
@@ -388,9 +388,9 @@ class ConsumerSession:
         self._barriers.forget(cookie)
 
     @property
-    def waits(self) -> bool:
-        """True if a barrier has not come back yet."""
-        return bool(self._barriers)
+    def waiting(self) -> Collection[object]:
+        """The cookies of the barriers that have not come back yet."""
+        return self._barriers.cookies
 
     @property
     def _barriers_due(self) -> bool:

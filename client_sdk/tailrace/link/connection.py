@@ -7,14 +7,15 @@ next_try ──> shell: waits, connects ──> session.connection_made
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address
-from tailrace.link.finder import Finder
+from tailrace.link.finder import LONG_WAIT_SECONDS, Finder
 from tailrace.link.place import Place
 from tailrace.link.rules import SILENT_INTERVALS_MAX, SetUpRefused
+from tailrace.link.waiting import LongWaits
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import Hello, HelloOk
@@ -32,7 +33,7 @@ class LinkSession(Protocol):
     @property
     def has_progressed(self) -> bool: ...
     @property
-    def waits(self) -> bool: ...
+    def waiting(self) -> Collection[object]: ...
     def connection_made(self) -> None: ...
     def connection_lost(self, error: TailraceError) -> None: ...
     def is_final(self, error: TailraceError) -> bool: ...
@@ -50,6 +51,7 @@ class LinkCore:
         self.finder = finder
         self._session = session
         self._connect_timeout_s = connect_timeout_s
+        self._long_waits = LongWaits(finder.clock, LONG_WAIT_SECONDS)
         self._leaves: NotLeader | None = None  # why this side ends the connection
 
     @property
@@ -83,9 +85,9 @@ class LinkCore:
     def next_look(self, waits: bool | None = None) -> Address | None:
         """Returns the address of another node to look at now, or None, as `Finder.next_look`.
 
-        ``waits`` tells whether a request has no answer yet. None: the session is asked.
+        ``waits`` tells whether a request has had no answer for a while. None: the session is asked.
         """
-        return self.finder.next_look(self._session.waits if waits is None else waits)
+        return self.finder.next_look(self._long_waits.look(self._session.waiting) if waits is None else waits)
 
     def is_superseded(self) -> bool:
         """Tells whether another node leads in a later term. The shell ends the connection, and ``lost`` goes there."""

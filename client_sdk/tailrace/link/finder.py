@@ -18,8 +18,9 @@ followed once a round, and at most ``HINTS_MAX`` of them. It may name a node tha
 
 A leader that is cut off from the other nodes may continue to serve clients in its old term. So a client with several
 addresses looks at the other nodes while it is served, by a HELLO on another connection: at each node once every
-``LOOK_SECONDS``, and at one node every ``LOOK_WAITING_SECONDS`` while it waits for an answer. It leaves its leader only
-for a node that claims to lead in a higher term. A higher term alone may be a promise to a candidate that lost.
+``LOOK_SECONDS``, and at one node every ``LOOK_WAITING_SECONDS`` while a request waits for ``LONG_WAIT_SECONDS``. It
+leaves its leader only for a node that claims to lead in a higher term. A higher term alone may be a promise to a
+candidate that lost.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ GREETED_ROUNDS_MAX = 4
 STEADY_SECONDS = 2.0
 # The seconds between two looks at the same node: an old leader loses the writes that it takes meanwhile at level disk.
 LOOK_SECONDS = 30.0
-# The same while a request waits for an answer: a leader without a majority gives none at level quorum.
+# The same while a request has waited for long: a leader without a majority gives no answer at level quorum.
 LOOK_WAITING_SECONDS = 1.0
+# The seconds that count as long: a leader of a set that is busy answers sooner.
+LONG_WAIT_SECONDS = 0.5
 # The seconds between two checks that a look is due, and of one look: a living node says hello in milliseconds.
 LOOK_TICK_SECONDS = 0.25
 LOOK_TIMEOUT_SECONDS = 0.3
@@ -104,7 +107,7 @@ class Finder:
         self.tunnel = tunnel
         self._cluster = cluster
         self._addresses = addresses
-        self._clock = clock
+        self.clock = clock
         self._jitter = jitter
         self._hint: Address | None = None
         self._hints_left = HINTS_MAX
@@ -125,7 +128,7 @@ class Finder:
 
     def another(self) -> Finder:
         """Returns a finder for another connection of the same client. It begins with the node that was found."""
-        other = Finder(self._addresses, self.state, self._clock, self._jitter, self._cluster, self.tunnel)
+        other = Finder(self._addresses, self.state, self.clock, self._jitter, self._cluster, self.tunnel)
         other._hint = other._found = self._found
         other._known = self._known
         return other
@@ -179,7 +182,7 @@ class Finder:
                 )
         elif self.state == "follower" and peer.role != "follower":
             raise Unreachable(f"the node at {self.address} leads, and state='follower' asks for one that follows")
-        self._opened_at = self._clock()
+        self._opened_at = self.clock()
         self._log_return()
         self._peer = peer
         self._found = self.address
@@ -187,7 +190,7 @@ class Finder:
     def failed(self, error: Exception, *, progressed: bool = False) -> None:
         """Handles the end of a try or of its connection. ``progressed``: requests were answered on it."""
         opened_at, self._opened_at, self._peer = self._opened_at, None, None
-        is_steady = opened_at is not None and self._clock() - opened_at >= STEADY_SECONDS
+        is_steady = opened_at is not None and self.clock() - opened_at >= STEADY_SECONDS
         if is_steady:
             self._rounds = 0
             self._visited = {self.address}
@@ -206,7 +209,7 @@ class Finder:
 
     def log_loss(self, error: Exception, *, was_open: bool) -> None:
         """Logs the end of a connection, or of a try; of many only some."""
-        now = self._clock()
+        now = self.clock()
         self._lost_at = now if self._lost_at is None else self._lost_at
         if was_open:
             self._log(self._ends, "the connection to %s ended, and another is made: %s%s", self.address, error)
@@ -216,7 +219,7 @@ class Finder:
 
     def _log_return(self) -> None:
         if self._lost_at is not None:
-            seconds, tries = f"{self._clock() - self._lost_at:.1f}", self._tries
+            seconds, tries = f"{self.clock() - self._lost_at:.1f}", self._tries
             text = "connected to %s after %s s without a node, and %s tries that failed%s"
             self._log(self._greetings, text, self.address, seconds, tries)
         self._lost_at, self._tries = None, 0
@@ -261,11 +264,11 @@ class Finder:
     def next_look(self, waits: bool) -> Address | None:
         """Returns the address of a node to look at now, or None. Report its greeting to `seen`.
 
-        ``waits`` tells whether a request has no answer yet.
+        ``waits`` tells whether a request has waited for long.
         """
         if self._peer is None or not self.looks:
             return None
-        known, now = self._known, self._clock()
+        known, now = self._known, self.clock()
         if known.to_look is not None:
             known.hinted = address = known.to_look
             known.to_look = None

@@ -134,6 +134,11 @@ class Lane:
         return [*self._unanswered, *self._queue]
 
     @property
+    def first(self) -> WriteRequest:
+        """The request that waits longest. There has to be one."""
+        return self._unanswered[0] if self._unanswered else self._queue[0]
+
+    @property
     def is_held(self) -> bool:
         """A request waits to be sent again."""
         for request in self._unanswered:  # noqa: SIM110 - one write at a time is common, and any() is two calls more

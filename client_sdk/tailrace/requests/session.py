@@ -10,6 +10,7 @@ chose), and writes carry producer numbers.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import sys
@@ -231,9 +232,9 @@ class RequestSession:
         return not self._requests and not self._lanes
 
     @property
-    def waits(self) -> bool:
-        """A request waits for its answer."""
-        return not self.idle
+    def waiting(self) -> list[object]:
+        """The requests that wait for their answers: the first one, and the first of each lane."""
+        return [*itertools.islice(self._requests, 1), *(lane.first for lane in self._lanes if lane)]
 
     def call(self, opcode: Opcode, value: dict[str, Any], done: Answered, deadline: float) -> Request:
         """Queues a metadata request and returns it; ``done`` gets the JSON object of the answer."""
