@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from tailrace_server.tree.aging import Aging, Chunk, MergePlan, chunk_of, plan_m
 from tailrace_server.tree.memory import BLOCK_OBJECT_BYTES, HEADER_OBJECT_BYTES, memory_of, memory_of_all
 
 CHUNK_BLOCKS_MAX = 64
+# Full chunks that are merged together, if so many are due: most of the time of a merge is the same for one as for four.
+CHUNKS_TOGETHER_MAX = 4
 
 _FIRST_SEQ_OF_CHUNK = itemgetter(Chunk._fields.index("first_seq"))
 _BYTES_WITH_OWN_BODY = BLOCK_OBJECT_BYTES + HEADER_BYTES
@@ -194,12 +196,12 @@ class Tree:
         blocks to ``replaced``.
         """
         settled, passed = self._aging.settled, self._aging.passed
-        chunks = self._chunks
         if self._aging.is_settling_due:
             return plan_merge(self._range(settled, passed), cuts, settles=True)
-        if passed < len(chunks) and chunks[passed].last_seq <= stable_seq:
-            return plan_merge([chunks[passed]], cuts, settles=False)
-        return None
+        due = list(
+            takewhile(lambda chunk: chunk.last_seq <= stable_seq, self._range(passed, passed + CHUNKS_TOGETHER_MAX))
+        )
+        return plan_merge(due, cuts, settles=False) if due else None
 
     def replaced(self, plan: MergePlan, merged: Sequence[Block], cuts: Sequence[int] = ()) -> Tree:
         """Returns this tree with ``merged``, the result of ``plan.merge()``, in the place of the chunks of ``plan``.

@@ -1,5 +1,6 @@
 import itertools
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ def small_bounds():
     names = {
         (tree, "CHUNK_BLOCKS_MAX"): 3,
         (aging, "WAITING_CHUNKS_MAX"): 4,
+        (tree, "CHUNKS_TOGETHER_MAX"): 1,
         (aging, "SMALL_BYTES_MAX"): SMALL_BYTES_MAX,
         (aging, "MERGED_BYTES_MAX"): MERGED_BYTES_MAX,
         (aging, "ROWS_MAX"): ROWS_MAX,
@@ -142,6 +144,17 @@ def test_ten_thousand_puts_with_the_real_bounds():
     merged_bytes = sum(block.nbytes for block in held(now)[:30])
     tail = sum(block.nbytes for block in held(now)[30:])
     assert now.nbytes == merged_bytes + tail
+
+
+def test_chunks_that_are_due_together_are_merged_together():
+    with small_bounds(), patch.object(tree, "CHUNKS_TOGETHER_MAX", 2):
+        now = grown_by(Tree(), 3 * 3)
+        assert [len(group.blocks) for group in now.merge_plan(9).groups] == [6]
+        assert [len(group.blocks) for group in now.merge_plan(5).groups] == [3]
+        merged = now.merge_aged(9)
+        merged.check()
+        assert extents(held(merged)) == [(1, 6), (7, 9)]
+        assert rows_of(held(merged)) == rows_of(held(now))
 
 
 def test_nothing_above_the_stable_seq_is_merged():
