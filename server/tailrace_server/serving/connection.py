@@ -86,6 +86,7 @@ class Connection:
         # Each notes that there is something to send: to a client, and to the node at the other end.
         self.has_news: Callable[[], None] = partial(node.connections.has_news, self)
         self.has_replica_news: Callable[[], None] = partial(node.connections.has_replica_news, self)
+        self.has_later_replica_news: Callable[[], None] = partial(node.connections.has_later_replica_news, self)
         self.answers = Answers(node, self.has_news)
         self.is_closing = False  # the last frame was sent
         self._is_refused = False  # its HELLO was refused, and the peer is told so later: `is_closing`, too

@@ -1,7 +1,7 @@
 """The frames to a replica besides its blocks: the leader's seqs, and the question whether it still follows.
 
-Both are coalesced: the newest seqs of each stream go out with the next flush. If the replica does not read, they wait
-until it does.
+Both are coalesced: the newest seqs of each stream go out with the next blocks, or soon without any. If the replica does
+not read, they wait until it does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ServedReplica:
 
         def moved() -> None:
             self._news[id] = None
-            self._connection.has_replica_news()
+            self._connection.has_later_replica_news()
 
         def closed() -> None:
             partition.unwatch(Level.DISK, moved)

@@ -43,6 +43,9 @@ class OpenConnection(Protocol):
     def has_replica_news(self) -> None:
         """Notes that the connection has something to send to a replica, which need not leave in this turn."""
 
+    def has_later_replica_news(self) -> None:
+        """Notes that the connection has something for a replica, which leaves with other news to it, or soon."""
+
 
 class OpenConnections(OpenStreams, Protocol):
     """All connections of the node."""

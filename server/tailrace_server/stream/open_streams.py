@@ -38,6 +38,9 @@ class OpenStreams(Protocol):
     def has_replica_news(self, sender: Any) -> None:
         """Notes that ``sender`` has something for a replica. It leaves before the next fsync, or in the next pass."""
 
+    def has_later_replica_news(self, sender: Any) -> None:
+        """Notes that ``sender`` has something for a replica. It leaves with other news to it, or soon."""
+
     def has_acknowledgements(self, link: Any) -> None:
         """Notes that ``link``, to the node that is followed, has something to send, at the latest in the next pass."""
 

@@ -12,7 +12,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
 from tailrace_server.host.line_limit import INTERVAL_SECONDS, LINES_FREE
 from tailrace_server.runtime.workers import ThreadWorkers
-from tailrace_server.serving.connections import Connections
+from tailrace_server.serving.connections import LATER_SECONDS, Connections
 from tailrace_server.upkeep.committer import INLINE_BYTES_MAX, Committer
 
 
@@ -115,6 +115,32 @@ async def test_news_for_a_replica_leaves_during_an_fsync(made):
     made.journal.gate.set()
     await settled(made)
     assert made.log == ["replica", "replica", "fsync 1", "client", "fsync 2", "client"]
+
+
+async def test_news_that_may_wait_leaves_with_the_next_rows(made, autojump_clock):
+    made.connections.has_later_replica_news(made.replica)
+    made.connections.turn_ended("a")
+    await settled(made)
+    assert made.log == []
+    made.connections.has_replica_news(made.replica)
+    await settled(made)
+    assert made.log == ["replica"]
+    await trio.sleep(2 * LATER_SECONDS)
+    assert made.log == ["replica"]
+
+
+async def test_news_that_may_wait_leaves_soon_without_rows(made, autojump_clock):
+    other = Peer("other", made.log)
+    for _ in range(2):
+        made.connections.has_later_replica_news(made.replica)
+        made.connections.has_later_replica_news(other)
+        made.connections.has_replica_news(other)
+        await settled(made)
+        assert made.log == ["other"]
+        await trio.sleep(LATER_SECONDS)
+        await settled(made)
+        assert made.log == ["other", "replica"]
+        made.log.clear()
 
 
 async def test_the_acknowledgements_of_a_turn_leave_together(made):
