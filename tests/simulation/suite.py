@@ -27,7 +27,7 @@ COPIES = Suite(1, range(150), 4, copies=True)
 COPIES_OF_SETS = Suite(ANY_SET, range(100), 3, copies=True)
 SEGMENTS = Suite(ANY_SET, range(150), 4, way=ANY_WAY)
 # A seed of one node in which a rollback meets another one.
-ROLLBACKS = 610
+ROLLBACKS = 0
 # The processes that run the seeds of `make soak`.
 PROCESSES = 2
 
