@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 import sys
 from collections.abc import Callable
@@ -230,6 +231,19 @@ class RequestSession:
     def idle(self) -> bool:
         """No request waits for an answer."""
         return not self._requests and not self._lanes
+
+    @property
+    def is_holding(self) -> bool:
+        """A request waits to be sent, or to be sent again."""
+        return bool(self._unsent or self._ready_lanes)
+
+    @property
+    def until_deadline_s(self) -> float:
+        """The seconds until the first deadline of a request; without requests, infinite."""
+        deadlines = [request.deadline for request in self._requests]
+        for lane in self._lanes:
+            deadlines += [write.deadline for write in lane.requests()]
+        return min(deadlines, default=math.inf) - self._clock()
 
     @property
     def waiting(self) -> list[object]:

@@ -10,7 +10,7 @@ import trio
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
-from tailrace.link.rules import TICK_SECONDS, Silence
+from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
 from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
 from tailrace.trio.watch import keep_looking
@@ -44,6 +44,7 @@ class RequestLink:
         self._connect = connect
         self._transport: Transport | None = None
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
+        self._held: trio.Event | None = None  # while ``tick`` waits for a request to be held
         self._reads = 0
         self._greeted = trio.Event()
         self.opened = trio.Event()
@@ -63,7 +64,7 @@ class RequestLink:
 
     def abandon(self) -> None:
         """Sends nothing from now on, and wakes no task: this is a forked process, and the tasks are the parent's."""
-        self._transport = self._idle = None
+        self._transport = self._idle = self._held = None
 
     async def run(self) -> None:
         """Connects and reconnects for ever. Raises Forbidden and a greeting's ProtocolError, which no retry mends."""
@@ -116,6 +117,9 @@ class RequestLink:
             self._greeted.set()
             self.opened.set()
         self._send()
+        if self._held is not None and self._session.is_holding:
+            self._held.set()
+            self._held = None
 
     async def keep(self) -> None:
         """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""
@@ -150,7 +154,13 @@ class RequestLink:
             if self._session.idle:
                 idle = self._idle = trio.Event()
                 await idle.wait()
-            await trio.sleep(TICK_SECONDS)
+            if self._session.is_holding:
+                await trio.sleep(TICK_SECONDS)
+            else:
+                held = self._held = trio.Event()
+                with trio.move_on_after(tick_seconds(self._session.until_deadline_s)):
+                    await held.wait()
+                self._held = None
             self._session.expire()
             self._send()
 

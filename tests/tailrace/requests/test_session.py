@@ -5,6 +5,7 @@ import contextlib
 import enum
 import itertools
 import json
+import math
 
 import pytest
 
@@ -198,6 +199,22 @@ def test_what_is_refused_for_now_is_asked_again_after_a_while(made):
     made.now += 1.0
     assert [name_of(frame) for frame in made.sent()] == ["a", ("b", 1, 0)]
     assert made.answers == {}
+
+
+@pytest.mark.parametrize("ask", ["call", "write"])
+def test_it_tells_when_it_is_to_be_looked_at_again(made, ask):
+    assert (made.session.is_holding, made.session.until_deadline_s) == (False, math.inf)
+    getattr(made, ask)("a", seconds=8.0)
+    getattr(made, ask)("b", seconds=2.0)
+    sent = made.sent()
+    made.now += 0.5
+    assert (made.session.is_holding, made.session.until_deadline_s) == (False, 1.5)
+    for frame in sent:
+        made.hear(encode_error(Overloaded("busy"), frame.id))
+    assert made.session.is_holding
+    made.now += 1.0
+    assert len(made.sent()) == 2
+    assert not made.session.is_holding
 
 
 def test_what_stays_refused_is_told_with_its_reason(made):

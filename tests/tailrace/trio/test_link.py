@@ -9,10 +9,11 @@ import trio
 
 import tailrace
 from tailrace.errors import ProtocolError
-from tailrace.link.rules import Silence
+from tailrace.link.rules import SLOW_TICK_SECONDS, TICK_SECONDS, Silence, tick_seconds
 from tailrace.model import Level
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
+from tailrace.trio.link import RequestLink
 from tailrace.trio.transport import connect_tcp
 from tailrace.wire.messages import Get
 from tailrace_server.serving import connection as connection_module
@@ -37,6 +38,43 @@ def test_silence_begins_at_the_last_look_that_found_something_new():
     assert silence.seconds(4, 17.0) == 2.0
     assert silence.seconds(4, 90.0, listened=False) == 2.0, "no task has listened"
     assert silence.seconds(4, 91.0) == 3.0
+
+
+class Held:
+    """A session with a request whose deadline is far away; it notes when it is looked at."""
+
+    idle = is_holding = False
+    is_open = True
+    until_deadline_s = 30.0
+
+    def __init__(self):
+        self.looks = []
+
+    def data_to_send(self, now=None):
+        return []
+
+    def expire(self):
+        self.looks.append(round(trio.current_time() - self.begin, 3))
+
+
+async def test_a_request_that_is_held_is_looked_at_more_often(nursery, autojump_clock):
+    session = Held()
+    session.begin = trio.current_time()
+    link = RequestLink(session, core=None)
+    nursery.start_soon(link.tick)
+    await trio.sleep(2.1 * SLOW_TICK_SECONDS)
+    assert session.looks == [SLOW_TICK_SECONDS, 2 * SLOW_TICK_SECONDS]
+    session.looks.clear()
+    session.begin = trio.current_time()
+    session.is_holding = True
+    link._answered()
+    await trio.sleep(2.5 * TICK_SECONDS)
+    assert session.looks == [0.0, TICK_SECONDS, 2 * TICK_SECONDS]
+
+
+@pytest.mark.parametrize(("left", "pause"), [(0.0, 0.05), (0.3, 0.075), (30.0, 0.25), (float("inf"), 0.25)])
+def test_checks_are_rare_while_deadlines_are_far_away(left, pause):
+    assert tick_seconds(left) == pause
 
 
 async def several_intervals():
