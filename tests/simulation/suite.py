@@ -23,7 +23,7 @@ class Suite(NamedTuple):
 
 ONE_NODE = Suite(1, range(210), 6)
 SETS = Suite(ANY_SET, range(200), 3)
-COPIES = Suite(1, range(150), 4, copies=True)
+COPIES = Suite(1, range(150), 6, copies=True)
 COPIES_OF_SETS = Suite(ANY_SET, range(100), 3, copies=True)
 SEGMENTS = Suite(ANY_SET, range(150), 4, way=ANY_WAY)
 # A seed of one node in which a rollback meets another one.
