@@ -16,7 +16,7 @@ from tests.tailrace_server.replication.made_set import (
 
 from tailrace.errors import NoSpace, NotLeader, TailraceError
 from tailrace.model.failover import FailoverEntry, FailoverLog
-from tailrace_server.replication import catching_up
+from tailrace_server.replication import catching_up, missing_rows
 from tailrace_server.replication.segment_source import SegmentSource
 
 
@@ -235,6 +235,22 @@ async def test_a_partition_that_its_peer_cannot_read(members, copied):
         seqs = members[2].seqs("orders")
         assert seqs[sound.id] == sound.high_seq
         assert seqs[damaged.id] < damaged.high_seq
+
+
+async def test_a_member_from_which_nothing_comes_counts_as_one_that_cannot_read_its_copy(
+    members, monkeypatch, held_parts, copied
+):
+    monkeypatch.setattr(missing_rows, "STALLED_SECONDS", 0.05)
+    async with members.client() as client:
+        await behind(members, client)
+        with pytest.raises(NotLeader, match=rf"{members[1].address} has it up to seq .*nothing has come from it for"):
+            await members[2].promote()
+        assert not members[2].leads
+        assert not copied
+        held_parts.release()
+        monkeypatch.setattr(missing_rows, "STALLED_SECONDS", 3_600.0)
+        await members[2].promote()
+        assert members[2].rows("orders") == numbered(0, 250)
 
 
 async def test_a_peer_that_follows_a_later_leader_is_not_copied(members, monkeypatch, copied):
