@@ -84,6 +84,11 @@ class Following:
         """Set once no step is under way."""
         return self._pulled.ended
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is taken or acknowledged any more. With thousands of feeds ``ended`` comes later."""
+        return self._pulled.is_stopped
+
     def stop(self) -> None:
         """Stops taking and acknowledging rows. ``ended`` is set once no step is under way."""
         self._pulled.stop()

@@ -145,7 +145,7 @@ class Succession:
 
     def _watch_leader(self, now: float) -> None:
         following, silent_s = self._member.following, self._leadership.watch.silent_s(now)
-        if following is None or silent_s < self._timeout_s * self._patience.factor(now):
+        if following is None or following.is_stopped or silent_s < self._timeout_s * self._patience.factor(now):
             return
         log.warning(
             "no sign of life of the leader at %s for %.1f s: it is not followed any more", self._leader, silent_s

@@ -237,6 +237,21 @@ async def test_a_member_that_is_always_held_up_stops_following_a_silent_leader(n
     await following.ended.wait()
 
 
+async def test_a_leader_that_is_given_up_is_told_once_however_long_the_following_takes_to_end(
+    nodes, monkeypatch, caplog
+):
+    """With thousands of feeds on a busy machine that is seconds, and a look comes every 0.3 s."""
+    follower = next(node for node in nodes if not node.leads)
+    monkeypatch.setattr(follower.member.leadership.watch, "heard", lambda _: None)
+    await until(lambda: (following := follower.member.following) is not None and not following.is_stopped)
+    following, now = follower.member.following, follower.node.services.clock.monotonic()
+    caplog.clear()
+    for number in range(8):
+        follower.member.successor._tick(now + 10.0 * (number + 1))
+    assert caplog.text.count("no sign of life of the leader") == 1
+    await following.ended.wait()
+
+
 async def damage(node):
     """Cuts the first segment of the feed, and has the node find that."""
     partition = (await node.flush())[0]
