@@ -60,12 +60,17 @@ class BoundedWebSocket(WebSocketConnection):
         """Sends whole messages that are frames already, as `send_message` does. Raises ConnectionClosed."""
         if self._close_reason:
             raise ConnectionClosed(self._close_reason)
-        async with self._stream_lock:
-            try:
-                await self._stream.send_all(frames)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._abort_web_socket()
-                raise ConnectionClosed(self._close_reason) from None
+        try:
+            self._stream_lock.acquire_nowait()  # `acquire` would let others have their turn first, and so does the send
+        except trio.WouldBlock:
+            await self._stream_lock.acquire()
+        try:
+            await self._stream.send_all(frames)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._abort_web_socket()
+            raise ConnectionClosed(self._close_reason) from None
+        finally:
+            self._stream_lock.release()
 
     async def aclose(self, code: int = 1000, reason: str | None = None) -> None:
         """Closes it. What comes until the client has closed it, too, is passed over."""

@@ -26,6 +26,12 @@ POSITIONS_INTERVAL_SECONDS = 1.0
 TICK_SECONDS_PER_TAIL = 0.2e-3
 # And for each partition, since a tick has the positions of all.
 TICK_SECONDS_PER_PARTITION = 50e-6
+# If it took long to wake all tails, because they are many or the machine is busy, the next tick is due after this many
+# times as long: the node has others to serve. But it is due after this time.
+TICK_SHARE = 2
+TICK_SECONDS_MAX = 1.0
+# To wake a tail and to send takes some 50 µs: a turn of the loop takes a millisecond longer.
+TAILS_PER_TURN = 16
 # What a tick takes at most, and a block more.
 TICK_BYTES = 256 * 1024
 
@@ -39,7 +45,7 @@ class Hub:
         self._count_tails = count_tails
         self._ring: Ring | None = None
         self._error: TailraceError | None = None
-        self._news = trio.Event()
+        self._waiting = trio.lowlevel.ParkingLot()  # the tails that have all ticks
         self._gathering = Gathering()
         # Of the next tick
         self._events: list[Event] = []
@@ -61,13 +67,13 @@ class Hub:
         while place.number == self._ring.next:
             if self._error is not None:
                 raise self._error
-            await self._news.wait()
+            await self._waiting.park()
         return self._ring.get(place.number)
 
     def end(self, error: TailraceError) -> None:
         """Ends the waits of its tails with ``error``."""
         self._error = error
-        self._news.set()
+        self._waiting.unpark_all()
 
     async def run(self, began: Callable[[], None]) -> None:
         """Makes ticks for ever. Calls ``began`` once tails may join. Raises what ends the stream."""
@@ -77,7 +83,16 @@ class Hub:
             while True:
                 await self._gather()
                 self._tick(self._ring)
-                await trio.lowlevel.checkpoint()  # others have a turn, however much is at hand
+                await self._call_tails()
+
+    async def _call_tails(self) -> None:
+        """Wakes the tails that wait, a few in each turn of the loop: the node serves others in between."""
+        began_at = trio.current_time()
+        for _ in range(0, max(len(self._waiting), 1), TAILS_PER_TURN):
+            self._waiting.unpark(count=TAILS_PER_TURN)
+            await trio.lowlevel.checkpoint()
+        took_s = trio.current_time() - began_at
+        self._due = max(self._due, began_at + min(TICK_SHARE * took_s, TICK_SECONDS_MAX))
 
     async def _gather(self) -> None:
         """Takes events until a tick is due, and then what is at hand."""
@@ -115,5 +130,3 @@ class Hub:
         ring.append(Tick(tuple(self._events), pieces_of(texts), positions, self._gathering.unfinished, tells))
         self._events, self._texts, self._bytes = [], [], 0
         self._due = now + TICK_SECONDS_PER_TAIL * self._count_tails() + TICK_SECONDS_PER_PARTITION * len(positions)
-        news, self._news = self._news, trio.Event()
-        news.set()
