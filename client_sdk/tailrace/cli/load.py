@@ -37,50 +37,56 @@ PREFIX = "import:"
 ID_CHARS_MAX = 100
 
 
+RowFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="The file; - reads the standard input.", show_default=False)
+]
+FileFormat = Annotated[
+    Format | None,
+    typer.Option("--format", help="The format. By default the name of the file tells it; JSON lines for -."),
+]
+KeyField = Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field of the key. [default: key]")]
+ValueField = Annotated[
+    str | None,
+    typer.Option(
+        "--value",
+        metavar="FIELD",
+        help="The field of the value. By default value; with --key alone the value is the whole row, as JSON.",
+    ),
+]
+DeletedField = Annotated[
+    str | None,
+    typer.Option(
+        "--deleted",
+        metavar="FIELD",
+        help="The field that is true if the key is deleted. By default deleted, but none with --key or --value.",
+    ),
+]
+Delimiter = Annotated[
+    str, typer.Option("--delimiter", metavar="CHAR", help="The character between the fields of CSV; \\t is a tab.")
+]
+ImportId = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="ID",
+        help="The name of this import in the feed. The rows of an ID are written once, in any number of runs. "
+        "By default it is made of the path, the size and the time of change of the file.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and check the whole file, and write nothing.")]
+
+
 @uses_node
 def load(
     feed: FeedName,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The file; - reads the standard input.", show_default=False)
-    ],
-    format: Annotated[
-        Format | None,
-        typer.Option("--format", help="The format. By default the name of the file tells it; JSON lines for -."),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="FIELD", help="The field of the key. [default: key]")
-    ] = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value",
-            metavar="FIELD",
-            help="The field of the value. By default value; with --key alone the value is the whole row, as JSON.",
-        ),
-    ] = None,
-    deleted: Annotated[
-        str | None,
-        typer.Option(
-            "--deleted",
-            metavar="FIELD",
-            help="The field that is true if the key is deleted. By default deleted, but none with --key or --value.",
-        ),
-    ] = None,
-    delimiter: Annotated[
-        str, typer.Option("--delimiter", metavar="CHAR", help="The character between the fields of CSV; \\t is a tab.")
-    ] = ",",
-    id: Annotated[
-        str | None,
-        typer.Option(
-            "--id",
-            metavar="ID",
-            help="The name of this import in the feed. The rows of an ID are written once, in any number of runs. "
-            "By default it is made of the path, the size and the time of change of the file.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read and check the whole file, and write nothing.")
-    ] = False,
+    file: RowFile,
+    format: FileFormat = None,
+    key: KeyField = None,
+    value: ValueField = None,
+    deleted: DeletedField = None,
+    delimiter: Delimiter = ",",
+    id: ImportId = None,
+    dry_run: DryRun = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,

@@ -31,38 +31,45 @@ class RoleOption(enum.StrEnum):
 TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a token.", show_default=False)]
 
 
+Role = Annotated[
+    RoleOption,
+    typer.Option(
+        "--role",
+        help="What the token permits: read; write, and read; admin: what an operator does; replica: what nodes do.",
+        show_default=False,
+    ),
+]
+Feeds = Annotated[
+    list[str] | None,
+    typer.Option("--feed", metavar="FEED", help="Only this feed. Can be repeated. Without it: all feeds."),
+]
+KeyPrefix = Annotated[
+    str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys that begin with this.", show_default=False)
+]
+Lifetime = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="SPAN", help="The token expires after this time: 90d, 12h, 30m or 10s."),
+]
+CertificateName = Annotated[
+    str | None,
+    typer.Option(
+        "--certificate",
+        metavar="NAME",
+        help="The rights are those of a certificate: CN=..., DNS:..., URI:..., email:..., IP:... or SHA256:...",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 @uses_node
 def create(
     name: TokenName,
-    role: Annotated[
-        RoleOption,
-        typer.Option(
-            "--role",
-            help="What the token permits: read; write, and read; admin: what an operator does; replica: what nodes do.",
-            show_default=False,
-        ),
-    ],
-    feed: Annotated[
-        list[str] | None,
-        typer.Option("--feed", metavar="FEED", help="Only this feed. Can be repeated. Without it: all feeds."),
-    ] = None,
-    key_prefix: Annotated[
-        str, typer.Option("--key-prefix", metavar="PREFIX", help="Only keys that begin with this.", show_default=False)
-    ] = "",
-    expires: Annotated[
-        str | None,
-        typer.Option("--expires", metavar="SPAN", help="The token expires after this time: 90d, 12h, 30m or 10s."),
-    ] = None,
-    certificate: Annotated[
-        str | None,
-        typer.Option(
-            "--certificate",
-            metavar="NAME",
-            help="The rights are those of a certificate: CN=..., DNS:..., URI:..., email:..., IP:... or SHA256:...",
-            show_default=False,
-        ),
-    ] = None,
+    role: Role,
+    feed: Feeds = None,
+    key_prefix: KeyPrefix = "",
+    expires: Lifetime = None,
+    certificate: CertificateName = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,

@@ -28,7 +28,9 @@ from tailrace_server.feeds.recovery import FeedRecovery
 from tailrace_server.host.disk import Lock
 from tailrace_server.host.garbage import Searches
 from tailrace_server.journal import (
+    Journal,
     RecordKind,
+    Recovered,
     Reserve,
     TakenMark,
     find_clean,
@@ -239,7 +241,7 @@ def _free_some(config: Config, host: Host) -> bool:
 
 def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> Node:
     """Journal and feeds; may be tried again after NoSpace."""
-    identity, taken, held, is_restored, followed = found
+    held = found.held
     journal, recovered = open_journal(
         host.disk,
         os.path.join(config.data, "journal"),
@@ -249,65 +251,92 @@ def _recover(config: Config, host: Host, found: _Found, grouping: Grouping) -> N
         reached=held.journal if held is not None else (0, 0),
     )
     try:
-        memory = MemoryAccount(config.storage.memory_bytes_max)
-        catalog = Catalog(memory)
-        store = ManifestStore(host.disk, config.data, config.storage.segments_open_max)
-        times = UseTimes(host.clock.monotonic(), recovered.records.begin, journal.written)
-        recovery = FeedRecovery(catalog, host.disk, store, times)
-        recovery.restore()
-        if recovered.rolled_back:
-            recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
-        recovery.replay(recovered.records.parts(), journal)
-        if taken is None:
-            store_identity(host.disk, config.data, identity)
-        elif not is_restored:
-            wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark, held)
-        # From here on there are changes that CLEAN does not tell of.
-        remove_clean(host.disk, config.data)
-        recovery.sweep()
-        for partition in catalog.partitions():
-            settle_producers(partition, journal, host.clock.monotonic())
-        memory.producers.make_room(host.clock.monotonic())
-        store.finish_drops(catalog.known_ids())
-        uptime = load_uptime(host.disk, config.data, host.clock)
-        storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
-        storage.journal_found = recovered.end
-        for partition, segments in recovery.left:
-            storage.installer.left(partition, segments)
-        storage.ahead.load(catalog.partitions(), is_alone=config.is_alone)
-        node = Node(config, identity, storage, grouping)
+        storage = _recover_storage(config, host, found, journal, recovered)
+        node = Node(config, found.identity, storage, grouping)
         for placement_id, start in held.others.items() if held is not None else ():
             node.storage.held.remember(placement_id, start)
         node.stages.load()
-        for partition in catalog.partitions():
-            if partition.damage is not None:
-                node.storage.found_damage(partition.damage)
-            if partition.high_seq > partition.flushed_seq:
-                node.storage.flusher.note(partition)
-        if taken is not None and recovered.end != (0, 0) and _has_begun(catalog):
-            node.services.unclean_start = why_unclean(taken, recovered.end, catalog.clean_partitions())
-        if is_restored:
-            node.services.unclean_start = "the directory was restored or repaired"
-        for partition in catalog.partitions():
-            if not config.is_alone:
-                # A manifest may have had an entry before the blocks up to its base were durable.
-                partition.restore_log(entries_through(partition.log, partition.high_seq))
-        if config.is_alone:
-            _begin_branches(node, is_restored=is_restored, has_followed=bool(followed))
-        _reconcile(node)
+        _note_recovered(node, found, recovered.end)
+        _begin_history(node, found)
         journal.sync()
-        _store_held(node, is_restored=is_restored)
-        if is_restored and config.is_alone:
-            marks.unmark_restored(host.disk, config.data)
-        for name in followed:
-            forget_following(host.disk, config.data, identity.placement_id, name)
-        for partition in catalog.partitions():
+        _forget_before(node, found)
+        for partition in storage.feeds.partitions():
             partition.durable_through(partition.high_seq)
     except BaseException:
         with contextlib.suppress(TailraceError):  # the first error tells more
             journal.close()
         raise
     return node
+
+
+def _recover_storage(config: Config, host: Host, found: _Found, journal: Journal, recovered: Recovered) -> Storage:
+    """Returns the storage with all feeds, as manifests and journal tell. From its middle on, CLEAN is gone."""
+    identity, taken, held, is_restored, _ = found
+    memory = MemoryAccount(config.storage.memory_bytes_max)
+    catalog = Catalog(memory)
+    store = ManifestStore(host.disk, config.data, config.storage.segments_open_max)
+    times = UseTimes(host.clock.monotonic(), recovered.records.begin, journal.written)
+    recovery = FeedRecovery(catalog, host.disk, store, times)
+    recovery.restore()
+    if recovered.rolled_back:
+        recovery.gather(recovered.records.of_kind(RecordKind.ROLLED_BACK), host.randomness.token)
+    recovery.replay(recovered.records.parts(), journal)
+    if taken is None:
+        store_identity(host.disk, config.data, identity)
+    elif not is_restored:
+        wholeness.check_recovered(config.data, recovered, recovery, catalog, taken.mark, held)
+    # From here on there are changes that CLEAN does not tell of.
+    remove_clean(host.disk, config.data)
+    recovery.sweep()
+    for partition in catalog.partitions():
+        settle_producers(partition, journal, host.clock.monotonic())
+    memory.producers.make_room(host.clock.monotonic())
+    store.finish_drops(catalog.known_ids())
+    uptime = load_uptime(host.disk, config.data, host.clock)
+    storage = Storage(config, host, identity, journal, catalog, store, memory, uptime)
+    storage.journal_found = recovered.end
+    for partition, segments in recovery.left:
+        storage.installer.left(partition, segments)
+    storage.ahead.load(catalog.partitions(), is_alone=config.is_alone)
+    return storage
+
+
+def _note_recovered(node: Node, found: _Found, end: tuple[int, int]) -> None:
+    """Notes the damaged partitions, those with something to flush, and whether the last stop was unclean.
+
+    ``end`` is the end of the journal that was found.
+    """
+    storage = node.storage
+    for partition in storage.feeds.partitions():
+        if partition.damage is not None:
+            storage.found_damage(partition.damage)
+        if partition.high_seq > partition.flushed_seq:
+            storage.flusher.note(partition)
+    if found.taken is not None and end != (0, 0) and _has_begun(storage.feeds):
+        node.services.unclean_start = why_unclean(found.taken, end, storage.feeds.clean_partitions())
+    if found.is_restored:
+        node.services.unclean_start = "the directory was restored or repaired"
+
+
+def _begin_history(node: Node, found: _Found) -> None:
+    """Restores the partitions' logs, begins branches if the node is alone, and reconciles the feeds."""
+    if node.config.is_alone:
+        _begin_branches(node, is_restored=found.is_restored, has_followed=bool(found.followed))
+    else:
+        for partition in node.storage.feeds.partitions():
+            # A manifest may have had an entry before the blocks up to its base were durable.
+            partition.restore_log(entries_through(partition.log, partition.high_seq))
+    _reconcile(node)
+
+
+def _forget_before(node: Node, found: _Found) -> None:
+    """Stores HELD. Removes the marks of a restored directory, and of one that followed another node."""
+    config, disk = node.config, node.host.disk
+    _store_held(node, is_restored=found.is_restored)
+    if found.is_restored and config.is_alone:
+        marks.unmark_restored(disk, config.data)
+    for name in found.followed:
+        forget_following(disk, config.data, found.identity.placement_id, name)
 
 
 def _has_begun(catalog: Catalog) -> bool:
