@@ -157,7 +157,7 @@ class Life:
             await self.engine.fold(self.name_of(partition), partition.id)
 
     async def merge(self):
-        await self.engine.node.storage.flusher.merge(self.partition)
+        await self.engine.node.storage.flusher.merger.merge(self.partition)
 
     async def trim(self):
         partition = self.partition

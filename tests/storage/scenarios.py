@@ -220,7 +220,7 @@ async def flush(engine):
 
 @scenario(many_blocks)
 async def merge_and_flush(engine):
-    await engine.node.storage.flusher.merge(engine.partition("c"))
+    await engine.node.storage.flusher.merger.merge(engine.partition("c"))
     assert engine.partition("c").tree.block_count < 40
     await engine.flush("c")
     await engine.trim()

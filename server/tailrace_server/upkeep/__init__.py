@@ -7,6 +7,8 @@ pace.py        bounds how far writers get meanwhile, pure
 installer.py   changes manifests and chains; nothing else does
 flusher.py     the task that flushes, then trims
 flushed_segment.py  the segment that a flush writes
+flush_failures.py  the pauses after flushes that have failed
+merger.py      merges small blocks as they age
 trimmer.py     removes journal files, replaced segments and dropped feeds
 compactor.py   the task that compacts segments in another process
 damage_checks.py  checks the segments that have come damaged to a client

@@ -12,17 +12,14 @@ import collections
 import contextlib
 import functools
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 import trio
 
 from tailrace.block import Block
-from tailrace.errors import NoSpace, TailraceError
-from tailrace.link.backoff import backoff_seconds
+from tailrace.errors import NoSpace
 from tailrace_server.host.disk import is_out_of_descriptors
-from tailrace_server.host.randomness import fraction
 from tailrace_server.journal import Journal
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.partition import Partition
@@ -30,6 +27,7 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 from tailrace_server.state.durations import WORK_BOUNDS, Durations
 from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.upkeep.flush_failures import FlushFailures, error_of
 from tailrace_server.upkeep.flushed_segment import (
     blocks_through,
     divided_at,
@@ -39,6 +37,7 @@ from tailrace_server.upkeep.flushed_segment import (
     write_segment,
 )
 from tailrace_server.upkeep.installer import Installer
+from tailrace_server.upkeep.merger import LOOKS_AT_ONCE, Merger
 from tailrace_server.upkeep.pace import Pace
 from tailrace_server.upkeep.policy import Cause, Due, FlushLimits, WriteQueue, choose
 from tailrace_server.upkeep.space import Space
@@ -50,8 +49,6 @@ log = logging.getLogger("tailrace.server")
 TICK_SECONDS = 1.0
 # This number of small blocks of a partition wakes it too: they take twice their bytes until they are merged.
 UNMERGED_BLOCKS = 2_048
-# The longest time until a failed flush of a partition is tried again: space may have been freed.
-PAUSE_SECONDS_MAX = 5.0
 # A clean stop flushes if a start would take longer than this to read the journal, and for FOR_STOP_SECONDS at most.
 FOR_STOP_REPLAY_SECONDS = 1.0
 FOR_STOP_SECONDS = 3.0
@@ -59,8 +56,6 @@ FOR_STOP_SECONDS = 3.0
 # the disk, but each of its fsyncs delays those of the journal.
 TOGETHER_FROM = 64
 FLUSHED_TOGETHER = 4
-# The partitions that one turn of the loop checks: a millisecond or two.
-LOOKS_AT_ONCE = 512
 
 
 class FlushStatistics(NamedTuple):
@@ -96,11 +91,10 @@ class Flusher:
         self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
         self._unmerged: dict[Partition, None] = {}  # of these, the ones that may have blocks to merge
         self._crowded: dict[Partition, None] = {}  # of these, the ones that cannot wait for the end of a flush
-        self._has_merges_left = False
+        self.merger = Merger(host)
         self._wanted = trio.Event()
         self._to_trim = trio.Event()
-        # Partitions whose flush has failed: count, end of the pause (monotonic), and error.
-        self._failed: dict[Partition, tuple[int, float, str]] = {}
+        self._failures = FlushFailures(host)
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
@@ -142,8 +136,9 @@ class Flusher:
 
     def forget(self, partition: Partition) -> None:
         """Drops all plans for ``partition``, of a feed that was dropped."""
-        for known in (self._dirty, self._unmerged, self._crowded, self._failed, self._flushing):
+        for known in (self._dirty, self._unmerged, self._crowded, self._flushing):
             known.pop(partition, None)
+        self._failures.forget(partition)
 
     async def run(self) -> None:
         """Merges, flushes and trims until cancelled. A trim delays no flush."""
@@ -174,8 +169,8 @@ class Flusher:
         If the disk refuses, the queue stays as it was, and ``failure`` tells the error.
         """
         self._wanted = trio.Event()
-        self._has_merges_left = False
-        failure = await self._merge_all(self._unmerged)
+        self.merger.begin_pass()
+        failure = await self.merger.merge_all(self._unmerged)
         began = self._host.clock.monotonic()
         flushes = self._flushes
         due = collections.deque(await self._due())
@@ -186,19 +181,20 @@ class Flusher:
             if pace is not None:
                 pace.flushed(len(together))
                 self._account.look_again()
-            failure = await self._merge_all(self._crowded) or failure  # a flush may take long
+            # A flush may take long, and these cannot wait for it.
+            failure = await self.merger.merge_all(self._crowded, keep_unstable=False) or failure
             if due and self._must_look_again(due[0].cause, began):
                 self._wanted.set()
                 break
         else:
             self._account.slow_down(None)
-        if self._has_merges_left:
+        if self.merger.has_left:
             self._wanted.set()
         now = self._host.clock.monotonic()
         if failure or self.failure or now - self._looked_at >= TICK_SECONDS:
             self._looked_at = now
-            failure = await self._try(self._space.look) or failure
-        failure = failure or next((why for _, _, why in self._failed.values()), "")
+            failure = await error_of(self._space.look) or failure
+        failure = failure or self._failures.first
         # As long as flushes succeed there will be room again, and writers wait for it.
         self._account.set_stuck(failure or self._why_not_yet() if self._flushes == flushes else "")
         self._tell(failure, self._trim_failure)
@@ -242,7 +238,7 @@ class Flusher:
 
     async def trim(self) -> None:
         """Trims journal, segments and feeds. If the disk refuses, ``failure`` tells the error."""
-        self._tell(self._flush_failure, await self._try(self._trim_or_free))
+        self._tell(self._flush_failure, await error_of(self._trim_or_free))
 
     def _tell(self, flush_failure: str, trim_failure: str) -> None:
         """Sets the failures, and logs a change."""
@@ -255,41 +251,9 @@ class Flusher:
 
     async def _try_flush(self, partition: Partition) -> str:
         """Flushes a partition. If that fails, the partition has a pause; others are not concerned."""
-        why = await self._try(functools.partial(self._flush_or_free, partition), partition)
-        if why:
-            tries = self._failed[partition][0] + 1 if partition in self._failed else 1
-            pause = min(backoff_seconds(tries, lambda: fraction(self._host.randomness)), PAUSE_SECONDS_MAX)
-            self._failed[partition] = tries, self._host.clock.monotonic() + pause, why
-        else:
-            self._failed.pop(partition, None)
+        why = await error_of(functools.partial(self._flush_or_free, partition), partition)
+        self._failures.note(partition, why)
         return why
-
-    async def _merge_all(self, waiting: dict[Partition, None]) -> str:
-        """Merges the stable blocks of the partitions ``waiting``. Returns the error of one, "" if all succeeded.
-
-        After TICK_SECONDS the rest waits for the next call: after a start there may be a minute's work, and due flushes
-        do not wait for it.
-        """
-        failure, until = "", self._host.clock.monotonic() + TICK_SECONDS
-        for number, partition in enumerate(list(waiting), 1):
-            failure = await self._try(functools.partial(self.merge, partition, until), partition) or failure
-            if self._host.clock.monotonic() >= until:
-                self._has_merges_left = True
-                break
-            if waiting is self._crowded or partition.is_dropped or flushable_seq(partition) == partition.high_seq:
-                waiting.pop(partition, None)  # else it stays for blocks that become stable
-            if number % LOOKS_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-        return failure
-
-    async def _try(self, step: Callable[[], Awaitable[object]], partition: Partition | None = None) -> str:
-        """Does ``step``. Returns its error, "" if it succeeded."""
-        try:
-            await step()
-        except (OSError, TailraceError) as error:
-            if partition is None or not partition.is_dropped:
-                return str(error)
-        return ""
 
     async def _flush_or_free(self, partition: Partition) -> None:
         """Flushes. On a full disk it releases the reserve, since only a flush lets the journal be trimmed.
@@ -316,27 +280,6 @@ class Flusher:
                 raise
             await self._trimmer.trim()
 
-    async def merge(self, partition: Partition, until: float = math.inf) -> None:
-        """Merges many small stable blocks into few, in short steps, between which other tasks run.
-
-        Begins no step after ``until`` (monotonic seconds), but the first.
-        """
-        while True:
-            plan = partition.tree.merge_plan(flushable_seq(partition), partition.merge_cuts)
-            if plan is None:
-                return
-            if plan.is_compressed:
-                merged = await self._host.workers.in_thread(plan.merge)
-            else:
-                merged = []
-                for block in plan.steps():
-                    if block is not None:
-                        merged.append(block)
-                    await trio.lowlevel.checkpoint()
-            partition.replace_tree(partition.tree.replaced(plan, merged, partition.merge_cuts))
-            if self._host.clock.monotonic() >= until:
-                return
-
     def _why_not_yet(self) -> str:
         """Returns why a follower without room has to receive more: the leader may tell what is durable there."""
         held = [partition for partition in self._dirty if partition.tree.block_count]
@@ -360,7 +303,7 @@ class Flusher:
                 await trio.lowlevel.checkpoint()
             small = partition.tree.memory_bytes < self._limits.segment_bytes
             young = now - since < self._limits.age_bound_s(is_pushed=partition.pushes.by_segments)
-            if partition in self._failed or (small and young and not is_pressed):
+            if partition in self._failures or (small and young and not is_pressed):
                 continue
             nbytes, oldest = self._stable_bytes(partition), partition.journal_references.oldest
             queues.append(WriteQueue(partition, nbytes, now - since, oldest, partition.pushes.by_segments))
@@ -371,7 +314,7 @@ class Flusher:
             journal_is_long=is_long,
             journal_oldest=journal_oldest,
         )
-        again = [Due(partition, Cause.RETRY) for partition, (_, until, _) in self._failed.items() if now >= until]
+        again = [Due(partition, Cause.RETRY) for partition in self._failures.due(now)]
         return [*chosen, *again]
 
     async def flush(self, partition: Partition) -> Segment | None:
@@ -473,13 +416,13 @@ class Flusher:
                 async with trio.open_nursery() as nursery:
                     for _, _, partition in oldest_first[begin : begin + count]:
                         nursery.start_soon(self._flush_stable, partition)
-            await self._try(self._trim_or_free)
+            await error_of(self._trim_or_free)
 
     async def _flush_stable(self, partition: Partition) -> None:
         flushed_seq = -1
         while flushed_seq < partition.flushed_seq < flushable_seq(partition):
             flushed_seq = partition.flushed_seq
-            await self._try(functools.partial(self._flush_or_free, partition), partition)
+            await error_of(functools.partial(self._flush_or_free, partition), partition)
 
     async def flush_through(self, partition: Partition, seq: int) -> None:
         """Moves the write queue up to ``seq`` to segments; as ``flush_all``.

@@ -52,7 +52,7 @@ async def test_blocks_are_merged_while_some_of_them_are_flushed(engine, rows, wa
     async def merge():
         if next(waits) == wait:
             put(range(40, 64))
-            await engine.flusher.merge(partition)
+            await engine.flusher.merger.merge(partition)
             assert partition.tree.block_count < 64
 
     put([-1])
@@ -79,7 +79,7 @@ async def test_blocks_are_merged_while_a_flush_waits_for_its_turn(engine):
         await trio.testing.wait_all_tasks_blocked()
         for number in range(40, 64):
             engine.put(partition, (b"%d" % number, b"1"))
-        await engine.flusher.merge(partition)
+        await engine.flusher.merger.merge(partition)
         assert partition.tree.block_count == 1
     assert partition.flushed_seq >= 40
 

@@ -10,7 +10,7 @@ from tailrace.errors import TailraceError
 def remembered(node):
     """Every partition that the tasks of ``node`` know."""
     flusher, installer, compactor = node.storage.flusher, node.storage.installer, node.storage.compactor
-    for known in (flusher._dirty, flusher._unmerged, flusher._crowded, flusher._failed, flusher._flushing):
+    for known in (flusher._dirty, flusher._unmerged, flusher._crowded, flusher._failures._failed, flusher._flushing):
         yield from known
     for known in (installer._locks, installer._orphans, installer._left, compactor._candidates, compactor._paused):
         yield from known

@@ -122,14 +122,14 @@ async def test_flushes_that_are_due_do_not_wait_for_all_that_is_to_be_merged(mak
     for partition in partitions:
         engine.put(partition, (b"k", b"v"))
     engine.clock.advance(100)
-    merge, merged = engine.flusher.merge, []
+    merge, merged = engine.flusher.merger.merge, []
 
     async def slowly(partition, until):
         engine.clock.advance(0.4)
         merged.append(len([each for each in partitions if each.flushed_seq]))
         await merge(partition, until)
 
-    engine.flusher.merge = slowly
+    engine.flusher.merger.merge = slowly
     await engine.flusher.flush_due()
     assert merged[:3] == [0, 0, 0]
     assert any(partition.flushed_seq for partition in partitions)

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from tailrace_server.upkeep import flusher as module
+from tailrace_server.upkeep import merger
 
 AGED = 20
 
@@ -123,7 +124,8 @@ async def test_a_trim_holds_up_no_flush(engine, aged):
 
 async def test_looking_at_many_queues_lets_others_have_their_turns(engine, monkeypatch):
     """No step of a pass looks at more than so many partitions."""
-    monkeypatch.setattr(module, "LOOKS_AT_ONCE", 4)
+    for each in (merger, module):
+        monkeypatch.setattr(each, "LOOKS_AT_ONCE", 4)
     for number in range(40):
         engine.put(engine.create(f"feed{number}"), (b"k", b"1"))
     turns = 0

@@ -57,7 +57,7 @@ async def test_blocks_are_merged_while_the_rows_above_are_put_into_lost(engine):
         engine.put(partition, (b"%d" % number, b"1"))
 
     async def merge():
-        await engine.flusher.merge(partition)
+        await engine.flusher.merger.merge(partition)
         assert partition.tree.block_count < 64
 
     engine.workers.begin = merge

@@ -247,7 +247,7 @@ async def test_pages_that_do_not_read_cost_what_the_documents_say(
         if flushed:
             await node.storage.flusher.flush(partition)
         else:  # a merge in the background would be measured, too: it makes the blocks anew
-            await node.storage.flusher.merge(partition)
+            await node.storage.flusher.merger.merge(partition)
     async with open_page("/feeds/orders") as page:  # what is imported and made once
         await page.rows(1)
     await trio.testing.wait_all_tasks_blocked(0.1)
