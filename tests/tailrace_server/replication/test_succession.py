@@ -59,15 +59,28 @@ async def test_every_leader_in_turn_may_be_killed(nodes):
         assert [len(node.rows("orders")) for node in nodes] == [6] * 3
 
 
+async def until_looked(node, count, monkeypatch):
+    """Returns when the node has asked the others ``count`` times more for their states."""
+    peers, looks = node.member.peers, []
+    look = peers.look
+
+    async def counted(*arguments):
+        await look(*arguments)
+        looks.append(arguments)
+
+    monkeypatch.setattr(peers, "look", counted)
+    await until(lambda: len(looks) >= count)
+
+
 @pytest.mark.slow
-async def test_one_of_three_does_not_lead_and_says_why(nodes):
+async def test_one_of_three_does_not_lead_and_says_why(nodes, monkeypatch):
     first = nodes.leader
     second, third = [node for node in nodes if node is not first]
     await first.kill()
     await second.kill()
     await until(lambda: failover(third)["state"] == "waits" and str(second.address) in failover(third)["why"])
     term = third.member.local.file.now.term
-    await trio.sleep(1.0)
+    await until_looked(third, 10, monkeypatch)
     assert not third.leads
     assert third.member.local.file.now.term == term
     await second.start()
