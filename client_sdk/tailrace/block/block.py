@@ -41,7 +41,7 @@ class Block:
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> Block:
-        """The block that ``data`` is, whole. BadBlock for a broken header, a wrong length or a wrong checksum.
+        """Returns the block that ``data`` is, whole. BadBlock for a broken header, a wrong length or a wrong checksum.
 
         The columns inside are checked by ``columns``.
         """
@@ -54,14 +54,14 @@ class Block:
 
     @classmethod
     def parse_at(cls, data: bytes | memoryview, offset: int) -> Block:
-        """The block that begins at byte ``offset`` of ``data``, which may go on behind it; BadBlock as ``parse``."""
+        """Parses the block at byte ``offset`` of ``data``, which may go on behind it; BadBlock as ``parse``."""
         view = memoryview(data)[offset:]
         header = BlockHeader.unpack(view)
         return cls._of(header, view, HEADER_BYTES + header.stored_bytes)
 
     @classmethod
     def _of(cls, header: BlockHeader, view: memoryview, nbytes: int) -> Block:
-        """The block of ``header`` in the first ``nbytes`` of ``view``, if these are its body."""
+        """Returns the block of ``header`` in the first ``nbytes`` of ``view``, if these are its body."""
         body = view[HEADER_BYTES:nbytes]
         if HEADER_BYTES + body.nbytes != nbytes:
             raise BadBlock(f"a block of {nbytes} bytes was expected, here are only {view.nbytes}")
@@ -78,7 +78,7 @@ class Block:
             pass
 
     def __getattr__(self, name: str) -> BlockHeader:
-        """The header of a block that has forgotten it."""
+        """Returns the header of a block that has forgotten it."""
         if name != "header":
             raise AttributeError(f"a block has no attribute {name!r}", name=name, obj=self)
         return BlockHeader.read(self.head)
@@ -99,7 +99,7 @@ class Block:
         return self.header.rows
 
     def stamped(self, first_seq: int, timestamp: int) -> Block:
-        """This block with seqs from ``first_seq`` on, one a row, and the timestamp (microseconds since 1970 UTC).
+        """Stamps a copy with seqs from ``first_seq`` on, one a row, and the timestamp (microseconds since 1970 UTC).
 
         The body stays the same object. ValueError for a block that brings its own seqs or timestamps, or a seq below 1.
         """
@@ -120,7 +120,7 @@ class Block:
         return self._with(header, header.pack())
 
     def tobytes(self) -> bytes:
-        """The whole block as one string of bytes."""
+        """Returns the whole block as one string of bytes."""
         return b"".join((self.head, self.body))
 
     def columns(self) -> Columns:
@@ -133,7 +133,7 @@ class Block:
         return self._columns
 
     def open_columns(self) -> Columns:
-        """The columns as ``columns`` gives them, without keeping them. They are checked at the first call only."""
+        """Opens the columns as ``columns`` does, without keeping them. They are checked at the first call only."""
         if self._columns is not None:
             return self._columns
         header = self.header
@@ -184,7 +184,10 @@ class Block:
         return raw
 
     def _with(self, header: BlockHeader, head: bytes) -> Block:
-        """The same body under another header; checked stays checked, unless columns have to agree with what changes."""
+        """Puts the same body under another header.
+
+        Checked stays checked, unless columns have to agree with what changes.
+        """
         block = Block(header, head, self.body)
         block._checked = self._checked and not header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS)
         return block

@@ -41,7 +41,7 @@ def check_columns(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
 
 
 def check_with_numpy(numpy: Any, header: BlockHeader, layout: Layout, raw: memoryview) -> None:
-    """check_columns by numpy, a few µs for 1,000 rows."""
+    """Does check_columns by numpy, a few µs for 1,000 rows."""
 
     def column(extent: slice, dtype: str) -> Any:
         return numpy.frombuffer(raw[extent], dtype)
@@ -65,7 +65,7 @@ def check_with_numpy(numpy: Any, header: BlockHeader, layout: Layout, raw: memor
 
 
 def check_plainly(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
-    """check_columns without numpy, about 0.1 µs a row."""
+    """Does check_columns without numpy, about 0.1 µs a row."""
     rows = header.rows
     hashes = unpack_u64(raw[layout.hashes], rows)
     _check_hashes(header, min(hashes), max(hashes))
@@ -86,23 +86,23 @@ def check_plainly(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
 
 
 def unpack_u64(column: memoryview, count: int) -> tuple[int, ...]:
-    """``count`` 64-bit numbers."""
+    """Returns ``count`` 64-bit numbers."""
     return struct.unpack(f"<{count}Q", column)
 
 
 def unpack_u32(column: memoryview, count: int) -> tuple[int, ...]:
-    """``count`` 32-bit numbers."""
+    """Returns ``count`` 32-bit numbers."""
     return struct.unpack(f"<{count}I", column)
 
 
 def absent_rows(bitmap: memoryview, rows: int) -> list[int]:
-    """The rows whose bit is 0, ascending. The least bit of the first byte is row 0."""
+    """Returns the rows whose bit is 0, ascending. The least bit of the first byte is row 0."""
     absent = ~int.from_bytes(bitmap, "little") & ((1 << rows) - 1)
     return [row for row, bit in enumerate(reversed(bin(absent)[2:])) if bit == "1"]
 
 
 def uniform_width(offsets: memoryview, rows: int) -> int | None:
-    """The length of every row where all have one length and the offsets begin at 0; None otherwise."""
+    """Returns the length of every row if all have one length and the offsets begin at 0; None otherwise."""
     width = int.from_bytes(offsets[4:8], "little")
     if int.from_bytes(offsets[-4:], "little") != width * rows:
         return None  # most columns of differing lengths leave here
@@ -110,7 +110,7 @@ def uniform_width(offsets: memoryview, rows: int) -> int | None:
 
 
 def uniform_offsets(rows: int, width: int) -> bytes:
-    """The offsets of ``rows`` rows of ``width`` bytes each; remembered for a few of the latest."""
+    """Returns the offsets of ``rows`` rows of ``width`` bytes each; remembered for a few of the latest."""
     return _recent_uniform_offsets(rows, width) if rows <= _UNIFORM_ROWS_MAX else _uniform_offsets(rows, width)
 
 
@@ -139,7 +139,7 @@ def _extremes_with_numpy(numpy: Any, offsets: memoryview, rows: int) -> tuple[in
 
 
 def _extremes(offsets: memoryview, rows: int) -> tuple[int, int, int]:
-    """What _extremes_with_numpy gives, without numpy."""
+    """Returns what _extremes_with_numpy gives, without numpy."""
     width = uniform_width(offsets, rows)
     if width is not None:
         return 0, width, width

@@ -76,11 +76,11 @@ class Columns:
         return self._raw[self._layout.value_data]
 
     def hashes(self) -> list[int]:
-        """The hash of each key, 64 bits."""
+        """Returns the hash of each key, 64 bits."""
         return list(unpack_u64(self.hash_buffer, self.rows))
 
     def seqs(self) -> Sequence[int]:
-        """The seq of each row, a range if they are dense; all 0 before the server has given them."""
+        """Returns the seq of each row, a range if they are dense; all 0 before the server has given them."""
         header, extent = self.header, self._layout.seqs
         if extent is not None:
             return unpack_u64(self._raw[extent], header.rows)
@@ -89,35 +89,35 @@ class Columns:
         return range(header.first_seq, header.last_seq + 1)
 
     def timestamps(self) -> Sequence[int]:
-        """The timestamp of each row in microseconds since 1970 UTC."""
+        """Returns the timestamp of each row in microseconds since 1970 UTC."""
         extent = self._layout.timestamps
         if extent is not None:
             return unpack_u64(self._raw[extent], self.rows)
         return [self.header.timestamp] * self.rows
 
     def keys(self) -> list[bytes]:
-        """The key of each row."""
+        """Returns the key of each row."""
         if self.header.rows == 1:
             return [self._raw[self._layout.key_data].tobytes()]
         return self._strings(self.key_offsets, self.key_data, None)
 
     def values(self) -> list[bytes | None]:
-        """The value of each row, None for a tombstone."""
+        """Returns the value of each row, None for a tombstone."""
         layout = self._layout
         if self.header.rows == 1 and layout.validity is None:
             return [self._raw[layout.value_data].tobytes()]
         return self._strings(self.value_offsets, self.value_data, self.validity)
 
     def key_at(self, row: int) -> bytes:
-        """The key of ``row``, without making those of the others."""
+        """Returns the key of ``row``, without making those of the others."""
         return _string_at(self.key_offsets, self.key_data, row)
 
     def value_at(self, row: int) -> bytes:
-        """The value of ``row``, without making those of the others; b"" for a tombstone."""
+        """Returns the value of ``row``, without making those of the others; b"" for a tombstone."""
         return _string_at(self.value_offsets, self.value_data, row)
 
     def deleted(self) -> list[bool]:
-        """Whether each row is a tombstone."""
+        """Returns whether each row is a tombstone."""
         deleted = [False] * self.rows
         if self.validity is not None:
             for row in absent_rows(self.validity, self.rows):
@@ -140,25 +140,28 @@ class Columns:
         return None if extent is None else self._raw[extent]
 
     def timestamp_buffer(self) -> memoryview | None:
-        """The column of timestamps, ``rows`` u64; None where all have the header's."""
+        """Returns the column of timestamps, ``rows`` u64; None if all have the header's."""
         extent = self._layout.timestamps
         return None if extent is None else self._raw[extent]
 
     def key_array(self) -> Any:
-        """The keys as a pyarrow binary array, without copying. ImportError without pyarrow."""
+        """Returns the keys as a pyarrow binary array, without copying. ImportError without pyarrow."""
         return binary_array(pyarrow(), self.key_offsets, self.key_data, None, self.rows)
 
     def value_array(self) -> Any:
-        """The values as a pyarrow binary array, without copying; null for a tombstone. ImportError without pyarrow."""
+        """Returns the values as a pyarrow binary array, without copying; a tombstone is null.
+
+        ImportError without pyarrow.
+        """
         return binary_array(pyarrow(), self.value_offsets, self.value_data, self.validity, self.rows)
 
     def to_arrow(self, *, keys_only: bool = False) -> Any:
-        """All rows as a pyarrow.RecordBatch: see `tailrace.Mutations.to_arrow`."""
+        """Returns all rows as a pyarrow.RecordBatch: see `tailrace.Mutations.to_arrow`."""
         buffers = self.seq_buffer(), self.timestamp_buffer()
         return record_batch(self.header, self.key_array(), self.value_array(), *buffers, keys_only=keys_only)
 
     def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
-        """A column of byte strings by the fastest way that is there; the three give the same."""
+        """Returns a column of byte strings by the fastest way that is there; the three give the same."""
         rows = self.rows
         pa = pyarrow_or_none() if rows > PLAIN_ROWS_MAX else None
         if pa is not None:

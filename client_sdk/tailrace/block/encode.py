@@ -127,7 +127,7 @@ def check_lengths(what: str, shortest: int, longest: int) -> None:
 
 
 def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps: Stamps | None = None) -> Block:
-    """The block of ``columns``. ``header`` says rows, partition, producer and hashes; the rest of it is filled in.
+    """Makes the block of ``columns``. ``header`` says rows, partition, producer and hashes; the rest is filled in.
 
     TooLarge if the body passes BODY_BYTES_MAX; ValueError for stamps that do not fit.
     """
@@ -209,7 +209,7 @@ def _not_bytes(strings: Sequence[Any], what: str) -> TypeError:
 
 
 def _offsets(strings: Sequence[Any], data: bytes, what: str) -> bytes:
-    """The offsets of strings that ``data`` joins. ValueError, TooLarge for a string out of bounds."""
+    """Returns the offsets of strings that ``data`` joins. ValueError, TooLarge for a string out of bounds."""
     lengths = list(map(len, strings))
     different = set(lengths)
     check_lengths(what, min(different), max(different))
@@ -225,7 +225,7 @@ def _offsets(strings: Sequence[Any], data: bytes, what: str) -> bytes:
 
 
 def _validity(values: Sequence[bytes | None]) -> bytes:
-    """Arrow's bitmap of the values that are not None."""
+    """Returns Arrow's bitmap of the values that are not None."""
     bitmap = bytearray(-(-len(values) // 8))
     for row, value in enumerate(values):
         if value is not None:

@@ -24,7 +24,7 @@ def block_from_arrow(
     hashes: Any = None,
     compress: bool = True,
 ) -> Block:
-    """A block of the mutations in two Arrow arrays of one length, of binary or strings; a null value deletes its key.
+    """Makes a block of the mutations in two Arrow arrays of one length, binary or strings; a null value deletes.
 
     Arrays may be sliced, chunked, dictionaries, large or views. ``hashes`` is a numpy array of u64, the keys' hashes;
     ``hash_array`` makes them without it. ``compress`` as for ``encode_block``. TypeError for arrays of other types;

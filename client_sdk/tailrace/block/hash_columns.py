@@ -28,7 +28,7 @@ _PRIME_5 = 0x27D4EB2F165667C5
 
 
 def hash_array(keys: Any) -> Any:
-    """The hash of each key of a pyarrow binary array without nulls, which may be a slice; a numpy array of u64."""
+    """Hashes each key of a pyarrow binary array without nulls, which may be a slice; a numpy array of u64."""
     numpy = numpy_or_none()
     rows = len(keys)
     if rows < ROWS_MIN:
@@ -44,12 +44,12 @@ def hash_array(keys: Any) -> Any:
 
 
 def _hash_each(numpy: Any, keys: Any) -> Any:
-    """The hashes by one call for each key."""
+    """Returns the hashes by one call for each key."""
     return numpy.fromiter(hash_keys(keys.to_numpy(zero_copy_only=False).tolist()), "<u8", len(keys))
 
 
 def _hash_matrix(numpy: Any, keys: Any) -> Any:
-    """The hashes of ``keys``, a matrix of bytes with a key in each row."""
+    """Returns the hashes of ``keys``, a matrix of bytes with a key in each row."""
     rows, width = keys.shape
     found = numpy.empty(rows, "<u8")
     other, spare = numpy.empty_like(found), numpy.empty_like(found)
@@ -81,7 +81,7 @@ def _hash_matrix(numpy: Any, keys: Any) -> Any:
 
 
 def _take_stripes(numpy: Any, keys: Any, found: Any, other: Any, spare: Any) -> None:
-    """The stripes of 32 bytes that long keys begin with, of which each eighth goes to a lane of its own."""
+    """Takes the stripes of 32 bytes that long keys begin with, of which each eighth goes to a lane of its own."""
     begins = (HASH_SEED + _PRIME_1 + _PRIME_2, HASH_SEED + _PRIME_2, HASH_SEED, HASH_SEED - _PRIME_1)
     lanes = [numpy.full(len(found), begin & _MASK, "<u8") for begin in begins]
     for stripe in range(0, keys.shape[1], _STRIPE):
@@ -120,7 +120,7 @@ def _rotate(numpy: Any, numbers: Any, bits: int, spare: Any) -> None:
 
 
 def _numbers(numpy: Any, keys: Any, at: int, nbytes: int) -> Any:
-    """The number that each key has at byte ``at``."""
+    """Returns the number that each key has at byte ``at``."""
     column = keys[:, at : at + nbytes]
     if keys.strides[0] % nbytes:
         column = numpy.ascontiguousarray(column)

@@ -127,7 +127,7 @@ class BlockHeader(NamedTuple):
 
     @classmethod
     def read(cls, head: bytes) -> BlockHeader:
-        """What ``head`` says, which was packed or unpacked before: nothing is checked."""
+        """Returns what ``head`` says, which was packed or unpacked before: nothing is checked."""
         fields = _WHOLE.unpack(head)
         return tuple.__new__(cls, fields[2:12] + fields[13:16])
 
@@ -148,13 +148,13 @@ def stamped_head(head: bytes, first_seq: int, last_seq: int, timestamp: int) -> 
 
 
 def seqs_of(head: bytes) -> tuple[int, int]:
-    """First and last seq of a packed header."""
+    """Returns the first and last seq of a packed header."""
     first_seq, last_seq = _SEQS.unpack_from(head, _SEQS_OFFSET)
     return first_seq, last_seq
 
 
 def _check_sizes(flags: int, stored: int, raw: int) -> None:
-    """Stored and raw length: within bounds, and one of them believable for the other."""
+    """Checks that stored and raw length are within bounds, and one of them believable for the other. BadBlock."""
     if raw > BODY_BYTES_MAX:
         raise BadBlock(f"a body has at most {BODY_BYTES_MAX} bytes, this one says {raw}")
     if not flags & FLAG_COMPRESSED:

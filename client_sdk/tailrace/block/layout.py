@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 
 def padding_after(nbytes: int) -> int:
-    """How many zeros follow ``nbytes`` bytes so that the next column begins at a multiple of 8."""
+    """Returns how many zeros follow ``nbytes`` bytes so that the next column begins at a multiple of 8."""
     return -nbytes % ALIGNMENT
 
 
@@ -73,7 +73,7 @@ class _Walk:
         self.position = 0
 
     def take(self, nbytes: int, what: str) -> slice:
-        """The next column, of ``nbytes`` bytes; ``what`` names it in errors."""
+        """Returns the next column, of ``nbytes`` bytes; ``what`` names it in errors."""
         start = self.position + padding_after(self.position)
         stop = start + nbytes
         if stop > self.raw.nbytes:
@@ -84,7 +84,7 @@ class _Walk:
         return slice(start, stop)
 
     def last_offset(self, offsets: slice) -> int:
-        """The last of a column's offsets: the length of its data."""
+        """Returns the last of a column's offsets: the length of its data."""
         (nbytes,) = _OFFSET.unpack_from(self.raw, offsets.stop - 4)
         assert isinstance(nbytes, int)
         return nbytes

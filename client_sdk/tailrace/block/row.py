@@ -28,7 +28,7 @@ _DELETED = bytes(16)  # bitmap, padding, and the offsets of no bytes
 def encode_row(
     key: bytes, value: bytes | None, *, hash_: int, partition: int, producer_id: int, producer_seq: int
 ) -> Block:
-    """What ``encode_block([key], [value], ...)`` gives. ``key`` and ``value`` (None deletes) are checked already."""
+    """Does ``encode_block([key], [value], ...)`` for a row. ``key`` and ``value`` (None deletes) are checked."""
     key_bytes = len(key)
     start = _START.pack(hash_, 0, key_bytes) + key + _ZEROS[-key_bytes % 8]
     if value is None:

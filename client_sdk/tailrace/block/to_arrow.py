@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def binary_array(pa: Any, offsets: memoryview, data: memoryview, validity: memoryview | None, rows: int) -> Any:
-    """A binary array over a column's buffers; null where ``validity`` has a 0. ``pa`` is pyarrow.
+    """Returns a binary array over a column's buffers; null where ``validity`` has a 0. ``pa`` is pyarrow.
 
     Keys and values are never copied. The offsets are copied if the block is not aligned in its buffer, because Arrow's
     kernels load aligned numbers only.

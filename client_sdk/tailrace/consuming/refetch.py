@@ -55,11 +55,6 @@ class Refetch:
         self._held: list[Mutations] = []
         self._absent: collections.deque[bytes] = collections.deque()
 
-    @property
-    def keys_left(self) -> bool:
-        """True if the node has to be asked for more keys."""
-        return bool(self._left)
-
     def next_keys(self) -> list[bytes]:
         """Returns the keys of the next GET. They stay until `found` has their answer."""
         size = 0

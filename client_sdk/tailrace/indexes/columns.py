@@ -37,7 +37,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def parse_path(path: str) -> tuple[str | int, ...]:
-    """The steps of a JSON path of SQLite's kind: names into objects, indexes (negative from the end) into arrays.
+    """Parses a JSON path of SQLite's kind: names into objects, indexes (negative from the end) into arrays.
 
     ``$`` is the whole value, ``$.a.b``, ``$."a name"``, ``$[0]``, ``$.list[#-1].x``. ValueError for anything else.
     """
@@ -114,7 +114,7 @@ def _column_value(found: Any) -> ColumnValue:
 
 
 def _rounded(number: int) -> float | None:
-    """An integer that SQLite has no room for becomes a float, as in its own JSON functions."""
+    """Makes an integer that SQLite has no room for a float, as its own JSON functions do."""
     try:
         return float(number)
     except OverflowError:

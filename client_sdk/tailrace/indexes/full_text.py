@@ -96,5 +96,5 @@ def _is_newer(found: tuple[int, int, int], partition: int, seq: int) -> bool:
 
 
 def _same(old: Row, new: Row) -> bool:
-    """Whether FTS5 sees the same texts. 1 and 1.0 are equal, and are not the same text."""
+    """Returns whether FTS5 sees the same texts. 1 and 1.0 are equal, and are not the same text."""
     return all(type(a) is type(b) and a == b for a, b in zip(old, new, strict=True))

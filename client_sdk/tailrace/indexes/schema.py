@@ -63,7 +63,7 @@ class Schema:
         }
 
     def create_statements(self) -> Iterator[str]:
-        """What makes the tables, in order."""
+        """Returns what makes the tables, in order."""
         columns = "".join(f', "{name}"' for name in self.reader.names)
         yield (
             f'CREATE TABLE "{self.table}" (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL, '

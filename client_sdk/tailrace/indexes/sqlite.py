@@ -318,7 +318,7 @@ class SQLiteIndex:
 
 
 def has_fts5(connection: sqlite3.Connection) -> bool:
-    """Whether this SQLite was built with FTS5, or has it loaded."""
+    """Returns whether this SQLite was built with FTS5, or has it loaded."""
     return connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone() is not None
 
 

@@ -148,7 +148,7 @@ class Stream(OfOneProcess):
         self._session.settle(event, point)
 
     def ring_floor(self, partition: int) -> int:
-        """The seq above which every key that was delivered of ``partition`` is known."""
+        """Returns the seq above which every key that was delivered of ``partition`` is known."""
         return self._session.ring_floor(partition)
 
     def ring_change(self, partition: int) -> RingChange | None:

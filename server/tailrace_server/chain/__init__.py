@@ -4,7 +4,7 @@ Feeds in replication mode ``segment`` use all but applied_ranges.py, which is fo
 
 link.py             a link of the chain: a segment's id, base, included ids, run and acknowledgements
 linked_chain.py     the links of a partition, and the ones that they replaced
-compacted_link.py   the link of a compaction's result, and the tombstones that it may drop
+compaction_rules.py  the link of a compaction's result, and the tombstones that it may drop
 offering.py         the leader: which segment it offers to a target next, and the effect of each answer
 receiving.py        the follower: its answer to an offer, and the effect of a received segment
 applied_ranges.py   the seqs that a follower holds beyond its contiguous prefix, and the holes

@@ -285,11 +285,11 @@ class Node:
         return self.services.authority.identify(token, peer, certificate)
 
     def health(self) -> dict[str, Any]:
-        """Whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
+        """Returns whether the node is well, for a probe that asks every few seconds: `serving.status.health_of`."""
         return self._for_anyone(health_of(self.services))
 
     async def readiness(self) -> dict[str, Any]:
-        """Whether the node serves clients, for a load balancer: `serving.readiness.why_not_ready`."""
+        """Returns whether the node serves clients, for a load balancer: `serving.readiness.why_not_ready`."""
         why, role = await why_not_ready(self.services), self.leaderships.unnamed.role
         return self._for_anyone({"ready": not why, "role": role.value, "failure": why or None})
 
@@ -298,15 +298,15 @@ class Node:
         return told | {"failure": HIDDEN} if told["failure"] and self.services.authority.is_required else told
 
     def status(self) -> dict[str, Any]:
-        """The node as ``tailrace status`` and ``/api/status`` show it."""
+        """Returns the node as ``tailrace status`` and ``/api/status`` show it."""
         return status_of(self.services)
 
     async def status_body(self, access: Access | None = None) -> bytes:
-        """The JSON of ``status`` for one who has ``access``, made in many turns of the loop if there are many feeds."""
+        """Makes the JSON of ``status`` for one who has ``access``, in many turns of the loop if feeds are many."""
         return await status_body(self.services, access)
 
     async def metrics(self, accept: str = "", feed: str = "") -> tuple[bytes, str]:
-        """The metrics for Prometheus, and the content type: `serving.metrics.scrape.Scrapes.text`."""
+        """Returns the metrics for Prometheus, and the content type: `serving.metrics.scrape.Scrapes.text`."""
         return await self._scrapes.text(accept, feed)
 
     def check(self) -> None:

@@ -71,7 +71,7 @@ class Source(NamedTuple):
     text: str = ""
 
     def has(self, path: Path) -> bool:
-        """Whether the source sets ``path``, or something in it."""
+        """Returns whether the source sets ``path``, or something in it."""
         values: Any = self.values
         for part in path:
             if not isinstance(values, Mapping) or part not in values:

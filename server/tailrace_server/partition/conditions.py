@@ -15,7 +15,7 @@ CONDITIONS = WriteFlag.IF_ABSENT | WriteFlag.IF_VERSION | WriteFlag.IF_PRESENT
 
 
 def holds(key: bytes, current: Version | None, log: FailoverLog, flags: int, if_version: Version | None) -> bool:
-    """Whether the condition in ``flags`` holds for a row of ``key``; False only if the row need not be written.
+    """Returns whether the condition in ``flags`` holds for a row of ``key``; False only if the row need not be written.
 
     That is "delete if present" of a key that is not there. Raises VersionConflict and VersionLost if the condition does
     not hold.

@@ -349,7 +349,7 @@ class Leadership:
         await answered(self.confirm, self._streams.flush)
 
     def _has(self, stream: PartitionStream) -> bool:
-        """Whether the stream is of a partition of this group."""
+        """Returns whether the stream is of a partition of this group."""
         return self.group.has(stream.partition) and self.group.feeds.find(stream.partition.feed_id) is not None
 
     def _history_changed(self, partition: Partition) -> None:

@@ -38,7 +38,7 @@ def refusal(header: str | None) -> str:
 
 
 def _host_of(header: str) -> str:
-    """The host in lower case, without brackets, port and final dot."""
+    """Returns the host in lower case, without brackets, port and final dot."""
     host, colon, port = header.strip().lower().rpartition(":")
     if not colon or not port.isdecimal() or (":" in host and not host.endswith("]")):
         host = header.strip().lower()

@@ -51,7 +51,7 @@ class OpenConnections(OpenStreams, Protocol):
     """All connections of the node."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The open connections, as they are now."""
+        """Returns the open connections, as they are now."""
 
     def has_news(self, sender: Any) -> None:
         """Notes that ``sender`` has something to send. It leaves when this turn has ended, or with the next fsync."""

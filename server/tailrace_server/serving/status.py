@@ -53,7 +53,7 @@ def health_of(node: Services) -> dict[str, Any]:
 
 
 def status_of(node: Services) -> dict[str, Any]:
-    """The node as ``tailrace status`` and ``/api/status`` show it."""
+    """Returns the node as ``tailrace status`` and ``/api/status`` show it."""
     tell = tell_feeds(node)
     return status_head(node) | {"feeds": [tell(feed).whole() for feed in node.feeds]}
 
@@ -104,7 +104,7 @@ def _whole_head(node: Services, sums: FollowerSums) -> dict[str, Any]:
 
 
 def partition_map(node: Services, feed: Feed) -> dict[str, Any]:
-    """A feed's partitions, and who has them, as the wire tells it."""
+    """Returns a feed's partitions, and who has them, as the wire tells it."""
     partitions = [_partition_of_map(node, partition) for partition in feed.partitions]
     return {"feed": info_to_json(feed.info), "partitions": partitions}
 
@@ -159,7 +159,7 @@ def _replication_status(node: Services, leadership: Leadership, sums: FollowerSu
 
 
 def failing_of(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
-    """The partitions of a group that cannot follow their leader at present, and why."""
+    """Returns the partitions of a group that cannot follow their leader at present, and why."""
     member = node.members.get(leadership.group.number)
     following = None if member is None else member.following
     streams = [] if following is None else following.failing()
@@ -182,7 +182,7 @@ def _receiving_problem(node: Services) -> list[str]:
 
 
 def _others_status(member: Member | None) -> list[dict[str, Any]]:
-    """What each of the other members, or the source of a replica, has answered last."""
+    """Returns what each of the other members, or the source of a replica, has answered last."""
     others = [] if member is None else sorted(member.peers.states.items())
     return [
         {"address": address, "answers": seen is not None} | ({} if seen is None else seen_to_json(seen))
@@ -191,7 +191,7 @@ def _others_status(member: Member | None) -> list[dict[str, Any]]:
 
 
 def _partition_status(node: Services, partition: Partition, now: float) -> dict[str, Any]:
-    """A partition, and who follows it."""
+    """Returns a partition, and who follows it."""
     leadership = node.leaderships.of_partition(partition)
     return {
         "id": partition.id,
@@ -244,6 +244,6 @@ def _feed_status(node: Services, feed: Feed) -> dict[str, Any]:
 
 
 def _default_level(node: Services, feed: Feed) -> str:
-    """The level of writes to a feed that name none. All groups of a node are in sets, or none is."""
+    """Returns the level of writes to a feed that name none. All groups of a node are in sets, or none is."""
     leadership = next(iter(node.leaderships.of_feed(feed.info.feed_id)))
     return feed.default_level(leadership.safest_level).name.lower()

@@ -335,7 +335,7 @@ class PartitionStream:
         return found if found is not None and found.header.last_seq > self.delivered_seq else None
 
     def _is_new(self, found: Block) -> bool:
-        """Whether the consumer lacks rows of ``found``, the matching rows of a block; it may have some of them."""
+        """Tells whether the consumer lacks rows of ``found``, the matching rows of a block; it may have some."""
         return found.header.last_seq > self.snapshot_after
 
     def _passed(self, block: Block) -> Block:

@@ -70,7 +70,7 @@ class Checkpoints:
         self._flushed_at: dict[Partition, float] = {}
 
     def __len__(self) -> int:
-        """How many checkpoints are kept."""
+        """Returns how many checkpoints are kept."""
         return len(self._kept)
 
     @property

@@ -66,7 +66,7 @@ class HasStatus(HasSockets, Protocol):
 
 
 def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | None = None) -> ASGIApp:
-    """The ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
+    """Makes the ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
 
     async def health(request: Request) -> Response:
         status = node.health()

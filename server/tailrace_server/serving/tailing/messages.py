@@ -32,12 +32,12 @@ CLOSE_CODES: tuple[tuple[type[TailraceError], int], ...] = (
 
 
 def encode_message(type_: str, **fields: Any) -> str:
-    """A message; no blanks, and text as it is."""
+    """Returns a message; no blanks, and text as it is."""
     return json.dumps({"type": type_, **fields}, ensure_ascii=False, separators=(",", ":"))
 
 
 def encode_mutations(event: Mutations) -> Iterator[str]:
-    """The mutations, in messages of bounded size."""
+    """Returns the mutations, in messages of bounded size."""
     rows: list[dict[str, Any]] = []
     bytes_count = 0
     for mutation in event.one_by_one():  # a block may have a megabyte, and its page may read slowly
@@ -52,13 +52,13 @@ def encode_mutations(event: Mutations) -> Iterator[str]:
 
 
 def encode_rows(partition: int, rows: list[dict[str, Any]], refetched: bool = False) -> str:
-    """A message of rows, each as ``mutation_to_row`` makes it."""
+    """Returns a message of rows, each as ``mutation_to_row`` makes it."""
     again = {"refetched": True} if refetched else {}
     return encode_message("mutations", partition=partition, **again, rows=rows)
 
 
 def encode_snapshot_end(event: SnapshotEnd) -> str:
-    """The partition is consistent as of ``seq``."""
+    """Returns a message that says that the partition is consistent as of ``seq``."""
     return encode_message("snapshot_end", partition=event.partition, seq=event.last_seq)
 
 
@@ -69,18 +69,18 @@ def encode_rollback(event: Rollback) -> str:
 
 
 def encode_failure(error: TailraceError) -> str:
-    """Why the connection is about to be closed."""
+    """Returns a message that says why the connection is about to be closed."""
     return encode_message("error", error=type(error).__name__, message=str(error))
 
 
 def close_of(error: TailraceError) -> tuple[int, str]:
-    """The code and the reason of the close that follows an error."""
+    """Returns the code and the reason of the close that follows an error."""
     code = next((code for kind, code in CLOSE_CODES if isinstance(error, kind)), INTERNAL_ERROR)
     return code, close_reason(f"{type(error).__name__}: {error}")
 
 
 def close_reason(text: str) -> str:
-    """``text``, cut to what fits into a close frame."""
+    """Cuts ``text`` to what fits into a close frame."""
     data = text.encode()
     if len(data) <= CLOSE_REASON_BYTES_MAX:
         return text

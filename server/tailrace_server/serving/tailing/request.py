@@ -159,7 +159,7 @@ def choose_subprotocol(proposed: Collection[str]) -> str | None:
 
 
 def origin_allowed(origin: str | None, local_host: str, listen_host: str, allowed: Collection[str]) -> bool:
-    """Whether a handshake with this ``Origin`` may go on; None: there was none, so it is no browser's.
+    """Returns whether a handshake with this ``Origin`` may go on; None: there was none, so it is no browser's.
 
     A browser lets every page of the web open a WebSocket to every address, this one included, and nothing but this
     check keeps it from reading the feeds. Permitted are the origins in ``allowed`` ("*": all), and pages whose host is
