@@ -230,6 +230,25 @@ def test_a_rollback_reaches_the_tails_that_are_level_and_ends_the_places_of_othe
     assert history.ring.place(positions(6, 4, log=NEW)).number == 3
 
 
+def test_a_rollback_ends_the_place_of_a_tail_whose_rows_the_new_branch_has():
+    history = History((4, 4))
+    place = history.ring.place(positions(5, 4))
+    history.log, history.at[0] = NEW, 3
+    history.tick(Rollback(0, 3, (b"k",)))
+    assert place.take(history.ring.get(0)) is None
+
+
+def test_the_end_of_a_snapshot_that_a_tail_has_is_not_told_again():
+    history = History((0, 0))
+    place = history.ring.place(positions(2, 0))
+    history.at[0], history.snapshots[0] = 2, (0, 2)
+    history.tick(rows(0, 1, 2))
+    history.snapshots.clear()
+    history.tick(end(0, 2))
+    assert took(place, history.ring) == []
+    assert place.is_level
+
+
 def test_frames_are_those_that_wsproto_reads():
     texts = [json.dumps({"text": "é" * size}, ensure_ascii=False) for size in (1, 50, 60, 70, 40_000, 1, 2)]
     pieces = pieces_of(texts)
