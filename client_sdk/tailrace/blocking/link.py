@@ -185,7 +185,9 @@ class BlockingLink:
         with self.guard.lock:
             self._waiting.pop(turn, None)
             if not self._mover:
+                # It returns to the list if it has to wait again. One that an interrupt has left there is woken once.
                 for other in self._waiting:
+                    del self._waiting[other]
                     _wake(other)
                     break
 
@@ -193,24 +195,26 @@ class BlockingLink:
 
     def _step(self, wait_s: float) -> None:
         """Connects, or moves bytes once. Interrupts break the guard, unless they come while this waits."""
-        try:
-            if self._sock is None:
-                self._connect(wait_s)
-            else:
-                self._move(wait_s)
-        except (TailraceError, OSError) as error:
-            self._lost(error)
+        if self._sock is None:
+            self._connect(wait_s)
+        else:
+            self._move(wait_s)
         self._expire()
         self._stepped_at = time.monotonic()
 
     def _connect(self, wait_s: float) -> None:
-        sock = self._dialer.step(wait_s)
+        try:
+            sock = self._dialer.step(wait_s)
+        except (TailraceError, OSError) as error:
+            self._lost(error)
+            return
         with self.guard.lock:
             if self._is_closed:
                 self._dialer.close()
                 if sock is not None:
                     sock.close()
             elif sock is not None:
+                self.guard.check()
                 self.guard.begin()
                 self._sock = sock
                 self._poll.register(sock, select.POLLIN)
@@ -219,28 +223,47 @@ class BlockingLink:
                 self.guard.end()
 
     def _move(self, wait_s: float) -> None:
-        """Sends the queue and reads once. Waits at the socket for ``wait_s`` seconds at most, without the lock."""
+        """Sends the queue and reads once. Waits at the socket for ``wait_s`` seconds at most, without the lock.
+
+        A step of another thread may be interrupted during the wait. A new step would hide that, so each one checks.
+        """
         with self.guard.lock:
             sock = self._sock
             if sock is None:
                 return  # another thread has closed it
-            self.guard.begin()
-            now = time.monotonic()
-            if now - self._moved_at >= IDLE_SECONDS:
-                # A request that is sent on an ended connection would count as sent, with an unknown outcome.
-                self._moved_at = now
-                self._handle(self._poll.poll(0.0))
-            self._session_data(now)
-            self._write()
-            self._poll.modify(sock, select.POLLIN | select.POLLOUT if self._has_unsent(sock) else select.POLLIN)
-            self.guard.end()
+            self._do(lambda: self._send(sock))
         ready = self._poll.poll(wait_s * 1000)
         with self.guard.lock:
             if self._sock is sock:
-                self.guard.begin()
-                self._handle(ready)
-                self._moved_at = time.monotonic()
-                self.guard.end()
+                self._do(lambda: self._read(ready))
+
+    def _do(self, step: Callable[[], None]) -> None:
+        """Does a step. If the connection ends, the lock is held until the session knows it.
+
+        In between, other threads would take the step for an interrupted one.
+        """
+        self.guard.check()
+        self.guard.begin()
+        try:
+            step()
+        except (TailraceError, OSError) as error:
+            self._end_connection(error)
+        else:
+            self.guard.end()
+
+    def _send(self, sock: socket.socket | LayeredSocket) -> None:
+        now = time.monotonic()
+        if now - self._moved_at >= IDLE_SECONDS:
+            # A request that is sent on an ended connection would count as sent, with an unknown outcome.
+            self._moved_at = now
+            self._handle(self._poll.poll(0.0))
+        self._session_data(now)
+        self._write()
+        self._poll.modify(sock, select.POLLIN | select.POLLOUT if self._has_unsent(sock) else select.POLLIN)
+
+    def _read(self, ready: list[tuple[int, int]]) -> None:
+        self._handle(ready)
+        self._moved_at = time.monotonic()
 
     def _has_unsent(self, sock: socket.socket | LayeredSocket) -> bool:
         return bool(self._out) or (not isinstance(sock, socket.socket) and sock.has_unsent)
@@ -318,14 +341,19 @@ class BlockingLink:
     def _lost(self, error: Exception) -> None:
         """Ends the connection, or notes a failed try, which the finder has from the dialer. Raises a final error."""
         with self.guard.lock:
+            self.guard.check()
             self.guard.begin()
-            was_connected = self._sock is not None
-            if was_connected:
-                self._dialer.begin_anew()
-            self._dialer.close()
-            self._disconnect()
-            final = self._core.lost(error, is_reported=not was_connected)
-            self.guard.end()
+            self._end_connection(error)
+
+    def _end_connection(self, error: Exception) -> None:
+        """Ends the present step by the end of the connection. Raises ``error`` if no retry can mend it."""
+        was_connected = self._sock is not None
+        if was_connected:
+            self._dialer.begin_anew()
+        self._dialer.close()
+        self._disconnect()
+        final = self._core.lost(error, is_reported=not was_connected)
+        self.guard.end()
         if final is not None:
             raise final
 

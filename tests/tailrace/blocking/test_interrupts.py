@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dis
 import functools
 import inspect
 import os
 import signal
 import sys
+import threading
 
 import pytest
 
 import tailrace
 from tailrace import Put, blocking
+from tailrace.blocking.link import BlockingLink
 from tailrace.requests.senders import WriterCore
 
 # Interrupts that are tried, evenly over all lines of the SDK that a few calls run.
 TRIALS = 60
+# The same while another thread uses the client.
+TRIALS_BESIDE = 25
+SECONDS_MAX = 120
 # Lines of the SDK that a put runs before it waits for a connection, and some of that wait.
 LINES_OF_A_PUT = 150
 IN_FLIGHT_BYTES = 20_000
@@ -126,6 +132,15 @@ def test_a_writer_that_is_left_by_an_exception_sends_nothing_later(feed, node_pr
     assert feed.get(b"k").value == b"before"
 
 
+def leaves_with(frame):
+    """Tells whether a ``with`` is about to call its exit: Python takes no signal there, so a lock is released."""
+    code, constants = frame.f_code.co_code, frame.f_code.co_consts
+    if None not in constants:
+        return False
+    load_none = bytes([dis.opmap["LOAD_CONST"], constants.index(None)])
+    return load_none * 3 in code[frame.f_lasti : frame.f_lasti + 10]
+
+
 class InterruptAt:
     """Raises KeyboardInterrupt at the ``count``-th line of the SDK that runs in this context."""
 
@@ -144,7 +159,7 @@ class InterruptAt:
         return self._of_line if frame.f_code.co_filename.startswith(self._folder) else None
 
     def _of_line(self, frame, event, argument):
-        if event == "line":
+        if event == "line" and not leaves_with(frame):
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
@@ -201,6 +216,154 @@ def test_an_interrupt_anywhere_loses_nothing_silently(shared_node, contents, fee
             assert set(accepted) <= set(values), f"a row is lost in silence, interrupted at step {step}"
             assert (b"after", b"v") in history
     assert outcomes.keys() == {"", "refused"}, "both ends are reached, and no other"
+
+
+def held_at(monkeypatch, name):
+    """Holds one thread before it goes on with a method of the link; returns who that is, and two events."""
+    original = getattr(BlockingLink, name)
+    held, goes_on = threading.Event(), threading.Event()
+
+    def method(self, *arguments):
+        if threading.current_thread() is not threading.main_thread() and not held.is_set():
+            held.set()
+            assert goes_on.wait(SECONDS_MAX)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(BlockingLink, name, method)
+    return held, goes_on
+
+
+class HeldPoll:
+    """A poll object whose wait in another thread than the main one ends when a test says so."""
+
+    def __init__(self, poll):
+        self._poll = poll
+        self.register, self.unregister, self.modify = poll.register, poll.unregister, poll.modify
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+
+    def poll(self, wait_ms):
+        if wait_ms and threading.current_thread() is not threading.main_thread():
+            self.waits.set()
+            assert self.goes_on.wait(SECONDS_MAX)
+        return self._poll.poll(wait_ms)
+
+
+def in_thread(call):
+    """Starts a thread; returns it, and a list that gets what the call has returned or raised."""
+    results = []
+
+    def work():
+        try:
+            results.append(call())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def ended(thread):
+    thread.join(SECONDS_MAX)
+    assert not thread.is_alive(), "the thread hangs"
+
+
+def test_a_thread_that_waits_at_the_socket_does_not_hide_another_ones_interrupt(client, feed, monkeypatch):
+    """A stage's block was taken for sending and never sent: the later ones would wait for it."""
+    link = client._runner._link
+    stage = feed.stage(batch_rows=1)
+    held = HeldPoll(link._poll)
+    monkeypatch.setattr(link, "_poll", held)
+    mover, results = in_thread(lambda: feed.get(b"k"))
+    assert held.waits.wait(SECONDS_MAX)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "_write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            stage.put(b"k", b"taken for sending")
+    held.goes_on.set()
+    ended(mover)
+    for call in (lambda: stage.put(b"k", b"later"), stage.seal, lambda: feed.get(b"k")):
+        with pytest.raises(tailrace.TailraceError, match="interrupted"):
+            call()
+    assert "interrupted" in str(results)
+
+
+def test_a_lost_connection_is_no_interrupt_for_other_threads(client, feed, node_process, monkeypatch):
+    """Between the loss and what the session makes of it, another thread begins a call."""
+    held, goes_on = held_at(monkeypatch, "_lost")
+    link = client._runner._link
+    poll = HeldPoll(link._poll)
+    monkeypatch.setattr(link, "_poll", poll)
+    mover, results = in_thread(lambda: feed.get(b"k"))
+    assert poll.waits.wait(SECONDS_MAX)
+    node_process.kill()
+    poll.goes_on.set()
+    while not held.is_set() and link._sock is not None:
+        mover.join(0.01)
+    with pytest.raises(tailrace.Unreachable):
+        feed.get(b"k", timeout=0)
+    goes_on.set()
+    node_process.start()
+    ended(mover)
+    assert results == [None]
+
+
+def test_a_wait_that_an_interrupt_has_left_behind_is_woken_once(client):
+    """Else each thread that ends its wait would wake it, and the others would sleep for a tick."""
+    link = client._runner._link
+    left, waiting = threading.Lock(), threading.Lock()
+    for turn in (left, waiting):
+        turn.acquire()
+        link._waiting[turn] = lambda: False
+    for _ in range(2):
+        link._leave(threading.Lock())
+    assert not left.locked()
+    assert not waiting.locked()
+
+
+@pytest.mark.parametrize("kind", ["writer", "stage"])
+def test_an_interrupt_anywhere_beside_another_thread(shared_node, contents, feed_name, kind):
+    """The other thread ends, each row that was accepted is there once, or a later call has raised."""
+    with blocking.connect(shared_node.url) as client:
+        feed = client.create_feed(feed_name, partitions=1)
+        with InterruptAt(1 << 60) as never, (feed.writer if kind == "writer" else feed.stage)(batch_rows=3) as sender:
+            write_some(sender, feed, [], [])
+        steps = (1 << 60) - never.left
+    for trial, step in enumerate(range(1, steps, steps // TRIALS_BESIDE)):
+        with blocking.connect(shared_node.url) as client:
+            feed = client.create_feed(f"{feed_name}-{trial}", partitions=1)
+            sender = (feed.writer if kind == "writer" else feed.stage)(batch_rows=3)
+            accepted, beside = [], []
+
+            def put_beside(feed=feed, sender=sender, beside=beside):
+                for number in range(12):
+                    sender.put(b"beside", b"beside %02d" % number)
+                    beside.append(b"beside %02d" % number)
+                    feed.get(b"single")
+
+            other, results = in_thread(put_beside)
+            with contextlib.suppress(KeyboardInterrupt), InterruptAt(step):
+                write_some(sender, feed, accepted, [])
+            ended(other)
+
+            def end(feed=feed, sender=sender):
+                sender.flush() if kind == "writer" else feed.publish("sink", 0, [sender.seal()])
+
+            last, ends = in_thread(end)
+            ended(last)
+        errors = [error for error in (*results, *ends) if isinstance(error, BaseException)]
+        assert all("interrupted" in str(error) for error in errors), f"interrupted at step {step}: {errors}"
+        values = [row.value for row in contents(shared_node.url, feed.name).rows if row.key != b"single"]
+        assert len(set(values)) == len(values), "a row is there twice"
+        mine, others = ([value for value in values if value.startswith(b"beside") is is_of] for is_of in (False, True))
+        assert list(map(int, mine)) == sorted(map(int, mine))
+        assert others == sorted(others)
+        if not errors:
+            assert set(accepted + beside) <= set(values), f"a row is lost in silence, interrupted at step {step}"
 
 
 def test_a_put_that_is_interrupted_before_it_is_sent_is_never_sent(node_process, contents):
