@@ -33,6 +33,7 @@ from tailrace_server.replication.election import (
 )
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.local_member import LocalMember
+from tailrace_server.replication.look_pace import LookPace
 from tailrace_server.replication.member_list import ListChange
 from tailrace_server.replication.outsider import why_not_added
 from tailrace_server.replication.peer_states import PeerStates
@@ -98,6 +99,7 @@ class Member:
         self._higher_looks = 0
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self._pace = LookPace()
         self._last_case = self._last_warning = self._gave_up = ""
         self.successor = successor(self)
         leadership.members.on_change(self._list_changed)
@@ -249,7 +251,7 @@ class Member:
             case StepKind.WAIT:
                 if not await self.successor.succeed(step):
                     self.report(f"waits: {step.why}")
-                    await self._pause()
+                    await self._pause(self._pace.pause(step.case))
 
     def _knows_enough(self, found: Mapping[str, MemberState | None]) -> bool:
         """Returns whether there is a leader that this node may follow, or none whose answer could be waited for."""
