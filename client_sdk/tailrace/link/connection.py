@@ -14,8 +14,7 @@ from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.finder import LONG_WAIT_SECONDS, Finder
 from tailrace.link.place import Place
-from tailrace.link.rules import SILENT_INTERVALS_MAX, SetUpRefused
-from tailrace.link.waiting import LongWaits
+from tailrace.link.rules import SILENT_INTERVALS_MAX, LongWaits, SetUpRefused
 
 if TYPE_CHECKING:
     from tailrace.wire.messages import Hello, HelloOk

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.link.waiting import LongWaits
+from tailrace.link.rules import LongWaits
 
 
 def test_a_request_that_is_never_answered_waits_for_long():
