@@ -24,8 +24,10 @@ from tailrace_server.serving.tailing.messages import encode_message
 from tailrace_server.serving.tailing.sharing import Group
 from tailrace_server.serving.tailing.ticks import Place
 
-# A tail that found no place in the hub asks again after this time: to ask costs something for each partition.
+# A tail that found no place in the hub asks again after this time, and ever more rarely while no event comes: to ask
+# costs something for each partition.
 JOIN_SECONDS = 0.1
+JOIN_SECONDS_MAX = 10.0
 
 Since: TypeAlias = str | Positions | datetime
 
@@ -51,7 +53,8 @@ class Tail:
         self._group = group
         self._gathering = Gathering()
         self._waits = trio.CancelScope()  # for an event
-        self._joins_at = 0.0
+        self._joins_at = -math.inf  # when the hub may be asked again for a place; before, if it was not asked
+        self._join_s = JOIN_SECONDS
         self._moved = False  # since positions were sent last
         self._positions_at = 0.0
 
@@ -88,6 +91,7 @@ class Tail:
                 return found
             event = await self._next_event(stream)
             if event is not None:
+                self._join_s = JOIN_SECONDS
                 await self._send_event(stream, event)
             elif self._are_positions_due():
                 # What waits goes first. The event that was given last is handled: these positions cover it.
@@ -96,24 +100,30 @@ class Tail:
 
     def _find_place(self, stream: Stream) -> tuple[Hub, Place] | None:
         """Returns a place in the hub, if all that has come was sent and the hub has one."""
-        if self._group is None or stream.has_event() or trio.current_time() < self._joins_at:
+        now = trio.current_time()
+        if self._group is None or stream.has_event() or now < self._joins_at:
             return None
-        hub = self._group.level(self, self._call)
+        hub, self._joins_at = self._group.level(self, self._call), -math.inf
         if hub is None:
             return None
-        self._joins_at = trio.current_time() + JOIN_SECONDS
         place = hub.place(stream.latest_positions)
-        return None if place is None else (hub, place)
+        if place is not None:
+            return hub, place
+        self._joins_at, self._join_s = now + self._join_s, min(2 * self._join_s, JOIN_SECONDS_MAX)
+        return None
 
     def _call(self) -> None:
         """Ends the wait for an event: a hub has begun."""
         self._waits.cancel()
 
     async def _next_event(self, stream: Stream) -> Event | None:
-        """Returns the next event; None if positions are due first, or a hub has begun."""
+        """Returns the next event; None if positions are due first, a hub has begun, or it may be asked again."""
         if self._are_positions_due():  # asked for first: if events are at hand, nothing below would wait
             return None
-        with trio.CancelScope(deadline=self._deadline()) as self._waits:
+        deadline = self._deadline()
+        if self._joins_at > -math.inf and not stream.has_event():
+            deadline = min(deadline, self._joins_at)
+        with trio.CancelScope(deadline=deadline) as self._waits:
             return await anext(stream)
         return None
 

@@ -11,6 +11,7 @@ from tests.tailrace_server.serving.tailing.conftest import PageOpener
 from tailrace.model.position import Positions
 from tailrace_server.serving.tailing import ticks as ticks_module
 from tailrace_server.serving.tailing import ws_listener
+from tailrace_server.serving.tailing.hub import Hub
 
 SHARED = "websocket tails of orders"
 
@@ -116,6 +117,21 @@ async def test_a_page_that_is_too_slow_goes_on_by_itself_and_misses_nothing(
         await shared()
         await feed.put(b"more", b"v")
         assert await keys(slow, 1) == ["more"]
+
+
+async def test_an_idle_page_that_found_no_place_asks_again(open_page, feed, shared, monkeypatch):
+    place, refused = Hub.place, []
+
+    def refuse(hub, held):
+        if len(refused) == 5:
+            return place(hub, held)
+        refused.append(held)
+        return None
+
+    monkeypatch.setattr(Hub, "place", refuse)
+    async with pages(open_page, *["/feeds/orders?since=now"] * 2):
+        await shared()
+    assert len(refused) == 5
 
 
 async def test_a_page_that_reads_nothing_keeps_no_other_waiting(open_page, handshake, fill_feed, feed, shared):
