@@ -109,10 +109,10 @@ def test_a_pipe_goes_on_with_an_id(start, call, made_feed):
 
 def test_ctrl_c_says_how_to_go_on(start, call, made_feed):
     with start("import", made_feed, "-", "--id", "nightly") as process:
-        for number in range(batches.ROWS_MAX + 1):
-            process.stdin.write(b'{"key": "k%d", "value": "v"}\n' % (number % 10))
+        for number in range(2 * batches.ROWS_MAX + 1):
+            process.stdin.write(b'{"key": "%d-%d", "value": "v"}\n' % (number // batches.ROWS_MAX, number % 10))
         process.stdin.flush()
-        while call("get", made_feed, "k9").code:
+        while call("get", made_feed, "1-9").code:  # the second batch is published once the first one is counted
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.wait(60)

@@ -10,7 +10,7 @@ from tests.tailrace_server.replication.made_set import numbered, until
 from tests.tailrace_server.replication.slow_path import never_now
 
 import tailrace
-from tailrace.errors import BadBlock, UnknownFeed
+from tailrace.errors import BadBlock, UnknownFeed, Unreachable
 from tailrace_server.replication import pulled_node, pulled_snapshots
 from tailrace_server.replication.replica_puller import ReplicaPuller
 
@@ -130,7 +130,7 @@ async def test_what_fails_in_one_partition_holds_up_no_other(members, monkeypatc
 
 async def ends_all(puller, stream, event):
     """A bug: one partition's failure ends the others."""
-    raise RuntimeError("a partition has failed")
+    raise Unreachable("a partition has failed")
 
 
 async def test_the_check_above_finds_a_failure_that_ends_the_others(members, monkeypatch):
