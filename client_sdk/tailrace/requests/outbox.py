@@ -102,8 +102,8 @@ class Outbox:
 
     @property
     def has_room(self) -> bool:
-        """A row may be added, or the outbox is closed or has failed."""
-        return self.nbytes <= self._bytes_max or self._error is not None or bool(self._why_closed)
+        """A row may be added, or the outbox is closed, or ``check`` raises."""
+        return self.nbytes <= self._bytes_max or self.has_failed or bool(self._why_closed)
 
     def enter(self, *, others_wait: bool = False) -> None:
         """Ends a wait for room. Raises the first error, or ValueError after ``close``.
@@ -126,13 +126,16 @@ class Outbox:
         return self._shipped
 
     def is_settled(self, shipped: int) -> bool:
-        """Tells whether the first ``shipped`` blocks have their answers, or the outbox has failed."""
-        return self._error is not None or not self._in_flight or next(iter(self._in_flight)) > shipped
+        """Tells whether the first ``shipped`` blocks have their answers, or ``check`` raises."""
+        return self.has_failed or not self._in_flight or next(iter(self._in_flight)) > shipped
 
     @property
     def has_failed(self) -> bool:
-        """``check`` raises."""
-        return self._error is not None
+        """``check`` raises: for an error, or for a block that an interrupt has kept from the session.
+
+        Such a block is in flight, and has no answer to wait for.
+        """
+        return self._error is not None or self._is_shipping
 
     def check(self) -> None:
         """Raises the first error."""

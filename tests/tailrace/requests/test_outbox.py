@@ -46,3 +46,21 @@ def test_rows_that_an_interrupt_has_lost_are_told_to_the_next_that_ships(monkeyp
         go_on(outbox, send)
     assert sent == []
     assert not outbox.is_open
+
+
+@pytest.mark.parametrize(
+    "wait", [lambda outbox: outbox.has_room, lambda outbox: outbox.is_settled(1)], ids=["for room", "for the answers"]
+)
+def test_a_block_that_an_interrupt_has_kept_from_the_session_ends_the_waits_of_others(wait):
+    """It counts as in flight, and its answer never comes."""
+
+    def send(block, settle):
+        raise KeyboardInterrupt
+
+    outbox = Outbox(1, batch_bytes=1_000, batch_rows=2, bytes_max=1, send=send, kick=lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        outbox.add(b"a", b"1")
+    assert wait(outbox)
+    with pytest.raises(TailraceError, match="a call was interrupted while it added or sent rows"):
+        outbox.enter()
+    assert wait(outbox)
