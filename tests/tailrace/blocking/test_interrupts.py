@@ -325,6 +325,7 @@ def test_a_wait_that_an_interrupt_has_left_behind_is_woken_once(client):
     assert not waiting.locked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["writer", "stage"])
 def test_an_interrupt_anywhere_beside_another_thread(shared_node, contents, feed_name, kind):
     """The other thread ends, each row that was accepted is there once, or a later call has raised."""
