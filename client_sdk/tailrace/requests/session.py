@@ -91,7 +91,7 @@ class RequestSession:
         self._state = state
         self._check = check
         self._misplaced: NotLeader | None = None  # an answer that names another node to ask
-        self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
+        self._decoder = FrameDecoder(in_pieces=(Opcode.SEGMENT_DATA,))
         self._link = Link.DOWN
         self.connections = 0  # that were made
         self._made_at = 0.0  # the last of them
@@ -130,7 +130,7 @@ class RequestSession:
         self.connections += 1
         self._made_at = self._clock()
         self._first_id = self._next_id
-        self._decoder = FrameDecoder(in_pieces=Opcode.SEGMENT_DATA)
+        self._decoder = FrameDecoder(in_pieces=(Opcode.SEGMENT_DATA,))
         self._parts.have_come = False
         self._out = [self.hello._replace(session=self._id).encode()]
         self._link = Link.GREETING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import xxhash
@@ -104,9 +104,9 @@ class FrameDecoder:
     """Cuts a stream of bytes into frames.
 
     ``body_bytes_max`` bounds all bodies; it may be raised once the peer is known. ``bound_of`` also bounds a body by
-    its opcode; it is called for bodies above SMALL_BODY_BYTES only. Frames of the opcode ``in_pieces`` are handed over
-    in pieces, as their bytes arrive. A caller may receive the rest of such a body into a buffer of its own
-    (``receive_piece``).
+    its opcode; it is called for bodies above SMALL_BODY_BYTES only. Frames of the opcodes ``in_pieces`` are handed over
+    in pieces, as their bytes arrive; these may become others between two frames. A caller may receive the rest of such
+    a body into a buffer of its own (``receive_piece``).
 
     The decoder takes at most twice the memory of the bytes that it has received and not cut.
     """
@@ -115,11 +115,11 @@ class FrameDecoder:
         self,
         body_bytes_max: int = FRAME_BODY_BYTES_MAX,
         bound_of: Callable[[Opcode], int] | None = None,
-        in_pieces: Opcode | None = None,
+        in_pieces: Collection[Opcode] = (),
     ) -> None:
         self.body_bytes_max = body_bytes_max
         self._bound_of = bound_of
-        self._in_pieces = in_pieces
+        self.in_pieces = in_pieces
         self._piece = (Opcode.NOOP, 0, 0)  # opcode, flags and id of the frame that comes in pieces
         self._left_bytes = 0  # of its body
         self._begun = _Begun()
@@ -233,7 +233,7 @@ class FrameDecoder:
                 self._check_length(opcode, body_bytes)
             end = offset + FRAME_HEADER_BYTES + body_bytes
             if end > size:
-                if opcode is self._in_pieces:
+                if opcode in self.in_pieces:
                     self._begin_pieces(
                         Frame(opcode, flags, id, view[offset + FRAME_HEADER_BYTES :]), end - size, frames
                     )

@@ -18,6 +18,7 @@ from tailrace.block.filtering import begin_with
 from tailrace.errors import Forbidden
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID, SYSTEM_FEED_NAME
+from tailrace_server.serving.audit import AUDITED
 from tailrace_server.state.last_batches import JOB_PREFIX
 from tailrace_server.state.principal import OPEN, WITHOUT_HELLO, Principal
 
@@ -98,6 +99,10 @@ PERMITTED: dict[str, frozenset[Opcode]] = {
 }
 PERMITTED[OPEN.role] = frozenset(Opcode)
 PERMITTED[WITHOUT_HELLO.role] = frozenset((Opcode.HELLO,))
+# The requests whose bodies are dropped as they come, since the role lacks them. The audit log tells of the others.
+DROPPED: dict[str, frozenset[Opcode]] = {
+    role: frozenset(RULES) - permitted - AUDITED for role, permitted in PERMITTED.items()
+}
 # Roles that may use all feeds and keys, ``_feeds`` among them.
 _UNLIMITED = frozenset((OPEN.role, "admin", "replica"))
 
@@ -112,6 +117,7 @@ class Access:
     def __init__(self, principal: Principal, feeds: Catalog) -> None:
         self.principal = principal
         self.permitted = PERMITTED[principal.role]
+        self.dropped = DROPPED[principal.role]
         self.is_limited = principal.role not in _UNLIMITED
         self._feeds = feeds
         # The ids of feeds that the principal may use: an id keeps its name, and a feed that is made anew has another.

@@ -22,7 +22,7 @@ from tailrace.model import EndReason
 from tailrace.trio.tls import handshake_seconds, peer_identity
 from tailrace.trio.transport import Transport, receive_each
 from tailrace.wire.bounds import request_bound
-from tailrace.wire.frames import HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
+from tailrace.wire.frames import FRAME_GOES_ON, HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
@@ -217,6 +217,8 @@ class Connection:
     def _handle(self, frame: Frame) -> None:
         """Handles a frame. An error of a request is its answer; an error of the protocol ends the connection."""
         opcode = frame.opcode
+        if frame.flags & FRAME_GOES_ON:
+            return  # of a request that the role lacks: its last piece is answered
         self.node.traffic.request(opcode)
         if not self.greeted and opcode is not _HELLO:
             raise ProtocolError(f"{opcode.name} before HELLO")
@@ -256,7 +258,7 @@ class Connection:
         self.rounds.set_window(min(hello.window_bytes, limits.window_bytes_max))
         if hello.takes_traces:
             self.rounds.send_traces(self.node.traces)
-        self.decoder.body_bytes_max = limits.frame_body_bytes_max
+        self.decoder.body_bytes_max, self.decoder.in_pieces = limits.frame_body_bytes_max, access.dropped
         self.is_of_node = hello.of_node and access.is_of_node
         self.greeted, self.changes = True, self.node.leaderships.changes()
         self.node.connections.greeted(self)

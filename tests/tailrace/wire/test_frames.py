@@ -46,7 +46,7 @@ def test_however_the_bytes_are_split_the_frames_are_the_same(sent, cuts):
 
 @given(st.lists(frames, max_size=6), st.lists(st.integers(0), max_size=40), st.sampled_from(Opcode))
 def test_pieces_of_frames_are_joined_to_the_same_frames(sent, cuts, opcode):
-    decoder = FrameDecoder(in_pieces=opcode)
+    decoder = FrameDecoder(in_pieces=(opcode,))
     received, begun = [], b""
     for data in pieces(b"".join(encode_frame(*frame) for frame in sent), cuts):
         for frame in decoder.receive_data(data):
@@ -64,7 +64,7 @@ def test_pieces_of_frames_are_joined_to_the_same_frames(sent, cuts, opcode):
 @given(st.lists(frames, max_size=6), st.lists(st.integers(1, 50), min_size=1), st.sampled_from(Opcode))
 def test_pieces_that_were_received_elsewhere_are_joined_to_the_same_frames(sent, sizes, opcode):
     """As a link does that receives the rest of a body into a buffer, and other bytes as they come."""
-    decoder, left = FrameDecoder(in_pieces=opcode), b"".join(encode_frame(*frame) for frame in sent)
+    decoder, left = FrameDecoder(in_pieces=(opcode,)), b"".join(encode_frame(*frame) for frame in sent)
     received, begun = [], b""
     for size in itertools.cycle(sizes):
         if not left:
