@@ -43,6 +43,17 @@ class Secured:
             yield connection
 
 
+class SecuredByTls(Secured):
+    """A node with tokens and TLS."""
+
+    def __init__(self, running, authority):
+        super().__init__(running)
+        self._authority = authority
+
+    def connect(self, token=None, **options):
+        return super().connect(token, **{"tls": self._authority.client()} | options)
+
+
 async def ask(connection, opcode, value, id=9):
     """The answer to a JSON request: an error, or the frame."""
     await connection.send(encode_json(opcode, value, id))

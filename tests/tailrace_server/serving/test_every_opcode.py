@@ -6,14 +6,13 @@ import enum
 import pytest
 from tests.tailrace_server.raw_requests import expect_end
 from tests.tailrace_server.serving.doors import DOORS, opened_door
-from tests.tailrace_server.serving.secured import Secured
+from tests.tailrace_server.serving.secured import Secured, SecuredByTls
 
 import tailrace
 from tailrace.errors import Forbidden, ProtocolError, TooLarge, UnknownCheckpoint
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.tls import TlsFiles, client_context
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.filters import StreamFilter
@@ -126,18 +125,6 @@ def answered_by(*answers):
 
 def test_each_opcode_has_an_answer_here():
     assert READER.keys() == set(Opcode)
-
-
-class SecuredByTls(Secured):
-    """A node with tokens and TLS."""
-
-    def __init__(self, running, authority):
-        super().__init__(running)
-        self._authority = authority
-
-    def connect(self, token=None, **options):
-        tls = client_context(TlsFiles(self._authority.path))
-        return super().connect(token, **{"tls": tls} | options)
 
 
 @pytest.fixture(params=DOORS)

@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.errors import Forbidden, TailraceError
@@ -67,6 +67,12 @@ class HasStatus(HasSockets, Protocol):
 
 def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | None = None) -> ASGIApp:
     """Makes the ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
+    routes = make_routes(node, sockets)
+    return _checking_hosts(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), hosts)
+
+
+def make_routes(node: HasStatus, sockets: Sockets | None = None) -> list[BaseRoute]:
+    """Makes all routes of the application over ``node``."""
 
     async def health(request: Request) -> Response:
         status = node.health()
@@ -106,7 +112,7 @@ def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | No
         return _answering(checked)
 
     page = _page()
-    routes = [
+    return [
         Route("/", page),
         Route("/page/{name:path}", page),
         Route("/healthz", _answering(health)),
@@ -116,7 +122,6 @@ def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | No
         *ConsoleApi(lambda: node.board, node.identify, node.pause_s).routes(),
         *([] if sockets is None else sockets.routes()),
     ]
-    return _checking_hosts(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), hosts)
 
 
 def _page() -> Callable[[Request], Awaitable[Response]]:
