@@ -21,6 +21,11 @@ PIECE_BYTES = 64 * 1024
 # The records that one call decrypts: 1 MiB if they are full. A peer may put one byte into each, and 1 MiB of such ones
 # would take 100 ms.
 RECORDS_MAX = 64
+# The most ciphertext that may come without data in it. A KeyUpdate has 27 bytes, costs 10 to 25 µs, and asks for an
+# answer of the same length, which waits in memory while the peer does not read. A part of a record may take 17 KiB.
+CONTROL_BYTES_MAX = 32 * 1024
+# The most bytes that a record has around its data, without padding.
+_AROUND_RECORD_BYTES = 96
 # The most bytes that a peer may send before the end of its handshake: chains of certificates have some KiB.
 HANDSHAKE_BYTES_MAX = 256 * 1024
 # Each record begins with its kind and with the major version, which is 3 in all versions of TLS.
@@ -63,6 +68,7 @@ class TlsEngine:
         )
         self._shaken_bytes = 0
         self._is_shaken = False
+        self._control_bytes = 0  # of ciphertext since the handshake, in which no data was found; never below 0
         self._failure: ssl.SSLError | None = None  # to be raised once the plaintext before it was handed over
         self.is_behind = False  # the last call has left records, to be decrypted in another turn
         self.is_ended = False  # the peer has said that no more bytes follow
@@ -71,7 +77,9 @@ class TlsEngine:
         """Takes ciphertext from the peer. After a failure it is dropped."""
         if self._failure is not None:
             return
-        if not self._is_shaken:
+        if self._is_shaken:
+            self._control_bytes += len(data)
+        else:
             self._shaken_bytes += len(data)
         self._incoming.write(data)
 
@@ -131,6 +139,7 @@ class TlsEngine:
             found.append(data)
             left -= len(data)
         self.is_behind = len(found) == RECORDS_MAX
+        self._note_found(nbytes_max - left, len(found))
         return found[0] if len(found) == 1 else b"".join(found)
 
     def decrypt_into(self, buffers: Iterable[memoryview | bytearray]) -> int:
@@ -161,9 +170,10 @@ class TlsEngine:
         if not view or not self._may_read(has_found):
             return 0
         read, incoming, has_pending = self._object.read, self._incoming, self._object.pending
-        total, room = 0, len(view)
+        total, room, records = 0, len(view), 0
         try:
             for _ in range(RECORDS_MAX):
+                records += 1
                 count: int = read(room, view[total:])  # type: ignore[assignment]
                 if not count:
                     self.is_ended = True
@@ -176,7 +186,15 @@ class TlsEngine:
                 self.is_behind = True
         except ssl.SSLError as error:
             self._missed(error, has_found or total > 0)
+        self._note_found(total, records, has_found)
         return total
+
+    def _note_found(self, nbytes: int, records: int, has_found: bool = False) -> None:
+        """Notes that ``nbytes`` of data were in ``records``. Raises ssl.SSLError if too much came without any."""
+        around = self._control_bytes - nbytes - records * _AROUND_RECORD_BYTES
+        self._control_bytes = max(0, around)
+        if around > CONTROL_BYTES_MAX and not self._incoming.pending:
+            self._missed(ssl.SSLError(f"{around} bytes without data, as of key updates"), has_found or nbytes > 0)
 
     def _may_read(self, has_found: bool) -> bool:
         if self._failure is not None:

@@ -6,8 +6,9 @@ import ssl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tailrace.tls.key_updates import ClientRecords, log_keys
 
-from tailrace.tls.engine import HANDSHAKE_BYTES_MAX, RECORDS_MAX, TlsEngine, looks_like_tls
+from tailrace.tls.engine import CONTROL_BYTES_MAX, HANDSHAKE_BYTES_MAX, RECORDS_MAX, TlsEngine, looks_like_tls
 
 
 class Ends:
@@ -182,6 +183,62 @@ def test_a_handshake_without_end_is_bounded(authority):
 
     with pytest.raises(ssl.SSLError):
         go_on()
+
+
+@pytest.fixture
+def updating(authority, tmp_path):
+    """Two ends after their handshake, and the `ClientRecords` of the client."""
+    ends = Ends(authority, client=log_keys(authority.client(), tmp_path / "keys"))
+    ends.shake()
+    return ends, ClientRecords(ends.client._object.cipher()[0], tmp_path / "keys")
+
+
+def test_a_flood_of_key_updates_ends_the_connection(updating):
+    """Each costs some 10 µs, and an answer of its own length, which waits in memory while the peer does not read."""
+    ends, records = updating
+    fed = 0
+
+    def flood():
+        nonlocal fed
+        while fed < 10 * CONTROL_BYTES_MAX:
+            update = records.key_update()
+            fed += len(update)
+            ends.server.feed(update)
+            assert ends.server.decrypt(2**20) == b""
+
+    with pytest.raises(ssl.SSLError, match="without data"):
+        flood()
+    assert len(ends.server.take()) <= fed <= CONTROL_BYTES_MAX + 100
+
+
+def test_what_came_before_a_flood_is_handed_over(updating):
+    ends, records = updating
+    before = records.data(b"before")
+    ends.server.feed(before + b"".join(records.key_update() for _ in range(CONTROL_BYTES_MAX // 25)))
+    assert ends.server.decrypt(100) == b"before"
+    with pytest.raises(ssl.SSLError, match="without data"):
+        ends.server.decrypt(100)
+
+
+def test_small_records_are_no_room_for_key_updates(updating):
+    """However much data came before, a flood may not be longer."""
+    ends, records = updating
+    for _ in range(2 * RECORDS_MAX):
+        ends.server.feed(records.data(b"x" * 16_000))
+        assert len(ends.server.decrypt(2**20)) == 16_000
+    ends.server.feed(b"".join(records.key_update() for _ in range(CONTROL_BYTES_MAX // 25)))
+    with pytest.raises(ssl.SSLError, match="without data"):
+        ends.server.decrypt(100)
+
+
+def test_a_key_update_now_and_then_is_fine(updating):
+    ends, records = updating
+    for number in range(5_000):
+        ends.server.feed(records.key_update() + records.data(b"%d" % number))
+        assert ends.server.decrypt(100) == b"%d" % number
+        ends.server.encrypt(b"answer")
+        ends.client.feed(ends.server.take())
+        assert ends.client.decrypt(100) == b"answer"
 
 
 def test_the_certificate_of_the_peer(authority):
