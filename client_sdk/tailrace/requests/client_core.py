@@ -56,13 +56,13 @@ class ClientCore:
         self._where = ", ".join(map(str, addresses))
         self._new_session = new_session
 
-    def of_leader(self, connect_timeout_s: float | None = None) -> ClientCore:
+    def of_leader(self, connect_timeout_s: float) -> ClientCore:
         """Returns another client that asks only the leader. This one may read from followers."""
         return ClientCore(
             self.url,
             token=self.hello.token,
             name=self.hello.name,
-            connect_timeout=self.connect_timeout_s if connect_timeout_s is None else connect_timeout_s,
+            connect_timeout=connect_timeout_s,
             retry_for=self.retry_for_s,
             state="leader",
             clock=self.clock,

@@ -127,14 +127,16 @@ class RequestRunner(OfOneProcess):
             step.require(began_at + self._retry_for_s - trio.current_time())
             return await trio.sleep(step.seconds)
         if isinstance(step, AskLeader):
-            return await self._ask_leader(step)
+            return await self._ask_leader(step, began_at + self._retry_for_s)
         return None  # Continue: each request has a time of its own
 
-    async def _ask_leader(self, step: AskLeader) -> Any:
-        leader = RequestRunner(self.core.of_leader(), self.host)
-        async with leader:
-            return await leader.run(step.plan(leader.core.session))
-        raise AssertionError("an error is never swallowed")
+    async def _ask_leader(self, step: AskLeader, deadline: float) -> Any:
+        left_s = max(deadline - trio.current_time(), 0.0)
+        leader = RequestRunner(self.core.of_leader(min(self.core.connect_timeout_s, left_s)), self.host)
+        with trio.move_on_after(left_s):
+            async with leader:
+                return await leader.run(step.plan(leader.core.session))
+        raise leader.core.unreachable()
 
     async def ask(self, step: RequestStep, now: float | None = None) -> Any:
         """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it."""
