@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tailrace.errors import TailraceError
+from tailrace.errors import Forbidden, TailraceError
 from tailrace.link.address import Address, parse_address
+from tailrace.link.rules import SetUpRefused
 from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import why_copy, why_other_cluster, why_other_list
 from tailrace_server.replication.lineage import Lineage, MemberStart, why_older
@@ -46,7 +47,8 @@ class PeerStates:
         self._learn_voters = learn
         self.states: dict[str, MemberState | None] = {str(address): None for address in local.others}
         self.asked: set[str] = set()  # the addresses that were asked since the start, or since this node led last
-        self.misfits: dict[str, str] = {}  # the sentence why an answer does not count, by address
+        # the sentence why an answer does not count, or why there can be none as both nodes are set up, by address
+        self.misfits: dict[str, str] = {}
         # the last answers of this cluster that do not count only because of another list of members
         self._unlisted: dict[str, MemberState] = {}
         self._disks: dict[str, bytes] = {}  # the placement id that each other member has told last, if that counts
@@ -110,6 +112,8 @@ class PeerStates:
             log.debug("%s does not answer: %s", name, error)
             found[name] = None
             self._unlisted.pop(name, None)
+            if isinstance(error, Forbidden | SetUpRefused):
+                self._note_misfit(name, str(error), "it cannot be asked")
             return
         if self._local.is_in_set and address not in (*self._local.others, *self._hints()):
             return  # it has left the set since it was asked
@@ -122,12 +126,7 @@ class PeerStates:
     def _is_misfit(self, name: str, seen: MemberState) -> bool:
         """Returns whether an answer does not count. Status and log say why."""
         why = self.why_misfit(name, seen)
-        if why != self.misfits.get(name, ""):
-            if why:
-                log.warning("%s: its answers count for nothing", why)
-                self.misfits[name] = why
-            else:
-                del self.misfits[name]
+        self._note_misfit(name, why, "its answers count for nothing")
         if not why:
             self.knows_disk(name, seen.placement_id)
             if seen.line is not None:
@@ -136,6 +135,15 @@ class PeerStates:
                 self._learn(placement_id, start)
             self.learn_voters(seen.cluster_id, seen.voters)
         return bool(why)
+
+    def _note_misfit(self, name: str, why: str, so: str) -> None:
+        """Notes why another node cannot be a member here, and logs it with what follows if it is news; "" if it can."""
+        if why != self.misfits.get(name, ""):
+            if why:
+                log.warning("%s: %s", why, so)
+                self.misfits[name] = why
+            else:
+                del self.misfits[name]
 
     def learn_voters(self, cluster_id: bytes, voters: Voters) -> None:
         """Takes the record of the voters that a member of this set has told, unless it is of another cluster."""

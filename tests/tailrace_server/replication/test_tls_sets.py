@@ -2,21 +2,25 @@
 
 import dataclasses
 import os
+import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
-from tests.tailrace_server.replication.made_set import COPY_ALWAYS
+from tests.processes.ports import free_ports
+from tests.tailrace_server.replication.made_set import COPY_ALWAYS, MadeNode, MadeSet, make_config, until
 
 import tailrace
 from tailrace import Put
 from tailrace.errors import Forbidden
+from tailrace.link.address import Address
 from tailrace.tls import TlsFiles, client_context
 from tailrace.trio.request import ask
 from tailrace.trio.tls import connect_tls
 from tailrace.trio.transport import connect_tcp
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.config import Failover
+from tailrace_server.config import Failover, TlsConfig
 
 FAILING_OVER = dataclasses.replace(
     COPY_ALWAYS, failover=Failover.AUTO, heartbeat_s=0.05, leader_timeout_s=0.6, majority_timeout_s=0.6
@@ -86,6 +90,69 @@ async def test_a_node_without_tls_finds_its_set_no_more(members):
     await plain.member.peers.look()
     assert list(plain.member.peers.states.values()) == [None, None]
     assert not plain.follows(leader)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, nursery, authority):
+    """A set of three whose members have addresses and certificates of their own."""
+    addresses = [Address(f"127.0.0.{number}", port) for number, port in enumerate(free_ports(3), 1)]
+
+    def made(number, address):
+        path = tmp_path / f"{number}.pem"
+        shutil.copy(authority.issue(f"node {number}", address.host), path)
+        options = {"members": tuple(addresses), "tls": TlsConfig(str(path), client_ca=authority.path)}
+        return make_config(tmp_path / f"data {number}", address, replication=FAILING_OVER, **options)
+
+    return MadeSet([MadeNode(made(number, address), nursery) for number, address in enumerate(addresses)])
+
+
+def exchange(first, second):
+    """Exchanges the files of two nodes."""
+    paths = [node.config.tls.cert for node in (first, second)]
+    texts = [Path(path).read_text() for path in paths]
+    for path, text in zip(paths, reversed(texts), strict=True):
+        Path(path).write_text(text)
+
+
+@pytest.mark.slow
+async def test_swapped_certificates_are_named(elsewhere, caplog):
+    """The log and status of each node say which certificate is wrong. Once the files are right, the set goes on."""
+    first, second, third = elsewhere
+    exchange(first, second)
+    await elsewhere.start()
+    wrong = {str(node.address) for node in (first, second)}
+    await until(lambda: third.member.peers.misfits.keys() == wrong)
+    await until(lambda: first.member.peers.misfits.keys() == {str(second.address)})
+    for name in wrong:
+        said = f"the certificate of {name} is for another host: use a name that it has, or make one with this name"
+        assert said in third.member.progress
+        lines = [record.getMessage() for record in caplog.records if said in record.getMessage()]
+        assert 1 <= len(lines) <= 2, lines  # of each node that asks it
+    exchange(first, second)
+    for node in elsewhere:
+        assert node.node.host.tls.reload()
+    await elsewhere.settled()
+    await until(lambda: not any(node.member.peers.misfits for node in elsewhere))
+
+
+@pytest.mark.slow
+async def test_an_expired_certificate_is_named(elsewhere, authority):
+    """A node with one is refused by the others, as a server and as a client."""
+    first, *others = elsewhere
+    cert = first.config.tls.cert
+    shutil.copy(cert, f"{cert}.right")
+    shutil.copy(authority.issue("late", first.address.host, expired=True), cert)
+    await elsewhere.start()
+    name = str(first.address)
+    await until(lambda: all(node.member.peers.misfits.keys() == {name} for node in others))
+    for node in others:
+        assert f"the certificate of {name} has expired: renew the file of its --tls-cert" in node.member.progress
+    await until(lambda: first.member.peers.misfits.keys() == {str(node.address) for node in others})
+    assert "refuses the certificate of this program" in first.member.progress
+    shutil.copy(f"{cert}.right", cert)
+    assert first.node.host.tls.reload()
+    await until(lambda: not any(node.member.peers.misfits for node in elsewhere))
+    await elsewhere.settled()
 
 
 @pytest.mark.long
