@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from tests.tailrace_server.replication.made_set import until
 
 import tailrace
 from tailrace import blocking
@@ -55,12 +56,17 @@ def asked(monkeypatch):
 
 @pytest.fixture
 async def version(members):
-    """That of key "k", which all members have."""
+    """That of key "k", which all members have. They know that a majority has it: the leader tells that later."""
     await members.settled()
     async with members.client() as client:
         feed = await client.create_feed("orders", partitions=2)
         version = await feed.put(b"k", b"v", level="quorum")
         await members.level("orders")
+
+    def is_told(node):
+        return node.node.feeds.named("orders").partitions[version.partition].quorum_seq >= version.seq
+
+    await until(lambda: all(is_told(node) for node in members))
     return version
 
 
