@@ -8,6 +8,7 @@ import inspect
 import itertools
 import os
 import shutil
+import signal
 from contextlib import asynccontextmanager
 
 import hypothesis
@@ -41,6 +42,13 @@ hypothesis.settings.load_profile("tailrace")
 # No test of a few seconds takes so long, however little it gets of the machine: one that does hangs, and fails instead.
 TEST_SECONDS_MAX = 300.0
 ANSWER_SECONDS_MAX = 60.0
+
+
+def pytest_configure():
+    # A shell starts commands of the background with SIGINT ignored, and processes inherit that: the tests of Ctrl-C
+    # would wait in vain.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

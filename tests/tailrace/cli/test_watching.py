@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -90,27 +89,23 @@ def test_rendering_is_safe_and_bounded():
 
 
 @pytest.mark.slow
-def test_it_fills_a_terminal_and_leaves_it_as_it_was(served_url, made_feed):
+def test_it_fills_a_terminal_and_leaves_it_as_it_was(served_url, made_feed, terminal):
     tailrace = Path(sys.executable).with_name("tailrace")
-    main, side = pty.openpty()
+    ours, its_end = terminal
     with subprocess.Popen(
-        [tailrace, "status", "--watch", "--url", served_url], stdin=side, stdout=side, stderr=side, env=os.environ
+        [tailrace, "status", "--watch", "--url", served_url],
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        env=os.environ,
     ) as process:
-        os.close(side)
         seen = b""
-        while seen.count(b"Rates") < 1:
-            seen += os.read(main, 65_536)
+        while b"Rates" not in seen:
+            seen += os.read(ours, 65_536)
         process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                part = os.read(main, 65_536)
-            except OSError:  # the other side is closed
-                break
-            if not part:
-                break
-            seen += part
+        while b"\x1b[?1049l" not in seen[seen.index(b"Rates") :]:
+            seen += os.read(ours, 65_536)
         assert process.wait(60) == 0
-    os.close(main)
     assert b"\x1b[?1049h" in seen, "the screen of its own"
     assert seen.rindex(b"\x1b[?1049l") > seen.rindex(b"\x1b[?1049h")
     assert b"nothing is stuck" in seen
