@@ -104,6 +104,8 @@ class Succession:
             self._note(event)
             if event in (FailoverEvent.LEADER_FOUND, FailoverEvent.WON):
                 self._failures = 0
+            if event is FailoverEvent.WON:  # the leader that it gave up was gone, even if that one leads again later
+                self._patience.found(self._member.local.name, self._clock.monotonic())
 
     def to_json(self) -> dict[str, Any]:
         """Returns the part of the status."""

@@ -104,6 +104,19 @@ async def test_a_slow_leader_is_not_left_and_followed_again_in_turns(nodes, monk
     assert [node.leads for node in nodes].count(True) == 1
 
 
+async def test_a_leader_in_whose_place_this_member_led_is_waited_for_no_longer_than_others(nodes):
+    """It was gone. Silence after silence, two nodes that lead in turns would wait eight times as long."""
+    first = nodes.leader
+    second = next(node for node in nodes if not node.leads)
+    patience = second.member.successor._patience
+    patience.gave_up(first.member.local.name)
+    await second.promote()
+    assert await nodes.settled() is second
+    await first.promote()
+    assert await nodes.settled() is first
+    assert patience.factor(second.node.storage.host.clock.monotonic()) == 1
+
+
 async def test_the_parts_are_told_by_status(nodes):
     for node in nodes:
         state = "leads" if node.leads else "follows"
