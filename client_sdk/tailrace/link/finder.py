@@ -188,10 +188,10 @@ class Finder:
         self._found = self.address
 
     def failed(self, error: Exception, *, progressed: bool = False) -> None:
-        """Handles the end of a try or of its connection. ``progressed``: requests were answered on it."""
+        """Handles the end of a try or of its connection. ``progressed``: requests had their final answers on it."""
         opened_at, self._opened_at, self._peer = self._opened_at, None, None
         is_steady = opened_at is not None and self.clock() - opened_at >= STEADY_SECONDS
-        if is_steady:
+        if is_steady or (progressed and isinstance(error, NotLeader)):  # the leader's hint begins a new search
             self._rounds = 0
             self._visited = {self.address}
             self._hints_left = HINTS_MAX

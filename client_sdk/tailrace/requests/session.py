@@ -96,7 +96,8 @@ class RequestSession:
         self.connections = 0  # that were made
         self._made_at = 0.0  # the last of them
         self._out: list[bytes | memoryview] = []
-        self._next_id = self._first_id = 1  # of the next request, and of the first of this connection
+        self._next_id = 1  # of the next request
+        self._is_useful = False  # a request that was sent on this connection has an answer that no retry changes
         self._requests: dict[Request, None] = {}  # without an answer, in order
         self._unsent: dict[Request, None] = {}
         self._asked = 0
@@ -121,15 +122,14 @@ class RequestSession:
 
     @property
     def has_progressed(self) -> bool:
-        """A request that was sent on the present connection has been answered, or a part of a file has begun."""
-        answered = (self._next_id - self._first_id) % ID_MAX > len(self._by_id)
-        return self._link is Link.OPEN and (answered or self._parts.have_come)
+        """A request has had its final answer on the present connection, or a part of a file has begun."""
+        return self._link is Link.OPEN and (self._is_useful or self._parts.have_come)
 
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
         self.connections += 1
         self._made_at = self._clock()
-        self._first_id = self._next_id
+        self._is_useful = False
         self._decoder = FrameDecoder(in_pieces=(Opcode.SEGMENT_DATA,))
         self._parts.have_come = False
         self._out = [self.hello._replace(session=self._id).encode()]
@@ -489,7 +489,9 @@ class RequestSession:
             return  # given up meanwhile
         if opcode is Opcode.ERROR:
             self._refused(request, decode_error(body))
-        elif isinstance(request, WriteRequest):
+            return
+        self._is_useful = True
+        if isinstance(request, WriteRequest):
             if opcode is not Opcode.WRITTEN:
                 raise ProtocolError(f"the answer to a WRITE is {opcode.name}")
             if request.state is not WriteState.DONE:
@@ -522,6 +524,7 @@ class RequestSession:
         now = self._clock()
         request.tries += 1
         hold_until = now + backoff_seconds(request.tries, self._jitter)
+        self._is_useful |= not isinstance(error, Retryable)
         if isinstance(error, Retryable):
             self.last_error = error
             if (more := self._refusals.note()) is not None:

@@ -142,6 +142,29 @@ def test_pauses_begin_anew_after_a_connection_that_was_of_use():
         assert [finder.next_try()[1], (dead(finder), finder.next_try()[1])[1]] == pauses
 
 
+def test_a_leader_that_hands_over_soon_after_it_was_found_names_the_next_one_which_is_asked_at_once():
+    """The pauses grew with each handover before, up to 2 s, and the hint was not followed."""
+    finder, _ = make(3)
+    assert finder.next_try() == (address(0), 0.0)
+    for number in range(20):
+        assert greet(finder, role="leader", term=number + 1) is None
+        target = address((number + 1) % 2)
+        finder.failed(NotLeader("it has handed over", leader=str(target)), progressed=True)
+        assert finder.next_try() == (target, 0.0)
+
+
+def test_leaders_that_refuse_all_requests_are_asked_ever_less_often():
+    finder, _ = make(2)
+    pauses = []
+    for number in range(8):
+        where, pause = finder.next_try()
+        pauses.append(pause)
+        assert greet(finder, role="leader", term=number + 1) is None
+        other = address(1 - int(where == address(1)))
+        finder.failed(NotLeader("it does not lead", leader=str(other)))
+    assert max(pauses) == 4 * FIRST_SECONDS
+
+
 @pytest.mark.parametrize("error", [Unreachable("closed"), ConnectionResetError()])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_connection_that_breaks_is_made_anew_at_once(count, error):

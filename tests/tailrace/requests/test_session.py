@@ -201,6 +201,21 @@ def test_what_is_refused_for_now_is_asked_again_after_a_while(made):
     assert made.answers == {}
 
 
+def test_a_refusal_that_another_try_may_change_is_no_progress(made):
+    """A node that refuses all requests for ever would be asked in a hot loop."""
+    made.call("a")
+    made.call("b")
+    first, second = made.sent()
+    assert not made.session.has_progressed
+    made.hear(encode_error(Overloaded("busy"), first.id))
+    assert not made.session.has_progressed
+    made.hear(encode_error(UnknownFeed("no b"), second.id))
+    assert made.session.has_progressed
+    made.session.connection_lost(Unreachable("cut"))
+    made.greet()
+    assert not made.session.has_progressed
+
+
 @pytest.mark.parametrize("ask", ["call", "write"])
 def test_it_tells_when_it_is_to_be_looked_at_again(made, ask):
     assert (made.session.is_holding, made.session.until_deadline_s) == (False, math.inf)
