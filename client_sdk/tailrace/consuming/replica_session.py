@@ -77,7 +77,7 @@ class ReplicaSession:
 
     # Bytes in
 
-    def receive_data(self, data: bytes) -> list[ReplicaStreams]:
+    def receive_data(self, data: bytes | memoryview) -> list[ReplicaStreams]:
         """Takes bytes of the node. Returns the feeds that have frames to handle.
 
         Raises ProtocolError, TooLarge, and an ERROR of the connection as the error that it has.

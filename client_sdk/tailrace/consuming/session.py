@@ -149,7 +149,7 @@ class ConsumerSession:
         self._barriers.connection_lost()
         self._streams.connection_lost(str(error))
 
-    def receive_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes | memoryview) -> None:
         """Takes bytes of the node. `next_event` handles the frames. Raises ProtocolError, TooLarge."""
         if not self._frames:
             self._came_at = self._clock()

@@ -14,7 +14,7 @@ class Greeting:
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
 
-    def receive_data(self, data: bytes) -> HelloOk | None:
+    def receive_data(self, data: bytes | memoryview) -> HelloOk | None:
         """Returns the node's answer once all of it has arrived; ``b""`` is the end of the connection.
 
         Raises the error that the node answers with, Unreachable at the end, or ProtocolError.

@@ -164,7 +164,7 @@ class RequestSession:
         """Tells whether no retry can mend the error that ended a connection."""
         return is_final(error, greeted=self.peer is not None)
 
-    def receive_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes | memoryview) -> None:
         """Handles bytes from the node.
 
         Raises ProtocolError, the error with which the node ends the connection, or NotLeader if another node is to be

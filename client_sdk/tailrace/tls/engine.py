@@ -124,12 +124,16 @@ class TlsEngine:
         Fewer bytes are all that there are, but for ``is_behind``: no whole record is left, for which a caller would
         wait at its socket. At most RECORDS_MAX records are read, and then ``is_behind`` is set.
         """
+        return bytes(self.decrypt_view(nbytes_max))
+
+    def decrypt_view(self, nbytes_max: int) -> bytes | memoryview:
+        """Returns the same as ``decrypt``, without a copy of much: a view that only the caller has, or bytes."""
         pending = self._incoming.pending + self._object.pending()
         if pending > RECORD_BYTES:
             # An object for each record, joined later, would take more than twice the time. OpenSSL may hold the first
             # part of a record, which no count has.
             buffer = bytearray(min(nbytes_max, pending + RECORD_BYTES))
-            return bytes(memoryview(buffer)[: self.decrypt_into((buffer,))])
+            return memoryview(buffer).toreadonly()[: self.decrypt_into((buffer,))]
         found: list[bytes] = []
         left = nbytes_max
         while left > 0 and len(found) < RECORDS_MAX:

@@ -105,7 +105,7 @@ class RequestLink:
             self._answered()
         return bool(count)
 
-    def _received(self, data: bytes) -> bool:
+    def _received(self, data: bytes | memoryview) -> bool:
         """Hands some bytes to the session. Returns False if the next ones have a place of their own."""
         self._session.receive_data(data)
         self._answered()

@@ -30,7 +30,7 @@ from tailrace.trio.transport import Connect, Take, Transport, receive_each
 SLICE_BYTES = 256 * 1024
 RECEIVED_SLICE_BYTES = 512 * 1024
 
-_T = TypeVar("_T", bytes, int)
+_T = TypeVar("_T", bytes | memoryview, int)
 
 
 class NotTls(Exception):
@@ -198,8 +198,8 @@ class TlsTransport:
 
     # Receiving
 
-    async def receive(self) -> bytes:
-        return await self._received(lambda: self._engine.decrypt(RECEIVED_SLICE_BYTES), b"")
+    async def receive(self) -> bytes | memoryview:
+        return await self._received(lambda: self._engine.decrypt_view(RECEIVED_SLICE_BYTES), b"")
 
     async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
         """Receives some bytes into ``buffers``, as `PlacingTransport.receive_into`."""
@@ -225,10 +225,10 @@ class TlsTransport:
         """Hands over bytes until ``take`` returns False, the end comes, or many small records are there."""
         engine, is_stopped = self._engine, False
 
-        def decrypted(received: bytes) -> bool:
+        def decrypted(received: bytes | memoryview) -> bool:
             nonlocal is_stopped
             engine.feed(received)
-            while data := self._decrypt(lambda: engine.decrypt(RECEIVED_SLICE_BYTES), b""):
+            while data := self._decrypt(lambda: engine.decrypt_view(RECEIVED_SLICE_BYTES), b""):
                 if not take(data):
                     is_stopped = True
                     return False

@@ -58,7 +58,7 @@ class Transport(Protocol):
         """Sends bytes, or queues them until the peer reads. Never waits; ``receive`` reports a broken connection."""
         ...
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> bytes | memoryview:
         """Returns some bytes; ``b""`` at the end. Always a checkpoint. Raises OSError if the connection broke."""
         ...
 
@@ -88,7 +88,7 @@ class PlacingTransport(Transport, Protocol):
 
 
 # Takes received bytes. Returns whether more may come.
-Take: TypeAlias = Callable[[bytes], bool]
+Take: TypeAlias = Callable[[bytes | memoryview], bool]
 
 
 class HandingTransport(Transport, Protocol):
@@ -234,7 +234,7 @@ class TcpTransport:
             sent -= size
         return ()
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> bytes | memoryview:
         # If the last read has emptied the socket, another read would most likely find nothing: wait at once.
         waiting = self._emptied
         if not waiting:

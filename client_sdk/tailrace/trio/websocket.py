@@ -57,7 +57,7 @@ class WebSocketTransport:
             self._check_reason(found)
             return found
         while True:
-            found = self._fed(await self._inner.receive())
+            found = self._fed(bytes(await self._inner.receive()))
             if found or engine.is_ended or self._closed:
                 self._check_reason(found)
                 return found
@@ -72,9 +72,9 @@ class WebSocketTransport:
                 return bool(found)
         is_stopped = False
 
-        def fed(received: bytes) -> bool:
+        def fed(received: bytes | memoryview) -> bool:
             nonlocal is_stopped
-            data = self._fed(received)
+            data = self._fed(bytes(received))
             is_stopped = bool(data) and not take(data)
             return not is_stopped and not engine.is_ended
 
@@ -131,7 +131,7 @@ async def connect_websocket(connect: Connect, tunnel: str, address: Address) -> 
                 inner.send(*out)
             if engine.is_open:
                 return WebSocketTransport(inner, engine)
-            received = await inner.receive()
+            received = bytes(await inner.receive())
             if received:
                 engine.feed(received)
             else:

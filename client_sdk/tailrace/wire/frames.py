@@ -73,7 +73,7 @@ class _Begun:
         self.nbytes = 0
         self._pieces: list[bytes | bytearray | memoryview] = []
 
-    def add(self, data: bytes, start: int, end: int) -> None:
+    def add(self, data: bytes | memoryview, start: int, end: int) -> None:
         """Adds bytes ``start`` to ``end`` of ``data``."""
         piece = memoryview(data)[start:end]
         nbytes = end - start
@@ -124,7 +124,7 @@ class FrameDecoder:
         self._left_bytes = 0  # of its body
         self._begun = _Begun()
         self._needed_bytes = FRAME_HEADER_BYTES  # of the frame in ``_begun``, as far as they are known
-        self._data = b""  # the last bytes; those from ``_offset`` on are not cut yet
+        self._data: bytes | memoryview = b""  # the last bytes; those from ``_offset`` on are not cut yet
         self._offset = 0
 
     @property
@@ -132,7 +132,7 @@ class FrameDecoder:
         """The number of received bytes that are not cut: of an incomplete frame, and of frames not taken yet."""
         return self._begun.nbytes + len(self._data) - self._offset
 
-    def receive_data(self, data: bytes) -> list[Frame]:
+    def receive_data(self, data: bytes | memoryview) -> list[Frame]:
         """Returns all frames that are complete with ``data``, in order.
 
         Raises ProtocolError (bad check, unknown opcode, reserved bits) or TooLarge; the connection is then of no use.
@@ -155,7 +155,7 @@ class FrameDecoder:
         assert 0 < len(piece) <= self._left_bytes, "these bytes are of the body"
         return self._next_piece(piece)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Adds received bytes. All frames of the bytes before have to be taken already."""
         assert self._offset == len(self._data), "frames of earlier bytes are left"
         self._data, self._offset = data, 0
@@ -215,7 +215,7 @@ class FrameDecoder:
             self._offset += len(body)
             frames.append(self._next_piece(body))
 
-    def _cut(self, data: bytes, offset: int, frames: list[Frame], frames_max: int) -> int:
+    def _cut(self, data: bytes | memoryview, offset: int, frames: list[Frame], frames_max: int) -> int:
         """Appends the whole frames from ``offset`` on to ``frames``. Returns the offset of the rest."""
         view = memoryview(data)
         size = len(data)

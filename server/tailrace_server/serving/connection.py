@@ -143,7 +143,7 @@ class Connection:
             with trio.CancelScope(shield=True):
                 await self._close_streams()
 
-    def _received(self, data: bytes) -> bool:
+    def _received(self, data: bytes | memoryview) -> bool:
         """Handles bytes of the peer. Returns False if the next ones have to wait."""
         if self.is_closing:
             return True  # a connection that is closed with something unread is reset, and the reason gets lost
