@@ -11,10 +11,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.completion import completion_init  # type: ignore[attr-defined]  # it is there since 0.12
 
 from tailrace._version import __version__
-from tailrace.cli.completion import words_to_complete
+from tailrace.cli.completion import begin_completion, words_to_complete
 from tailrace.cli.errors import FAILED, INTERRUPTED, WRONG_USAGE, CommandFailed, alone, explain
 
 GROUP = "tailrace.commands"
@@ -41,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         commands = {called: commands[called]}
     if words is None:
         return invoke(make_app(commands), arguments)
-    completion_init()
+    begin_completion()
     return invoke(make_app(commands) if called in commands else _names_only(commands), arguments)
 
 
@@ -85,7 +84,8 @@ def _names_only(commands: dict[str, EntryPoint]) -> typer.Typer:
 
 
 def _nothing() -> None:
-    """Stands for a command whose name is completed."""
+    # It stands for a command. It has no docstring, since shells would show that beside the name of each command.
+    pass
 
 
 def _print_version(is_given: bool) -> None:
