@@ -269,15 +269,24 @@ class Partition:
         self.last_timestamp = last.timestamp
         self.published.add(PublishedBatch(after_seq, last.last_seq, len(blocks)))
         self.journal_references.block(file, last.last_seq)
-        self.sinks.tell(sinks)
+        self.sinks.tell(sinks, self._time_now)
         self._notify(_MEMORY)
         return VersionRange(self.id, branch, after_seq + 1, last.last_seq)
 
     def note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
         """Takes over last batches whose rows are held; the journal's ``file`` holds them."""
-        self.sinks.tell(sinks)
+        self.sinks.tell(sinks, self._time_now)
         if sinks:
             self.keep_journal_file(file, self.high_seq)
+
+    def _time_now(self, _seq: int) -> int:
+        """Returns the time of a batch that ends with the newest row, or that came together with it."""
+        return self.last_timestamp
+
+    def _latest_time(self, seq: int) -> int:
+        """Returns the latest time that a batch up to ``seq`` can have: no file has its own time."""
+        covering = next(iter(self.chain.after(seq - 1)), None)
+        return (0 if covering is None else covering.identity.newest_timestamp) or self.last_timestamp
 
     def keep_journal_file(self, file: int, seq: int) -> None:
         """Keeps the journal's ``file``, with a control record of rows up to ``seq``, until a manifest covers it.
@@ -339,7 +348,7 @@ class Partition:
         producers = self.expected.producers_at(self.high_seq)
         if producers is not None:
             self.replace_producers(producers)
-        self.sinks.tell(self.expected.sinks_at(self.high_seq))
+        self.sinks.tell(self.expected.sinks_at(self.high_seq), self._time_now)
         self.expected = Expected()
 
     def replace_producers(self, table: ProducerTable) -> None:
@@ -371,7 +380,7 @@ class Partition:
         self.high_seq = self.durable_seq = manifest.flushed_seq
         self.purge_seq, self.trim_seq, self.has_manifest = manifest.purge_seq, manifest.trim_seq, True
         self.last_timestamp, self.rollbacks = manifest.last_timestamp, manifest.rollbacks
-        self.sinks.tell(manifest.sinks)
+        self.sinks.tell(manifest.sinks, self._latest_time)
         self.pushes.restore(manifest.segments)
 
     def set_damage(self, damage: SegmentDamaged | None) -> None:

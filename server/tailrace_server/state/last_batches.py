@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tailrace.model.failover import SEQ_MAX
@@ -81,6 +81,18 @@ class LastBatch(NamedTuple):
         return self._replace(seq=parts[-1].seq, parts=parts) if parts else None
 
 
+class PublishedAt(NamedTuple):
+    """The number of a sink's last batch, and its time in microseconds since 1970; 0 if it is not known."""
+
+    batch: int
+    time_us: int
+
+
+class _Entry(NamedTuple):
+    last: LastBatch
+    time_us: int
+
+
 class BatchVerdict(enum.Enum):
     PUBLISH = "publish"
     SKIP = "skip"
@@ -104,23 +116,26 @@ def decide(last: LastBatch | None, batch: int, origin: str, digest: int | None) 
 class LastBatches:
     """The last batches of one partition by sink, the sink that published last at the end.
 
-    All batches that no flush covers yet are kept, so that ``as_of`` can tell the last one at an earlier seq.
+    All batches that no flush covers yet are kept, so that ``as_of`` can tell the last one at an earlier seq. Their
+    times are kept in memory only: no file and no message has them.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, list[LastBatch]] = {}  # oldest first, and their seqs rise
+        self._entries: dict[str, list[_Entry]] = {}  # oldest first, and their seqs rise
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def numbers(self) -> Iterator[tuple[str, int]]:
-        """Yields each sink with the number of its last batch."""
-        return ((sink, entries[-1].batch) for sink, entries in self._entries.items())
+    def published(self) -> Iterator[tuple[str, PublishedAt]]:
+        """Yields each sink with the number and the time of its last batch."""
+        return (
+            (sink, PublishedAt(entries[-1].last.batch, entries[-1].time_us)) for sink, entries in self._entries.items()
+        )
 
     def find(self, sink: str) -> LastBatch | None:
         """Returns the last batch of ``sink``; None if it has not published here."""
         entries = self._entries.get(sink)
-        return entries[-1] if entries else None
+        return entries[-1].last if entries else None
 
     def count_beginning(self, prefix: bytes) -> int:
         """Returns how many sinks have names that begin with ``prefix``, jobs not counted."""
@@ -134,7 +149,7 @@ class LastBatches:
         """Returns the last batches of a partition that ends at ``seq``."""
         found = {}
         for sink, entries in self._entries.items():
-            last = next(filter(None, (entry.as_of(seq) for entry in reversed(entries))), None)
+            last = next(filter(None, (entry.last.as_of(seq) for entry in reversed(entries))), None)
             if last is not None:
                 found[sink] = last
         return found
@@ -142,8 +157,8 @@ class LastBatches:
     def flushed(self, seq: int) -> None:
         """Drops earlier batches: ``as_of`` will not be called for a seq below ``seq`` any more."""
         for sink, entries in self._entries.items():
-            if len(entries) > 1 and entries[1].seq <= seq:
-                newest = max(index for index, entry in enumerate(entries) if entry.seq <= seq)
+            if len(entries) > 1 and entries[1].last.seq <= seq:
+                newest = max(index for index, entry in enumerate(entries) if entry.last.seq <= seq)
                 self._entries[sink] = entries[newest:]
 
     def forget_above(self, seq: int) -> None:
@@ -151,28 +166,39 @@ class LastBatches:
         kept = {sink: _through(entries, seq) for sink, entries in self._entries.items()}
         self._entries = {sink: entries for sink, entries in kept.items() if entries}
 
-    def tell(self, table: Mapping[str, LastBatch]) -> None:
+    def tell(self, table: Mapping[str, LastBatch], time_of: Callable[[int], int] = lambda _: 0) -> None:
         """Takes over the last batch of each sink in ``table``, from a publish, the leader, or a manifest.
+
+        ``time_of`` returns the time of a batch by its last seq, as `PublishedAt` has it. A batch that was told before
+        keeps its time.
 
         Sinks that have not published for longest are forgotten, down to the bounds: jobs first, down to their own
         bound, so that no number of jobs pushes out a sink that returns.
         """
         for sink, last in table.items():
             entries = self._entries[sink] = self._entries.pop(sink, [])
-            while entries and entries[-1].seq >= last.seq:  # usually no entry: thousands may not be flushed yet
-                entries.pop()
-            entries.append(last)
+            known = None
+            while entries and entries[-1].last.seq >= last.seq:  # usually no entry: thousands may not be flushed yet
+                known = entries.pop()
+            is_same = known is not None and known.last.seq == last.seq
+            entries.append(_Entry(last, known.time_us if known is not None and is_same else time_of(last.seq)))
         if len(self._entries) > JOBS_MAX:
             self._forget_oldest([name for name in self._entries if name.startswith(JOB_PREFIX)], JOBS_MAX)
             self._forget_oldest(list(self._entries), SINKS_MAX)
 
 
-def _through(entries: list[LastBatch], seq: int) -> list[LastBatch]:
+def _through(entries: list[_Entry], seq: int) -> list[_Entry]:
     """Returns the entries of a sink in a partition that ends at ``seq``."""
-    count = sum(entry.seq <= seq for entry in entries)
-    cut = entries[count].as_of(seq) if count < len(entries) else None
-    is_news = cut is not None and (not count or entries[count - 1].seq < cut.seq)
-    return [*entries[:count], cut] if cut is not None and is_news else entries[:count]
+    count = sum(entry.last.seq <= seq for entry in entries)
+    cut = entries[count].last.as_of(seq) if count < len(entries) else None
+    if cut is None or (count and entries[count - 1].last.seq >= cut.seq):
+        return entries[:count]
+    return [*entries[:count], _Entry(cut, entries[count].time_us)]
+
+
+def newer(published: PublishedAt, known: PublishedAt | None) -> PublishedAt:
+    """Returns the one with the higher number, or the later one of two with the same; for sums over partitions."""
+    return published if known is None else max(published, known)
 
 
 def to_json(table: Mapping[str, LastBatch]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tailrace_server.serving.board.pages import NotFound, Page
 from tailrace_server.serving.board.sample import FeedSums
 from tailrace_server.serving.board.states import State
 from tailrace_server.serving.status import failing_of
+from tailrace_server.state.last_batches import PublishedAt, newer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,12 +151,15 @@ def feed_detail(board: Board, sample: Sample, access: Access, feed: Feed, page: 
 
 def _sinks(feed: Feed) -> list[dict[str, Any]]:
     """Returns the sinks that have published in a feed, such as queries of Spark, with their last batches."""
-    last: dict[str, int] = {}
+    last: dict[str, PublishedAt] = {}
     for partition in feed.partitions:
         if len(partition.sinks):
-            for sink, batch in partition.sinks.numbers():
-                last[sink] = max(batch, last.get(sink, -1))
-    return [{"sink": sink, "last_batch": last[sink]} for sink in sorted(last)[:SINKS_MAX]]
+            for sink, published in partition.sinks.published():
+                last[sink] = newer(published, last.get(sink))
+    return [
+        {"sink": sink, "last_batch": last[sink].batch, "last_batch_us": last[sink].time_us or None}
+        for sink in sorted(last)[:SINKS_MAX]
+    ]
 
 
 def partition_row(

@@ -133,6 +133,12 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
         _gauge("feed_segments", "The segments of a feed.", "feed"),
         _gauge("feed_segment_bytes", "The bytes of these segments.", "feed"),
         _gauge("sink_last_batch", "The number of the last batch that a sink has published in a feed.", "feed", "sink"),
+        _gauge(
+            "sink_last_batch_timestamp_seconds",
+            "The time of that batch by the clock of its leader, in seconds since 1970 UTC.",
+            "feed",
+            "sink",
+        ),
     ),
     "Replication": (
         _gauge("leader", "1 if the node leads; else 0."),

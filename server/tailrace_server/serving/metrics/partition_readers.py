@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.metrics.lags import Lag
+from tailrace_server.state.last_batches import PublishedAt, newer
 
 if TYPE_CHECKING:
     from tailrace_server.feeds.feed import Feed
@@ -24,7 +25,7 @@ class _FeedSums:
 
     def __init__(self) -> None:
         self.partitions = self.mutations = self.durable = self.memory = self.segments = self.segment_bytes = 0
-        self.sinks: dict[str, int] = {}  # the last batch of each sink
+        self.sinks: dict[str, PublishedAt] = {}  # the last batch of each sink
 
     def add(self, partition: Partition) -> None:
         self.partitions += 1
@@ -34,9 +35,8 @@ class _FeedSums:
         self.segments += len(partition.chain.segments)
         self.segment_bytes += partition.chain.nbytes
         if len(partition.sinks):
-            for sink, batch in partition.sinks.numbers():
-                if batch > self.sinks.get(sink, -1):
-                    self.sinks[sink] = batch
+            for sink, published in partition.sinks.published():
+                self.sinks[sink] = newer(published, self.sinks.get(sink))
 
 
 class PartitionSums:
@@ -123,11 +123,16 @@ class PartitionSums:
             samples.add("tailrace_feed_segments", sums.segments, label)
             samples.add("tailrace_feed_segment_bytes", sums.segment_bytes, label)
             batches: dict[str, int] = {}
-            for sink, batch in sums.sinks.items():
+            times_us: dict[str, int] = {}
+            for sink, (batch, time_us) in sums.sinks.items():
                 sink_label = self._sinks.label(sink)
                 batches[sink_label] = max(batch, batches.get(sink_label, 0))
+                times_us[sink_label] = max(time_us, times_us.get(sink_label, 0))
             for sink_label, batch in batches.items():
                 samples.add("tailrace_sink_last_batch", batch, label, sink_label)
+                if times_us[sink_label]:
+                    seconds = times_us[sink_label] / 1e6
+                    samples.add("tailrace_sink_last_batch_timestamp_seconds", seconds, label, sink_label)
         self._add_replicas(samples)
 
     def _add_replicas(self, samples: Samples) -> None:

@@ -1,5 +1,7 @@
 """What the nodes of a set show on the console."""
 
+import time
+
 import pytest
 from tests.tailrace_server.replication.made_set import make_set, publish_one, put, until
 from tests.tailrace_server.serving.console.test_api import asking
@@ -41,7 +43,9 @@ async def test_a_leader_and_its_followers(nodes):
             assert states.pop(str(leader.address)) == "leads"
             assert set(states.values()) == {"follows"}
             await publish_one(feed)
-            assert (await ask.told("/api/feeds/orders"))["sinks"] == [{"sink": "job", "last_batch": 1}]
+            [sink] = (await ask.told("/api/feeds/orders"))["sinks"]
+            assert (sink["sink"], sink["last_batch"]) == ("job", 1)
+            assert 0 <= time.time() * 1e6 - sink["last_batch_us"] + 1_000 < 60_000_000
             partition = await ask.told("/api/feeds/orders/partitions/0")
             assert len(partition["followers_list"]) == 2
             assert partition["levels"]["quorum"] > 0

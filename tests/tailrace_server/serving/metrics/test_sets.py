@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tests.tailrace_server.replication.made_set import make_set, publish_one, put, until
 from tests.tailrace_server.serving.metrics.conftest import scrape
 
 pytestmark = pytest.mark.slow
+
+
+def sinks(node):
+    return [found for partition in node.node.feeds.named("orders").partitions for found in partition.sinks.published()]
 
 
 @pytest.fixture
@@ -39,9 +45,17 @@ async def test_the_leader_tells_of_its_followers_and_they_of_their_leader(nodes)
                 assert told.value("tailrace_feed_mutations", feed="orders") == 1
                 assert told.by("tailrace_replica_connected", "replica") == {}
 
+        began_at = time.time()
         await publish_one(feed)
         found = await scrape(leader.node)
         assert found.value("tailrace_sink_last_batch", feed="orders", sink="job") == 1
+        published_at = found.value("tailrace_sink_last_batch_timestamp_seconds", feed="orders", sink="job")
+        assert began_at - 0.001 <= published_at <= time.time()
+        for node in nodes:  # a follower has the batch, and the leader's time of it
+            label = {"feed": "orders", "sink": "job"}
+            await until(lambda them=node: dict(sinks(them)).get("job") is not None)
+            told = await scrape(node.node)
+            assert told.value("tailrace_sink_last_batch_timestamp_seconds", **label) == published_at
         assert found.value("tailrace_published_batches_total") == 1
 
 
