@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import trio
@@ -192,10 +193,25 @@ class Following:
         """
         feeds = self._node.feeds
         turns = InTurns()
-        for feed in feeds.feeds():
+        for feed in await self._newest_first():
             await turns.look()
-            if feed is not feeds.system and feeds.find(feed.info.feed_id) is feed:
+            if feeds.find(feed.info.feed_id) is feed:
                 self._feeds_changed([], [feed])
+
+    async def _newest_first(self) -> list[Feed]:
+        """Returns the feeds but ``_feeds``, those with the newest rows first.
+
+        Writers at level quorum wait until their feeds are followed. Of thousands of feeds few have writers.
+        """
+        found: list[tuple[int, Feed]] = []
+        turns = InTurns()
+        for feed in self._node.feeds.feeds():
+            partitions = self._group.of_feed(feed)
+            await turns.look(len(partitions))
+            if partitions and feed is not self._node.feeds.system:
+                found.append((max(partition.last_timestamp for partition in partitions), feed))
+        found.sort(key=itemgetter(0), reverse=True)
+        return [feed for _, feed in found]
 
     def _feeds_changed(self, dropped: Sequence[Feed], created: Sequence[Feed]) -> None:
         """Begins to follow created feeds of the group that are not followed yet, and ends with those that were dropped.

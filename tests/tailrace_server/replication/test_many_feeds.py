@@ -47,6 +47,26 @@ async def test_pullers_are_made_in_many_steps(many, monkeypatch):
     await follows_all(follower)
 
 
+async def test_feeds_with_the_newest_rows_are_followed_first(many, monkeypatch):
+    """Writers at quorum wait for their feeds, and not for all others."""
+    made, init = [], ReplicaPuller.__init__
+
+    def noted(puller, node, leadership, feed, *args, **kwargs):
+        made.append(feed.info.name)
+        init(puller, node, leadership, feed, *args, **kwargs)
+
+    written = ["feed-31", "feed-07", "feed-22"]
+    async with many.client() as client:
+        for name in written:
+            await client.feed(name).put(b"key", b"value", level="quorum")
+    for name in written:
+        await many.level(name)
+    monkeypatch.setattr(ReplicaPuller, "__init__", noted)
+    many[2].member.following.stop()
+    await until(lambda: len(made) > FEEDS)
+    assert made[1:4] == written[::-1]  # the first one is ``_feeds``
+
+
 async def test_pullers_are_stopped_in_many_steps(many, monkeypatch):
     follower = many[2].member.following
     with Visits().of(monkeypatch, ReplicaPuller, "stop") as stopped:
