@@ -2,7 +2,10 @@
 
 Threads may share it. Of those that wait, one at a time is the mover: it connects, sends and reads for all of them. The
 others sleep until their own wait is over, or until they are to be the mover. Only the mover waits at the socket, and it
-holds no lock then, so that others can queue and send requests meanwhile.
+holds no lock of the session then, so that others can queue and send requests meanwhile.
+
+A mover holds a lock of its own while it is in ``run_until``. An interrupt cannot leave that lock held, because ``with``
+releases it without a step of Python in between. So a mover that is gone is known by its free lock.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class BlockingLink:
         self._heard_at = self._said_at = self._moved_at = 0.0
         self._stepped_at = time.monotonic()
         self.guard = Guard()
-        self._mover = 0  # the id of the thread that moves bytes; 0: no thread
+        # The thread that moves bytes, and the lock that it holds as long as it does. A free lock: no thread.
+        self._mover: tuple[int, threading.Lock] = (0, threading.Lock())
         self._waiting: dict[threading.Lock, Callable[[], bool]] = {}  # wake-up locks of waiting threads
         self._is_closed = False
 
@@ -64,7 +68,7 @@ class BlockingLink:
         with self.guard.lock:
             self.guard.check()
             paused_s = time.monotonic() - self._stepped_at
-            if paused_s < IDLE_SECONDS or self._mover not in (0, threading.get_ident()):
+            if paused_s < IDLE_SECONDS or self._moves_elsewhere():
                 return 0.0
             self._stepped_at += paused_s
             return paused_s
@@ -78,60 +82,57 @@ class BlockingLink:
         Raises errors that no retry can mend: Forbidden, or a ProtocolError of the greeting. Raises Unreachable after
         ``close``.
         """
+        moving, turn = threading.Lock(), threading.Lock()
+        try:
+            with moving:
+                return self._move_or_sleep(done, deadline, moving, turn)
+        finally:
+            # If an interrupt comes before this, the others find out by themselves within a tick.
+            self._leave(turn)
+
+    def _move_or_sleep(
+        self, done: Callable[[], bool], deadline: float | None, moving: threading.Lock, turn: threading.Lock
+    ) -> bool:
         waiting_since = time.monotonic()
         is_over = False
-        me = threading.get_ident()
-        turn = threading.Lock()
-        try:
-            while True:
-                with self.guard.lock:
-                    self.guard.check()
-                    if done():
-                        return True
-                    if is_over:
-                        return False
-                    if self._is_closed:
-                        raise Unreachable("the client was closed: connect again")
-                    wait_s = TICK_SECONDS
-                    if deadline is not None:
-                        wait_s = max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
-                    if self._mover in (0, me):  # its own, if an interrupt has kept it from giving that up
-                        self._mover = me
-                    else:
-                        self._send_beside_mover()
-                        turn.acquire(blocking=False)
-                        self._waiting[turn] = done
-                if self._mover == me:
-                    self._step(wait_s)
-                    self._check_silence()
-                    self._look(waiting_since)
-                else:
-                    turn.acquire(timeout=wait_s)
-                    self._expire()
-                is_over = deadline is not None and time.monotonic() >= deadline
-        finally:
-            # An interrupt cannot come between these steps: none of them is a call.
-            if self._mover == me:
-                self._mover = 0
-            # If one comes here, the others find out by themselves within a tick.
-            self._leave(turn)
+        while True:
+            with self.guard.lock:
+                self.guard.check()
+                if done():
+                    return True
+                if is_over:
+                    return False
+                if self._is_closed:
+                    raise Unreachable("the client was closed: connect again")
+                wait_s = TICK_SECONDS
+                if deadline is not None:
+                    wait_s = max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
+                moves = not self._moves_elsewhere()
+                if not moves:
+                    self._send_beside_mover()
+                    turn.acquire(blocking=False)
+                    self._waiting[turn] = done
+                elif not self._has_mover():  # else a handler of signals calls this within a call of the mover
+                    self._mover = threading.get_ident(), moving
+            if moves:
+                self._step(wait_s)
+                self._check_silence()
+                self._look(waiting_since)
+            else:
+                turn.acquire(timeout=wait_s)
+                self._expire()
+            is_over = deadline is not None and time.monotonic() >= deadline
 
     def push(self) -> None:
         """Sends and reads without waiting. It does not read if another thread waits at the socket."""
-        me = threading.get_ident()
         with self.guard.lock:
             self.guard.check()
             if self._sock is None:
                 return
-            if self._mover in (0, me):
-                before = self._mover
-                try:
-                    self._mover = me
-                    self._step(0.0)
-                finally:
-                    self._mover = before
-            else:
+            if self._moves_elsewhere():
                 self._send_beside_mover()
+            else:
+                self._step(0.0)  # no other thread becomes the mover meanwhile: that takes the lock
 
     def drop(self, error: TailraceError) -> None:
         """Drops the connection and tells the session. Another one is made after a pause.
@@ -144,7 +145,7 @@ class BlockingLink:
         """Ends the connection, and the waits of all threads; in a forked process only this process's copy of it."""
         with self.guard.lock:
             self._is_closed = True
-            if self._mover in (0, threading.get_ident()):
+            if not self._moves_elsewhere():
                 self._dialer.close()  # else the mover does so
             self._disconnect()
             for turn in self._waiting:
@@ -159,13 +160,20 @@ class BlockingLink:
 
     # Threads
 
+    def _has_mover(self) -> bool:
+        return self._mover[1].locked()
+
+    def _moves_elsewhere(self) -> bool:
+        """Tells, with the lock held, whether another thread is the mover."""
+        return self._has_mover() and self._mover[0] != threading.get_ident()
+
     def _send_beside_mover(self) -> None:
         """Sends the queue while another thread waits at the socket. That thread notices a broken connection."""
         if self._sock is None:
             return
         self.guard.begin()
         self._session_data(time.monotonic())
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, TailraceError):
             self._write()
         self.guard.end()
 
@@ -184,7 +192,7 @@ class BlockingLink:
         """Ends a thread's wait: another one is the mover from now on."""
         with self.guard.lock:
             self._waiting.pop(turn, None)
-            if not self._mover:
+            if not self._has_mover():
                 # It returns to the list if it has to wait again. One that an interrupt has left there is woken once.
                 for other in self._waiting:
                     del self._waiting[other]

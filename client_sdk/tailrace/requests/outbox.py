@@ -140,13 +140,13 @@ class Outbox:
     def check(self) -> None:
         """Raises the first error."""
         if self._is_shipping:
-            self._is_shipping = False
             self.fail(
                 TailraceError(
                     "a call was interrupted while it added or sent rows, which may or may not be sent: "
                     "make another writer or stage"
                 )
             )
+            self._is_shipping = False  # only now: another interrupt could come before the error is kept
         if self._error is not None:
             raise self._error
 
@@ -220,8 +220,8 @@ class Outbox:
         try:
             send(block, settle)
         except TailraceError as error:
-            self._is_shipping = False
             self.fail(error)
+            self._is_shipping = False
             raise
         self._is_shipping = False
 

@@ -142,11 +142,11 @@ def leaves_with(frame):
 
 
 class InterruptAt:
-    """Raises KeyboardInterrupt at the ``count``-th line of the SDK that runs in this context."""
+    """Raises KeyboardInterrupt at the ``count``-th line of the SDK, or of its file ``path``, that runs here."""
 
-    def __init__(self, count):
+    def __init__(self, count, path=None):
         self.left = count
-        self._folder = os.path.dirname(tailrace.__file__)
+        self._folder = path or os.path.dirname(tailrace.__file__)
 
     def __enter__(self):
         sys.settrace(self._of_call)
@@ -292,6 +292,29 @@ def test_a_thread_that_waits_at_the_socket_does_not_hide_another_ones_interrupt(
     assert "interrupted" in str(results)
 
 
+@pytest.mark.parametrize(
+    "error", [OSError("broken pipe"), tailrace.Unreachable("no TLS any more")], ids=["OSError", "TLS"]
+)
+def test_a_failed_write_beside_the_mover_is_no_interrupt(client, feed, monkeypatch, error):
+    """The mover notices the broken connection."""
+    link = client._runner._link
+    held = HeldPoll(link._poll)
+    monkeypatch.setattr(link, "_poll", held)
+    mover, results = in_thread(lambda: feed.get(b"k"))
+    assert held.waits.wait(SECONDS_MAX)
+
+    def fail():
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "_write", fail)
+        link.push()
+    held.goes_on.set()
+    ended(mover)
+    assert results == [None]
+    assert feed.get(b"k") is None
+
+
 def test_a_lost_connection_is_no_interrupt_for_other_threads(client, feed, node_process, monkeypatch):
     """Between the loss and what the session makes of it, another thread begins a call."""
     held, goes_on = held_at(monkeypatch, "_lost")
@@ -323,6 +346,27 @@ def test_a_wait_that_an_interrupt_has_left_behind_is_woken_once(client):
         link._leave(threading.Lock())
     assert not left.locked()
     assert not waiting.locked()
+
+
+def test_an_interrupt_anywhere_in_the_link_leaves_other_threads_a_mover(shared_node, feed_name):
+    """Else nothing would read the answers to the other threads' requests, on a connection that is fine."""
+    path = inspect.getsourcefile(BlockingLink)
+    ends = collections.Counter()
+    with blocking.connect(shared_node.url) as observer:
+        feed = observer.create_feed(feed_name, partitions=1)
+        with InterruptAt(1 << 60, path) as never:
+            feed.get(b"k")
+        lines = (1 << 60) - never.left
+    for step in range(1, lines + 1):
+        with blocking.connect(shared_node.url) as client:
+            feed = client.feed(feed_name)
+            with contextlib.suppress(KeyboardInterrupt), InterruptAt(step, path):
+                feed.get(b"k")
+            other, results = in_thread(lambda feed=feed: feed.get(b"k", timeout=5))
+            ended(other)
+        assert results == [None] or "interrupted" in str(results), f"interrupted at line {step}: {results}"
+        ends[results == [None]] += 1
+    assert ends[True] > 10, "most interrupts leave the client as it was"
 
 
 @pytest.mark.long

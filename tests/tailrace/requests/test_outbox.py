@@ -1,5 +1,8 @@
 """An interrupt in the middle of a call of an outbox: another thread may be the next that adds."""
 
+import contextlib
+import sys
+
 import pytest
 
 from tailrace.block import encode_block
@@ -64,3 +67,61 @@ def test_a_block_that_an_interrupt_has_kept_from_the_session_ends_the_waits_of_o
     with pytest.raises(TailraceError, match="a call was interrupted while it added or sent rows"):
         outbox.enter()
     assert wait(outbox)
+
+
+@contextlib.contextmanager
+def interrupt_at(line):
+    """Raises KeyboardInterrupt at the ``line``-th line of the outbox that runs in this context."""
+    left = line
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_filename != Outbox.check.__code__.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def test_a_second_interrupt_does_not_hide_the_first():
+    """The check that finds the lost rows is interrupted itself, at each of its lines."""
+
+    def send(block, settle):
+        raise KeyboardInterrupt
+
+    for line in range(1, 30):
+        outbox = Outbox(1, batch_bytes=1_000, batch_rows=1, bytes_max=1_000, send=send, kick=lambda: None)
+        with pytest.raises(KeyboardInterrupt):
+            outbox.add(b"a", b"1")
+        with pytest.raises((KeyboardInterrupt, TailraceError)) as caught, interrupt_at(line):
+            outbox.check()
+        with pytest.raises(TailraceError, match="interrupted while it added or sent rows"):
+            outbox.check()
+        if caught.type is not KeyboardInterrupt:
+            break
+    assert 3 < line < 29
+
+
+def test_an_interrupt_while_a_refused_block_is_noted_does_not_hide_the_refusal():
+    def send(block, settle):
+        raise TailraceError("refused")
+
+    for line in range(1, 60):
+        outbox = Outbox(1, batch_bytes=1_000, batch_rows=1, bytes_max=1_000, send=send, kick=lambda: None)
+        with pytest.raises((KeyboardInterrupt, TailraceError)) as caught, interrupt_at(line):
+            outbox.add(b"a", b"1")
+        if outbox.unanswered:
+            with pytest.raises(TailraceError):
+                outbox.check()
+        if caught.type is not KeyboardInterrupt:
+            break
+    assert 10 < line < 59
