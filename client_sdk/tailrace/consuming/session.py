@@ -103,6 +103,9 @@ class ConsumerSession:
         self._consumed_bytes = 0  # not credited yet
         self._credit_bytes = 1  # consumed bytes are credited from this number on
         self._is_leaving = False
+        # The shell sends, though events are at hand: the first bytes since the last sending were handled, or enough
+        # for a credit. Otherwise a slow program would tell nothing of the events that came together.
+        self.wants_to_send = False
         self._credited_at = self._since  # fewer are credited CREDIT_SECONDS after this
 
         # Events. ``_handing`` is the one that the program handles now.
@@ -146,6 +149,7 @@ class ConsumerSession:
         self._frames.clear()
         self._error = None
         self._consumed_bytes = 0
+        self.wants_to_send = False
         self._barriers.connection_lost()
         self._streams.connection_lost(str(error))
 
@@ -175,6 +179,7 @@ class ConsumerSession:
 
     def data_to_send(self) -> list[bytes]:
         """Returns the frames that are due: requests, credit, barriers."""
+        self.wants_to_send = False
         if self._linked:
             assert self.feed_id is not None
             if not self._is_leaving:
@@ -313,7 +318,11 @@ class ConsumerSession:
         if self._handing is not None:
             handled, partition, position, credit_bytes = self._handing
             self._handing = None
-            self._consumed_bytes += credit_bytes
+            if credit_bytes:
+                consumed_bytes = self._consumed_bytes
+                self._consumed_bytes = consumed_bytes + credit_bytes
+                if not consumed_bytes or consumed_bytes < self._credit_bytes <= self._consumed_bytes:
+                    self.wants_to_send = True
             self._streams.note_handled(handled, partition, position)
         while True:
             if self._queue:

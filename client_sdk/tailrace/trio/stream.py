@@ -119,6 +119,8 @@ class Stream(OfOneProcess):
                 self._lost(error, None)
                 continue
             if event is not None:
+                if self._session.wants_to_send:
+                    self._send()
                 return event
             if self._core.has_finished():
                 raise StopAsyncIteration

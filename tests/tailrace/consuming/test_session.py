@@ -1201,6 +1201,23 @@ def test_little_is_credited_within_a_second():
     assert made.sent() == [("CREDIT", later)]
 
 
+def test_it_wants_to_send_when_the_first_of_many_events_is_handled_and_when_many_are():
+    """Else a slow program with a megabyte of events at hand would tell nothing until it has handled them all."""
+    made = talk(window_bytes=4000)
+    made.start(0, 9)
+    sizes = [made.block(seq, 1, value=NOISE[:300]) for seq in range(1, 10)]
+    assert sum(sizes[:3]) > 1000 > sum(sizes[:2])
+    made.session.next_event()
+    made.session.next_event()
+    assert not made.session.wants_to_send, "no block was handled yet"
+    wanted = []
+    for _ in range(4):
+        made.session.next_event()
+        wanted.append(made.session.wants_to_send)
+        made.session.data_to_send()
+    assert wanted == [True, False, True, True], "the first one, a quarter of the window, and the first one again"
+
+
 def test_what_is_being_handled_is_not_credited_however_long_it_takes():
     made = talk()
     made.start(0, 9)

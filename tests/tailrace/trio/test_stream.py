@@ -514,6 +514,24 @@ async def test_any_window_lets_everything_through(run_node, node_config, window_
             assert len(await read_all(stream)) == 60
 
 
+@pytest.mark.slow
+async def test_a_busy_consumer_tells_each_second_what_it_has_handled(run_node, node_config):
+    """It takes a quarter of a second for each row, and has all rows at hand from the beginning."""
+    limits = dataclasses.replace(node_config.limits, noop_interval_s=3600.0)
+    running = await run_node(dataclasses.replace(node_config, limits=limits))
+    async with tailrace.connect(running.url) as client:
+        feed = await client.create_feed("f", partitions=1)
+        for number in range(10):
+            await feed.put(b"%d" % number, b"v", level="memory")
+        async with feed.consume(until="now") as stream:
+            told = set()
+            async for event in stream:
+                if isinstance(event, Mutations):
+                    await trio.sleep(0.25)
+                    told.add(max(connection.rounds.credited_bytes for connection in running.node.connections))
+    assert len(told) >= 3, "nothing but the end of all rows was told"
+
+
 async def test_a_consumer_that_does_not_read_holds_up_nobody(feed, collect):
     async with feed.consume(window_bytes=1000):
         await fill(feed, value=os.urandom(1000))

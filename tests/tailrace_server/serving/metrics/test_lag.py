@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 
 import pytest
 import trio
@@ -28,12 +27,6 @@ class WallClock:
 
     def wall_us(self):
         return self.at_us
-
-
-@pytest.fixture
-def node_config(node_config):
-    """A busy consumer tells of what it has handled after up to half of the interval: 5 s as it is set else."""
-    return dataclasses.replace(node_config, limits=dataclasses.replace(node_config.limits, noop_interval_s=3.0))
 
 
 @pytest.fixture
