@@ -103,12 +103,13 @@ OWNERS = (
     owner("StreamSlot", f"{SERVER}/stream/stream_slot.py", "slot holder interrupted"),
     owner("ChunkReads", f"{SERVER}/stream/chunk_reads.py", "reads", queue="pop popitem clear update"),
     owner("Deadlines", f"{SERVER}/stream/deadlines.py", "deadlines"),
+    owner("StreamBarriers", f"{SERVER}/stream/stream_barriers.py", "barriers"),
     owner(
         "Rounds",
         f"{SERVER}/stream/rounds.py",
         "rounds",
         slots="pop popitem clear update setdefault",
-        barriers="add release expect settle lose_all delivered finished lost returned",
+        barriers="delivered ended",
         deadlines="add forget take_passed",
     ),
 )

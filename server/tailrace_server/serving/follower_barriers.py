@@ -32,9 +32,9 @@ class FollowerBarriers:
         if waiting is not None and waiting.lost_partition is not None:
             waiting = None
         if not rounds.slots or waiting is not None:
-            rounds.barrier_behind(cookie, waiting)
+            rounds.barriers.add_behind(cookie, waiting)
             return
-        self._waiting = rounds.barrier_elsewhere(cookie)
+        self._waiting = rounds.barriers.add_elsewhere(cookie)
         if not self._under_way:
             self._begin()
 
@@ -43,7 +43,7 @@ class FollowerBarriers:
         if barrier is None or barrier.lost_partition is not None:
             return
         connection = self._connection
-        connection.rounds.asked(barrier)
+        connection.rounds.barriers.asked(barrier)
         partitions = list(dict.fromkeys(slot.stream.partition for slot in connection.rounds.slots.values()))
         self._under_way = True
         connection.nursery.start_soon(self._inquire, barrier, partitions)
@@ -54,9 +54,9 @@ class FollowerBarriers:
         try:
             accepted = await node.leaderships.leaders_seqs(partitions)
         except (TailraceError, OSError):
-            rounds.lose_barriers()
+            rounds.barriers.lose_all()
         else:
-            rounds.settle(barrier, accepted)
+            rounds.barriers.settle(barrier, accepted)
         self._under_way = False
         self._begin()
         connection.has_news()

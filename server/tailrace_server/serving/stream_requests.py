@@ -321,10 +321,10 @@ def _on_barrier(connection: Connection, frame: Frame) -> None:
     if not lead_all(leaderships):
         connection.follower_barriers.add(cookie)
     elif any(leadership.in_set for leadership in leaderships):
-        barrier = rounds.barrier(cookie, held=True)
+        barrier = rounds.barriers.add(cookie, held=True)
         connection.answers.until(partial(confirm_all, leaderships), partial(_confirmed, connection, barrier))
     else:
-        rounds.barrier(cookie)
+        rounds.barriers.add(cookie)
     connection.has_news()
     if rounds.barriers:
         node.storage.committer.hurry()
@@ -333,9 +333,9 @@ def _on_barrier(connection: Connection, frame: Frame) -> None:
 def _confirmed(connection: Connection, barrier: Barrier, error: TailraceError | None) -> None:
     """Releases ``barrier`` if this node led when it came: then no other node had accepted more rows."""
     if error is None:
-        connection.rounds.release(barrier)
+        connection.rounds.barriers.release(barrier)
     else:
-        connection.rounds.lose_barriers()
+        connection.rounds.barriers.lose_all()
     connection.has_news()
 
 

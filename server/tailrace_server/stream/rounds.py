@@ -21,17 +21,16 @@ from sortedcontainers import SortedKeyList
 
 from tailrace.block import Block
 from tailrace.model import EndReason
-from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.state.recent_traces import RecentTraces
-from tailrace_server.stream.barriers import Barrier, WaitingBarriers
 from tailrace_server.stream.chunk_reads import ChunkReads
 from tailrace_server.stream.deadlines import Deadlines
 from tailrace_server.stream.feed_shares import FeedShares
 from tailrace_server.stream.frames import block_header
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
+from tailrace_server.stream.stream_barriers import StreamBarriers
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 from tailrace_server.stream.unhandled import UnhandledBlocks
@@ -75,14 +74,14 @@ class Rounds:
         self.turns_given = 0  # all turns that streams have ever had
         self.slots: dict[int, StreamSlot] = {}  # those of the open streams, by stream id
         self._of_feeds: dict[bytes, dict[StreamSlot, None]] = {}  # the same by feed id; none is empty
-        self.barriers = WaitingBarriers()
         self.deadlines = Deadlines()
         # Invariant, between two calls: the slots whose state has a turn, but those that wait for their feed's share.
         self._turns: SortedKeyList[StreamSlot] = SortedKeyList(key=attrgetter("key"))
         self._in_pass = False
         self._last_turn: Key | None = None  # of the stream that had the last turn of this pass
         self._interrupted: StreamSlot | None = None  # its turn was interrupted by a full window
-        self._out: list[bytes | memoryview] = []
+        self._out: list[bytes | memoryview] = []  # always the same list, which the barriers add to
+        self.barriers = StreamBarriers(self.slots, self._out.append)
         self._reads = ChunkReads()
         self._shares = FeedShares()
         # Invariant: the sum of the slots' flushed_bytes.
@@ -168,11 +167,7 @@ class Rounds:
         self._forget(slot)
         stream, partition = slot.stream, slot.stream.partition
         self._out.append(StreamEnd(partition.id, reason, message, partition.log.term, first_seq).encode(stream.id))
-        if reason is EndReason.END_REACHED:
-            self.barriers.finished(stream.id)
-        else:
-            self.barriers.lost(stream.id, partition.id)
-        self._return_barriers()
+        self.barriers.ended(stream, is_complete=reason is EndReason.END_REACHED)
 
     def _forget(self, slot: StreamSlot) -> None:
         del self.slots[slot.stream.id]
@@ -201,67 +196,6 @@ class Rounds:
             if slot.stream.at_end and not slot.state.in_snapshot:
                 self._end(slot, EndReason.END_REACHED, _TIME_REACHED)
         return bool(passed)
-
-    # Barriers
-
-    def barrier(self, cookie: bytes, *, held: bool = False) -> Barrier:
-        """Adds a cookie, which a later ``next_buffers`` returns. If it is ``held``, that is after its `release`."""
-        # Most have been sent everything: of a thousand, finding that out is nearly all that a barrier costs.
-        streams = [slot.stream for slot in self.slots.values()]
-        behind = [s for s in streams if s.delivered_seq < s.partition.high_seq]
-        needs = [(s.id, _covered(s, s.partition.high_seq), s.delivered_seq) for s in behind]
-        barrier = self.barriers.add(cookie, needs, held=held)
-        self._return_barriers()
-        return barrier
-
-    def barrier_behind(self, cookie: bytes, first: Barrier | None = None) -> None:
-        """Adds a cookie on a follower that the cookies before it cover.
-
-        ``first`` is the one of `barrier_elsewhere` among those. It then waits for the streams opened since, too.
-        """
-        self.barriers.add(cookie, ())
-        if first is not None:
-            self.barriers.expect(first, self.slots)
-        self._return_barriers()
-
-    def barrier_elsewhere(self, cookie: bytes) -> Barrier:
-        """Adds a cookie on a follower: the leader is to be asked how far the streams have to come.
-
-        It is lost with the first stream that ends before that.
-        """
-        barrier = self.barriers.add(cookie, (), held=True)
-        self.barriers.expect(barrier, self.slots)
-        return barrier
-
-    def asked(self, barrier: Barrier) -> None:
-        """Notes that the leader is asked now, for ``barrier`` and for those that came after it."""
-        self.barriers.release(barrier)
-
-    def settle(self, barrier: Barrier, accepted: Callable[[bytes, int], int]) -> None:
-        """Takes the leader's answer: ``accepted(feed id, partition)`` is how far it has come there."""
-        streams = [slot.stream for slot in self.slots.values()]
-        self.barriers.settle(
-            barrier,
-            [(s.id, _covered(s, accepted(s.partition.feed_id, s.partition.id)), s.delivered_seq) for s in streams],
-        )
-        self._return_barriers()
-
-    def release(self, barrier: Barrier) -> None:
-        """Lets a barrier that was ``held`` return."""
-        self.barriers.release(barrier)
-        self._return_barriers()
-
-    def lose_barriers(self) -> None:
-        """Loses every cookie that waits: the seqs that were accepted before it can no longer be learned."""
-        self.barriers.lose_all(0)
-        self._return_barriers()
-
-    def _return_barriers(self) -> None:
-        for returned in self.barriers.returned():
-            if returned.lost_partition is None:
-                self._out.append(encode_frame(Opcode.BARRIER_REACHED, returned.cookie))
-            else:
-                self._out.append(encode_frame(Opcode.BARRIER_LOST, returned.cookie, returned.lost_partition))
 
     # Turns
 
@@ -319,7 +253,8 @@ class Rounds:
                 self._shares.hold(slot)
                 continue
             budget -= self._give_turn(slot)
-        buffers, self._out = self._out, []
+        buffers = self._out.copy()
+        self._out.clear()
         return buffers
 
     def _only_block(self, slot: StreamSlot, bytes_max: int) -> list[bytes | memoryview]:
@@ -513,9 +448,8 @@ class Rounds:
         return sum(map(len, before))
 
     def _note_delivered(self, stream: PartitionStream) -> None:
-        if self.barriers:
-            self.barriers.delivered(stream.id, stream.delivered_seq)
-            self._return_barriers()
+        if self.barriers.waiting:
+            self.barriers.delivered(stream)
 
     # Segments
 
@@ -588,8 +522,3 @@ class Rounds:
         if stream.must_be_announced:
             self._announce(stream)
         self._load_next(slot)
-
-
-def _covered(stream: PartitionStream, accepted: int) -> int:
-    """Returns how far a barrier needs a stream whose partition's leader had accepted ``accepted``."""
-    return accepted if stream.end_seq is None else min(accepted, stream.end_seq)

@@ -183,7 +183,7 @@ def test_a_row_that_is_too_late_ends_it_and_covers_its_barriers():
         partition.put((b"k", b"v"), timestamp=timestamp)
     partition.sync()
     rounds.open(PartitionStream(1, partition, Level.DISK, 0, None, 0, pins=partition.pins, until_us=30), lambda: None)
-    rounds.barrier(b"cookie")
+    rounds.barriers.add(b"cookie")
     data = b"".join(rounds.next_buffers(1 << 20))
     frames = FrameDecoder().receive_data(data)
     names = [frame.opcode.name for frame in frames]

@@ -155,7 +155,7 @@ class StreamsModel(RuleBasedStateMachine):
             high_seq, end_seq = slot.stream.partition.high_seq, slot.stream.end_seq
             needed[id] = high_seq if end_seq is None else min(high_seq, end_seq)
         self.cookies.append(needed)
-        self.rounds.barrier(len(self.cookies).to_bytes(4, "big"))
+        self.rounds.barriers.add(len(self.cookies).to_bytes(4, "big"))
 
     def returned(self, frame):
         self.back += 1

@@ -146,7 +146,7 @@ def test_what_was_passed_over_counts_as_delivered_to_a_barrier(made):
     made.consumer.on_returned = lambda frame: returned.append(bytes(frame.body))
     made.open(wanted=WANTED)
     made.put((b"a", b"1"))
-    made.rounds.barrier(b"cookie")
+    made.rounds.barriers.add(b"cookie")
     made.consumer.read()
     assert [name for name, _ in made.consumer.log] == [ADVANCED, "BARRIER_REACHED", "ROUND_COMPLETE"]
     assert returned == [b"cookie"]
@@ -156,7 +156,7 @@ def test_a_barrier_need_not_wait_for_the_end_of_a_long_search(made, monkeypatch)
     monkeypatch.setattr(partition_stream, "EXAMINED_BYTES_MAX", 1)
     made.put((b"a", b"1"), (b"b", b"2"))
     made.open(wanted=WANTED)
-    made.rounds.barrier(b"cookie")
+    made.rounds.barriers.add(b"cookie")
     made.put((b"c", b"3"), (b"d", b"4"))
     names = []
     while ADVANCED not in names:
@@ -176,7 +176,7 @@ def test_a_long_search_takes_turns_and_holds_up_neither_others_nor_a_barrier(mad
     other.sync()
     made.rounds.open(PartitionStream(2, other, Level.DISK, 0, None, 0, pins=other.pins), lambda: None)
     made.consumer.add(2, other)
-    made.rounds.barrier(b"cookie")
+    made.rounds.barriers.add(b"cookie")
     made.consumer.read_all()
     names = [name for name, _ in made.consumer.log]
     assert names[:4] == [START, BLOCK, END, "ROUND_COMPLETE"]

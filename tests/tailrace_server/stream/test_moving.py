@@ -181,7 +181,7 @@ def test_where_everything_was_trimmed_a_consumer_is_at_the_end(trimmed):
     trimmed.partition.flush()
     trimmed.partition.trim(2)
     trimmed.open()
-    trimmed.rounds.barrier(b"cookie")
+    trimmed.rounds.barriers.add(b"cookie")
     assert trimmed.read() == [START, END]
     assert trimmed.held().seq == 7
     assert not trimmed.rounds.barriers

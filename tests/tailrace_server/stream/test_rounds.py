@@ -145,7 +145,7 @@ def test_an_end_and_a_barrier_leave_though_the_window_is_full(connection, partit
     connection.window_bytes = 1
     partitions[1].write()
     read_all()
-    connection.barrier(b"cookie")
+    connection.barriers.add(b"cookie")
     connection.close(3, EndReason.DRAINING, "bye")
     assert read_all() == [("BARRIER_REACHED", 0), ("STREAM_END", 3)]
 
@@ -257,7 +257,7 @@ class OneSide:
         self.rounds.close(stream_id, EndReason.CLOSED)
 
     def barrier(self, cookie):
-        self.rounds.barrier(cookie)
+        self.rounds.barriers.add(cookie)
 
     def credit(self, consumed_bytes):
         self.rounds.credit(consumed_bytes)

@@ -284,7 +284,7 @@ def test_a_barrier_waits_for_the_end_of_a_deduplicated_run(made):
     made.put((b"k", b"1"), (b"x", bytes(300)))
     made.rounds.window_bytes = 0
     made.open()
-    made.rounds.barrier(b"cookie")
+    made.rounds.barriers.add(b"cookie")
     made.put((b"y", bytes(300)), (b"k", b"4"))
     made.partition.flush()
     assert made.partition.fold().blocks > 1
@@ -300,6 +300,6 @@ def test_a_barrier_comes_back_where_the_last_rows_were_purged(made):
     made.partition.flush()
     made.partition.fold(purge_before_us=1)
     made.open()
-    made.rounds.barrier(b"cookie")
+    made.rounds.barriers.add(b"cookie")
     assert made.read() == [START, BLOCK, END]
     assert came == [Opcode.BARRIER_REACHED]
