@@ -112,6 +112,14 @@ def test_promtool_accepts_the_rules():
     assert f"{len(alerts())} rules found" in promtool("check", "rules", RULES)
 
 
+def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
+    cases = {}
+    for group in yaml.safe_load(UNIT_TESTS.read_text())["tests"]:
+        for case in group["alert_rule_test"]:
+            cases.setdefault(case["alertname"], set()).add(bool(case["exp_alerts"]))
+    assert cases == {rule["alert"]: {True, False} for rule in alerts()}
+
+
 @pytest.mark.slow
 def test_the_rules_fire_when_they_should_and_not_before():
     assert "SUCCESS" in promtool("test", "rules", UNIT_TESTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import shutil
 import subprocess
 import urllib.error
@@ -21,8 +22,10 @@ import tailrace
 from tailrace_server.serving.console import http_listener
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "tailrace.rules.yml"
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tailrace.json"
 INSTALL = "apt-get install prometheus"
 POLL_SECONDS = 0.05
+SECONDS_MAX = 60.0
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,18 +34,18 @@ pytestmark = [
 
 
 class Prometheus:
-    """A Prometheus that scrapes one address many times a second, with the alert rules."""
+    """A Prometheus that scrapes some addresses many times a second, with the alert rules."""
 
-    def __init__(self, directory, target):
+    def __init__(self, directory, *targets):
         self._directory = directory
-        self._target = "{}:{}".format(*target)
+        self._targets = ["{}:{}".format(*target) for target in targets]
         self._port = free_port()
 
     @contextlib.contextmanager
     def running(self):
         config = {
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "200ms"},
-            "scrape_configs": [{"job_name": "tailrace", "static_configs": [{"targets": [self._target]}]}],
+            "scrape_configs": [{"job_name": "tailrace", "static_configs": [{"targets": self._targets}]}],
             "rule_files": [str(RULES)],
         }
         path = self._directory / "prometheus.yml"
@@ -80,6 +83,11 @@ class Prometheus:
         values = [] if data is None else [float(each["value"][1]) for each in data["result"]]
         assert len(values) <= 1, f"{query}: {values}"
         return values[0] if values else None
+
+    async def has_series(self, query):
+        """Returns whether a query has a value that is a number. Fails if it is refused."""
+        data = await self.get("query", query=query)
+        return data is not None and any(each["value"][1] != "NaN" for each in data["result"])
 
     async def until(self, query, holds):
         """Asks until the value is as wanted; gives it."""
@@ -136,6 +144,47 @@ async def test_the_lag_of_a_consumer_that_stands_still_grows_and_that_of_one_tha
         writing.cancel_scope.cancel()
     await prometheus.until(lag("reader"), lambda seconds: seconds == 0)
     assert await prometheus.until('tailrace_consumer_lag_mutations{consumer="reader"}', lambda count: count == 0) == 0
+
+
+def queries():
+    """Each expression of the dashboard with its panel, as Grafana asks if all jobs and nodes are chosen."""
+    found = []
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"].replace("$__rate_interval", "10s")
+            query = re.sub(r"\$(job|instance)\b", ".+", query)
+            assert "$" not in query, query
+            found.append((panel["title"], query))
+    return found
+
+
+async def test_each_query_of_the_dashboard_has_series_of_a_loaded_set(members, tmp_path):
+    async with contextlib.AsyncExitStack() as stack:
+        listeners = [await stack.enter_async_context(http_listener(each.node, ("127.0.0.1", 0))) for each in members]
+        prometheus = stack.enter_context(Prometheus(tmp_path, *listeners).running())
+        client = await stack.enter_async_context(members.client())
+        feed = await client.create_feed("orders", partitions=1)
+        load = await stack.enter_async_context(trio.open_nursery())
+        load.start_soon(keep_writing, feed)
+        load.start_soon(keep_reading, members)
+        load.start_soon(keep_asking, client)
+        missing = queries()
+        assert len(missing) > 40
+        with trio.move_on_after(SECONDS_MAX):
+            while missing:
+                missing = [each for each in missing if not await prometheus.has_series(each[1])]
+                await trio.sleep(POLL_SECONDS)
+        assert missing == []
+        load.cancel_scope.cancel()
+
+
+async def keep_asking(client):
+    """Looks keys up, in a feed and in one that there is not."""
+    while True:
+        await client.feed("orders").get(b"1")
+        with pytest.raises(tailrace.UnknownFeed):
+            await client.feed("none").get(b"1")
+        await trio.sleep(POLL_SECONDS)
 
 
 async def test_every_rule_is_evaluated_without_an_error(running, feed, prometheus):
