@@ -97,6 +97,7 @@ OWNERS = (
     owner("Confirmations", f"{SERVER}/replication/read_index.py", "confirmations"),
     owner("WaitingAnswers", f"{SERVER}/replication/waiting.py", "waiting"),
     owner("Connection", f"{SERVER}/serving/connection.py", "connection"),
+    owner("StreamPump", f"{SERVER}/serving/stream_pump.py", "stream_pump"),
     owner("ConnectionMemory", f"{SERVER}/serving/connection_memory.py", "memory"),
     owner("PartitionStream", f"{SERVER}/stream/partition_stream.py", "stream s ended"),
     owner("ReplicationStream", f"{SERVER}/stream/replication_stream.py", "stream"),

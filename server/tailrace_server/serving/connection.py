@@ -25,7 +25,6 @@ from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import FRAME_GOES_ON, HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.answers import Answers
 from tailrace_server.serving.audit import AUDITED, asked
@@ -35,17 +34,15 @@ from tailrace_server.serving.follower_barriers import FollowerBarriers
 from tailrace_server.serving.missing_feeds import MissingFeeds
 from tailrace_server.serving.segment_sender import SegmentSender
 from tailrace_server.serving.served_replica import ServedReplica
+from tailrace_server.serving.stream_pump import StreamPump
 from tailrace_server.serving.waiting_requests import PendingStreams, WaitingRequests
 from tailrace_server.state.principal import WITHOUT_HELLO
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.peer_progress import PeerProgress
 from tailrace_server.stream.replication_stream import ReplicationStream
-from tailrace_server.stream.rounds import TURNS_MAX, Rounds
-from tailrace_server.stream.segment_cursor import SegmentCursor
-from tailrace_server.stream.stream_slot import StreamSlot
+from tailrace_server.stream.rounds import Rounds
 
 if TYPE_CHECKING:
-    from tailrace.block import Block
     from tailrace.wire.messages import Trace
     from tailrace.wire.replica_messages import Replica
     from tailrace_server.replication.leadership import Leadership
@@ -62,17 +59,10 @@ log = logging.getLogger("tailrace.server")
 TURN_SECONDS = 0.002
 # The most frames that are cut at a time: a read may have 65,536 of them, which take 50 ms and 15 MiB.
 CUT_FRAMES_MAX = 256
-# Streams send about this many bytes, then other tasks have a turn of the loop.
-PUMP_BYTES = 1024 * 1024
 # The streams of a connection that is closing are forgotten so many at a time: about 10 ms of the processor.
 CLOSED_TOGETHER = 256
-# If a system call would take more buffers than BUFFERS_MAX, those of less than JOIN_BYTES_MAX are joined.
-BUFFERS_MAX = 8
-JOIN_BYTES_MAX = 16 * 1024
 # A peer that is told why its connection ends has this many seconds to read it. Its own frames are dropped meanwhile.
 LINGER_SECONDS = 5.0
-# A stream that finds no free descriptor for a segment tries again after this time: others may have closed theirs.
-DESCRIPTOR_WAIT_SECONDS = 0.1
 _STOPPING = "the node is stopping"
 
 
@@ -119,7 +109,8 @@ class Connection:
         self.pending_streams = PendingStreams()
         self._closing_at = 0.0
         self._drained = trio.Event()
-        self._pumps_soon = False
+        self._stream_pump = StreamPump(self, self._note_drained)
+        self.pump: Callable[[], None] = self._stream_pump.pump
         transport.on_drained = self._on_drained
 
     # Reading
@@ -200,6 +191,9 @@ class Connection:
         while self.rounds.slots or self.transport.backlog_bytes:
             self._drained = trio.Event()
             await self._drained.wait()
+
+    def _note_drained(self) -> None:
+        self._drained.set()
 
     def _on_drained(self) -> None:
         self._drained.set()
@@ -306,7 +300,7 @@ class Connection:
             return
         if self.replica is not None:
             self._queue_replica_frames(self.replica)
-        if self.rounds.has_news and not self._pumps_soon:
+        if self.rounds.has_news and not self._stream_pump.goes_on_soon:
             self.pump()
         if self.answers.queued:
             self.send_answers()
@@ -327,9 +321,9 @@ class Connection:
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""
         data = self.answers.take()
-        self._send((data + last if last else data,), len(data))
+        self.send((data + last if last else data,), len(data))
 
-    def _send(self, buffers: Sequence[bytes | memoryview], answer_bytes: int) -> None:
+    def send(self, buffers: Sequence[bytes | memoryview], answer_bytes: int) -> None:
         """Sends ``buffers``, ``answer_bytes`` of which are answers."""
         self.sent_at = self.node.turn.now
         self.transport.send(*buffers)
@@ -338,71 +332,6 @@ class Connection:
         backlog_bytes, memory = self.transport.backlog_bytes, self.memory
         if backlog_bytes or memory.charged_bytes or memory.room is not None:
             memory.sent(answer_bytes, backlog_bytes)
-
-    def pump(self) -> None:
-        """Sends the streams' frames, as far as the consumer has granted room and the socket takes them.
-
-        Answers that are queued leave in the same call, behind the last of the frames.
-        """
-        rounds, transport = self.rounds, self.transport
-        examined_max, turns_max = rounds.examined_bytes + PUMP_BYTES, rounds.turns_given + TURNS_MAX
-        while not transport.backlog_bytes:
-            buffers = rounds.next_buffers(PUMP_BYTES)
-            if buffers:
-                answers = self.answers.take() if self.answers.queued and not rounds.has_news else b""
-                if answers:
-                    buffers.append(answers)
-                self._send(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers), len(answers))
-            if not rounds.has_news:
-                break
-            if rounds.examined_bytes >= examined_max or rounds.turns_given >= turns_max:
-                self._pump_soon()
-                break
-            if not buffers:
-                break
-        for slot, part in rounds.next_loads():
-            # The stream may be closed, and the segment removed, before it has been read.
-            self.node.storage.pins.pin(part.segment)
-            self.nursery.start_soon(self._load, slot, part)
-        if self.draining and not rounds.slots:
-            self._drained.set()
-
-    def _pump_soon(self) -> None:
-        """Streams have had enough turns, or looked through enough, for now: they go on after other tasks."""
-        if not self._pumps_soon:
-            self._pumps_soon = True
-            self.nursery.start_soon(self._pump_later)
-
-    async def _pump_later(self) -> None:
-        await trio.lowlevel.checkpoint()
-        self._pumps_soon = False
-        if not self.is_closing:
-            self.pump()
-
-    async def _load(self, slot: StreamSlot, part: SegmentCursor) -> None:
-        """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
-        node = self.node
-        try:
-            blocks, index = await self._loaded(part)
-        except SegmentDamaged as error:
-            node.storage.found_damage(error)
-            self.rounds.load_failed(slot, str(error))
-        else:
-            self.rounds.loaded(slot, part, blocks, index)
-        finally:
-            node.storage.pins.unpin(part.segment)
-        self.flush()
-        if not self.is_closing:
-            self.pump()  # another stream may have waited for this one's place
-
-    async def _loaded(self, part: SegmentCursor) -> tuple[list[Block], int]:
-        """Read a chunk in a thread, as soon as there is a descriptor for it. SegmentDamaged."""
-        while True:
-            try:
-                return await self.node.host.workers.in_thread(partial(part.load, self.rounds.window_bytes))
-            except Overloaded as error:
-                log.warning("a stream waits: %s", error)
-            await trio.sleep(DESCRIPTOR_WAIT_SECONDS)
 
     # Ending
 
@@ -534,20 +463,3 @@ class Connection:
         elif now - self.sent_at >= limits.noop_interval_s:
             self.sent_at = now
             self.transport.send(encode_frame(Opcode.NOOP))
-
-
-def _joined(buffers: list[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The same bytes in fewer buffers: small neighbours are joined, large ones stay as they are."""
-    joined: list[bytes | memoryview] = []
-    small: list[bytes | memoryview] = []
-    for buffer in buffers:
-        if len(buffer) < JOIN_BYTES_MAX:
-            small.append(buffer)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small = []
-        joined.append(buffer)
-    if small:
-        joined.append(b"".join(small))
-    return joined

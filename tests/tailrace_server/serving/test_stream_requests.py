@@ -19,8 +19,7 @@ from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import SnapshotStartMessage, StreamEnd, StreamOk, StreamRequest, decode_seq
 from tailrace_server.segment import Segment
-from tailrace_server.serving import connection as module
-from tailrace_server.serving import connection_memory
+from tailrace_server.serving import connection_memory, stream_pump
 from tailrace_server.stream import partition_stream
 
 pytestmark = pytest.mark.usefixtures("others_are_served")
@@ -164,7 +163,7 @@ async def test_a_filtered_stream_of_which_nothing_matches(greeted, feed, feed_id
 
 
 async def test_a_search_through_much_gives_others_their_turn_and_comes_to_its_end(greeted, feed, feed_id, monkeypatch):
-    monkeypatch.setattr(module, "PUMP_BYTES", 1)
+    monkeypatch.setattr(stream_pump, "PUMP_BYTES", 1)
     monkeypatch.setattr(partition_stream, "EXAMINED_BYTES_MAX", 1)
     for number in range(20):
         await feed.put(KEY, b"%d" % number)

@@ -1,0 +1,152 @@
+"""Moves the frames of a connection's streams to its transport, and reads the chunks of segments that they wait for.
+
+Rounds.next_buffers ──> buffers, small ones joined ──> Connection.send
+Rounds.next_loads ──> a thread reads the chunk ──> Rounds.loaded ──> and again
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from tailrace.errors import Overloaded
+from tailrace_server.segment import SegmentDamaged
+from tailrace_server.stream.rounds import TURNS_MAX
+
+if TYPE_CHECKING:
+    from tailrace.block import Block
+    from tailrace.trio.transport import Transport
+    from tailrace_server.serving.answers import Answers
+    from tailrace_server.serving.services import Services
+    from tailrace_server.stream.rounds import Rounds
+    from tailrace_server.stream.segment_cursor import SegmentCursor
+    from tailrace_server.stream.stream_slot import StreamSlot
+
+# Streams send about this many bytes, then other tasks have a turn of the loop.
+PUMP_BYTES = 1024 * 1024
+# If a system call would take more buffers than BUFFERS_MAX, those of less than JOIN_BYTES_MAX are joined.
+BUFFERS_MAX = 8
+JOIN_BYTES_MAX = 16 * 1024
+# A stream that finds no free descriptor for a segment tries again after this time: others may have closed theirs.
+DESCRIPTOR_WAIT_SECONDS = 0.1
+
+log = logging.getLogger("tailrace.server")
+
+
+class Pumped(Protocol):
+    """The parts of a connection that its pump uses."""
+
+    node: Services
+    nursery: trio.Nursery
+    transport: Transport
+    rounds: Rounds
+    answers: Answers
+    is_closing: bool
+    draining: bool
+
+    def send(self, buffers: Sequence[bytes | memoryview], answer_bytes: int) -> None:
+        """Sends buffers, of which the last ``answer_bytes`` bytes are answers."""
+        ...
+
+    def flush(self) -> None:
+        """Sends all that waits."""
+        ...
+
+
+class StreamPump:
+    """The pump of one connection. Only its own methods change its fields."""
+
+    def __init__(self, connection: Pumped, drained: Callable[[], None]) -> None:
+        """``drained`` is called after each pump of a draining connection that has no stream left."""
+        self._connection = connection
+        self._drained = drained
+        self.goes_on_soon = False  # streams have more to send, after other tasks
+
+    def pump(self) -> None:
+        """Sends the streams' frames, as far as the consumer has granted room and the socket takes them.
+
+        Answers that are queued leave in the same call, behind the last of the frames.
+        """
+        connection = self._connection
+        rounds, transport = connection.rounds, connection.transport
+        examined_max, turns_max = rounds.examined_bytes + PUMP_BYTES, rounds.turns_given + TURNS_MAX
+        while not transport.backlog_bytes:
+            buffers = rounds.next_buffers(PUMP_BYTES)
+            if buffers:
+                answers = connection.answers.take() if connection.answers.queued and not rounds.has_news else b""
+                if answers:
+                    buffers.append(answers)
+                connection.send(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers), len(answers))
+            if not rounds.has_news:
+                break
+            if rounds.examined_bytes >= examined_max or rounds.turns_given >= turns_max:
+                self._go_on_soon()
+                break
+            if not buffers:
+                break
+        for slot, part in rounds.next_loads():
+            # The stream may be closed, and the segment removed, before it has been read.
+            connection.node.storage.pins.pin(part.segment)
+            connection.nursery.start_soon(self._load, slot, part)
+        if connection.draining and not rounds.slots:
+            self._drained()
+
+    def _go_on_soon(self) -> None:
+        """Streams have had enough turns, or looked through enough, for now: they go on after other tasks."""
+        if not self.goes_on_soon:
+            self.goes_on_soon = True
+            self._connection.nursery.start_soon(self._go_on)
+
+    async def _go_on(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.goes_on_soon = False
+        if not self._connection.is_closing:
+            self.pump()
+
+    async def _load(self, slot: StreamSlot, part: SegmentCursor) -> None:
+        """Reads a chunk of a segment, which is pinned, in a thread; goes on with the stream that waits for it."""
+        connection = self._connection
+        storage, rounds = connection.node.storage, connection.rounds
+        try:
+            blocks, index = await self._loaded(part)
+        except SegmentDamaged as error:
+            storage.found_damage(error)
+            rounds.load_failed(slot, str(error))
+        else:
+            rounds.loaded(slot, part, blocks, index)
+        finally:
+            storage.pins.unpin(part.segment)
+        connection.flush()
+        if not connection.is_closing:
+            self.pump()  # another stream may have waited for this one's place
+
+    async def _loaded(self, part: SegmentCursor) -> tuple[list[Block], int]:
+        """Reads a chunk in a thread, as soon as there is a descriptor for it. Raises SegmentDamaged."""
+        connection = self._connection
+        while True:
+            try:
+                return await connection.node.host.workers.in_thread(partial(part.load, connection.rounds.window_bytes))
+            except Overloaded as error:
+                log.warning("a stream waits: %s", error)
+            await trio.sleep(DESCRIPTOR_WAIT_SECONDS)
+
+
+def _joined(buffers: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Returns the same bytes in fewer buffers: small neighbours are joined, large ones stay as they are."""
+    joined: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for buffer in buffers:
+        if len(buffer) < JOIN_BYTES_MAX:
+            small.append(buffer)
+            continue
+        if small:
+            joined.append(b"".join(small))
+            small = []
+        joined.append(buffer)
+    if small:
+        joined.append(b"".join(small))
+    return joined
