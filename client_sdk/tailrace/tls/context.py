@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Python 3.11 needs OpenSSL 1.1.1, which has TLS 1.3 as well.
 # Begins each part of a file in PEM.
 _BEGIN = "-----BEGIN "
+# Python 3.11 needs OpenSSL 1.1.1, which has TLS 1.3 as well.
 VERSION_MIN = ssl.TLSVersion.TLSv1_2
 
 

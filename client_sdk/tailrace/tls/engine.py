@@ -25,7 +25,7 @@ RECORDS_MAX = 64
 # answer of the same length, which waits in memory while the peer does not read. A part of a record may take 17 KiB.
 CONTROL_BYTES_MAX = 32 * 1024
 # The most bytes that a record has around its data, without padding.
-_AROUND_RECORD_BYTES = 96
+AROUND_RECORD_BYTES = 96
 # The most bytes that a peer may send before the end of its handshake: chains of certificates have some KiB.
 HANDSHAKE_BYTES_MAX = 256 * 1024
 # Each record begins with its kind and with the major version, which is 3 in all versions of TLS.
@@ -195,7 +195,7 @@ class TlsEngine:
 
     def _note_found(self, nbytes: int, records: int, has_found: bool = False) -> None:
         """Notes that ``nbytes`` of data were in ``records``. Raises ssl.SSLError if too much came without any."""
-        around = self._control_bytes - nbytes - records * _AROUND_RECORD_BYTES
+        around = self._control_bytes - nbytes - records * AROUND_RECORD_BYTES
         self._control_bytes = max(0, around)
         if around > CONTROL_BYTES_MAX and not self._incoming.pending:
             self._missed(ssl.SSLError(f"{around} bytes without data, as of key updates"), has_found or nbytes > 0)

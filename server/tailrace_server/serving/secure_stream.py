@@ -10,7 +10,7 @@ import ssl
 
 import trio
 
-from tailrace.tls.engine import PeerIdentity, identity_of, looks_like_tls
+from tailrace.tls.engine import AROUND_RECORD_BYTES, CONTROL_BYTES_MAX, PeerIdentity, identity_of, looks_like_tls
 
 # As for a request's head.
 HANDSHAKE_SECONDS_MAX = 10.0
@@ -23,13 +23,61 @@ _REFUSAL = (
 )
 
 
+class Ciphertext(trio.abc.Stream):
+    """The stream below TLS. It ends a connection on which too much comes without data: a flood of key updates.
+
+    Invariant: since the handshake ``_control_bytes`` of ciphertext have come without data in them; never below 0.
+    TLS asks for more only when it has decrypted all whole records, so at most a part of one may still become data.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self.socket = stream.socket
+        self._is_shaken = False
+        self._control_bytes = 0
+
+    def shaken(self) -> None:
+        """Counts from now on."""
+        self._is_shaken = True
+
+    def found(self, nbytes: int) -> None:
+        """Notes that a record had ``nbytes`` of data, or a part of it had."""
+        self._control_bytes = max(0, self._control_bytes - nbytes - AROUND_RECORD_BYTES)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Returns some ciphertext. Raises trio.BrokenResourceError if too much came without data.
+
+        Cancelling loses nothing.
+        """
+        if not self._is_shaken:
+            return await self._stream.receive_some(max_bytes)
+        # No more than the bound has room for: all of it may be key updates, which hold the loop while they are read.
+        room = CONTROL_BYTES_MAX - self._control_bytes
+        if room <= 0:
+            raise trio.BrokenResourceError(f"{self._control_bytes} bytes without data, as of key updates")
+        data = await self._stream.receive_some(room if max_bytes is None else min(room, max_bytes))
+        self._control_bytes += len(data)
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class SecureStream(trio.abc.HalfCloseableStream):
     """A stream over TLS with the members of a socket's stream that listeners use."""
 
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+    def __init__(self, stream: trio.SSLStream[Ciphertext]) -> None:
         self._stream = stream
+        self._ciphertext = stream.transport_stream
+        self._ciphertext.shaken()
         self.peer_identity = identity_of(stream._ssl_object)  # trio forwards less of it than is needed
-        self.socket = stream.transport_stream.socket
+        self.socket = self._ciphertext.socket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._stream.send_all(data)
@@ -38,7 +86,9 @@ class SecureStream(trio.abc.HalfCloseableStream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
+        data = await self._stream.receive_some(max_bytes)
+        self._ciphertext.found(len(data))
+        return data
 
     async def send_eof(self) -> None:
         """Does nothing: a close_notify would end both directions for many clients, and the connection closes next."""
@@ -58,7 +108,7 @@ async def secured(stream: trio.SocketStream, context: ssl.SSLContext) -> SecureS
         if not looks_like_tls(first):
             await _tell(stream, _REFUSAL if first else b"")
             return None
-        secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        secure = trio.SSLStream(Ciphertext(stream), context, server_side=True, https_compatible=True)
         try:
             await secure.do_handshake()
         except trio.BrokenResourceError:
