@@ -274,9 +274,9 @@ class Node:
         for leadership in self.leaderships:
             leadership.located_by(address_of)
 
-    def pause_s(self, peer: str) -> float:
-        """Counts a refused token, and returns the seconds after which that is to be told: `Authority.pause_s`."""
-        return self.services.authority.pause_s(peer)
+    def pause_s(self, peer: str, token: str | None) -> float:
+        """Counts a refused token; returns the seconds after which that is to be told: `Authority.pause_s`."""
+        return self.services.authority.pause_s(peer, token)
 
     # Status
 

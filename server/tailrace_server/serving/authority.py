@@ -126,8 +126,13 @@ class Authority:
             self._next_expiry_us = min(self._next_expiry_us, principal.expires_us)
         return Access(principal, self._feeds)
 
-    def pause_s(self, peer: str) -> float:
-        """Counts a refusal of ``peer``, and returns the seconds after which it is to be told."""
+    def pause_s(self, peer: str, token: str | None) -> float:
+        """Counts the refused ``token`` of ``peer``, and returns the seconds after which that is to be told.
+
+        Without a token nothing was guessed: a page of the console and a probe begin that way.
+        """
+        if token is None:
+            return 0.0
         return self._wrong.pause_s(host_of(peer), self._clock.monotonic())
 
     async def run(self, connections: Iterable[Expellable]) -> None:

@@ -35,7 +35,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
     try:
         access = node.authority.identify(hello.token, peer, peer_identity(connection.transport))
     except TailraceError as error:
-        connection.refuse(error, node.authority.pause_s(peer))
+        connection.refuse(error, node.authority.pause_s(peer, hello.token))
         return
     limits, identity = node.config.limits, node.identity
     is_of_node = hello.of_node and access.is_of_node

@@ -85,7 +85,7 @@ def test_the_addresses_of_wrong_tokens_are_bounded():
 async def test_a_guesser_waits_and_a_client_of_the_same_address_does_not(secured):
     authority = secured.running.node.services.authority
     for _ in range(WRONG_TOKENS_FREE + 3):
-        authority.pause_s("127.0.0.1:1")
+        authority.pause_s("127.0.0.1:1", "a wrong one")
     async with await trio.open_tcp_stream("127.0.0.1", secured.running.config.listen[1]) as guesser:
         await guesser.send_all(Hello(token=new_token().text).encode())
         async with secured.connect(secured.admin) as client:

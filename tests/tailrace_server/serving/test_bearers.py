@@ -10,6 +10,7 @@ from trio_websocket import open_websocket
 
 import tailrace
 from tailrace_server.serving import console
+from tailrace_server.serving.addresses import WRONG_TOKENS_FREE
 from tailrace_server.serving.bearer import bearer_of, token_of_websocket
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.tailing import session, ws_listener
@@ -87,6 +88,21 @@ async def first_message(ws, path="/feeds/orders", **options):
 async def test_a_websocket_needs_a_token(ws):
     assert (await get(ws, "/feeds/orders", headers=UPGRADE))[0] == 401
     assert (await get(ws, "/feeds/orders", "tr1_wrong", headers=UPGRADE))[0] == 401
+
+
+async def test_requests_without_a_token_are_no_wrong_tokens(secured, http, ws):
+    """A page of the console begins without one, and so do probes: else their address would have to wait."""
+    wrong = secured.running.node.services.authority._wrong
+    for _ in range(WRONG_TOKENS_FREE + 1):
+        for path in PATHS:
+            assert (await get(http, path))[0] == 401
+        assert (await get(ws, "/feeds/orders", headers=UPGRADE))[0] == 401
+        with pytest.raises(tailrace.Forbidden):
+            async with secured.connect():
+                pass
+    assert len(wrong) == 0
+    assert (await get(http, PATHS[0], "tr1_wrong"))[0] == 401
+    assert len(wrong) == 1
 
 
 async def test_a_websocket_with_the_token_in_a_header(secured, ws):

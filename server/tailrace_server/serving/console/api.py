@@ -78,7 +78,7 @@ class ConsoleApi:
         self,
         board: Callable[[], Board],
         identify: Callable[[str | None, str, PeerIdentity | None], Access],
-        pause_s: Callable[[str], float],
+        pause_s: Callable[[str, str | None], float],
     ) -> None:
         """``board`` gives the node's; ``identify`` and ``pause_s`` as those of `Authority`."""
         self._board = board
@@ -134,13 +134,12 @@ class ConsoleApi:
 
     def _endpoint(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            peer = peer_of(request)
+            token, peer = bearer_of(request.headers.getlist("authorization")), peer_of(request)
             try:
-                token = bearer_of(request.headers.getlist("authorization"))
                 access = self._identify(token, peer, certificate_of(request))
                 note_identified(request)
             except TailraceError as error:
-                await trio.sleep(self._pause_s(peer))
+                await trio.sleep(self._pause_s(peer, token))
                 return json_answer({"error": "Unauthorized", "message": str(error)}, 401, CHALLENGE)
             try:
                 return json_answer(await answer(request, access))

@@ -102,7 +102,7 @@ def make_routes(node: HasStatus, sockets: Sockets | None = None) -> list[BaseRou
                 access = node.identify(token, peer, certificate_of(request))
                 note_identified(request)
             except TailraceError as error:
-                await trio.sleep(node.pause_s(peer))
+                await trio.sleep(node.pause_s(peer, token))
                 return PlainTextResponse(f"{error}\n", status_code=401, headers=HEADERS | CHALLENGE)
             try:
                 return await answer(request, access)

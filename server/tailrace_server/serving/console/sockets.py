@@ -50,7 +50,7 @@ class HasSockets(Protocol):
         """As ``Node.identify``."""
         ...
 
-    def pause_s(self, peer: str) -> float:
+    def pause_s(self, peer: str, token: str | None) -> float:
         """As ``Node.pause_s``."""
         ...
 
@@ -136,11 +136,11 @@ class Sockets:
         if not is_own_origin(socket.headers.get("origin"), socket.headers.get("host")):
             await _deny(socket, 403, "only pages of this node itself may open this WebSocket\n")
             return False
-        peer = _peer_of(socket)
+        token, peer = _token_of(socket), _peer_of(socket)
         try:
-            self._node.identify(_token_of(socket), peer, certificate_of(socket))
+            self._node.identify(token, peer, certificate_of(socket))
         except TailraceError as error:
-            await trio.sleep(self._node.pause_s(peer))
+            await trio.sleep(self._node.pause_s(peer, token))
             await socket.accept(subprotocol)
             await socket.send_text(encode_message("error", error="Unauthorized", message=str(error)))
             await socket.close(UNAUTHORIZED, close_reason(str(error)))

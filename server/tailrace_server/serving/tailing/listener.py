@@ -41,7 +41,7 @@ class TailedNode(Protocol):
         """As ``Node.identify``."""
         ...
 
-    def pause_s(self, peer: str) -> float:
+    def pause_s(self, peer: str, token: str | None) -> float:
         """As ``Node.pause_s``."""
         ...
 
@@ -168,7 +168,7 @@ class _Sessions:
         try:
             self._node.identify(token, peer, certificate)
         except TailraceError as error:
-            await trio.sleep(self._node.pause_s(peer))
+            await trio.sleep(self._node.pause_s(peer, token))
             await request.reject(401, body=f"{error}\n".encode())
         else:
             known()
@@ -183,7 +183,7 @@ class _Sessions:
             try:
                 self._node.identify(token, peer, certificate)
             except TailraceError:
-                await trio.sleep(self._node.pause_s(peer))
+                await trio.sleep(self._node.pause_s(peer, token))
                 raise
             known()
 

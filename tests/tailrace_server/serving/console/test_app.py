@@ -34,7 +34,7 @@ class FakeNode:
     def identify(self, token, peer, certificate=None):
         return Access(OPEN, ())
 
-    def pause_s(self, peer):
+    def pause_s(self, peer, token):
         return 0.0
 
     async def status_body(self, access):
