@@ -230,4 +230,22 @@ async def promoted(nodes, recorder):
     await nodes.settled()
 
 
-SESSIONS = {each.__name__: each for each in (replica, members)}
+async def joined(scratch, nursery, recorder):
+    """A new node becomes a member, with a client connected: that one is told to connect anew."""
+    nodes = Members(scratch, nursery, recorder)
+    await nodes.start()
+    await nodes.settled()
+    joining = nodes.make(nodes.addresses[3], nodes.addresses)
+    await joining.start()
+    transport = await recorder.connect(joining.address)
+    connection = connection_of(transport)
+    await greeted(connection, session="cd" * 16)
+    async with client_of(nodes.url, recorder) as client:
+        await client.call(Opcode.MEMBER_CHANGE, {"action": "add", "name": str(joining.address)})
+        assert (await connection.receive()).opcode is Opcode.ERROR  # unreachable
+    transport.close()
+    for node in (joining, *nodes):
+        await node.stop()
+
+
+SESSIONS = {each.__name__: each for each in (replica, members, joined)}

@@ -286,6 +286,15 @@ async def promises(stage):
         await asking.json(Opcode.MEMBER_CHANGE, {"action": "add", "name": "10.0.0.1:4700"})
 
 
+async def forgotten(stage):
+    """A node that has forgotten producers: what one of them sends again may have been written."""
+    async with stage.raw() as connection:
+        asking = await greeted(connection)
+        await asking.write(block(number=2), flags=WriteFlag.RESEND)  # outcome_unknown
+        await asking.write(block(number=1))
+
+
 SESSIONS = {
-    each.__name__: each for each in (errors, streams_by_hand, traces, bounds, full, branches, stage_copies, promises)
+    each.__name__: each
+    for each in (errors, streams_by_hand, traces, bounds, full, branches, stage_copies, promises, forgotten)
 }

@@ -19,18 +19,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
+from tests.conftest import RawClient
 from tests.golden import client_sessions, node_sessions, raw_sessions
 from tests.golden.archive import HERE
 from tests.golden.make import STORAGE
-from tests.golden.raw_sessions import connection_of
+from tests.golden.raw_sessions import block, connection_of
 from tests.golden.recording import SUFFIX, Recorder
 from tests.tailrace_server.replication.made_set import MadeNode, free_addresses, make_config, until
 
 import tailrace
 from tailrace.link.address import Address
+from tailrace.model import Level
 from tailrace.trio.host import Host
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.messages import Write
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Limits
+from tailrace_server.state.producers import PRODUCERS_MAX
 
 # No NOOP comes between other frames, however slow the machine is.
 LIMITS = Limits(noop_interval_s=100.0)
@@ -92,6 +97,19 @@ async def two_branches(node):
     await node.start()
 
 
+async def many_producers(node):
+    """Has a partition forget producers: more write to it than it remembers."""
+    async with await trio.open_tcp_stream(*node.address) as stream, trio.open_nursery() as nursery:
+        connection = RawClient(stream)
+        await raw_sessions.feed_of(await raw_sessions.greeted(connection))
+        body = Write.encode_fixed(raw_sessions.FEED_ID, Level.MEMORY, 0, None)
+        frames = (encode_frame(Opcode.WRITE, body + block(), 10 + id) for id in range(PRODUCERS_MAX + 1))
+        nursery.start_soon(connection.send, *frames)
+        for _ in range(PRODUCERS_MAX + 1):
+            written = await connection.receive()
+            assert written.opcode is Opcode.WRITTEN, bytes(written.body)
+
+
 async def no_space(node):
     """Waits until the node has seen that its disk is nearly full."""
     await until(lambda: node.node.storage.space.low)
@@ -102,7 +120,7 @@ _CHANGES = {
     "bounds": {"limits": replace(LIMITS, streams_max=1)},
     "full": {"storage": replace(STORAGE, free_bytes_min=1 << 60)},
 }
-_PREPARATIONS = {"branches": two_branches, "full": no_space}
+_PREPARATIONS = {"branches": two_branches, "full": no_space, "forgotten": many_producers}
 PLAYS = {
     name: Play(program, _CHANGES.get(name, {}), _PREPARATIONS.get(name), 2 if name == "promises" else 0)
     for name, program in {**client_sessions.SESSIONS, **raw_sessions.SESSIONS}.items()

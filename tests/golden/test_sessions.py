@@ -17,8 +17,6 @@ from tailrace.wire.opcodes import Opcode
 
 # What no recording of 0.2 has, and why.
 UNRECORDED_CODES = {
-    "unreachable": "a node says it when its disk fails, or when it joins a cluster with clients connected",
-    "outcome_unknown": "a node says it after it has forgotten producers, 10,000 of them or after an hour",
     "writes_lost": "the SDK alone raises it",
     "bad_position": "the SDK alone raises it",
     "data_gone": "the SDK alone raises it, for a STREAM_END",
