@@ -102,15 +102,15 @@ class Contents:
 
 @pytest.fixture(scope="session")
 def contents():
-    """Reads a feed: ``contents(url, feed)`` returns its `Contents` as the node holds them."""
+    """Reads a feed: ``contents(url, feed)`` returns its `Contents` as the node holds them; further options connect."""
 
-    async def consume(url, feed):
+    async def consume(url, feed, options):
         rows, blocks = [], []
-        async with tailrace.connect(url) as client, client.feed(feed).consume(until="now") as stream:
+        async with tailrace.connect(url, **options) as client, client.feed(feed).consume(until="now") as stream:
             async for event in stream:
                 if isinstance(event, tailrace.Mutations):
                     rows += [Row(event.partition, m.seq, m.key, m.value) for m in event]
                     blocks.append(event.block)
         return Contents(rows, blocks)
 
-    return lambda url, feed="orders": trio.run(consume, url, feed)
+    return lambda url, feed="orders", **options: trio.run(consume, url, feed, options)

@@ -40,6 +40,7 @@ FOCUSED = """() => {
   return { html: element.outerHTML, isSeen };
 }"""
 MUTATIONS = "[...document.querySelectorAll('dt')].find((dt) => dt.innerText === 'mutations').nextSibling.innerText"
+LEVEL = "[...document.querySelectorAll('dt')].find((dt) => dt.innerText === 'level of writes').nextSibling.innerText"
 # The page hears of a new address first, so it has just begun to connect.
 LEAVE_A_TAIL_THAT_CONNECTS = """() => {
   addEventListener("hashchange", () => { location.hash = "#/feeds"; }, { once: true });
@@ -223,6 +224,32 @@ async def put_and_delete(url):
         async with feed.writer() as writer:
             await writer.put(b"gone", b"{}")
             await writer.delete(b"gone")
+
+
+async def set_level(url, level):
+    async with tailrace.connect(url) as client:
+        if any(feed.name == "leveled" for feed in await client.feeds()):
+            await client.set_feed("leveled", level=level)
+        else:
+            await client.create_feed("leveled", level=level)
+
+
+@in_browser
+def test_the_level_of_a_feed_is_shown_and_follows_its_setting(browser, own_node):
+    node = own_node()
+    trio.run(set_level, node.url, None)
+    with browser.open() as visit:
+        visit.page.goto(address(node, "#/feeds/leveled"))
+        settled(visit.page)
+        assert visit.page.evaluate(LEVEL) == "disk, by default"
+        for level, shown in (
+            ("memory", "memory, the feed's own"),
+            ("disk", "disk, the feed's own"),
+            ("default", "disk, by default"),
+        ):
+            trio.run(set_level, node.url, level)
+            until(visit.page, f"(shown) => {LEVEL} === shown", shown)
+        assert visit.errors == []
 
 
 def test_a_deleted_key_is_called_deleted_and_a_key_that_never_was_has_no_row(browser, node):
