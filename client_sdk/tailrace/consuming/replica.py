@@ -182,6 +182,10 @@ class ReplicaStreams(PartitionStreams):
         self.begin(high_seqs, logs)
         self._connection.is_due(self, None)
 
+    def discard(self) -> None:
+        """Lets go of the parts that refer back to these streams, whose connection has ended. Nothing may use them."""
+        del self.emit, self.rollbacks, self.catch_up
+
     def leave(self) -> None:
         """Ends all streams. No event comes any more."""
         self._is_over = True

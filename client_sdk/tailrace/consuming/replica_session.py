@@ -191,6 +191,12 @@ class ReplicaSession:
         self._feeds.pop(id, None)
         self._unanswered.discard(id)
 
+    def discard(self) -> None:
+        """Lets go of the streams of a connection that has ended."""
+        self._feeds.clear()
+        self._due.clear()
+        self._timed.clear()
+
     def is_due(self, streams: ReplicaStreams, at: float | None) -> None:
         """Notes that ``streams`` has frames to send at ``at``, in monotonic seconds; None: now."""
         if at is None or at <= self._clock():

@@ -104,6 +104,15 @@ class ReplicaLink:
         stream.streams.leave()
         self.flush()
 
+    async def discard(self) -> None:
+        """Lets go of the streams of a link that has ended, a few in a turn: they refer back to it."""
+        self._session.discard()
+        self._to_wake.clear()
+        while self._streams:
+            for streams in list(itertools.islice(self._streams, WOKEN_TOGETHER)):
+                self._streams.pop(streams).streams.discard()
+            await trio.lowlevel.checkpoint()
+
     def confirm(self, number: int) -> None:
         """Answers a LEADER_CHECK: the node is still followed. Sent at once; never waits."""
         self._session.confirm(number)

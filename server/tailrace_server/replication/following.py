@@ -103,6 +103,12 @@ class Following:
         finally:
             self._node.feed_changes.unsubscribe(self._feeds_changed)
 
+    async def discard(self) -> None:
+        """Lets go of what was followed after ``run``, a few feeds in a turn (`PulledNode.discard`)."""
+        self._to_begin.clear()
+        await self._pulled.discard()
+        self._pullers.clear()
+
     def failing(self) -> list[tuple[Feed, StreamFailed]]:
         """Returns the partitions that do not follow at present, each with its feed and the reason."""
         return [(puller.feed, failed) for puller in self._pullers.values() for failed in puller.failed.values()]

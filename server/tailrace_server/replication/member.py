@@ -344,6 +344,7 @@ class Member:
             if self.following is following:
                 self.following = None
                 self.leadership.step_down(self.local.file.now.term)
+        self.start(following.discard)
         if isinstance(failure, StreamEnded) and failure.reason is EndReason.BEHIND and not self.local.is_in_set:
             await self._give_up(name)
 

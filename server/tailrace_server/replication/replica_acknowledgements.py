@@ -40,6 +40,10 @@ class ReplicaAcknowledgements:
         """Acknowledges nothing any more."""
         self._send, self._ended = None, True
 
+    def discard(self) -> None:
+        """Lets go of its owner, of which nothing is acknowledged any more."""
+        self._on_acknowledged = None
+
     def agreed(self, partition: Partition, found: FailoverLog) -> None:
         """Notes the other node's log of a stream that begins, and adopts it as far as the held rows reach."""
         self._logs[partition.id] = found

@@ -160,6 +160,8 @@ class ReplicaPuller:
 
     def stop(self) -> None:
         """Stops pulling and acknowledging. A segment or a rollback that is being installed is finished."""
+        if self._is_left:
+            return
         self._is_left = True
         self._stream = None
         self._acknowledgements.end()
@@ -173,6 +175,17 @@ class ReplicaPuller:
         self.stop()
         if stream is not None:
             stream.leave()
+
+    def discard(self) -> None:
+        """Lets go of the parts of a stopped pull that refer back to it. No task of it may run, or begin.
+
+        The interpreter frees them at once then, and not in a full search for cyclic garbage, which would hold the loop
+        for seconds with ten thousand feeds.
+        """
+        assert self._is_left, "the pull was stopped"
+        self._on_snapshot = self._on_acknowledged = self._on_end = None
+        self._acknowledgements.discard()
+        del self._tasks, self._snapshots, self._pushed, self._far, self._lagging, self._roll_back_to
 
     def _abandon(self) -> None:
         """Drops what is half done, when no task runs any more."""

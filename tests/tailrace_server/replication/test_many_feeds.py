@@ -1,6 +1,12 @@
 """No step of the loop visits all feeds of a node: with ten thousand it would hold up the signs of life."""
 
+import collections
+import contextlib
+import gc
+import weakref
+
 import pytest
+import trio
 from tests.tailrace_server.replication.made_set import until
 from tests.visits import Visits
 
@@ -183,3 +189,39 @@ async def test_a_status_counts_what_followers_lack_in_many_steps(many, monkeypat
 
 def streams_of(node):
     return [slot for connection in node.node.connections for slot in connection.rounds.slots.values()]
+
+
+@contextlib.contextmanager
+def no_searches():
+    """Frees no object of a cycle in the body."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()  # of the nodes, which leave objects out of later searches
+    gc.unfreeze()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.callbacks[:] = callbacks
+
+
+@pytest.mark.parametrize("how", ["stopped", "deposed"])
+async def test_an_ended_following_is_freed_without_a_search_for_garbage(many, how):
+    """A full search through ten thousand of them holds the loop for seconds."""
+    follower = many[2].member
+    with no_searches():
+        ended = weakref.ref(follower.following)
+        if how == "stopped":
+            follower.following.stop()
+        else:
+            await many[1].promote()
+        await until(lambda: follower.following is not None and follower.following is not ended())
+        for member in many:
+            if not member.leads:
+                await follows_all(member)
+        await trio.sleep(0.5)
+        found = collections.Counter(type(each).__name__ for each in gc.get_objects())
+    for name in ("ReplicaPuller", "ReplicaStreams", "PulledSnapshots", "PushedPartitions", "FarPartitions"):
+        # Those of the two followers, and the one whose rows were committed last.
+        assert found[name] <= 2 * (FEEDS + 1) + 1, name
