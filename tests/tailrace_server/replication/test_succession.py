@@ -1,6 +1,7 @@
 """Failover without an operator, in this process."""
 
 import dataclasses
+import math
 import os
 
 import pytest
@@ -149,10 +150,11 @@ async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_on
 
 async def test_a_leader_whose_watch_has_not_had_its_turn_takes_no_writes_either(nodes, monkeypatch):
     """A process that was stopped for long may read a write first when it goes on."""
-    leader = nodes.leader
     async with nodes.client() as client:
         await nodes.filled(client, ROWS)
+    leader = await nodes.settled()  # on a busy machine it may be another one than at first
     leadership, clock = leader.node.leaderships.system, leader.node.services.clock
+    await until(lambda: leadership.sure_until < math.inf)
     monkeypatch.setattr(succession.Succession, "_tick", lambda self, now: None)
     for node in nodes:
         if node is not leader:
