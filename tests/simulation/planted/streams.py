@@ -6,7 +6,7 @@ from tailrace.consuming.ring import Ring, RingChange
 from tailrace.model import failover
 from tailrace.model.failover import Resume, ResumeReason
 from tailrace_server.compaction import worker
-from tailrace_server.stream import rounds
+from tailrace_server.stream import stream_barriers
 from tailrace_server.upkeep.committer import Committer
 
 from .bug import Bug
@@ -53,7 +53,7 @@ def _drop_after_refetch(ring, seq, by_seq, keys):
 BUGS = {
     "an acknowledgement before fsync": Bug([(Committer, "when_durable", _answer_before_fsync)], seed=33),
     "`>` for `>=` at a base": Bug([(failover, "_resume_in_history", _resume_beyond_the_base)], seed=0),
-    "a barrier answered one round early": Bug([(rounds, "_covered", _covered_by_this_round)], seed=2),
+    "a barrier answered one round early": Bug([(stream_barriers, "_covered", _covered_by_this_round)], seed=2),
     "a purge without raising the purge seq": Bug([(worker, "identity_of", purge_in_silence)], seed=112),
     "a ring dropped after a refetch": Bug([(Ring, "replacing", _drop_after_refetch)], seed=11),
 }
