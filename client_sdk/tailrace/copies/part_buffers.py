@@ -20,6 +20,7 @@ class PartBuffers:
     def __init__(self, buffers_max: int) -> None:
         self._left = buffers_max  # that were not made yet
         self._free: collections.deque[bytearray] = collections.deque()  # the first one is the next one
+        self._taken: dict[int, bytearray] = {}  # those in use, by their identity
 
     def next(self) -> memoryview | None:
         """Returns the buffer that comes next, without taking it; None if all are in use."""
@@ -32,9 +33,12 @@ class PartBuffers:
 
     def take(self) -> None:
         """Takes the buffer that ``next`` has returned: bytes have been received into it."""
-        self._free.popleft()
+        buffer = self._free.popleft()
+        self._taken[id(buffer)] = buffer
 
     def give_back(self, piece: memoryview) -> None:
         """Lets the buffer of ``piece`` be used again. Does nothing if ``piece`` is of other bytes. Any thread."""
-        if isinstance(piece.obj, bytearray):
-            self._free.append(piece.obj)
+        # Bytes that were decrypted are in a bytearray, too, of which other pieces are still in use.
+        buffer = self._taken.pop(id(piece.obj), None)
+        if buffer is not None:
+            self._free.append(buffer)

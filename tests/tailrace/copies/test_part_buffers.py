@@ -20,6 +20,18 @@ def test_other_bytes_are_no_buffer():
     buffers.next()
     buffers.take()
     buffers.give_back(memoryview(b"received in another way"))
+    buffers.give_back(memoryview(bytearray(b"decrypted; other pieces of it are in use")))
+    assert buffers.next() is None
+
+
+def test_a_buffer_that_was_given_back_is_given_back_no_more():
+    buffers = PartBuffers(1)
+    piece = buffers.next()
+    buffers.take()
+    for _ in range(2):
+        buffers.give_back(piece)
+    buffers.next()
+    buffers.take()
     assert buffers.next() is None
 
 
