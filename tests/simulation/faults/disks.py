@@ -65,10 +65,13 @@ async def old_disk(faults):
 
 
 async def strange_disk(faults):
-    """Starts a member on the directory of another cluster's node, for a while."""
+    """Starts a member on the directory of another cluster's node, for a while.
+
+    No operator forces a node on it to lead (`leaders.force`): clients would follow that one, which lacks their feed.
+    """
     disk = await faults.world.disk_of_another_cluster()
     machine = faults.random.choice(faults.world.machines)
-    if machine in faults.taken_out:
+    if machine in faults.taken_out or machine.name in faults.world.operator.forcing:
         return
     faults.world.report.fault("disk of another cluster", machine.name)
     machine.kill(End.POWER)
@@ -97,7 +100,7 @@ async def old_backup(faults):
     machine.start()
     await trio.sleep(2.0 * faults.random.random())
     backup = await faults.world.disk_of_backup(backup)
-    if machine in faults.taken_out:
+    if machine in faults.taken_out or machine.name in faults.world.operator.forcing:
         return
     faults.world.report.fault("old backup of a member", machine.name)
     machine.kill(End.POWER)

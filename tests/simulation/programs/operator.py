@@ -22,6 +22,7 @@ class Operator:
         self._world = world
         self._name = name
         self.random = world.random_of(name)
+        self.forcing = []  # the machines that are being promoted by force
 
     async def ask(self, machine, opcode, **value):
         """Returns a node's answer; None: there is none, or an error."""
@@ -49,9 +50,14 @@ class Operator:
         """Promotes a node, and returns whether it leads."""
         if force:
             self._world.checks.promises.force_tried()
+            self.forcing.append(machine)
         report = self._world.report
         report.operation("promote asked for" if not force else "forced promotion asked for", machine)
-        answer = await self.ask(machine, Opcode.PROMOTE, force=force)
+        try:
+            answer = await self.ask(machine, Opcode.PROMOTE, force=force)
+        finally:
+            if force:
+                self.forcing.remove(machine)
         if answer is None:
             return False
         report.operation("forced promotion" if force else "promotion", f"{machine} {answer['term']}")
