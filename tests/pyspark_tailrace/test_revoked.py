@@ -105,6 +105,17 @@ def refused(secret):
     assert not any(secret in text for text in told)
 
 
+def end_by_revoking(start, secret, revoke):
+    """Starts a query, and waits until it has been refused. Its plan does not have the secret."""
+    with refused(secret) as told:
+        query = start(secret)
+        revoke()
+        try:
+            query.awaitTermination()
+        finally:
+            told.append(query._jsq.explainInternal(True))
+
+
 def test_a_streaming_read_goes_on_with_another_token(spark, tmp_path, secured_node, filled, admin, token, gate):
     (name, first), (_, second) = token("read"), token("read")
     out = str(tmp_path / "out")
@@ -115,13 +126,7 @@ def test_a_streaming_read_goes_on_with_another_token(spark, tmp_path, secured_no
         writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
         return writer.trigger(availableNow=True).start(out)
 
-    with refused(first) as told:
-        query = start(first)
-        gate.revoke(admin, name)
-        try:
-            query.awaitTermination()
-        finally:
-            told.append(query._jsq.explainInternal(True))
+    end_by_revoking(start, first, lambda: gate.revoke(admin, name))
     start(second).awaitTermination()
     assert Counter(row.key for row in spark.read.parquet(out).collect()) == dict.fromkeys(keys(), 1)
 
@@ -157,13 +162,7 @@ def test_a_streaming_write_goes_on_with_another_token(
         rows = job.frame().repartition(2).mapInArrow(gate, "key BINARY, value BINARY")
         return job.start(rows, feed=feed_name, token=secret, delivery=delivery)
 
-    with refused(first) as told:
-        query = start(first)
-        gate.revoke(admin, name)
-        try:
-            query.awaitTermination()
-        finally:
-            told.append(query._jsq.explainInternal(True))
+    end_by_revoking(start, first, lambda: gate.revoke(admin, name))
     start(second).awaitTermination()
     written = Counter(row.key for row in contents(secured_node.url, feed_name, token=second).rows)
     assert written.keys() == set(keys()), "a row is lost"
