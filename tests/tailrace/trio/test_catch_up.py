@@ -11,7 +11,7 @@ from tests.tailrace_server.replication.made_set import until
 
 import tailrace
 from tailrace import Delete, Mutations, Put, Rollback, SnapshotEnd, SnapshotStart, blocking
-from tailrace.consuming import catch_up_rules
+from tailrace.consuming import catch_up, catch_up_rules
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import BadSegment, ProtocolError
 from tailrace.indexes import MemoryIndex, SQLiteIndex
@@ -343,7 +343,7 @@ async def test_items_are_read_from_segments(running, feed, asked, small_is_far):
     assert Opcode.SEGMENT_CHECKPOINT not in asked, "the node sends only the rows of the prefix"
 
 
-async def test_items_in_short_steps_while_segments_are_compacted(running, client, chains, small_is_far):
+async def test_items_in_short_steps_while_segments_are_compacted(running, client, chains, small_is_far, monkeypatch):
     """A step that is cancelled goes on where it was, also in the middle of a segment that is gone since."""
     feed = await client.create_feed("orders", partitions=1)
     await write_much(feed)
@@ -351,18 +351,31 @@ async def test_items_in_short_steps_while_segments_are_compacted(running, client
     await write_much(feed, b"new")
     await flush(running)
     expected = {b"k%d" % number: (await feed.get(b"k%d" % number)).value for number in range(1_000)}
+    monkeypatch.setattr(catch_up, "FETCHES_MAX", 1)  # the parts before the one that is asked for have come
+    monkeypatch.setattr(catch_up, "RANGE_BYTES", 1)
+    fetches, scope, handle = 0, trio.CancelScope(), HANDLERS[Opcode.SEGMENT_FETCH]
+
+    def cancelling(connection, frame):
+        nonlocal fetches
+        fetches += 1
+        if fetches in (4, 6):  # the step cannot end before this part has come
+            scope.cancel()
+        handle(connection, frame)
+
+    monkeypatch.setitem(HANDLERS, Opcode.SEGMENT_FETCH, cancelling)
     items, found, cancelled = feed.items(), {}, 0
     with trio.fail_after(60):
         while True:
-            with trio.move_on_after(0.005 * (cancelled + 1)) as scope:
+            with trio.CancelScope() as scope:
                 async for item in items:
                     found[item.key] = item.value
                 break
             assert scope.cancelled_caught
+            assert not found, "a partition is read whole before its first item is returned"
             cancelled += 1
             if cancelled == 2:
                 await compact(running)
-    assert cancelled >= 2
+    assert cancelled == 2
     assert found == expected
 
 
