@@ -383,7 +383,7 @@ class Member:
         require_term()
         branches.begin_rest()
         self.local.count()
-        self.leadership.become_leader(term)
+        self.lead(term)
         self.report("")
         log.warning("a set of %s members is founded, and this node leads it", len(founders))
 
@@ -478,6 +478,11 @@ class Member:
         elif self.following is not None and self.following.address in change.left:
             self.following.stop()
         self.wake()
+
+    def lead(self, term: int) -> None:
+        """Leads in ``term`` from now on, which this member has stored and a majority has promised."""
+        self.leadership.become_leader(term)
+        self.successor.won()
 
     def step_down(self) -> None:
         """Ends leading and following at once. Tasks under way change nothing after this."""

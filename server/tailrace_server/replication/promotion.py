@@ -287,7 +287,7 @@ class Promotion:
         member.local.file.store(leading.caught_up(member.local.new_token()))
         member.local.take_list()
         member.local.count()
-        self._leadership.become_leader(self._term)
+        member.lead(self._term)
         self._say(f"leads in term {self._term}" + (", on the same branches" if kept_branch else ""))
         member.report("")
         lost = "; ".join(filter(None, [self._may_be_lost(), self._unreadable]))

@@ -193,6 +193,15 @@ class Succession:
             self._note(FailoverEvent.MAJORITY_BACK)
             self._leadership.restore_writes()
 
+    def won(self) -> None:
+        """Notes that this member leads from now on, by the word of a majority. Call it before anything is written.
+
+        The first look of the watch may be long after: the process may be stopped in between.
+        """
+        if self.is_on:
+            self._majority.lead(self._leadership.changes, self._clock.monotonic())
+            self._tell_majority()
+
     def depart(self) -> None:
         """Hands over if this node leads and is to leave the set; with ``--failover manual`` too."""
         self._departing.consider()

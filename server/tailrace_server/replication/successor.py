@@ -43,6 +43,9 @@ class Successor(Protocol):
     def why_no_promise(self) -> str:
         """Returns why no node that stands by itself gets a promise now; "" if it may."""
 
+    def won(self) -> None:
+        """Notes that this member leads from now on, by the word of a majority. Call it before anything is written."""
+
     def depart(self) -> None:
         """Hands over if this node leads and is to leave the set; with ``--failover manual`` too."""
 

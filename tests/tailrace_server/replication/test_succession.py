@@ -1,7 +1,6 @@
 """Failover without an operator, in this process."""
 
 import dataclasses
-import math
 import os
 
 import pytest
@@ -154,7 +153,6 @@ async def test_a_leader_whose_watch_has_not_had_its_turn_takes_no_writes_either(
         await nodes.filled(client, ROWS)
     leader = await nodes.settled()  # on a busy machine it may be another one than at first
     leadership, clock = leader.node.leaderships.system, leader.node.services.clock
-    await until(lambda: leadership.sure_until < math.inf)
     monkeypatch.setattr(succession.Succession, "_tick", lambda self, now: None)
     for node in nodes:
         if node is not leader:
@@ -166,6 +164,27 @@ async def test_a_leader_whose_watch_has_not_had_its_turn_takes_no_writes_either(
             with pytest.raises(Retryable, match=r"no majority of the set has confirmed for 0\.6 s"):
                 await client.feed("orders").put(b"c", b"3", level=level)
     assert leader.rows("orders") == ROWS
+
+
+async def test_a_leader_that_has_just_won_knows_when_its_majority_was_last_sure(nodes, monkeypatch):
+    """Its process may be stopped before the first look of its watch."""
+    first = nodes.leader
+    second = next(node for node in nodes if not node.leads)
+    monkeypatch.setattr(succession.Succession, "_tick", lambda self, now: None)
+    limits = []
+
+    async def note():
+        while not second.leads:
+            await trio.lowlevel.checkpoint()
+        limits.append(second.node.leaderships.system.sure_until)
+
+    async with trio.open_nursery() as watching:
+        watching.start_soon(note)
+        await second.promote()
+    now = second.node.services.clock.monotonic()
+    assert limits == [second.node.leaderships.system.sure_until]
+    assert limits[0] <= now + AUTO.majority_timeout_s
+    assert not first.leads
 
 
 async def test_a_member_that_hears_the_leader_refuses_pre_votes_and_promises(nodes):
