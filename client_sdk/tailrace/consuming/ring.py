@@ -175,7 +175,11 @@ class Ring:
     def add_block(self, block: Block) -> None:
         """Adds the rows of a block. A ring without rows does not open it."""
         if not self._rows_max:
-            self._note(block.header.last_seq)
+            seq = block.header.last_seq  # each block that a replica gets comes here
+            if seq > self.top_seq:
+                self.top_seq = seq
+            if self.top_seq > self.floor_seq:
+                self.floor_seq = self.top_seq
             return
         columns = block.columns()
         if columns.rows < SMALL_ROWS or not columns.header.first_seq:
