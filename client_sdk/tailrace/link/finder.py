@@ -57,6 +57,8 @@ LONG_WAIT_SECONDS = 0.5
 # The seconds between two checks that a look is due, and of one look: a living node says hello in milliseconds.
 LOOK_TICK_SECONDS = 0.25
 LOOK_TIMEOUT_SECONDS = 0.3
+# The seconds between two checks of a client without a request: many clients of one program may have nothing to do.
+LOOK_IDLE_SECONDS = 1.0
 # The clusters whose terms are remembered; the nodes of a URL belong to one.
 _CLUSTERS_MAX = 16
 

@@ -10,6 +10,7 @@ import trio
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
+from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
 from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
@@ -45,6 +46,7 @@ class RequestLink:
         self._transport: Transport | None = None
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
         self._held: trio.Event | None = None  # while ``tick`` waits for a request to be held
+        self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
         self._reads = 0
         self._greeted = trio.Event()
         self.opened = trio.Event()
@@ -64,7 +66,7 @@ class RequestLink:
 
     def abandon(self) -> None:
         """Sends nothing from now on, and wakes no task: this is a forked process, and the tasks are the parent's."""
-        self._transport = self._idle = self._held = None
+        self._transport = self._idle = self._held = self._ticked = None
 
     async def run(self) -> None:
         """Connects and reconnects for ever. Raises Forbidden and a greeting's ProtocolError, which no retry mends."""
@@ -142,7 +144,17 @@ class RequestLink:
 
     async def look(self) -> None:
         """Watches for a later leader, and moves to it; runs for ever if there are other nodes."""
-        await keep_looking(self._core, self._connect, self._leave)
+        await keep_looking(self._core, self._connect, self._leave, self._next_tick)
+
+    async def _next_tick(self) -> None:
+        """Waits for the next check of requests, or for LOOK_IDLE_SECONDS while there are none.
+
+        So a client that waits for an answer wakes up once for both, and one that has nothing to do sleeps.
+        """
+        ticked = self._ticked = trio.Event()
+        with trio.move_on_after(LOOK_IDLE_SECONDS):
+            await ticked.wait()
+        self._ticked = None
 
     def _leave(self) -> None:
         if self._transport is not None:
@@ -163,6 +175,8 @@ class RequestLink:
                 self._held = None
             self._session.expire()
             self._send()
+            if self._ticked is not None:
+                self._ticked.set()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

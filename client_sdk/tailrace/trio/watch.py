@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -15,15 +15,22 @@ from tailrace.link.watch import Greeting
 from tailrace.trio.transport import Connect
 
 
-async def keep_looking(link: LinkCore, connect: Connect, leave: Callable[[], None]) -> None:
+async def _next_tick() -> None:
+    await trio.sleep(LOOK_TICK_SECONDS)
+
+
+async def keep_looking(
+    link: LinkCore, connect: Connect, leave: Callable[[], None], rest: Callable[[], Awaitable[None]] = _next_tick
+) -> None:
     """Greets other nodes when ``link`` asks for it, and calls ``leave`` when one of them is a later leader.
 
-    Runs for ever if there are other nodes. ``leave`` ends the present connection.
+    Runs for ever if there are other nodes. ``leave`` ends the present connection. ``rest`` returns when the next look
+    may be due.
     """
     while link.finder.looks:
         address = link.next_look()
         if address is None:
-            await trio.sleep(LOOK_TICK_SECONDS)
+            await rest()
         else:
             await _look(link, connect, address)
         if link.is_superseded():

@@ -9,6 +9,7 @@ import trio
 
 import tailrace
 from tailrace.errors import ProtocolError
+from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import SLOW_TICK_SECONDS, TICK_SECONDS, Silence, tick_seconds
 from tailrace.model import Level
 from tailrace.trio.client import Client
@@ -70,6 +71,45 @@ async def test_a_request_that_is_held_is_looked_at_more_often(nursery, autojump_
     link._answered()
     await trio.sleep(2.5 * TICK_SECONDS)
     assert session.looks == [0.0, TICK_SECONDS, 2 * TICK_SECONDS]
+
+
+class Watched:
+    """A core that notes when it is asked for a node to look at."""
+
+    def __init__(self):
+        self.finder, self.asked = self, []
+        self.looks = True
+        self.begin = trio.current_time()
+
+    def next_look(self):
+        self.asked.append(round(trio.current_time() - self.begin, 3))
+
+    def is_superseded(self):
+        return False
+
+
+async def test_a_client_wakes_up_once_for_its_requests_and_for_a_later_leader(nursery, autojump_clock):
+    session, core = Held(), Watched()
+    session.begin = core.begin
+    link = RequestLink(session, core)
+    nursery.start_soon(link.look)
+    nursery.start_soon(link.tick)
+    await trio.sleep(2.1 * SLOW_TICK_SECONDS)
+    assert core.asked == [0.0, *session.looks]
+
+
+async def test_a_client_without_a_request_looks_rarely_until_it_has_one(nursery, autojump_clock):
+    session, core = Held(), Watched()
+    session.begin, session.idle = core.begin, True
+    link = RequestLink(session, core)
+    nursery.start_soon(link.look)
+    nursery.start_soon(link.tick)
+    await trio.sleep(2.5 * LOOK_IDLE_SECONDS)
+    assert core.asked == [0.0, LOOK_IDLE_SECONDS, 2 * LOOK_IDLE_SECONDS]
+    session.idle = False
+    link.kick()
+    await trio.sleep(1.1 * SLOW_TICK_SECONDS)
+    assert core.asked[3:] == [2.5 * LOOK_IDLE_SECONDS + SLOW_TICK_SECONDS]
 
 
 @pytest.mark.parametrize(("left", "pause"), [(0.0, 0.05), (0.3, 0.075), (30.0, 0.25), (float("inf"), 0.25)])
