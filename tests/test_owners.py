@@ -30,6 +30,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("client_sdk/tailrace", "server/tailrace_server", "spark_sink/pyspark_tailrace")
 SERVER = "server/tailrace_server"
+REQUESTS = "client_sdk/tailrace/requests"
 CONSUMING = "client_sdk/tailrace/consuming"
 
 
@@ -56,6 +57,10 @@ def owner(class_name, file, names, **parts):
 
 
 OWNERS = (
+    owner(
+        "RequestQueue", f"{REQUESTS}/request_queue.py", "queue", requests="pop clear update", unsent="pop clear update"
+    ),
+    owner("OfferedLevels", f"{REQUESTS}/offered_levels.py", "levels"),
     owner("PushState", f"{SERVER}/partition/pushes.py", "pushes"),
     owner(
         "Partition",

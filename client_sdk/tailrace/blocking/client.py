@@ -192,7 +192,7 @@ class Client:
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
-        return self._core.session.level(text)
+        return self._core.session.levels.level(text)
 
     @property
     def takes_progress(self) -> bool:

@@ -53,7 +53,7 @@ class FeedCore:
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
-        return self._client.session.level(text)
+        return self._client.session.levels.level(text)
 
     def new_producer_id(self) -> int:
         """Returns the id of a new producer."""
@@ -159,7 +159,7 @@ class FeedCore:
         self, key: bytes, value: bytes | None, level: str | None, flags: int, if_version: Version | None
     ) -> Plan[VersionRange]:
         check_key(key)
-        wanted = self._client.session.write_level(level)
+        wanted = self._client.session.levels.of_write(level)
         feed = self.resolved or (yield from self.resolve())
         lane, block = row_block(key, value, feed, if_version, self._client.lanes)
         try:
@@ -185,7 +185,7 @@ class FeedCore:
             TooLarge: The changes of one partition do not fit into one block. Nothing was written.
             TailraceError: As in `put`.
         """
-        wanted = self._client.session.write_level(level)
+        wanted = self._client.session.levels.of_write(level)
         feed = yield from self.resolve()
         try:
             written: dict[int, VersionRange] = yield WriteBlocks(
@@ -222,7 +222,7 @@ class FeedCore:
             Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
-        return self._client.session.write_level(level), Batching(batch_bytes, batch_rows, in_flight_bytes)
+        return self._client.session.levels.of_write(level), Batching(batch_bytes, batch_rows, in_flight_bytes)
 
     def stage(self, batch_bytes: int, batch_rows: int, in_flight_bytes: int) -> Batching:
         """Makes a stage: rows that no consumer sees until `publish` is called. Use it as a context manager.

@@ -101,6 +101,10 @@ class ArrivingParts:
 
         return PartRequest(fetch, take, done, deadline, deadline - self._clock(), places)
 
+    def connection_made(self) -> None:
+        """Notes that on this connection no bytes have come."""
+        self.have_come = False
+
     def are_waited_for(self, request: PartRequest, now: float) -> bool:
         """Tells whether bytes have come so lately that ``request`` is not given up."""
         return now < self._came_at + request.patience_s

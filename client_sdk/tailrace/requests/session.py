@@ -10,20 +10,16 @@ chose), and writes carry producer numbers.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import random
 import sys
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block import Block
 from tailrace.errors import (
-    NotDurable,
     NotLeader,
-    Overloaded,
     ProtocolError,
     Retryable,
     TailraceError,
@@ -33,18 +29,18 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.link.place import Place
 from tailrace.link.rules import Link, is_final
 from tailrace.link.sparing import Sparing
-from tailrace.model import Item, Level, Version
+from tailrace.model import Level, Version
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
-from tailrace.requests.parts import ArrivingParts, PartRequest, Places
+from tailrace.requests.look_up import Found, LookUp
+from tailrace.requests.offered_levels import OfferedLevels
+from tailrace.requests.parts import PartRequest, Places
 from tailrace.requests.request import Answered, Encode, Request, Sequence, given_up
+from tailrace.requests.request_queue import RequestQueue
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.messages import (
-    NODES_LEVEL,
     TRACING_MODULE,
-    Get,
-    Got,
     Hello,
     HelloOk,
     Write,
@@ -63,7 +59,6 @@ ID_MAX = 0xFFFFFFFF
 USED_SECONDS_MIN = 1.0
 log = logging.getLogger("tailrace.client")
 
-_ORDER = attrgetter("order")
 _COPIED_BYTES_MAX = 4_096  # a body up to here is joined to its frame's header: one buffer is sent faster than two
 
 
@@ -98,15 +93,11 @@ class RequestSession:
         self._out: list[bytes | memoryview] = []
         self._next_id = 1  # of the next request
         self._is_useful = False  # a request that was sent on this connection has an answer that no retry changes
-        self._requests: dict[Request, None] = {}  # without an answer, in order
-        self._unsent: dict[Request, None] = {}
-        self._asked = 0
-        self._parts = ArrivingParts(clock)
+        self._queue = RequestQueue(clock, jitter)  # those that are no writes
         self._lanes: dict[Lane, None] = {}  # with requests
         self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
         self._by_id: dict[int, Request | WriteRequest] = {}
-        self._levels: dict[str, Level] = {}  # that the node offers
-        self._no_level: int = Level.DISK  # on the wire, of a write that names none
+        self.levels = OfferedLevels()
         self._refusals = Sparing(clock)
         self._sends_traces = False  # the node knows TRACE
         self.peer: HelloOk | None = None
@@ -123,7 +114,7 @@ class RequestSession:
     @property
     def has_progressed(self) -> bool:
         """A request has had its final answer on the present connection, or a part of a file has begun."""
-        return self._link is Link.OPEN and (self._is_useful or self._parts.have_come)
+        return self._link is Link.OPEN and (self._is_useful or self._queue.parts.have_come)
 
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
@@ -131,23 +122,21 @@ class RequestSession:
         self._made_at = self._clock()
         self._is_useful = False
         self._decoder = FrameDecoder(in_pieces=(Opcode.SEGMENT_DATA,))
-        self._parts.have_come = False
+        self._queue.parts.connection_made()
         self._out = [self.hello._replace(session=self._id).encode()]
         self._link = Link.GREETING
         self._misplaced = None
 
     def connection_lost(self, error: TailraceError) -> None:
         """The connection was lost, or could not be made."""
-        if self._link is Link.OPEN and self._requests:
-            log.info("%s requests are sent again: the connection ended before they were answered", len(self._requests))
+        unanswered = len(self._queue.requests)
+        if self._link is Link.OPEN and unanswered:
+            log.info("%s requests are sent again: the connection ended before they were answered", unanswered)
         self._link = Link.DOWN
         self.last_error = error
         self._out = []
         self._by_id.clear()
-        for request in self._requests:
-            request.in_doubt |= request.sent
-            request.sent = False
-        self._unsent = dict(self._requests)
+        self._queue.link_lost()
         for lane in self._lanes:
             lane.link_lost()
         self._ready_lanes = dict(self._lanes)
@@ -192,11 +181,11 @@ class RequestSession:
     def _part(self, id: int) -> PartRequest | None:
         """Returns the request of this id for a part; None if it was given up, or is another one."""
         part = self._by_id.get(id)
-        return part if isinstance(part, PartRequest) and part in self._requests else None
+        return part if isinstance(part, PartRequest) and part in self._queue.requests else None
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
-        if self._link is Link.OPEN and (self._ready_lanes or self._unsent):
+        if self._link is Link.OPEN and (self._ready_lanes or self._queue.unsent):
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
@@ -206,41 +195,22 @@ class RequestSession:
         if self._link is Link.OPEN:
             self._out.append(encode_frame(Opcode.NOOP))
 
-    def level(self, text: str) -> Level:
-        """Returns a level by name. Raises ValueError if it does not exist, NotDurable if this node cannot give it."""
-        found = self._levels.get(text)
-        if found is not None:
-            return found
-        level = Level.parse(text)
-        if self.peer is not None and text not in self.peer.levels:
-            offered = ", ".join(self.peer.levels)
-            raise NotDurable(f"level {level.name.lower()} cannot be given by this node, which offers {offered}")
-        return level
-
-    def write_level(self, text: str | None) -> Level | None:
-        """Returns the level of a write by name, as `level` does. None leaves it to the node."""
-        return None if text is None else self.level(text)
-
-    def offers(self, level: Level) -> bool:
-        """Tells whether the node that has answered last gives this level; False before the first answer."""
-        return self.peer is not None and level.name.lower() in self.peer.levels
-
     # Asking
 
     @property
     def idle(self) -> bool:
         """No request waits for an answer."""
-        return not self._requests and not self._lanes
+        return not self._queue.requests and not self._lanes
 
     @property
     def is_holding(self) -> bool:
         """A request waits to be sent, or to be sent again."""
-        return bool(self._unsent or self._ready_lanes)
+        return bool(self._queue.unsent or self._ready_lanes)
 
     @property
     def until_deadline_s(self) -> float:
         """The seconds until the first deadline of a request; without requests, infinite."""
-        deadlines = [request.deadline for request in self._requests]
+        deadlines = self._queue.deadlines
         for lane in self._lanes:
             deadlines += [write.deadline for write in lane.requests()]
         return min(deadlines, default=math.inf) - self._clock()
@@ -248,7 +218,7 @@ class RequestSession:
     @property
     def waiting(self) -> list[object]:
         """The requests that wait for their answers: the first one, and the first of each lane."""
-        return [*itertools.islice(self._requests, 1), *(lane.first for lane in self._lanes if lane)]
+        return [*self._queue.first, *(lane.first for lane in self._lanes if lane)]
 
     def call(self, opcode: Opcode, value: dict[str, Any], done: Answered, deadline: float) -> Request:
         """Queues a metadata request and returns it; ``done`` gets the JSON object of the answer."""
@@ -286,7 +256,7 @@ class RequestSession:
 
         While bytes of parts arrive, no part is given up. After them, each has the time from now to ``deadline`` again.
         """
-        request = self._parts.request(fetch, receive, done, deadline, places)
+        request = self._queue.parts.request(fetch, receive, done, deadline, places)
         self._ask(request)
         return request
 
@@ -294,39 +264,18 @@ class RequestSession:
         if self._closed is not None:
             request.done(None, self._closed)
             return
-        self._asked += 1
-        request.order = self._asked
-        self._requests[request] = None
-        self._unsent[request] = None
+        self._queue.add(request)
 
     def get(
         self,
         feed_id: bytes,
         level: Level,
         keys: list[bytes],
-        done: Callable[[list[Item | None] | None, TailraceError | None], None],
+        done: Found,
         deadline: float,
     ) -> Request:
         """Queues a look-up of at most 4,096 keys and returns it. It asks again if one answer has no room for all."""
-        items: list[Item | None] = []
-
-        def encode(id: int) -> bytes:
-            return Get(feed_id, level, keys[len(items) :], self._state_of_reads).encode(id)
-
-        def decode(frame: Frame) -> list[Item | None]:
-            return Got.decode(frame.body, keys[len(items) :])
-
-        def found(part: list[Item | None] | None, error: TailraceError | None) -> None:
-            items.extend(part or ())
-            if error is not None:
-                done(None, error)
-            elif len(items) == len(keys):
-                done(items, None)
-            else:
-                request.begin_anew()
-                self._ask(request)
-
-        request = Request(encode, decode, found, deadline, is_read=True)
+        request = LookUp(feed_id, level, keys, done, deadline, self._role_of_reads, self._ask)
         self._ask(request)
         return request
 
@@ -368,18 +317,12 @@ class RequestSession:
             request.lane.withdraw(request)
             self._look_again(request.lane)
         else:
-            self._requests.pop(request, None)
-            self._unsent.pop(request, None)
+            self._queue.withdraw(request)
 
     def expire(self) -> None:
         """Gives up requests whose deadline has passed."""
         now = self._clock()
-        for request in [r for r in self._requests if now >= r.deadline]:
-            if isinstance(request, PartRequest) and self._parts.are_waited_for(request, now):
-                continue
-            del self._requests[request]
-            self._unsent.pop(request, None)
-            request.done(None, given_up(self.last_error, request.sent, request.in_doubt, is_read=request.is_read))
+        self._queue.expire(now, self.last_error)
         for lane in list(self._lanes):
             for write in [w for w in lane.requests() if now >= w.deadline]:
                 lane.fail(write, given_up(self.last_error, write.state is WriteState.SENT or write.resend))
@@ -394,13 +337,10 @@ class RequestSession:
     def fail_all(self, error: TailraceError) -> None:
         """Fails all requests, and every later one: the client is closing."""
         self._closed = error
-        for request in list(self._requests):
-            request.done(None, error)
+        self._queue.fail_all(error)
         for lane in list(self._lanes):
             for write in lane.requests():
                 lane.fail(write, error)
-        self._requests.clear()
-        self._unsent.clear()
         self._lanes.clear()
         self._ready_lanes.clear()
 
@@ -410,9 +350,7 @@ class RequestSession:
 
     def postpone(self, seconds: float) -> None:
         """Moves all deadlines by ``seconds``, during which the program has moved no bytes."""
-        self._parts.postpone(seconds)
-        for request in self._requests:
-            request.deadline += seconds
+        self._queue.postpone(seconds)
         for lane in self._lanes:
             for write in lane.requests():
                 write.deadline += seconds
@@ -420,18 +358,16 @@ class RequestSession:
     # Frames
 
     def _collect(self, now: float) -> None:
-        if self._unsent:
-            for request in self._ready(now):
-                del self._unsent[request]
+        if self._queue.unsent:
+            for request in self._queue.take_due(now):
                 id = self._id_for(request)
                 frame = request.encode(id)
                 try:
                     check_request(frame)
                 except TooLarge as error:  # the node would end the connection, and with it the requests of others
-                    del self._by_id[id], self._requests[request]
-                    request.done(None, error)
+                    del self._by_id[id]
+                    self._queue.fail(request, error)
                     continue
-                request.sent = True
                 self._out += (frame,) if isinstance(frame, bytes) else frame
         for lane in list(self._ready_lanes):
             taken = lane.take(now)
@@ -442,16 +378,10 @@ class RequestSession:
             if not lane.is_held:
                 self._ready_lanes.pop(lane, None)
 
-    def _ready(self, now: float) -> list[Request]:
-        ready = [r for r in self._unsent if now >= (r.hold_until if r.sequence is None else r.sequence.hold_until)]
-        if len(ready) > 1:  # a refused request is behind later ones
-            ready.sort(key=_ORDER)
-        return ready
-
     def _send_write(self, write: WriteRequest) -> None:
         flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
         head, body = write.block.head, write.block.body
-        level = self._no_level if write.level is None else write.level
+        level = self.levels.unnamed if write.level is None else write.level
         start = Write.encode_fixed(write.lane.feed_id, level, flags, write.if_version) + head
         id = self._id_for(write)
         start = frame_header(Opcode.WRITE, len(start) + len(body), id) + start
@@ -500,12 +430,8 @@ class RequestSession:
                     raise ProtocolError(f"the answer to a WRITE to partition {request.lane.partition} is {versions}")
                 request.lane.answered(request, versions)
                 self._look_again(request.lane)
-        elif request in self._requests:
-            result = request.decode(frame)
-            if request.sequence is not None:
-                request.sequence.tries = 0
-            del self._requests[request]
-            request.done(result, None)
+        else:
+            self._queue.answered(request, frame)
 
     def _greeted(self, peer: HelloOk) -> None:
         if self._link is not Link.GREETING:
@@ -513,9 +439,7 @@ class RequestSession:
         peer.check_version()
         self._check(peer)
         self.peer = peer
-        self._levels = {level.name.lower(): level for level in Level if level.name.lower() in peer.levels}
-        # A node that names no default is older than writes without a level, and the default was disk then.
-        self._no_level = NODES_LEVEL if peer.default_level else Level.DISK
+        self.levels.greeted(peer)
         self._sends_traces = peer.takes_traces
         self._link = Link.OPEN
         self.last_error = None
@@ -537,17 +461,8 @@ class RequestSession:
                 led = isinstance(error, NotLeader) and self.peer is not None and self.peer.role == "leader"
                 request.lane.refused(request, error, hold_until, in_doubt=led)
                 self._look_again(request.lane)
-        elif request in self._requests:
-            if isinstance(error, Retryable) and now < request.deadline:
-                # A publish is done in steps; a leader that stepped down may have done some of them.
-                request.in_doubt |= not isinstance(error, Overloaded)
-                request.sent, request.hold_until = False, hold_until
-                if request.sequence is not None:
-                    request.sequence.refused(now, self._jitter)
-                self._unsent[request] = None
-            else:
-                del self._requests[request]
-                request.done(None, error)
+        else:
+            self._queue.refused(request, error, now, hold_until)
 
     def _moves_on(self, request: Request | WriteRequest) -> bool:
         """Tells whether a node may accept ``request`` after a new search. No follower accepts a write.
@@ -556,9 +471,8 @@ class RequestSession:
         """
         return self._state == "leader" or (isinstance(request, Request) and request.is_read)
 
-    @property
-    def _state_of_reads(self) -> int:
-        """The role that a GET asks for: 0 leader, 1 follower."""
+    def _role_of_reads(self) -> int:
+        """Returns the role that a GET asks for: 0 leader, 1 follower."""
         if self._state == "any" and self.peer is not None:
             return int(self.peer.role == "follower")
         return int(self._state == "follower")

@@ -179,7 +179,7 @@ class Client(OfOneProcess):
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
-        return self._core.session.level(text)
+        return self._core.session.levels.level(text)
 
     async def call(self, opcode: Opcode, value: dict[str, Any]) -> dict[str, Any]:
         """Sends a metadata request and returns the JSON object of the answer."""

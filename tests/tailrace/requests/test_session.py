@@ -1,15 +1,12 @@
 """The requests of a client against frames that are made by hand."""
 
-import collections
 import contextlib
-import enum
-import itertools
 import json
 import math
 
 import pytest
+from tests.tailrace.requests.conversation import BRANCH, FEED, HELLO_OK, Conversation, name_of, placed, written
 
-from tailrace.block import Block, encode_block
 from tailrace.errors import (
     Forbidden,
     NoSpace,
@@ -18,86 +15,16 @@ from tailrace.errors import (
     Overloaded,
     ProtocolError,
     TooLarge,
-    UnknownCheckpoint,
     UnknownFeed,
     Unreachable,
     VersionConflict,
 )
 from tailrace.model import Level, Version, VersionRange
-from tailrace.requests.lane import Lane
-from tailrace.requests.plan import FetchParts
 from tailrace.requests.session import RequestSession
-from tailrace.wire.bodies import decode_json, encode_json
-from tailrace.wire.frames import FrameDecoder, encode_frame
-from tailrace.wire.messages import Get, Got, Hello, HelloOk, Write, WriteFlag, Written, encode_error
+from tailrace.wire.bodies import encode_json
+from tailrace.wire.frames import encode_frame
+from tailrace.wire.messages import Hello, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
-from tailrace.wire.segment_messages import SegmentFetch, data_header
-
-FEED = b"f" * 16
-BRANCH = b"u" * 16
-HELLO_OK = HelloOk(1, "0" * 32, "0" * 32, "", 1000, 10.0, ("memory", "disk"))
-
-
-class Conversation:
-    """A session and what a node would say to it. Answers are noted by name."""
-
-    def __init__(self):
-        self.now = 100.0
-        self.session = RequestSession(Hello(), lambda: self.now)
-        self.decoder = FrameDecoder()
-        self.answers = {}
-        ids = itertools.count(1)
-        self.lanes = [Lane(FEED, number, lambda: next(ids)) for number in range(2)]
-
-    def sent(self):
-        return self.decoder.receive_data(b"".join(self.session.data_to_send()))
-
-    def hear(self, *frames):
-        self.session.receive_data(b"".join(frames))
-
-    def greet(self):
-        self.decoder = FrameDecoder()
-        self.session.connection_made()
-        assert [frame.opcode for frame in self.sent()] == [Opcode.HELLO]
-        self.hear(HELLO_OK.encode())
-        return self
-
-    def note(self, name):
-        def done(result, error):
-            assert name not in self.answers
-            self.answers[name] = result if error is None else error
-
-        return done
-
-    def call(self, name, *, seconds=10.0):
-        self.session.call(Opcode.LIST_FEEDS, {"name": name}, self.note(name), self.now + seconds)
-
-    def get(self, name, keys, *, seconds=10.0):
-        self.session.get(FEED, Level.DISK, keys, self.note(name), self.now + seconds)
-
-    def write(self, name, *, lane=0, seconds=10.0, **options):
-        block = encode_block([name.encode()], [b"v"], partition=lane)
-        self.session.write(self.lanes[lane], block, Level.DISK, self.note(name), self.now + seconds, **options)
-
-
-@pytest.fixture
-def made():
-    return Conversation().greet()
-
-
-def name_of(frame):
-    """What a frame asks for, by the name that the conversation gave it."""
-    if frame.opcode is Opcode.WRITE:
-        write = Write.decode(frame.body)
-        header = Block.parse(write.block).header
-        return (Block.parse(write.block).columns().keys()[0].decode(), header.producer_seq, write.flags)
-    return decode_json(frame.body, "")["name"]
-
-
-def written(frame, seq=1):
-    is_write = frame.opcode is Opcode.WRITE
-    partition = Block.parse(Write.decode(frame.body).block).header.partition if is_write else 0
-    return Written(partition, BRANCH, seq, seq).encode(frame.id)
 
 
 def test_nothing_is_asked_before_the_greeting():
@@ -325,27 +252,6 @@ def test_everything_is_told_when_the_client_closes(made):
     assert made.sent() == []
 
 
-def test_a_get_whose_values_do_not_fit_into_one_answer(made):
-    keys = [b"a", b"b", b"c"]
-    made.get("get", keys)
-    for answered in (2, 1):
-        (frame,) = made.sent()
-        asked = Get.decode(frame.body).keys
-        assert asked == keys[-len(asked) :]
-        made.hear(Got([(Version(0, BRANCH, 1), 5, key) for key in asked[:answered]]).encode(frame.id))
-    assert [item.key for item in made.answers["get"]] == [item.value for item in made.answers["get"]] == keys
-
-
-def test_a_get_that_fails_half_way(made):
-    made.get("get", [b"a", b"b"])
-    (frame,) = made.sent()
-    made.hear(Got([None]).encode(frame.id))
-    (frame,) = made.sent()
-    made.hear(encode_error(UnknownFeed("dropped"), frame.id))
-    assert isinstance(made.answers["get"], UnknownFeed)
-    assert made.session.idle
-
-
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -409,16 +315,6 @@ def test_lanes_do_not_wait_for_each_other(made):
 
 
 # Which node is asked
-
-
-def placed(state, role="leader", check=lambda _: None):
-    """A session that asks for ``state`` and has met a node that is ``role``."""
-    made = Conversation()
-    made.session = RequestSession(Hello(), lambda: made.now, state=state, check=check)
-    made.session.connection_made()
-    made.sent()
-    made.hear(HELLO_OK._replace(role=role).encode())
-    return made
 
 
 def test_a_node_that_is_not_the_one_is_asked_nothing():
@@ -491,47 +387,12 @@ def test_a_write_to_a_follower_is_tried_for_a_while_and_surely_did_not_happen():
     assert isinstance(made.answers["a"], NotLeader)
 
 
-@pytest.mark.parametrize(("state", "role"), [("follower", "follower"), ("any", "follower"), ("any", "leader")])
-def test_a_read_leaves_a_node_that_has_changed_its_role(state, role):
-    made = placed(state, role)
-    made.get("a", [b"k"])
-    [frame] = made.sent()
-    with pytest.raises(NotLeader):
-        made.hear(encode_error(NotLeader("it has another role"), frame.id))
-
-
-def test_a_read_of_any_node_asks_for_the_role_that_the_same_node_has_now():
-    made = placed("any", "leader")
-    made.get("a", [b"k"])
-    [frame] = made.sent()
-    with pytest.raises(NotLeader):
-        made.hear(encode_error(NotLeader("it does not lead"), frame.id))
-    made.session.connection_lost(NotLeader("it does not lead"))
-    made.session.connection_made()
-    made.now += 1
-    made.sent()
-    made.hear(HELLO_OK._replace(role="follower").encode())
-    [frame] = made.sent()
-    assert Get.decode(frame.body).state == 1
-
-
 def test_a_write_to_any_node_that_follows_leaves_the_connection():
     made = placed("any", "follower")
     made.write("a")
     [frame] = made.sent()
     made.hear(encode_error(NotLeader("read only", leader="b:4700"), frame.id))
     assert made.session.is_open
-
-
-@pytest.mark.parametrize(
-    ("state", "role", "asked"),
-    [("leader", "leader", 0), ("follower", "follower", 1), ("any", "leader", 0), ("any", "follower", 1)],
-)
-def test_look_ups_say_what_the_node_has_to_be(state, role, asked):
-    made = placed(state, role)
-    made.get("a", [b"k"])
-    [frame] = made.sent()
-    assert Get.decode(frame.body).state == asked
 
 
 def test_a_node_that_is_behind_is_left_with_its_next_answer():
@@ -561,228 +422,3 @@ def test_a_request_without_an_answer_is_given_up_with_what_it_may_wait_for(made,
     made.now += 60
     made.session.expire()
     assert f"in a set, {told}" in str(made.answers["a"])
-
-
-# Parts of files
-
-
-class Parts:
-    """A step that fetches two parts of a file of 1,000,000 bytes, and the pieces that came of each."""
-
-    def __init__(self, made, *, seconds=10.0, sizes=(600_000, 400_000), places=None):
-        self.content = bytes(range(256)) * 4_000
-        self.came = [b""] * len(sizes)
-        begins = [sum(sizes[:number]) for number in range(len(sizes))]
-        step = FetchParts(
-            b"c" * 16, [(b"s" * 16, *part) for part in zip(begins, sizes, strict=True)], self.receive, places
-        )
-        self.requests = step.queue(made.session, made.note("parts"), made.now + seconds)
-
-    def receive(self, number, piece):
-        self.came[number] += piece
-
-    def answer(self, frame):
-        asked = SegmentFetch.decode(frame.body)
-        return data_header(asked.nbytes, frame.id) + self.content[asked.offset : asked.offset + asked.nbytes]
-
-    def asked(self, made):
-        return [SegmentFetch.decode(frame.body)[2:] for frame in made.sent()]
-
-
-@pytest.mark.parametrize("size", [1, 7, 65_536, 250_000, 10_000_000])
-def test_parts_are_handed_over_as_they_arrive(made, size):
-    parts = Parts(made, sizes=(600, 400) if size < 10 else (600_000, 400_000))
-    made.call("other")
-    *frames, other = made.sent()
-    data = b"".join(map(parts.answer, frames)) + encode_json(Opcode.RESULT, {}, other.id)
-    for begin in range(0, len(data), size):
-        made.hear(data[begin : begin + size])
-        assert sum(map(len, parts.came)) >= min(begin + size, len(data)) - 150, "only headers and the other answer"
-    assert b"".join(parts.came) == parts.content[: sum(map(len, parts.came))]
-    assert made.answers == {"parts": sum(map(len, parts.came)), "other": {}}
-
-
-def test_a_later_connection_is_asked_for_the_rest(made):
-    """However early each connection breaks, those behind it go on from there."""
-    parts = Parts(made)
-    asked = []
-    for _ in range(100):
-        frames = made.sent()
-        asked.append([SegmentFetch.decode(frame.body)[2:] for frame in frames])
-        made.hear(b"".join(map(parts.answer, frames))[:60_016])
-        if "parts" in made.answers:
-            break
-        assert made.session.has_progressed
-        made.session.connection_lost(Unreachable("cut"))
-        made.greet()
-    assert asked[:2] == [[(0, 600_000), (600_000, 400_000)], [(60_000, 540_000), (600_000, 400_000)]]
-    assert len(asked) == 17
-    assert b"".join(parts.came) == parts.content[:1_000_000]
-
-
-class OnePlace:
-    """A buffer for pieces of parts, which is free again at once, and how often it was taken."""
-
-    def __init__(self, nbytes):
-        self.buffer = memoryview(bytearray(nbytes))
-        self.taken = 0
-
-    def next(self):
-        return self.buffer
-
-    def take(self):
-        self.taken += 1
-
-
-def hear_placed(made, data, size):
-    """Hands over bytes as a link does: ``size`` at a time, into a place if there is one."""
-    while data:
-        place = made.session.place()
-        if place is None:
-            made.hear(data[:size])
-            data = data[size:]
-            continue
-        body, header = place.buffers
-        count = min(size, len(body) + len(header), len(data))
-        body[: min(count, len(body))] = data[: min(count, len(body))]
-        behind = data[len(body) : count]
-        header[: len(behind)] = behind
-        place.received(count)
-        data = data[count:]
-
-
-@pytest.mark.parametrize("room", [100, 4_096, 1_000_000])
-@pytest.mark.parametrize("size", [1, 7, 65_536, 10_000_000])
-def test_parts_are_received_into_their_places(made, size, room):
-    places = OnePlace(room)
-    parts = Parts(made, sizes=(600, 400) if size < 10 else (600_000, 400_000), places=places)
-    made.call("other")
-    assert made.session.place() is None, "nothing has come"
-    *frames, other = made.sent()
-    hear_placed(made, b"".join(map(parts.answer, frames)) + encode_json(Opcode.RESULT, {}, other.id), size)
-    assert b"".join(parts.came) == parts.content[: sum(map(len, parts.came))]
-    assert made.answers == {"parts": sum(map(len, parts.came)), "other": {}}
-    assert places.taken or size > 1_000_000, "all comes with the first header"
-    assert made.session.place() is None
-
-
-def test_a_part_that_is_given_up_takes_no_place(made):
-    places = OnePlace(1_000)
-    parts = Parts(made, places=places)
-    first, _ = made.sent()
-    data = parts.answer(first)
-    made.hear(data[:1_016])
-    place = made.session.place()
-    place.buffers[0][:] = data[1_016:2_016]
-    for request in parts.requests:
-        made.session.withdraw(request)
-    place.received(1_000)
-    assert places.taken == 0
-    assert made.session.place() is None
-    made.hear(data[2_016:])
-    assert sum(map(len, parts.came)) == 1_000
-
-
-def test_a_place_goes_on_behind_the_bytes_of_an_earlier_connection(made):
-    parts = Parts(made, places=OnePlace(50_000))
-    for _ in range(100):
-        frames = made.sent()
-        hear_placed(made, b"".join(map(parts.answer, frames))[:60_016], 30_000)
-        if "parts" in made.answers:
-            break
-        made.session.connection_lost(Unreachable("cut"))
-        made.greet()
-        assert made.session.place() is None
-    assert b"".join(parts.came) == parts.content[:1_000_000]
-
-
-def test_no_part_is_given_up_while_bytes_of_parts_arrive(made):
-    parts = Parts(made, seconds=10.0)
-    frames = made.sent()
-    data = b"".join(map(parts.answer, frames))
-    for begin in range(0, 900_000, 10_000):
-        made.now += 9.0
-        made.session.expire()
-        made.hear(data[begin : begin + 10_000])
-    assert not made.answers
-    made.now += 5.0
-    made.session.postpone(5.0)
-    made.now += 9.0
-    made.session.expire()
-    assert not made.answers
-    made.now += 1.0
-    made.session.expire()
-    assert isinstance(made.answers["parts"], Unreachable)
-    made.hear(data[900_000:])
-    assert sum(map(len, parts.came)) == 900_000 - 32, "bytes that come too late are dropped"
-
-
-@pytest.mark.parametrize("size", [10_000, 600_100])
-@pytest.mark.parametrize("nbytes", [599_999, 600_001])
-def test_a_part_of_another_length(made, nbytes, size):
-    parts = Parts(made)
-    first, _ = made.sent()
-    data = data_header(nbytes, first.id) + bytes(nbytes)
-    with pytest.raises(ProtocolError, match="SEGMENT_DATA"):
-        collections.deque(made.hear(data[begin : begin + size]) for begin in range(0, len(data), size))
-    assert sum(map(len, parts.came)) < 600_000
-    assert not made.answers
-
-
-def test_a_part_that_fails_half_way(made):
-    parts = Parts(made)
-    frames = made.sent()
-    made.hear(parts.answer(frames[0])[:100_000])
-    made.session.connection_lost(Unreachable("cut"))
-    first, second = made.greet().sent()
-    made.hear(encode_error(UnknownCheckpoint("not kept"), first.id))
-    assert not made.answers, "the other part is still on its way"
-    made.hear(encode_error(UnknownCheckpoint("not kept"), second.id))
-    assert isinstance(made.answers["parts"], UnknownCheckpoint)
-    assert len(parts.came[0]) == 100_000 - 16
-
-
-def test_pieces_that_answer_another_request(made):
-    made.call("a")
-    (frame,) = made.sent()
-    data = data_header(100_000, frame.id) + bytes(100_000)
-    made.hear(data[:50_000])
-    with pytest.raises(ProtocolError):
-        made.hear(data[50_000:])
-
-
-def test_a_part_whose_caller_is_gone_is_dropped(made):
-    parts = Parts(made)
-    data = b"".join(map(parts.answer, made.sent()))
-    made.hear(data[:100_000])
-    for request in parts.requests:
-        made.session.withdraw(request)
-    made.hear(data[100_000:])
-    assert sum(map(len, parts.came)) == 100_000 - 16
-    assert made.session.idle
-    assert not made.answers
-
-
-class Choice(enum.StrEnum):
-    """A level as the options of a command have it."""
-
-    QUORUM = "quorum"
-
-
-def test_a_level_that_the_node_does_not_offer_is_named_as_it_is_written():
-    made = Conversation()
-    made.greet()
-    with pytest.raises(NotDurable, match=r"^level quorum cannot be given by this node, which offers memory, disk$"):
-        made.session.level(Choice.QUORUM)
-
-
-@pytest.mark.parametrize(("default", "level"), [("", Level.DISK), ("quorum", None), ("disk", None)])
-def test_a_write_without_a_level_is_of_level_disk_to_a_node_that_tells_no_default(default, level):
-    made = Conversation()
-    made.session.connection_made()
-    made.sent()
-    made.hear(HELLO_OK._replace(default_level=default).encode())
-    block = encode_block([b"k"], [b"v"], partition=0)
-    made.session.write(made.lanes[0], block, None, made.note("w"), made.now + 10.0)
-    [frame] = made.sent()
-    assert Write.decode(frame.body).level is level

@@ -1,0 +1,63 @@
+"""A look-up of keys: its GET, and the answers to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tailrace.errors import TailraceError
+from tailrace.model import Item, Level
+from tailrace.requests.request import Request
+from tailrace.wire.frames import Frame
+from tailrace.wire.messages import Get, Got
+
+# Called once with the rows of all keys, in their order, or with the error.
+Found: TypeAlias = Callable[[list[Item | None] | None, TailraceError | None], None]
+
+
+class LookUp(Request):
+    """A request for the rows of at most 4,096 keys. If one answer has no room for all, the rest is asked for.
+
+    ``role`` returns the role that the GET asks of the node: 0 leader, 1 follower. ``ask`` queues the request again.
+    """
+
+    __slots__ = ("_ask", "_feed_id", "_found", "_items", "_keys", "_level", "_role")
+
+    def __init__(
+        self,
+        feed_id: bytes,
+        level: Level,
+        keys: list[bytes],
+        found: Found,
+        deadline: float,
+        role: Callable[[], int],
+        ask: Callable[[Request], None],
+    ) -> None:
+        super().__init__(self._encode, self._decode, self._answered, deadline, is_read=True)
+        self._feed_id = feed_id
+        self._level = level
+        self._keys = keys
+        self._items: list[Item | None] = []  # of the first keys
+        self._found = found
+        self._role = role
+        self._ask = ask
+
+    @property
+    def _rest(self) -> list[bytes]:
+        return self._keys[len(self._items) :]
+
+    def _encode(self, id: int) -> bytes:
+        return Get(self._feed_id, self._level, self._rest, self._role()).encode(id)
+
+    def _decode(self, frame: Frame) -> list[Item | None]:
+        return Got.decode(frame.body, self._rest)
+
+    def _answered(self, part: list[Item | None] | None, error: TailraceError | None) -> None:
+        self._items.extend(part or ())
+        if error is not None:
+            self._found(None, error)
+        elif len(self._items) == len(self._keys):
+            self._found(self._items, None)
+        else:
+            self.begin_anew()
+            self._ask(self)
