@@ -177,11 +177,11 @@ class TlsEngine:
         total, room, records = 0, len(view), 0
         try:
             for _ in range(RECORDS_MAX):
-                records += 1
                 count: int = read(room, view[total:])  # type: ignore[assignment]
                 if not count:
                     self.is_ended = True
                     break
+                records += 1
                 total += count
                 room -= count
                 if not room or not (incoming.pending or has_pending()):

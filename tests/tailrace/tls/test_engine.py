@@ -211,6 +211,19 @@ def test_a_flood_of_key_updates_ends_the_connection(updating):
     assert len(ends.server.take()) <= fed <= CONTROL_BYTES_MAX + 100
 
 
+def test_a_flood_into_buffers(updating):
+    ends, records = updating
+    place = bytearray(100)
+
+    def flood():
+        for _ in range(10 * CONTROL_BYTES_MAX // 27):
+            ends.server.feed(records.key_update())
+            assert ends.server.decrypt_into((place,)) == 0
+
+    with pytest.raises(ssl.SSLError, match="without data"):
+        flood()
+
+
 def test_what_came_before_a_flood_is_handed_over(updating):
     ends, records = updating
     before = records.data(b"before")
