@@ -6,11 +6,12 @@ notices a connection that was cut.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import ssl
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from tailrace.model.certificates import ALTERNATIVE, COMMON_NAME, FINGERPRINT
 
@@ -18,9 +19,12 @@ from tailrace.model.certificates import ALTERNATIVE, COMMON_NAME, FINGERPRINT
 RECORD_BYTES = 16 * 1024
 # The bytes that are encrypted at a time: what grows OpenSSL's buffer further costs as much again as the encryption.
 PIECE_BYTES = 64 * 1024
-# The records that one call decrypts: 1 MiB if they are full. A peer may put one byte into each, and 1 MiB of such ones
-# would take 100 ms.
+# The records that one call decrypts. A peer may put one byte into each, and 1 MiB of such ones would take 100 ms.
 RECORDS_MAX = 64
+# The plaintext of so many full ones.
+SLICE_BYTES_MAX = RECORDS_MAX * RECORD_BYTES
+# The most buffers that are kept for another call, in all threads: a frame of 1 MiB holds two, and its reader the next.
+_BUFFERS_MAX = 4
 # The most ciphertext that may come without data in it. A KeyUpdate has 27 bytes, costs 10 to 25 µs, and asks for an
 # answer of the same length, which waits in memory while the peer does not read. A part of a record may take 17 KiB.
 CONTROL_BYTES_MAX = 32 * 1024
@@ -31,6 +35,10 @@ HANDSHAKE_BYTES_MAX = 256 * 1024
 # Each record begins with its kind and with the major version, which is 3 in all versions of TLS.
 _KINDS = (20, 21, 22, 23)
 _MAJOR = 3
+
+
+# Returns more ciphertext that has arrived; ``b""`` without any.
+More: TypeAlias = Callable[[], bytes | memoryview]
 
 
 class PeerIdentity(NamedTuple):
@@ -52,6 +60,25 @@ class PeerIdentity(NamedTuple):
 
     def __str__(self) -> str:
         return self.subject or ", ".join(self.names)
+
+
+# Buffers to be used again once no view of them is left, the oldest first. New memory is cleared by the system, and by
+# bytearray once more.
+_buffers: collections.deque[bytearray] = collections.deque(maxlen=_BUFFERS_MAX)
+
+
+def _free_buffer() -> bytearray:
+    """Takes a buffer without views from ``_buffers``, or makes one. Any thread: nobody else has it until it is back."""
+    with contextlib.suppress(IndexError):  # another thread has taken the last one
+        for _ in range(len(_buffers)):
+            buffer = _buffers.popleft()
+            try:
+                buffer.append(buffer.pop())  # not while there is a view
+            except BufferError:
+                _buffers.append(buffer)
+            else:
+                return buffer
+    return bytearray(SLICE_BYTES_MAX)
 
 
 class TlsEngine:
@@ -126,8 +153,13 @@ class TlsEngine:
         """
         return bytes(self.decrypt_view(nbytes_max))
 
-    def decrypt_view(self, nbytes_max: int) -> bytes | memoryview:
-        """Returns the same as ``decrypt``, without a copy of much: a view that only the caller has, or bytes."""
+    def decrypt_view(self, nbytes_max: int = SLICE_BYTES_MAX, more: More | None = None) -> bytes | memoryview:
+        """Returns the same as ``decrypt``, without a copy of much: a view of bytes that do not change, or bytes.
+
+        With ``more``, much more is expected: it is called when all is decrypted, up to SLICE_BYTES_MAX bytes.
+        """
+        if more is not None:
+            return self._decrypt_much(more)
         pending = self._incoming.pending + self._object.pending()
         if pending > RECORD_BYTES:
             # An object for each record, joined later, would take more than twice the time. OpenSSL may hold the first
@@ -143,14 +175,28 @@ class TlsEngine:
             found.append(data)
             left -= len(data)
         self.is_behind = len(found) == RECORDS_MAX
-        self._note_found(nbytes_max - left, len(found))
+        self._note_found(nbytes_max - left, len(found), bool(found))
         return found[0] if len(found) == 1 else b"".join(found)
 
-    def decrypt_into(self, buffers: Iterable[memoryview | bytearray]) -> int:
-        """Decrypts into ``buffers``, one after the other. Returns the count of bytes, as ``decrypt`` does."""
+    def _decrypt_much(self, more: More) -> bytes | memoryview:
+        buffer = _free_buffer()
+        try:
+            with memoryview(buffer) as view:
+                count = self._fill(view, False, more)
+            if 2 * count < SLICE_BYTES_MAX:  # a view would keep much more in memory than its bytes
+                return bytes(buffer[:count])
+            return memoryview(buffer).toreadonly()[:count]
+        finally:
+            _buffers.append(buffer)
+
+    def decrypt_into(self, buffers: Iterable[memoryview | bytearray], more: More | None = None) -> int:
+        """Decrypts into ``buffers``, one after the other. Returns the count of bytes, as ``decrypt`` does.
+
+        ``more`` is called when all is decrypted, and there is room.
+        """
         total = 0
         for buffer in buffers:
-            count = self._fill(memoryview(buffer), bool(total))
+            count = self._fill(memoryview(buffer), bool(total), more)
             total += count
             if count < len(buffer):
                 break
@@ -168,7 +214,7 @@ class TlsEngine:
             self.is_ended = True
         return data
 
-    def _fill(self, view: memoryview, has_found: bool) -> int:
+    def _fill(self, view: memoryview, has_found: bool, more: More | None) -> int:
         """Decrypts into ``view``, a record in each pass: there are 16 of them in 256 KiB, or thousands."""
         self.is_behind = False
         if not view or not self._may_read(has_found):
@@ -177,15 +223,27 @@ class TlsEngine:
         total, room, records = 0, len(view), 0
         try:
             for _ in range(RECORDS_MAX):
-                count: int = read(room, view[total:])  # type: ignore[assignment]
+                try:
+                    count: int = read(room, view[total:])  # type: ignore[assignment]
+                except ssl.SSLWantReadError:
+                    count = -1
                 if not count:
                     self.is_ended = True
                     break
-                records += 1
-                total += count
-                room -= count
-                if not room or not (incoming.pending or has_pending()):
+                if count > 0:
+                    records += 1
+                    total += count
+                    room -= count
+                    if not room:
+                        break
+                    if incoming.pending or has_pending():
+                        continue
+                if more is None or self._around(total, records) > CONTROL_BYTES_MAX:
                     break
+                data = more()
+                if not data:
+                    break
+                self.feed(data)
             else:
                 self.is_behind = True
         except ssl.SSLError as error:
@@ -193,12 +251,16 @@ class TlsEngine:
         self._note_found(total, records, has_found)
         return total
 
-    def _note_found(self, nbytes: int, records: int, has_found: bool = False) -> None:
+    def _note_found(self, nbytes: int, records: int, has_found: bool) -> None:
         """Notes that ``nbytes`` of data were in ``records``. Raises ssl.SSLError if too much came without any."""
-        around = self._control_bytes - nbytes - records * AROUND_RECORD_BYTES
+        around = self._around(nbytes, records)
         self._control_bytes = max(0, around)
         if around > CONTROL_BYTES_MAX and not self._incoming.pending:
             self._missed(ssl.SSLError(f"{around} bytes without data, as of key updates"), has_found or nbytes > 0)
+
+    def _around(self, nbytes: int, records: int) -> int:
+        """Returns the bytes of ciphertext without data, with ``nbytes`` more of data in so many ``records``."""
+        return self._control_bytes - nbytes - records * AROUND_RECORD_BYTES
 
     def _may_read(self, has_found: bool) -> bool:
         if self._failure is not None:

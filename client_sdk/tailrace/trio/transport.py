@@ -87,6 +87,18 @@ class PlacingTransport(Transport, Protocol):
         ...
 
 
+@runtime_checkable
+class ReadyTransport(Transport, Protocol):
+    """A Transport that hands over what has arrived without a turn of the loop."""
+
+    receive_bytes_max: int  # of one read
+    is_emptied: bool  # the last read took less than it could
+
+    def receive_now(self) -> bytes | memoryview:
+        """Returns bytes that have arrived; ``b""`` without any. `receive` tells the end. Never waits or raises."""
+        ...
+
+
 # Takes received bytes. Returns whether more may come.
 Take: TypeAlias = Callable[[bytes | memoryview], bool]
 
@@ -153,7 +165,8 @@ class TcpTransport:
         self._sends_files = False
         self._closed = False
         self._receive_bytes = RECEIVE_BYTES_MIN
-        self._emptied = False  # the last read took less than it could
+        self.is_emptied = False
+        self.receive_bytes_max = RECEIVE_BYTES_MAX
         self._waiting: _Waiting | None = None  # while a task is in ``receive_each``
         self.backlog_bytes = 0
         self.is_broken = False
@@ -236,7 +249,7 @@ class TcpTransport:
 
     async def receive(self) -> bytes | memoryview:
         # If the last read has emptied the socket, another read would most likely find nothing: wait at once.
-        waiting = self._emptied
+        waiting = self.is_emptied
         if not waiting:
             await trio.lowlevel.checkpoint_if_cancelled()
         waited = False
@@ -260,11 +273,22 @@ class TcpTransport:
             return data
         return b""
 
+    def receive_now(self) -> bytes:
+        if self.is_emptied:
+            return b""
+        try:
+            data = self._sock.recv(self._receive_bytes)
+        except OSError:  # nothing is there, or the connection has broken, which is its end for ``receive``
+            self.is_emptied = True
+            return b""
+        self._fit_receive_bytes(len(data))
+        return data
+
     def _fit_receive_bytes(self, count: int) -> None:
         """Notes how many bytes a read has found, for the next one."""
-        self._emptied = count < self._receive_bytes
-        if not self._emptied:
-            self._receive_bytes = min(2 * self._receive_bytes, RECEIVE_BYTES_MAX)
+        self.is_emptied = count < self._receive_bytes
+        if not self.is_emptied:
+            self._receive_bytes = min(2 * self._receive_bytes, self.receive_bytes_max)
         elif count < self._receive_bytes // 8 and self._receive_bytes > RECEIVE_BYTES_MIN:
             self._receive_bytes = max(self._receive_bytes // 2, RECEIVE_BYTES_MIN)
 
@@ -319,10 +343,10 @@ class TcpTransport:
 
     async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
         waited = False
-        if not self._emptied:
+        if not self.is_emptied:
             await trio.lowlevel.checkpoint_if_cancelled()
         while not self._closed:
-            if self._emptied:  # as in ``receive``
+            if self.is_emptied:  # as in ``receive``
                 try:
                     await trio.lowlevel.wait_readable(self._sock)
                 except trio.ClosedResourceError:
@@ -331,9 +355,9 @@ class TcpTransport:
             try:
                 count = self._sock.recvmsg_into(buffers)[0]
             except (BlockingIOError, InterruptedError):
-                self._emptied = True
+                self.is_emptied = True
                 continue
-            self._emptied = count < len(buffers[0])
+            self.is_emptied = count < len(buffers[0])
             if not waited:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             return count

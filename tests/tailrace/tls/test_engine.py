@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tailrace.tls.key_updates import ClientRecords, log_keys
 
-from tailrace.tls.engine import CONTROL_BYTES_MAX, HANDSHAKE_BYTES_MAX, RECORDS_MAX, TlsEngine, looks_like_tls
+from tailrace.tls.engine import (
+    CONTROL_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX,
+    RECORDS_MAX,
+    SLICE_BYTES_MAX,
+    TlsEngine,
+    looks_like_tls,
+)
 
 
 class Ends:
@@ -164,6 +171,70 @@ def test_into_buffers(ends):
     assert ends.server.decrypt(10) == b"il"
 
 
+def sent(ends, data):
+    ends.client.encrypt(data)
+    return ends.client.take()
+
+
+def test_what_was_handed_over_does_not_change(ends):
+    ends.shake()
+    kept = []
+    for number in range(8):
+        ends.server.feed(sent(ends, bytes([number]) * SLICE_BYTES_MAX))
+        kept.append(ends.server.decrypt_view(more=bytes))
+        assert isinstance(kept[-1], memoryview)
+        assert kept[-1].readonly
+        kept.append(ends.server.decrypt_view())
+    for number in range(8):
+        whole = b"".join(kept[2 * number : 2 * number + 2])
+        assert whole == bytes([number]) * len(whole)
+
+
+def test_a_buffer_is_used_again_once_no_view_is_left(ends):
+    ends.shake()
+
+    def received():
+        ends.server.feed(sent(ends, bytes(SLICE_BYTES_MAX)))
+        found = ends.server.decrypt_view(more=bytes)
+        while ends.server.decrypt(SLICE_BYTES_MAX):
+            pass
+        return found
+
+    first = received()
+    part, buffers = first[-1:], {id(first.obj)}
+    del first
+    for _ in range(10):
+        buffers.add(id(received().obj))
+    assert id(part.obj) in buffers
+    assert 1 < len(buffers) <= 5
+
+
+def test_a_little_keeps_no_buffer_in_memory(ends):
+    ends.shake()
+    for nbytes in (1, 20_000, SLICE_BYTES_MAX // 2 - 1):
+        ends.server.feed(sent(ends, bytes(nbytes)))
+        found = ends.server.decrypt_view(more=bytes)
+        assert type(found) is bytes
+        assert found == bytes(nbytes)
+
+
+@pytest.mark.parametrize("way", ["view", "into"])
+def test_more_is_taken_while_there_is_room(ends, way):
+    ends.shake()
+    data = bytes(range(256)) * 1_000
+    ciphertext, room = sent(ends, data), bytearray(200_000 if way == "into" else 0)
+    pieces = [ciphertext[start : start + 30_000] for start in range(0, len(ciphertext), 30_000)]
+    ends.server.feed(pieces.pop(0))
+
+    def more():
+        return pieces.pop(0) if pieces else b""
+
+    assert ends.server.decrypt_into((room,), more) == len(room)
+    assert room == data[: len(room)]
+    assert ends.server.decrypt_view(more=more) == data[len(room) :]
+    assert not pieces
+
+
 def test_a_close_notify_is_the_end(ends):
     ends.shake()
     ends.client.encrypt(b"last")
@@ -222,6 +293,22 @@ def test_a_flood_into_buffers(updating):
 
     with pytest.raises(ssl.SSLError, match="without data"):
         flood()
+
+
+def test_no_more_of_a_flood_is_taken(updating):
+    """Each piece would hold the loop, though some data come with each."""
+    ends, records = updating
+    taken = []
+
+    def more():
+        taken.append(b"".join(records.key_update() for _ in range(CONTROL_BYTES_MAX // 20)) + records.data(b"x"))
+        return taken[-1]
+
+    ends.server.feed(records.data(b"first"))
+    assert ends.server.decrypt_view(more=more) == b"firstx"
+    assert len(taken) == 1
+    with pytest.raises(ssl.SSLError, match="without data"):
+        ends.server.decrypt(100)
 
 
 def test_what_came_before_a_flood_is_handed_over(updating):

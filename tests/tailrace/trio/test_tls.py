@@ -5,7 +5,7 @@ import os
 
 import pytest
 import trio
-from tests.tailrace.trio.test_transport import read, tcp_pair
+from tests.tailrace.trio.test_transport import arrived, read, tcp_pair
 
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
@@ -144,6 +144,19 @@ async def test_many_small_records_leave_the_loop_to_others(pair, monkeypatch, wa
     assert b"".join(found) == b"x" * 10_000
     # Two calls come between two checkpoints; a pass of the scheduler may begin with one task, and the next end with it.
     assert max(collections.Counter(decrypted).values()) <= 4 * RECORDS_MAX
+
+
+@pytest.mark.parametrize("way", ["some", "into"])
+async def test_one_turn_takes_all_that_has_arrived(pair, way):
+    left, right = pair
+    data, place = os.urandom(50_000), bytearray(50_000)
+    left.send(data)
+    await arrived(right._inner, 50_000)  # more than the first read takes
+    if way == "some":
+        assert await right.receive() == data
+    else:
+        assert await right.receive_into((memoryview(place), bytearray(16))) == 50_000
+        assert place == data
 
 
 async def test_bytes_are_received_into_buffers(pair):

@@ -309,6 +309,46 @@ async def test_reads_grow_while_they_come_back_full(pair):
     assert max(sizes) > RECEIVE_BYTES_MIN
 
 
+async def arrived(transport, count):
+    """Waits until ``count`` bytes can be received."""
+    while len(transport._sock.recv(count, socket.MSG_PEEK)) < count:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_has_arrived_is_received_without_waiting(pair):
+    left, right = pair
+    left.send(bytes(50_000))
+    await arrived(right, 50_000)
+    assert len(await right.receive()) == RECEIVE_BYTES_MIN
+    found = [right.receive_now() for _ in range(3)]
+    assert [len(each) for each in found] == [2 * RECEIVE_BYTES_MIN, 50_000 - 3 * RECEIVE_BYTES_MIN, 0]
+
+
+@pytest.mark.parametrize("how", ["sent", "reset", "closed"])
+async def test_receiving_without_waiting_never_tells_the_end(pair, how):
+    left, right = pair
+    left.send(bytes(RECEIVE_BYTES_MIN))
+    await arrived(right, RECEIVE_BYTES_MIN)
+    assert await read(right, RECEIVE_BYTES_MIN)
+    if how == "reset":
+        left._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    (right if how == "closed" else left).close()
+    if how != "closed":
+        await trio.lowlevel.wait_readable(right._sock)
+    assert right.receive_now() == b""
+    assert await right.receive() == b""
+
+
+async def test_reads_stop_growing_at_a_bound(pair):
+    left, right = pair
+    right.receive_bytes_max = 4 * RECEIVE_BYTES_MIN
+    left.send(bytes(4_000_000))
+    sizes = []
+    while sum(sizes) < 4_000_000:
+        sizes.append(len(await right.receive()))
+    assert max(sizes) == right.receive_bytes_max
+
+
 async def test_the_end_is_seen_after_what_was_sent(pair):
     left, right = pair
     left.send(b"last words")
