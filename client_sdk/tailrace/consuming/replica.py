@@ -22,11 +22,14 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable
 from random import random
-from typing import Any, Protocol
+from typing import Any
 
 from tailrace.consuming.events import Agreed, Event, ReplicaEvent, Rollback, SnapshotStart, StreamFailed
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
+from tailrace.consuming.replica_connection import ReplicaConnection
+from tailrace.consuming.replica_retries import ReplicaRetries
 from tailrace.consuming.rollbacks import Queued
+from tailrace.consuming.stream_credits import StreamCredits
 from tailrace.consuming.streams import HANDLERS, Handler, PartitionStreams
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
@@ -39,7 +42,6 @@ from tailrace.errors import (
     TailraceError,
     UnknownFeed,
 )
-from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position
@@ -51,18 +53,10 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.push_messages import SegmentAnswer, SegmentOffered, SegmentTransit
 from tailrace.wire.replica_messages import LeaderSeqs, Producers, ReplicaAck
 from tailrace.wire.stage_messages import SinksTold
-from tailrace.wire.stream_messages import StreamEnd, StreamOk, encode_number
+from tailrace.wire.stream_messages import StreamEnd, StreamOk
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _BLOCK, _LEADER_SEQS, _ERROR = Opcode.BLOCK, Opcode.LEADER_SEQS, Opcode.ERROR
-
-# The handled bytes of a feed that are credited to its streams at once, though more of its blocks wait.
-STREAMS_CREDIT_BYTES_MAX = 256 * 1024
-# Partitions that go on failing are asked for about so often a second, all of a connection together. A request that
-# fails takes both nodes about 0.2 ms.
-RETRIES_PER_SECOND = 100
-# The failures of a partition after which that bound holds: most failures have ended by then.
-PROMPT_TRIES = 4
 
 _STREAMING = (ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT)
 # Ends that concern the whole node or feed, with the error that they are raised as.
@@ -74,52 +68,13 @@ _OF_ALL: dict[EndReason, Callable[[str], TailraceError]] = {
 }
 
 
-class ReplicaConnection(Protocol):
-    """The connection that the feeds share."""
-
-    def new_id(self, streams: ReplicaStreams) -> int:
-        """Returns the id of a request whose answer goes to ``streams``."""
-        ...
-
-    def forget(self, id: int) -> None:
-        """Drops further frames of this id."""
-        ...
-
-    def is_due(self, streams: ReplicaStreams, at: float | None) -> None:
-        """Notes that ``streams`` has frames to send at ``at``, in monotonic seconds; None: now."""
-        ...
-
-    def send(self, frame: bytes) -> None:
-        """Queues a frame."""
-        ...
-
-    def consumed(self, nbytes: int) -> None:
-        """Notes that so many bytes of blocks were handled."""
-        ...
-
-    @property
-    def retries(self) -> int:
-        """How many requests wait for their time."""
-        ...
-
-    @property
-    def credits_streams(self) -> bool:
-        """Whether the node knows a CREDIT of a stream."""
-        ...
-
-    @property
-    def stream_credit_bytes(self) -> int:
-        """The consumed bytes of a feed from which on they are credited when none of its blocks waits."""
-        ...
-
-
 class ReplicaStreams(PartitionStreams):
     """The streams of one feed's partitions. Other tasks may call everything but `next_event`."""
 
     def __init__(
         self,
         subscription: Subscription,
-        connection: ReplicaConnection,
+        connection: ReplicaConnection[ReplicaStreams],
         clock: Callable[[], float],
         jitter: Callable[[], float] = random,
     ) -> None:
@@ -147,14 +102,11 @@ class ReplicaStreams(PartitionStreams):
         self._handing: Queued | None = None  # the event that the replica handles now
         self._map_ids: dict[int, Callable[[list[Any]], None]] = {}  # the requests for the map that are under way
         self._maps: list[Callable[[list[Any]], None]] = []  # those that are not sent yet
-        self._uncredited: dict[int, int] = {}  # by stream: handled bytes that were not credited to it
-        self._uncredited_bytes = 0
+        self._credits = StreamCredits(connection)
         self._is_over = False
         self._offered: set[int] = set()  # the partitions of which a segment was offered
         self._runs: dict[int, int] = {}  # the partitions inside a run, with the seq before the run
-        # Failures by partition since its last complete run. STREAM_OK does not reset the count, because a damaged
-        # segment is read up to the damage each time.
-        self._failures: dict[int, int] = {}
+        self._retry_pauses = ReplicaRetries(jitter)
 
     def _handler_table(self) -> dict[Opcode, Handler]:
         return _HANDLERS
@@ -200,7 +152,7 @@ class ReplicaStreams(PartitionStreams):
             if frame.opcode is _BLOCK:
                 self._connection.consumed(len(frame.body))
         self._frames.clear()
-        self._uncredited.clear()
+        self._credits.forget()
         self._leader_seqs.clear()
         self._events.clear()
         self._hand_over()
@@ -248,15 +200,15 @@ class ReplicaStreams(PartitionStreams):
             if queued is not None:
                 self._handing = queued
                 return queued[0]  # type: ignore[return-value]
-        if self._uncredited_bytes >= max(self._connection.stream_credit_bytes, 1):
-            self._credit_streams()
+        if self._credits.uncredited_bytes >= max(self._connection.stream_credit_bytes, 1):
+            self._credits.send()
         return None
 
     def _take_frame(self) -> Queued | None:
         frame = self._next_frame()
         queued = self.receive(frame)
         if self._dropped_bytes:
-            self._consumed(frame.id, self.take_dropped_bytes())
+            self._credits.consumed(frame.id, self.take_dropped_bytes())
         return queued
 
     def _next_frame(self) -> Frame:
@@ -270,26 +222,9 @@ class ReplicaStreams(PartitionStreams):
         event, partition, _, nbytes = self._handing
         self._handing = None
         if nbytes:
-            self._consumed(self._partitions[partition].stream_id, nbytes)
+            self._credits.consumed(self._partitions[partition].stream_id, nbytes)
         if self.rollbacks.under_way:
             self.rollbacks.handled(partition, event)
-
-    def _consumed(self, stream_id: int, nbytes: int) -> None:
-        """Notes that so many bytes of a stream were handled."""
-        self._connection.consumed(nbytes)
-        if not self._connection.credits_streams:
-            return
-        self._uncredited[stream_id] = self._uncredited.get(stream_id, 0) + nbytes
-        self._uncredited_bytes += nbytes
-        if self._uncredited_bytes >= STREAMS_CREDIT_BYTES_MAX:
-            self._credit_streams()
-
-    def _credit_streams(self) -> None:
-        """Tells the node that this feed has handled its blocks, so that it gets its share of the window again."""
-        for stream_id, nbytes in self._uncredited.items():
-            self._connection.send(encode_number(Opcode.CREDIT, nbytes, stream_id))
-        self._uncredited.clear()
-        self._uncredited_bytes = 0
 
     def _emit(self, queued: Iterable[Queued]) -> None:
         self._events.extend(queued)
@@ -381,16 +316,10 @@ class ReplicaStreams(PartitionStreams):
         return not self._is_over and id in self._partitions and self._partitions[id].state in _STREAMING
 
     def resume(self, id: int, position: Position) -> None:
-        """Asks again for a partition that has failed, from ``position``, after a pause that grows with each failure.
-
-        If thousands of partitions of the connection go on failing, the pause grows with their number.
-        """
+        """Asks again for a partition that has failed, from ``position``, after a pause (`ReplicaRetries`)."""
         partition = self._partitions[id]
         partition.reset_to(position)
-        tries = self._failures[id] = self._failures.get(id, 0) + 1
-        pause_s = backoff_seconds(tries, self._jitter)
-        if tries > PROMPT_TRIES:
-            pause_s = max(pause_s, self._connection.retries / RETRIES_PER_SECOND * (0.5 + 0.5 * self._jitter()))
+        pause_s = self._retry_pauses.failed(id, self._connection.retries)
         self.wait(partition, partition.reason, self.now + pause_s)
 
     def hold(self, ids: Iterable[int]) -> None:
@@ -488,7 +417,7 @@ class ReplicaStreams(PartitionStreams):
 
     def _on_end(self, partition: ConsumedPartition, body: memoryview) -> Queued:
         self._runs.pop(partition.id, None)
-        self._failures.pop(partition.id, None)
+        self._retry_pauses.completed(partition.id)
         return self._on_snapshot_end(partition, body)
 
     def _on_leader_seqs(self, partition: ConsumedPartition, body: memoryview) -> Queued:

@@ -4,7 +4,6 @@ import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, talk
 
 from tailrace.consuming.events import Agreed, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
-from tailrace.consuming.replica import RETRIES_PER_SECOND
 from tailrace.consuming.replica_session import REQUESTS_MAX, ReplicaSession
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
@@ -382,47 +381,6 @@ def test_an_error_in_place_of_an_agreement_concerns_one_partition(error):
     assert not made.session.awaits_answers
 
 
-def test_the_pause_grows_with_each_failure_until_a_snapshot_ends():
-    made = begun()
-    pauses = []
-    for _ in range(5):
-        made.hear(StreamEnd(0, EndReason.ERROR, "damaged").encode(made.id()))
-        made.events()
-        made.streams.resume(0, Position.at(LOG_U, 0))
-        pauses.append(made.session.next_retry - made.now)
-        made.now += 60
-        made.sent()
-        made.agree(0)
-        made.events()
-    assert all(after > before for before, after in zip(pauses[::2], pauses[2::2], strict=False))
-    made.start(0, 9)
-    made.block(1, 9)
-    made.end(9)
-    made.hear(StreamEnd(0, EndReason.ERROR, "damaged").encode(made.id()))
-    made.events()
-    made.streams.resume(0, Position.at(LOG_U, 9))
-    assert made.session.next_retry - made.now < pauses[2]
-
-
-def test_partitions_that_go_on_failing_are_not_asked_for_more_often_the_more_there_are():
-    count, seconds, steps = 500, 15, 10
-    made = begun(partitions=range(count))
-    fails = dict.fromkeys(range(count))
-    asked = 0
-    for step in range(2 * seconds * steps):
-        for partition in fails:
-            made.hear(StreamEnd(partition, EndReason.ERROR, "damaged").encode(made.id(partition)))
-        for event in made.events():
-            made.streams.resume(event.partition, Position.at(LOG_U, 0))
-        made.now += 1 / steps
-        before = {partition: id for partition, (id, _) in made.requests.items()}
-        made.sent()
-        fails = [partition for partition, (id, _) in made.requests.items() if id != before[partition]]
-        if step >= seconds * steps:  # the first failures are tried again soon
-            asked += len(fails)
-    assert RETRIES_PER_SECOND / 2 <= asked / seconds <= 2 * RETRIES_PER_SECOND
-
-
 @pytest.mark.parametrize("reason", sorted(OF_ALL, key=lambda reason: reason.value))
 def test_any_other_end_of_a_stream_is_the_end_of_all(reason):
     made = begun()
@@ -590,41 +548,6 @@ def test_the_window_is_that_of_all_feeds():
     assert made.sent() == []
     made.events(first)
     assert made.sent() == [("CREDIT", nbytes)]
-
-
-def credits(made):
-    """The streams' credit, by id, that is sent; the connection's is that of id 0."""
-    return [(frame.id, decode_number(frame.body, "")) for frame in made.frames() if frame.opcode is Opcode.CREDIT]
-
-
-def test_a_stream_is_credited_by_itself_when_no_block_of_its_feed_waits():
-    made, first, second = two_feeds(window_bytes=8, takes_stream_credit=True)
-    made.start(0, 9)
-    nbytes = made.block(1, 3)
-    assert credits(made) == []
-    made.events(first)
-    assert sorted(credits(made)) == [(0, nbytes), (made.id(), nbytes)]
-    made.events(second)
-    assert credits(made) == []
-
-
-def test_a_node_that_knows_no_credit_of_streams_gets_none():
-    made, first, _ = two_feeds(window_bytes=8)
-    made.start(0, 9)
-    nbytes = made.block(1, 3)
-    made.events(first)
-    assert credits(made) == [(0, nbytes)]
-
-
-def test_little_that_is_left_of_the_window_is_credited_early():
-    """A feed that is held up has the rest: a quarter of the window would never be handled."""
-    made, first, _ = two_feeds(window_bytes=4000)
-    made.hear(encode_frame(Opcode.BLOCK, bytes(3800), made.requests[OTHER, 0][0]))
-    made.start(0, 9)
-    nbytes = made.block(1, 3)
-    assert 100 <= nbytes < 1000
-    made.events(first)
-    assert credits(made) == [(0, nbytes)]
 
 
 def test_more_than_the_window_is_refused():
