@@ -80,6 +80,7 @@ OWNERS = (
         ring="add add_block add_chunk apply clear",
     ),
     owner("PartitionStreams", f"{CONSUMING}/streams.py", "streams", handled="pop clear update setdefault"),
+    owner("StreamEnds", f"{CONSUMING}/stream_ends.py", "ends"),
     owner("StreamCredits", f"{CONSUMING}/stream_credits.py", "credits"),
     owner("PartitionRollback", f"{CONSUMING}/rollbacks.py", "rollback"),
     owner("Rollbacks", f"{CONSUMING}/rollbacks.py", "rollbacks"),

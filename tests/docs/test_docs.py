@@ -14,7 +14,7 @@ from tailrace.consuming.partition import TRANSITIONS
 from tailrace.consuming.refetch import KEYS_MAX
 from tailrace.consuming.resume import ResumeAction, ResumeState, decide
 from tailrace.consuming.ring import RING_ROWS, RINGS_BYTES_MAX
-from tailrace.consuming.session import FINAL
+from tailrace.consuming.stream_ends import FINAL
 from tailrace.model import EndReason, Level, VersionRange
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, resume_point
 from tailrace.model.position import Position

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tailrace.consuming.resume import ResumeAction, ResumeDecision, ResumeState, bounds, decide, floor_without_ring
 from tailrace.consuming.ring import Ring
-from tailrace.consuming.streams import FINAL
+from tailrace.consuming.stream_ends import FINAL
 from tailrace.errors import ProtocolError
 from tailrace.model import EndReason, Level
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeReason, common_seq

@@ -19,7 +19,7 @@ from tailrace.consuming.barriers import Barriers
 from tailrace.consuming.events import Event, ReplicaEvent, Rollback, RoundComplete
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
-from tailrace.consuming.streams import FINAL, PartitionStreams
+from tailrace.consuming.streams import PartitionStreams
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
     BadPosition,
@@ -45,7 +45,7 @@ from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_n
 if TYPE_CHECKING:
     from tailrace.consuming.stream_status import SessionStatus
 
-__all__ = ["FINAL", "ConsumerSession", "Event", "Subscription"]
+__all__ = ["ConsumerSession", "Event", "Subscription"]
 
 _MAP_ID = 0xFFFFFFFF  # of the request for the partition map; the ids of streams are below
 # Handled bytes are credited within this time, however few they are: the node tells by the credit how far a consumer is

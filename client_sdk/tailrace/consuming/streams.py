@@ -4,7 +4,8 @@
     then STREAM_OK; or ROLLBACK and its steps (``rollbacks``); or an end, and a new request after a pause
     then SNAPSHOT_START, BLOCK ..., SNAPSHOT_END, as events
 
-After every end of a stream but those in ``FINAL`` the stream is requested again. Source: docs/protocol/streams.md.
+After every end of a stream but the final ones (``stream_ends``) the stream is requested again.
+Source: docs/protocol/streams.md.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ from operator import attrgetter
 from typing import NoReturn, TypeAlias
 
 from tailrace.block import Block
-from tailrace.consuming.damages import Damages
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import ResumeAction, decide
 from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Queued, Rollbacks
+from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
+from tailrace.consuming.time_range import TimeRange
 from tailrace.errors import (
-    DataGone,
-    Forbidden,
     NotLeader,
     ProtocolError,
     Retryable,
@@ -44,16 +44,6 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import RollBack, SnapshotStartMessage, StreamEnd, StreamOk, decode_seq
 
 log = logging.getLogger("tailrace.client")
-
-FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
-    EndReason.TRIMMED: DataGone,
-    EndReason.FORBIDDEN: Forbidden,
-    EndReason.FEED_DROPPED: UnknownFeed,
-}
-
-# Ends after which another node may serve the partition. This node may be about to get it, so it is asked a few times.
-_LACKING = frozenset((EndReason.BEHIND, EndReason.NOT_MY_PARTITION))
-_LACKING_TRIES = 3
 
 # Each barrier compares all partitions with this, so the loop over them runs in C.
 _OPEN = frozenset((ConsumerState.OPEN, ConsumerState.IN_SNAPSHOT, ConsumerState.ENDED))
@@ -102,7 +92,8 @@ class PartitionStreams:
         self._jitter = jitter
         self.has_others = has_others
         self._selects, self._keys_only = subscription.filter.selects, subscription.filter.keys_only
-        self._is_timed = subscription.since_us is not None or subscription.until_us is not None
+        self._times = TimeRange(subscription.since_us, subscription.until_us)
+        self._is_timed = self._times != (None, None)
         self._handlers = self._handler_table()
         self._partitions: dict[int, ConsumedPartition] = {}
         # Invariant: a partition in WAITING is in ``_waiting``. One in REQUESTED, OPEN, IN_SNAPSHOT, REFETCHING or
@@ -120,9 +111,8 @@ class PartitionStreams:
         self.node_state = subscription.state  # the state that a request wants of the node
         self.failure: TailraceError | None = None
         self.rollbacks = Rollbacks(subscription, self)
-        self._damages = Damages()
+        self._ends = StreamEnds(subscription)
         self._retries = Sparing(clock)
-        self._node_id = ""
         from tailrace.consuming.catch_up import CatchUp  # programs that only write do not need it
 
         self.catch_up = CatchUp(subscription, self, window_bytes)
@@ -164,7 +154,7 @@ class PartitionStreams:
 
     def greeted(self, role: str, node_id: str) -> None:
         """Notes the node's role, "leader" or "follower", and its id."""
-        self._node_id = node_id
+        self._ends.greeted(node_id)
         self.catch_up.greeted(node_id)
         if self._subscription.state == "any":
             self.node_state = role
@@ -327,7 +317,10 @@ class PartitionStreams:
             self._dropped_bytes += len(body)
             return None
         if self._is_timed:
-            mutations, last_seq = self._in_time(partition, mutations)
+            mutations, last_seq, is_past = self._times.cut(mutations, before_seq)
+            if is_past:
+                self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
+                self._end_reached(partition, "the time that was asked for is reached")
             if mutations is None:
                 if last_seq > before_seq:
                     partition.advance(last_seq)
@@ -339,25 +332,6 @@ class PartitionStreams:
         traces = self._traces.setdefault(partition.stream_id, [])
         if len(traces) < TRACES_MAX:
             traces.append(Trace.decode(body))
-
-    def _in_time(self, partition: ConsumedPartition, mutations: Mutations) -> tuple[Mutations | None, int]:
-        """Returns the rows that are neither too early nor too late, and the seq that the consumer has reached.
-
-        The first row that is too late ends the stream, since all later rows are too late as well.
-        """
-        since_us, until_us = self._subscription.since_us, self._subscription.until_us
-        position, last_seq = partition.position, mutations.last_seq
-        assert position is not None
-        kept: Mutations | None = mutations
-        if until_us is not None:
-            kept = mutations.stamped_before(until_us)
-            if kept is not mutations:
-                last_seq = position.seq if kept is None else kept.last_seq
-                self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
-                self._end_reached(partition, "the time that was asked for is reached")
-        if since_us is not None and kept is not None:
-            kept = kept.stamped_since(since_us)
-        return kept, last_seq
 
     def _end_reached(self, partition: ConsumedPartition, reason: str) -> None:
         self._by_stream.pop(partition.stream_id, None)
@@ -449,29 +423,12 @@ class PartitionStreams:
         partition.note_end(end.reason)
         if end.reason is EndReason.END_REACHED:
             self._end_reached(partition, end.message)
-        elif end.reason is EndReason.TRIMMED:
-            self.fail(DataGone(end.message, first_seq=end.first_seq))
-        elif end.reason in FINAL:
-            self.fail(FINAL[end.reason](end.message))
-        elif end.reason is EndReason.DAMAGED and self._is_unreadable(partition):
-            from tailrace.model.unreadable import unreadable  # most programs never meet damage
-
-            self.fail(unreadable(self._subscription.feed, partition.id, end.message))
-        else:
-            self.try_again(partition, f"{end.reason.value}: {end.message}")
-            self._move_on(partition, end)
-
-    def _is_unreadable(self, partition: ConsumedPartition) -> bool:
-        """Notes that the node cannot read the partition's next rows. Returns whether it is not asked again."""
-        seq = 0 if partition.position is None else partition.position.seq
-        return self._damages.is_final(partition.id, seq, self._node_id)
-
-    def _move_on(self, partition: ConsumedPartition, end: StreamEnd) -> None:
-        """Raises NotLeader, which ends the connection, if another node should be asked."""
-        lacking = end.reason in _LACKING and self.has_others and partition.failures >= _LACKING_TRIES
-        # Others may have a good copy. If a leader is wanted, there is no other one.
-        damaged = end.reason is EndReason.DAMAGED and self.has_others and self._subscription.state != "leader"
-        if lacking or damaged or end.reason is EndReason.WRONG_STATE:
+            return
+        error = self._ends.error(partition, end)
+        if error is not None:
+            self.fail(error)
+        self.try_again(partition, f"{end.reason.value}: {end.message}")
+        if self._ends.leads_on(partition, end, has_others=self.has_others):
             raise NotLeader(f"partition {partition.id}: {end.message}")
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:

@@ -271,7 +271,7 @@ def test_every_end_and_reason_has_words():
         found = explain(0, position, ResumeAnswer(StreamEnd(0, reason, "because of it", 1), LOG))
         assert found.reason == reason.value
         assert "because of it" in found.message or reason is EndReason.BEHIND
-        assert (found.outcome is Outcome.ENDS) == (reason in tailrace.consuming.streams.FINAL)
+        assert (found.outcome is Outcome.ENDS) == (reason in tailrace.consuming.stream_ends.FINAL)
     unknown = explain(0, position, ResumeAnswer(RollBack(0, 3, LOG, "eclipse"), LOG))
     assert "go back to seq 3 (eclipse)" in unknown.message
     with pytest.raises(ProtocolError, match="which is above the position, seq 5"):

@@ -9,7 +9,7 @@ from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.rollbacks import REFETCHES_MAX
-from tailrace.consuming.session import CREDIT_SECONDS, FINAL, ConsumerSession, Subscription
+from tailrace.consuming.session import CREDIT_SECONDS, ConsumerSession, Subscription
 from tailrace.errors import (
     BadPosition,
     Forbidden,
@@ -496,51 +496,6 @@ def ends_the_connection(made):
     made.session.connection_lost(Unreachable("another one is asked"))
     made.greet()
     assert 0 in made.requests
-
-
-@pytest.mark.parametrize("reason", EndReason)
-def test_every_end_but_the_final_ones_is_followed_by_a_request(reason):
-    made = talk()
-    made.stream_end(reason)
-    if reason in FINAL:
-        with pytest.raises(FINAL[reason], match="because"):
-            made.events()
-        assert made.session.failure is not None
-        return
-    if reason is EndReason.WRONG_STATE:
-        ends_the_connection(made)
-        return
-    assert made.events() == []
-    if reason is EndReason.END_REACHED:
-        assert made.session.finished
-        assert made.session.next_retry is None
-        return
-    first_id = made.id()
-    assert made.sent() == [], "not at once"
-    (status,) = made.session.status().partitions
-    assert (status.state, status.reason, status.last_end) == ("waiting", f"{reason.value}: because", reason)
-    assert status.next_retry == made.session.next_retry > made.now
-    made.now = made.session.next_retry
-    assert made.sent() == ["STREAM_REQUEST"]
-    assert made.id() != first_id
-
-
-@pytest.mark.parametrize("reason", [EndReason.BEHIND, EndReason.NOT_MY_PARTITION])
-@pytest.mark.parametrize("has_others", [False, True])
-def test_a_node_that_lacks_what_is_asked_for_is_left_where_there_are_others(has_others, reason):
-    made = talk(stored({0: Position.at(LOG_V, 7)}), log=LOG_V)
-    made.session._streams.has_others = has_others
-    for _ in range(2):
-        made.stream_end(reason)
-        assert made.events() == []
-        made.now = made.session.next_retry
-        assert made.sent() == ["STREAM_REQUEST"]
-    made.stream_end(reason)
-    if has_others:
-        ends_the_connection(made)
-    else:
-        assert made.events() == []
-    assert made.requests[0][1].seq == 7, "nobody goes back for such a node"
 
 
 def test_a_stream_that_is_refused_by_one_that_does_not_lead():
