@@ -62,6 +62,7 @@ OWNERS = (
     ),
     owner("OfferedLevels", f"{REQUESTS}/offered_levels.py", "levels"),
     owner("PushState", f"{SERVER}/partition/pushes.py", "pushes"),
+    owner("Watchers", f"{SERVER}/partition/watchers.py", "watchers"),
     owner(
         "Partition",
         f"{SERVER}/partition/partition.py",

@@ -10,6 +10,7 @@ from tailrace_server.journal.records import Records
 from tailrace_server.node import start
 from tailrace_server.partition import writing
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.watchers import Watchers
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.read_index import Confirmations
 from tailrace_server.serving.connections import Connections
@@ -45,10 +46,10 @@ def acknowledged_before_fsync() -> None:
 
 def shown_before_fsync() -> None:
     send_before_fsync()
-    watch, unwatch = Partition.watch, Partition.unwatch
+    watch, unwatch = Watchers.watch, Watchers.unwatch
     Partition.visible_seq = lambda self, level: self.high_seq
-    Partition.watch = lambda self, level, notify: watch(self, Level.MEMORY, notify)
-    Partition.unwatch = lambda self, level, notify: unwatch(self, Level.MEMORY, notify)
+    Watchers.watch = lambda self, level, notify: watch(self, Level.MEMORY, notify)
+    Watchers.unwatch = lambda self, level, notify: unwatch(self, Level.MEMORY, notify)
 
 
 def no_new_branch() -> None:

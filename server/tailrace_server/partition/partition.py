@@ -13,7 +13,6 @@ Journaled first, a producer's blocks come by writing.py, the leader's by replica
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.pushes import PushState
 from tailrace_server.partition.visibility import end_at
+from tailrace_server.partition.watchers import Watchers
 from tailrace_server.segment import Read, SegmentDamaged, SegmentFile
 from tailrace_server.state.expected import Expected
 from tailrace_server.state.journal_references import JournalReferences
@@ -41,8 +41,6 @@ from tailrace_server.tree.tree import Tree
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _MEMORY, _DISK, _QUORUM = Level.MEMORY, Level.DISK, Level.QUORUM
-
-_Watchers: TypeAlias = dict[Level, dict[Callable[[], None], None]]
 
 
 class Partition:
@@ -109,8 +107,7 @@ class Partition:
         self.expected = Expected()  # on a follower: tables as of the end of a published batch to come
 
         # Observers.
-        self._watchers: _Watchers = {_MEMORY: {}, _DISK: {}, _QUORUM: {}}
-        self._readers: dict[Callable[[], None], None] = {}  # called when rows move from the tree to a segment
+        self.watchers = Watchers()
         self.on_durable: Callable[[], None] | None = None  # called when durable_seq has risen
         self.on_history_changed: Callable[[], None] | None = None  # called before rows of another history come
 
@@ -183,31 +180,6 @@ class Partition:
         seq = min(self.durable_seq, self.leader_durable_seq)
         return max(self.flushed_seq, end_at(self.tree, self.published, self.chain, seq))
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether any call of ``watch`` is still in force."""
-        return any(self._watchers.values())
-
-    def watch(self, level: Level, notify: Callable[[], None]) -> None:
-        """Calls ``notify`` each time that more rows become visible at ``level``, until ``unwatch``."""
-        self._watchers[level][notify] = None
-
-    def unwatch(self, level: Level, notify: Callable[[], None]) -> None:
-        """Ends ``watch``."""
-        self._watchers[level].pop(notify, None)
-
-    def _notify(self, level: Level) -> None:
-        for notify in self._watchers[level]:
-            notify()
-
-    def on_flush(self, moved: Callable[[], None]) -> None:
-        """Calls ``moved`` each time that rows have moved from the tree to a segment, until ``off_flush``."""
-        self._readers[moved] = None
-
-    def off_flush(self, moved: Callable[[], None]) -> None:
-        """Ends ``on_flush``."""
-        self._readers.pop(moved, None)
-
     # Role
 
     def become(self, state: str, *, needs_quorum: bool, on_history_changed: Callable[[], None] | None) -> None:
@@ -227,14 +199,14 @@ class Partition:
         if durable_seq > self.leader_durable_seq or not self.knows_leader_seqs:
             self.knows_leader_seqs = True
             self.leader_durable_seq = max(durable_seq, self.leader_durable_seq)
-            self._notify(_DISK)
+            self.watchers.more_visible(_DISK)
         self.set_quorum_seq(quorum_seq)
 
     def set_quorum_seq(self, seq: int) -> None:
         """Notes that a majority has all rows up to ``seq`` on disk. A lower seq changes nothing."""
         if seq > self.quorum_seq:
             self.quorum_seq = seq
-            self._notify(_QUORUM)
+            self.watchers.more_visible(_QUORUM)
 
     def _forget_above(self, seq: int) -> None:
         """Lowers the leader's and the majority's seqs to ``seq``: their rows above are of another history."""
@@ -255,7 +227,7 @@ class Partition:
         versions = tuple.__new__(VersionRange, (self.id, branch, header.first_seq, header.last_seq))
         if header.producer_id:
             self.producers.record(header.producer_id, header.producer_seq, versions, now)
-        for notify in self._watchers[_MEMORY]:
+        for notify in self.watchers.by_level[_MEMORY]:
             notify()
         return versions
 
@@ -270,7 +242,7 @@ class Partition:
         self.published.add(PublishedBatch(after_seq, last.last_seq, len(blocks)))
         self.journal_references.block(file, last.last_seq)
         self.sinks.tell(sinks, self._time_now)
-        self._notify(_MEMORY)
+        self.watchers.more_visible(_MEMORY)
         return VersionRange(self.id, branch, after_seq + 1, last.last_seq)
 
     def note_sinks(self, sinks: Mapping[str, LastBatch], file: int) -> None:
@@ -301,10 +273,10 @@ class Partition:
         """Notes that the journal holds everything up to ``seq``, fsynced."""
         assert self.durable_seq <= seq <= self.high_seq
         self.durable_seq = seq
-        for notify in self._watchers[_DISK]:
+        for notify in self.watchers.by_level[_DISK]:
             notify()
         if self.quorum_seq:  # a majority may have had it before this disk
-            self._notify(_QUORUM)
+            self.watchers.more_visible(_QUORUM)
         if self.on_durable is not None:
             self.on_durable()
 
@@ -442,8 +414,7 @@ class Partition:
             self.sinks.flushed(flushed_seq)
             if self.newest_block is not None and self.newest_block.header.last_seq <= flushed_seq:
                 self.newest_block = None
-            for moved in list(self._readers):
-                moved()
+            self.watchers.flushed()
         self.pushes.chain_changed()
 
     def install_received(
@@ -469,9 +440,8 @@ class Partition:
         self.sinks.flushed(seq)
         self.install(chain, controls, purge_seq=purge_seq, trim_seq=trim_seq)
         for level in Level:
-            self._notify(level)
-        for moved in list(self._readers):
-            moved()
+            self.watchers.more_visible(level)
+        self.watchers.flushed()
         if self.on_durable is not None:
             self.on_durable()
 

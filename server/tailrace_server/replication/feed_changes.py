@@ -66,7 +66,7 @@ class FeedChanges:
         self._feeds.when_removed(self._settled)
         self._feeds.when_switched(lambda feed: self.on_mode_changed(feed))
         for level in (Level.DISK, Level.QUORUM):
-            self._feeds.system.partitions[0].watch(level, self._settled)
+            self._feeds.system.partitions[0].watchers.watch(level, self._settled)
 
     def create(self, value: dict[str, Any]) -> Feed:
         """Creates the feed of a CREATE_FEED, or finds it.

@@ -354,7 +354,7 @@ class Leadership:
 
     def _history_changed(self, partition: Partition) -> None:
         """Ends the streams of ``partition``, and fails the answers that wait for it: it takes over another history."""
-        if not partition.is_watched:
+        if not partition.watchers.is_watched:
             return
         message = "what this node holds of the partition is another history now"
         self._streams.end_streams(

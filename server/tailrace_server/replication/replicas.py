@@ -144,7 +144,7 @@ class Replicas:
         self._watching: dict[Partition, Callable[[], None]] = {}
         self._feeds = feeds
         self._unlisted: dict[Partition, None] = {}  # partitions of feeds that a failover may still undo
-        feeds.watch(Level.QUORUM, self._feeds_settled)
+        feeds.watchers.watch(Level.QUORUM, self._feeds_settled)
 
     def opened(self, replica: Replica, partition: Partition) -> Peer:
         """Notes that a stream of ``partition`` was opened for ``replica``. Returns its peer."""
@@ -223,7 +223,7 @@ class Replicas:
         """Forgets a partition whose feed was dropped."""
         notify = self._watching.pop(partition, None)
         if notify is not None:
-            partition.unwatch(Level.DISK, notify)
+            partition.watchers.unwatch(Level.DISK, notify)
         self._quorums.pop(partition, None)
         self._unlisted.pop(partition, None)
         for peer in self.peers.values():
@@ -280,7 +280,7 @@ class Replicas:
             self._move(partition)
 
         self._watching[partition] = durable
-        partition.watch(Level.DISK, durable)
+        partition.watchers.watch(Level.DISK, durable)
 
     def _count(self, peer: Peer, partition: Partition, ack: ReplicaAck) -> None:
         acknowledgements = self._quorums.get(partition)

@@ -50,7 +50,7 @@ class _Queue:
         self.level = level
         self.waiting: collections.deque[tuple[int, _WaitingAnswer]] = collections.deque()
         self._cancelled = 0  # an upper bound of the cancelled answers in ``waiting``
-        partition.watch(level, self.advanced)
+        partition.watchers.watch(level, self.advanced)
 
     def add(self, seq: int, waiting: _WaitingAnswer) -> None:
         # A block that was sent again has a lower seq. Its answer goes behind the answers that came before it.
@@ -78,7 +78,7 @@ class _Queue:
 
     def fail(self, error: TailraceError) -> None:
         """Fails all answers of the queue with ``error``, and watches the partition no more."""
-        self.partition.unwatch(self.level, self.advanced)
+        self.partition.watchers.unwatch(self.level, self.advanced)
         while self.waiting:
             self.waiting.popleft()[1].call(error)
 

@@ -65,8 +65,8 @@ class ServedReplica:
             self._connection.has_later_replica_news()
 
         def closed() -> None:
-            partition.unwatch(Level.DISK, moved)
-            partition.unwatch(Level.QUORUM, moved)
+            partition.watchers.unwatch(Level.DISK, moved)
+            partition.watchers.unwatch(Level.QUORUM, moved)
             del self._served[id]
             self._peers[peer] -= 1
             if not self._peers[peer]:
@@ -81,8 +81,8 @@ class ServedReplica:
         stream.when_closed(closed)
         if isinstance(stream, SegmentStream):
             self.offers.open(stream, replica.placement_id)
-        partition.watch(Level.DISK, moved)
-        partition.watch(Level.QUORUM, moved)
+        partition.watchers.watch(Level.DISK, moved)
+        partition.watchers.watch(Level.QUORUM, moved)
         moved()
         if is_asked_beside:
             self._asked_beside.add(id)

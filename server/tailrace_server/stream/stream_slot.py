@@ -58,8 +58,8 @@ class StreamSlot:
         """Has ``on_news`` called when the partition shows more, and ``on_flush`` after each flush of it."""
         stream = self.stream
         self._on_news, self._on_flush = on_news, on_flush
-        stream.partition.on_flush(on_flush)
-        stream.partition.watch(stream.level, on_news)
+        stream.partition.watchers.on_flush(on_flush)
+        stream.partition.watchers.watch(stream.level, on_news)
 
     def move(self, event: StreamEvent) -> None:
         """Changes the state as the table says. RuntimeError if ``event`` is not possible now."""
@@ -88,7 +88,7 @@ class StreamSlot:
         """Ends the stream, and frees its segments and callbacks."""
         self.move(StreamEvent.CLOSED)
         stream = self.stream
-        stream.partition.unwatch(stream.level, self._on_news)
-        stream.partition.off_flush(self._on_flush)
+        stream.partition.watchers.unwatch(stream.level, self._on_news)
+        stream.partition.watchers.off_flush(self._on_flush)
         self._on_news = self._on_flush = _no_news
         stream.close()

@@ -82,10 +82,12 @@ class Histories:
                 if partition not in watched:
                     watched.add(partition)
                     self._note_held(machine, node, partition)
-                    partition.watch(
+                    partition.watchers.watch(
                         Level.MEMORY, lambda partition=partition: self._appended(machine, node, partition, watch)
                     )
-                    partition.watch(Level.QUORUM, lambda partition=partition: self._counted(machine, partition))
+                    partition.watchers.watch(
+                        Level.QUORUM, lambda partition=partition: self._counted(machine, partition)
+                    )
 
         lead = node.leaderships.system.become_leader
 

@@ -110,7 +110,7 @@ class Truth:
     def attach(self, node, feed_name):
         """Notes from now on the rows of the feed on a node that has just started."""
         for partition in node.feeds.named(feed_name).partitions:
-            partition.watch(Level.MEMORY, lambda partition=partition: self._appended(partition))
+            partition.watchers.watch(Level.MEMORY, lambda partition=partition: self._appended(partition))
 
     def _take_unanswered(self, partition, truth, what):
         """Adds the block whose record was written when the node died, before `_appended` was called."""

@@ -73,14 +73,14 @@ def test_who_watches_a_level_hears_of_it(made):
     heard = []
     watchers = {level: (lambda level=level: heard.append(level)) for level in (Level.MEMORY, Level.DISK)}
     for level, notify in watchers.items():
-        made.partition.watch(level, notify)
+        made.partition.watchers.watch(level, notify)
     made.take(b"k", b"v")
     assert heard == [Level.MEMORY]
     assert [made.partition.visible_seq(level) for level in (Level.MEMORY, Level.DISK)] == [1, 0]
     made.partition.durable_through(1)
     assert heard == [Level.MEMORY, Level.DISK]
     for level, notify in watchers.items():
-        made.partition.unwatch(level, notify)
-        made.partition.unwatch(level, notify)
+        made.partition.watchers.unwatch(level, notify)
+        made.partition.watchers.unwatch(level, notify)
     made.take(b"k", b"v")
     assert len(heard) == 2

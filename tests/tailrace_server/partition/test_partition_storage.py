@@ -191,7 +191,7 @@ def test_a_file_of_the_journal_is_needed_until_its_blocks_are_in_a_segment(made)
 
 def test_who_watches_flushes_hears_of_each_that_moved_something(made):
     heard = []
-    made.partition.on_flush(lambda: heard.append(made.partition.flushed_seq))
+    made.partition.watchers.on_flush(lambda: heard.append(made.partition.flushed_seq))
     made.take(b"a", b"1")
     made.partition.flush()
     made.take(b"b", b"2")

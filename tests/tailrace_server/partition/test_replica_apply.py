@@ -146,7 +146,7 @@ def test_what_is_shown_is_durable_here_and_there_and_the_end_of_a_block(made):
     partition, shown = made.partition, []
     for first_seq in (1, 4, 7):
         made.take(block_of(first_seq, 3))
-    partition.watch(Level.QUORUM, lambda: shown.append(partition.visible_seq(Level.QUORUM)))
+    partition.watchers.watch(Level.QUORUM, lambda: shown.append(partition.visible_seq(Level.QUORUM)))
     assert [partition.visible_seq(level) for level in Level] == [9, 0, 0]
     made.sync()
     assert [partition.visible_seq(level) for level in Level] == [9, 0, 0]

@@ -263,7 +263,7 @@ async def test_a_stream_that_ends_as_it_begins_leaves_nothing_behind(running, re
     await replicas[0].until(Opcode.STREAM_END)
     await replicas[0].handled()
     assert running.node.leaderships.system.replicas.peers == {}
-    assert not partition.is_watched
+    assert not partition.watchers.is_watched
 
 
 async def test_a_directory_that_comes_from_another_address_leaves_its_vote_behind(running, replicas, feed_id):

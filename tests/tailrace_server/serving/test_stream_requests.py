@@ -110,7 +110,7 @@ async def test_no_stream_is_opened_for_who_has_gone_while_its_time_was_looked_fo
     sought.may_read.set()
     while node.storage.pins._readers:
         await trio.lowlevel.checkpoint()
-    assert not node.feeds.named("orders").partitions[PARTITION]._readers, "a stream is open"
+    assert not node.feeds.named("orders").partitions[PARTITION].watchers.is_watched, "a stream is open"
 
 
 async def test_a_stream_that_is_closed_while_its_time_is_looked_for(greeted, feed_id, node, sought):

@@ -168,7 +168,7 @@ def test_streams_of_feeds_and_partitions_that_are_gone_are_not_watched(connectio
     connection.close_all()
     for partition in partitions:
         partition.write()
-        assert not any(partition._watchers.values())
+        assert not partition.watchers.is_watched
     assert not connection.has_news
 
 

@@ -1,0 +1,49 @@
+"""The callbacks of those that watch a partition: its streams, waiting answers, and replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.model import Level
+
+
+class Watchers:
+    """Callbacks for rows that become visible, and for those that move from the tree to a segment."""
+
+    __slots__ = ("_flushed", "by_level")
+
+    def __init__(self) -> None:
+        # By level; a dict keeps their order. The partition calls those of the levels that each write reaches itself.
+        self.by_level: tuple[dict[Callable[[], None], None], ...] = tuple({} for _ in Level)
+        self._flushed: dict[Callable[[], None], None] = {}
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether any call of ``watch`` is still in force."""
+        return any(self.by_level)
+
+    def watch(self, level: Level, notify: Callable[[], None]) -> None:
+        """Calls ``notify`` each time that more rows become visible at ``level``, until ``unwatch``."""
+        self.by_level[level][notify] = None
+
+    def unwatch(self, level: Level, notify: Callable[[], None]) -> None:
+        """Ends ``watch``."""
+        self.by_level[level].pop(notify, None)
+
+    def more_visible(self, level: Level) -> None:
+        """Tells the watchers of ``level`` that more rows are visible."""
+        for notify in self.by_level[level]:
+            notify()
+
+    def on_flush(self, moved: Callable[[], None]) -> None:
+        """Calls ``moved`` each time that rows have moved from the tree to a segment, until ``off_flush``."""
+        self._flushed[moved] = None
+
+    def off_flush(self, moved: Callable[[], None]) -> None:
+        """Ends ``on_flush``."""
+        self._flushed.pop(moved, None)
+
+    def flushed(self) -> None:
+        """Tells that rows have moved from the tree to a segment."""
+        for moved in list(self._flushed):
+            moved()
