@@ -40,7 +40,16 @@ HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream")
 OWN_MEMBERS = {
     "trio": {
         "Feed": {"consume", "explain_resume", "follow", "host", "items", "level", "partition_map", "stream"},
-        "Stream": {"barrier", "has_event", "settle", "ring_floor", "ring_change", "failover_log", "watch_history"},
+        "Stream": {
+            "barrier",
+            "has_event",
+            "settle",
+            "ring",
+            "ring_floor",
+            "ring_change",
+            "failover_log",
+            "watch_history",
+        },
     },
     "blocking": {
         "Client": {"close", "deadline", "takes_progress"},

@@ -382,6 +382,10 @@ class ConsumerSession:
         """Returns the seq above which the ring of a partition has every key."""
         return self._streams.ring(partition).floor_seq
 
+    def ring(self, partition: int) -> RingChange:
+        """Returns the recent keys of a partition, for a consumer that goes on from its position."""
+        return self._streams.ring(partition).whole()
+
     def ring_change(self, partition: int) -> RingChange | None:
         """Returns, once, how the last refetched event has changed the ring of a partition; None if it did not."""
         return self._streams.rollbacks.take_ring_change(partition)

@@ -277,9 +277,9 @@ class Feed:
         """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
         return await self._runner.run(self._core.partition_map())
 
-    def stream(self, subscription: Subscription) -> Stream:
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer of this feed."""
-        return self._runner.stream(subscription)
+        return self._runner.stream(subscription, window_bytes)
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""

@@ -153,6 +153,10 @@ class Stream(OfOneProcess):
         """Returns the seq above which every key that was delivered of ``partition`` is known."""
         return self._session.ring_floor(partition)
 
+    def ring(self, partition: int) -> RingChange:
+        """Returns the recent keys of ``partition``, for a stream that goes on from ``latest_positions``."""
+        return self._session.ring(partition)
+
     def ring_change(self, partition: int) -> RingChange | None:
         """How the ring of ``partition`` has changed with the last refetched event, once."""
         return self._session.ring_change(partition)

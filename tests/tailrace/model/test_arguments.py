@@ -28,7 +28,7 @@ INTERNAL = {
     "Client": {"call", "deadline", "get", "of_leader", "queue", "queue_write", "run_until", "write", "write_all"},
     "Feed": {"resolve"},
     "Stage": {"send"},
-    "Stream": {"failover_log", "ring_change", "ring_floor", "settle"},
+    "Stream": {"failover_log", "ring", "ring_change", "ring_floor", "settle"},
 }
 NUMBER = re.compile(r"\b(int|float)\b")
 CALLABLE = re.compile(r"Callable\[\[[^]]*\], \w+\]")  # its numbers are not those of the caller

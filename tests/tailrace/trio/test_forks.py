@@ -22,7 +22,14 @@ PASSED_S = 20.0  # of a call that waits for ever
 # Calls that need no node: they look at what the handle has.
 LOCAL = {
     *("Client.feed", "Client.level", "Feed.level"),
-    *("Stream.has_event", "Stream.settle", "Stream.ring_floor", "Stream.ring_change", "Stream.failover_log"),
+    *(
+        "Stream.has_event",
+        "Stream.settle",
+        "Stream.ring",
+        "Stream.ring_floor",
+        "Stream.ring_change",
+        "Stream.failover_log",
+    ),
     *("Stream.status", "Stream.watch_history", "Follower.status"),
 }
 # For the writers and followers that are made of them.

@@ -16,6 +16,8 @@ from typing import Protocol
 import trio
 from trio_websocket import ConnectionClosed
 
+from tailrace.consuming.ring import RING_ROWS
+from tailrace.consuming.subscription import checked_subscription
 from tailrace.errors import TailraceError
 from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.client import Client
@@ -23,6 +25,7 @@ from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.stream import Stream
 from tailrace.trio.transport import Connect
+from tailrace.wire.filters import StreamFilter
 from tailrace_server.serving.tailing.bounded_websocket import BoundedWebSocket
 from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
 from tailrace_server.serving.tailing.request import (
@@ -36,6 +39,7 @@ from tailrace_server.serving.tailing.request import (
 )
 from tailrace_server.serving.tailing.sharing import Shared, Sharing
 from tailrace_server.serving.tailing.tail import Since, Tail
+from tailrace_server.serving.tailing.ticks import Start
 
 # The bytes in flight to one page, besides one block more. The next block is sent when most of them are handled.
 WINDOW_BYTES = 256 * 1024
@@ -214,25 +218,31 @@ class TailSession:
             if self._sharing is not None and isinstance(ws, BoundedWebSocket):
                 shared = Shared(request.feed, request.key_prefix, request.keys_only, self._token, self._certificate)
                 name = f"websocket tails of {request.feed}"
-                group = stack.enter_context(self._sharing.group(shared, partial(consume, "now", name)))
+                group = stack.enter_context(self._sharing.group(shared, partial(consume, name=name)))
             async with Lifetime() as lifetime:
                 lifetime.start(partial(_expect_nothing, ws))
                 lifetime.start(partial(_ping, ws))
                 await Tail(request.feed, consume, _Outlet(ws, self._in_time), group).run(since)
 
-    def _consume(self, request: TailRequest, since: Since, name: str | None = None) -> Stream:
+    def _consume(self, request: TailRequest, start: Start, name: str | None = None) -> Stream:
         # A stream has a connection of its own, so the client itself needs none and is never entered.
         host = Host(connect=self._connect)
         name = name or f"websocket {self._peer}"
         client = Client("tailrace://loopback", token=self._token, name=name, state="any", host=host)
         # Segments would take memory beside the window, and they spare a node nothing that reads its own ones.
-        return client.feed(request.feed).consume(
-            since,
-            key_prefix=request.key_prefix,
-            keys_only=request.keys_only,
-            window_bytes=WINDOW_BYTES,
+        feed = client.feed(request.feed)
+        subscription = checked_subscription(
+            request.feed,
+            start.since,
+            None,
+            partitions=None,
+            level=feed.level("disk"),
+            filter=StreamFilter(request.key_prefix, request.keys_only),
+            on_rollback="follow",
+            ring=RING_ROWS,
             catch_up="stream",
         )
+        return feed.stream(subscription._replace(rings=start.rings), WINDOW_BYTES)
 
     async def _send(self, ws: Page, message: str) -> None:
         await self._in_time(partial(ws.send_message, message))

@@ -18,6 +18,7 @@ from tailrace.errors import TailraceError
 from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.stream import Stream
 from tailrace_server.serving.tailing.hub import Hub
+from tailrace_server.serving.tailing.ticks import Start
 
 log = logging.getLogger("tailrace.ws")
 
@@ -38,23 +39,25 @@ class Shared(NamedTuple):
 class Group:
     """The tails that ask for the same, and their hub as long as some of them are level with the feed."""
 
-    def __init__(self, nursery: trio.Nursery, consume: Callable[[], Stream]) -> None:
-        """``consume`` makes a stream from now on, with the rights of the tails. A hub runs in ``nursery``."""
+    def __init__(self, nursery: trio.Nursery, consume: Callable[[Start], Stream]) -> None:
+        """``consume`` makes a stream with the rights of the tails. A hub runs in ``nursery``."""
         self._nursery = nursery
         self._consume = consume
         self._level: dict[object, Callable[[], None]] = {}
         self._hub: Hub | None = None
         self._scope: trio.CancelScope | None = None  # of the task of the hub, which may not have begun
 
-    def level(self, tail: object, call: Callable[[], None]) -> Hub | None:
+    def level(self, tail: object, call: Callable[[], None], start: Callable[[], Start]) -> Hub | None:
         """Notes that a tail is level with the feed, until `away`. Returns the hub, if it has begun.
 
-        ``call`` is called when a hub begins.
+        ``call`` is called when a hub begins. ``start`` tells where the tail's stream goes on. A hub begins there, with
+        its recent keys: so a rollback to before that is as short for all as it is for the tail.
         """
         self._level[tail] = call
         if len(self._level) >= SHARED_FROM and self._scope is None:
             self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._run, Hub(self._consume(), lambda: len(self._level)), self._scope)
+            hub = Hub(self._consume(start()), lambda: len(self._level))
+            self._nursery.start_soon(self._run, hub, self._scope)
         return self._hub
 
     def away(self, tail: object) -> None:
@@ -92,7 +95,7 @@ class Sharing:
         self._tails: collections.Counter[Shared] = collections.Counter()
 
     @contextlib.contextmanager
-    def group(self, shared: Shared, consume: Callable[[], Stream]) -> Iterator[Group]:
+    def group(self, shared: Shared, consume: Callable[[Start], Stream]) -> Iterator[Group]:
         """Gives the group of a tail while the body runs. ``consume``: as for `Group`."""
         group = self._groups.setdefault(shared, Group(self._nursery, consume))
         self._tails[shared] += 1

@@ -4,6 +4,9 @@ own stream ── level with the feed, and the hub has a place ──> hub
     ^                                                           │
     └── it was too slow for the ticks that are kept, ───────────┘
         or the hub goes back before it is level with the tail
+
+A tail that is not level keeps the recent keys of its own stream. So a rollback that ends its place is as short as if it
+had never shared.
 """
 
 from __future__ import annotations
@@ -11,18 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import trio
 
+from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.model.position import Positions
+from tailrace.model.position import Position, Positions
 from tailrace.trio.stream import Stream
 from tailrace_server.serving.tailing.gathering import Gathering
 from tailrace_server.serving.tailing.hub import POSITIONS_INTERVAL_SECONDS, Hub
 from tailrace_server.serving.tailing.messages import encode_message
 from tailrace_server.serving.tailing.sharing import Group
-from tailrace_server.serving.tailing.ticks import Place
+from tailrace_server.serving.tailing.ticks import Place, Start
 
 # A tail that found no place in the hub asks again after this time, and ever more rarely while no event comes: to ask
 # costs something for each partition.
@@ -45,7 +50,7 @@ class Outlet(Protocol):
 class Tail:
     """One client's tail of a feed."""
 
-    def __init__(self, feed: str, consume: Callable[[Since], Stream], outlet: Outlet, group: Group | None) -> None:
+    def __init__(self, feed: str, consume: Callable[[Start], Stream], outlet: Outlet, group: Group | None) -> None:
         """``consume`` makes a stream. ``group``: those that may share a hub with it; None: it never shares."""
         self._feed = feed
         self._consume = consume
@@ -55,17 +60,19 @@ class Tail:
         self._waits = trio.CancelScope()  # for an event
         self._joins_at = -math.inf  # when the hub may be asked again for a place; before, if it was not asked
         self._join_s = JOIN_SECONDS
+        self._partitions = 0  # of the feed
         self._moved = False  # since positions were sent last
         self._positions_at = 0.0
 
     async def run(self, since: Since) -> None:
         """Sends for ever. Raises what ends a stream, and what the outlet raises."""
         has_opened = False
+        start = Start(since)
         while True:
-            async with self._consume(since) as stream:
+            async with self._consume(start) as stream:
                 if not has_opened:
-                    partitions = len(stream.status().partitions)
-                    await self._send_positions("open", stream.latest_positions, feed=self._feed, partitions=partitions)
+                    self._partitions = count = len(stream.status().partitions)
+                    await self._send_positions("open", stream.latest_positions, feed=self._feed, partitions=count)
                     has_opened = True
                 try:
                     hub, place = await self._follow(stream)
@@ -73,7 +80,7 @@ class Tail:
                     self._leave_group()
                     raise
             try:
-                since = await self._share(hub, place)
+                start = await self._share(hub, place)
             finally:
                 self._leave_group()
 
@@ -103,14 +110,26 @@ class Tail:
         now = trio.current_time()
         if self._group is None or stream.has_event() or now < self._joins_at:
             return None
-        hub, self._joins_at = self._group.level(self, self._call), -math.inf
+        hub, self._joins_at = self._group.level(self, self._call, partial(self._start, stream)), -math.inf
         if hub is None:
             return None
-        place = hub.place(stream.latest_positions)
+        place = hub.place(self._positions(stream))
         if place is not None:
+            if not place.is_level:
+                place.remember(_rings_of(stream))
             return hub, place
         self._joins_at, self._join_s = now + self._join_s, min(2 * self._join_s, JOIN_SECONDS_MAX)
         return None
+
+    def _start(self, stream: Stream) -> Start:
+        """Returns where the stream goes on. It has no event at hand."""
+        return Start(self._positions(stream), _rings_of(stream))
+
+    def _positions(self, stream: Stream) -> Positions:
+        """Returns the positions in all partitions, also in those of which no row has come yet."""
+        positions = stream.latest_positions
+        missing = [id for id in range(self._partitions) if id not in positions]
+        return positions.with_positions({id: Position.at(stream.failover_log(id), 0) for id in missing})
 
     def _call(self) -> None:
         """Ends the wait for an event: a hub has begun."""
@@ -140,8 +159,8 @@ class Tail:
 
     # By a hub
 
-    async def _share(self, hub: Hub, place: Place) -> Positions:
-        """Sends the ticks of the hub. Returns the positions of the client once it has to go on by itself."""
+    async def _share(self, hub: Hub, place: Place) -> Start:
+        """Sends the ticks of the hub. Returns where the client's own stream goes on once it has to."""
         while True:
             with trio.CancelScope(deadline=self._deadline()) as scope:
                 tick = await hub.next_tick(place)
@@ -152,7 +171,7 @@ class Tail:
             pieces = None if tick is None else place.take(tick)
             if tick is None or pieces is None:
                 self._gathering, self._moved = Gathering(place.unfinished), True
-                return place.positions
+                return place.start()
             for piece in pieces:
                 await self._outlet.send_frames(piece)
             if not was_level:
@@ -173,3 +192,7 @@ class Tail:
         await self._outlet.send(encode_message(type_, **fields, positions=str(positions)))
         self._moved = False
         self._positions_at = trio.current_time() + POSITIONS_INTERVAL_SECONDS
+
+
+def _rings_of(stream: Stream) -> dict[int, RingChange]:
+    return {partition: stream.ring(partition) for partition in stream.latest_positions}

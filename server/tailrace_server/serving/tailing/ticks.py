@@ -9,10 +9,13 @@ frames.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tailrace.consuming.events import Mutations, Rollback
+from tailrace.consuming.ring import RingChange, unbounded_ring
 from tailrace.consuming.session import Event
 from tailrace.model.failover import SEQ_MAX, common_seq
 from tailrace.model.position import Position, Positions
@@ -27,6 +30,17 @@ POSITION_BYTES = 100
 # Frames are sent together up to so many bytes; each piece has the time that a message has.
 PIECE_BYTES = 64 * 1024
 _TEXT = 0x81  # the only frame of a text message; a server masks none
+
+
+class Start(NamedTuple):
+    """Where a stream begins.
+
+    ``rings`` are the keys of recent rows that a tail has already, by partition: a rollback reads only these again. A
+    tail without them begins the partition anew.
+    """
+
+    since: str | Positions | datetime
+    rings: Mapping[int, RingChange] = MappingProxyType({})
 
 
 class Tick(NamedTuple):
@@ -103,7 +117,8 @@ class Ring:
                 low = middle
             else:
                 high = middle - 1
-        return Place(low, held)
+        is_level = low == self.next and held == latest and not (self._ticks and self._ticks[-1].unfinished)
+        return Place(low, held, is_level=is_level)
 
     def _positions_before(self, number: int) -> Positions:
         return self._before if number == self._first else self._ticks[number - 1 - self._first].positions
@@ -112,19 +127,39 @@ class Ring:
 class Place:
     """How far a tail has come among the ticks. ``positions`` is what its client has."""
 
-    def __init__(self, number: int, held: Positions) -> None:
+    def __init__(self, number: int, held: Positions, *, is_level: bool = False) -> None:
         """``number``: of the tick that it takes next. ``held``: the positions with which it joins."""
         self.number = number
         self.positions = held
         self.unfinished: frozenset[int] = frozenset()
         # The positions that it came with, and the rows above them; None once the hub is level with them.
-        self._held: Positions | None = held
+        self._held: Positions | None = None if is_level else held
         self._gathering = Gathering()
+        # As long as it is not level, the keys that it came with, and the rows that it was sent.
+        self._rings: dict[int, RingChange] = {}
+        self._sent: list[Mutations] = []
 
     @property
     def is_level(self) -> bool:
         """Whether the hub has reached the positions with which the tail has come."""
         return self._held is None
+
+    def remember(self, rings: Mapping[int, RingChange]) -> None:
+        """Keeps the recent keys of a tail that is not level.
+
+        Not those of a partition that it has begun at 0: the hub does not tell which deletions were purged there.
+        """
+        held = self._held
+        if held is not None:
+            self._rings = {partition: ring for partition, ring in rings.items() if held[partition].seq}
+
+    def start(self) -> Start:
+        """Returns where a stream of its own goes on."""
+        rings = {partition: unbounded_ring(ring) for partition, ring in self._rings.items()}
+        for event in self._sent:
+            if event.partition in rings:
+                rings[event.partition].add_block(event.block)
+        return Start(self.positions, {partition: ring.whole() for partition, ring in rings.items()})
 
     def take(self, tick: Tick) -> Iterable[bytes] | None:
         """Moves behind the tick. Returns what to send; None, without a move, if the tail cannot share it."""
@@ -145,13 +180,15 @@ class Place:
         texts: list[str] = []
         for event in tick.events:
             partition = getattr(event, "partition", None)
+            if isinstance(event, Mutations) and event.last_seq > held[event.partition].seq:
+                self._sent.append(event)
             texts += self._gathering.add(event, above=0 if partition is None else held[partition].seq)
         texts += self._gathering.take()
         ahead = {partition: at for partition, at in tick.positions.items() if at.seq > held[partition].seq}
         self.positions = held.with_positions(ahead)
         self.unfinished = self._gathering.unfinished
         if all(p in ahead or (at.seq == held[p].seq and p not in tick.unfinished) for p, at in tick.positions.items()):
-            self._held = None
+            self._held, self._rings, self._sent = None, {}, []
         return pieces_of(texts)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 import trio
 from tests.tailrace_server.serving.tailing.conftest import PageOpener
 
 from tailrace.model.position import Positions
+from tailrace_server.serving.tailing import hub as hub_module
+from tailrace_server.serving.tailing import tail as tail_module
 from tailrace_server.serving.tailing import ticks as ticks_module
 from tailrace_server.serving.tailing import ws_listener
 from tailrace_server.serving.tailing.hub import Hub
@@ -28,6 +31,17 @@ def shared(running, ended):
         await ended(lambda: names(running.node) == [SHARED] * hubs)
 
     return wait
+
+
+@pytest.fixture
+def cut():
+    """Ends the connections of a node that was killed, as the system would if it were a process of its own."""
+
+    def cut(connections):
+        for connection in connections:
+            connection.transport.close()
+
+    return cut
 
 
 @contextlib.asynccontextmanager
@@ -64,6 +78,14 @@ async def test_a_page_that_comes_later_gets_the_past_first_and_then_shares(open_
             await shared()
             await feed.put(b"11", b"v")
             assert await keys(late, 1) == ["11"]
+
+
+async def test_pages_that_have_begun_at_the_beginning_share_also_partitions_without_rows(open_page, feed, shared):
+    await feed.put(b"k", b"v")
+    async with pages(open_page, *["/feeds/orders"] * 2) as opened:
+        for page in opened:
+            assert await keys(page, 1) == ["k"]
+        await shared()
 
 
 async def test_the_stream_ends_with_the_last_page(open_page, feed, running, shared, ended):
@@ -150,7 +172,7 @@ async def test_a_dropped_feed_ends_all_that_share(open_page, client, feed, share
             assert (await page.failure())[::2] == ("UnknownFeed", 4404)
 
 
-async def test_rows_that_the_node_has_lost_are_taken_back_from_all(open_page, feed, running, lose, shared):
+async def test_rows_that_the_node_has_lost_are_taken_back_from_all(open_page, feed, running, lose, shared, cut):
     await feed.put(b"kept", b"1", level="disk")
     async with pages(open_page, *["/feeds/orders?since=now"] * 2) as opened:
         await shared()
@@ -159,8 +181,7 @@ async def test_rows_that_the_node_has_lost_are_taken_back_from_all(open_page, fe
             for page in opened:
                 assert await keys(page, 1) == ["kept"]
             before = list(running.node.connections)
-        for connection in before:
-            connection.transport.close()  # as the system would if the node were a process of its own
+        cut(before)
         for page in opened:
             rollback = await page.of_type("rollback")
             assert (rollback["partition"], rollback["seq"], rollback["keys"]) == (lost.partition, 1, [{"key": "kept"}])
@@ -169,6 +190,71 @@ async def test_rows_that_the_node_has_lost_are_taken_back_from_all(open_page, fe
         await feed.put(b"kept", b"3")
         for page in opened:
             assert [row["value"] for row in await page.rows(1)] == ["3"]
+
+
+async def read_up_to(page, value):
+    """Reads rows up to one with this value. Older rows of its key may come before it, or not."""
+    while value not in [row["value"] for row in await page.rows(1)]:
+        pass
+
+
+async def taken_back(page):
+    """Returns the next rollback: its seq, and its keys; None if the page has to drop the whole partition."""
+    rollback = await page.of_type("rollback")
+    keys = rollback["keys"]
+    return rollback["seq"], None if keys is None else [key["key"] for key in keys]
+
+
+@pytest.mark.parametrize("is_level", [False, True])
+async def test_a_loss_from_before_the_shared_stream_takes_back_only_what_was_lost(
+    open_page, feed, running, lose, shared, cut, is_level
+):
+    await feed.put(b"kept", b"1", level="disk")
+    async with contextlib.AsyncExitStack() as stack:
+        async with lose():
+            await feed.put(b"kept", b"2", level="disk")
+            opened = await stack.enter_async_context(pages(open_page, *["/feeds/orders"] * 2))
+            for page in opened:
+                await read_up_to(page, "2")
+            await shared()
+            if is_level:
+                await feed.put(b"kept", b"3", level="disk")
+                for page in opened:
+                    await read_up_to(page, "3")
+            before = list(running.node.connections)
+        cut(before)
+        for page in opened:
+            assert await taken_back(page) == (1, ["kept"])
+            assert [row["value"] for row in await page.rows(1)] == ["1"]
+
+
+async def test_a_page_that_is_ahead_of_the_shared_stream_has_only_what_was_lost_taken_back(
+    open_page, feed, running, lose, shared, cut, monkeypatch
+):
+    await feed.put(b"kept", b"1", level="disk")
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(pages(open_page, *["/feeds/orders?since=now"] * 2))
+        await shared()
+        async with lose():
+            for module in (hub_module, tail_module):
+                monkeypatch.setattr(module, "POSITIONS_INTERVAL_SECONDS", math.inf)
+            monkeypatch.setattr(hub_module, "TICK_SECONDS_PER_TAIL", math.inf)  # no tick is due after the next one
+            await feed.put(b"first", b"1", level="disk")
+            for page in opened:
+                await read_up_to(page, "1")
+            lost = await feed.put(b"kept", b"2", level="disk")
+            opened += await stack.enter_async_context(pages(open_page, "/feeds/orders"))
+            await read_up_to(opened[-1], "2")
+            await shared()
+            before = list(running.node.connections)
+        monkeypatch.setattr(hub_module, "TICK_BYTES", 0)  # one is due with the next event
+        cut(before)
+        for page in opened:
+            messages = {}
+            while lost.partition not in messages:
+                message = await page.of_type("rollback")
+                messages[message["partition"]] = message
+            assert messages[lost.partition]["keys"] == [{"key": "kept"}]
 
 
 async def test_a_node_that_stops_tells_all_that_share(running, feed, nursery, shared):

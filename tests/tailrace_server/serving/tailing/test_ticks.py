@@ -12,6 +12,7 @@ from wsproto.connection import Connection
 
 from tailrace.block import encode_block
 from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
+from tailrace.consuming.ring import RingChange, unbounded_ring
 from tailrace.model.failover import FailoverEntry, FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace_server.serving.tailing import ticks
@@ -236,6 +237,58 @@ def test_a_rollback_ends_the_place_of_a_tail_whose_rows_the_new_branch_has():
     history.log, history.at[0] = NEW, 3
     history.tick(Rollback(0, 3, (b"k",)))
     assert place.take(history.ring.get(0)) is None
+
+
+def ring_of(floor_seq, *entries):
+    ring = unbounded_ring(RingChange(floor_seq))
+    for seq, key in entries:
+        ring.add([seq], [key])
+    return ring.whole()
+
+
+def recent_keys(place):
+    """Returns the floor of each ring, and the keys above it."""
+    rings = {partition: unbounded_ring(ring) for partition, ring in place.start().rings.items()}
+    return {partition: (ring.floor_seq, ring.keys_above(ring.floor_seq)) for partition, ring in rings.items()}
+
+
+def test_a_tail_keeps_its_recent_keys_and_those_of_its_rows_until_it_is_level():
+    history = History((4, 4))
+    place = history.ring.place(positions(6, 4))
+    place.remember({0: ring_of(2, (5, b"five")), 1: ring_of(1, (3, b"three"))})
+    history.advance(5, 5)
+    took(place, history.ring)
+    assert place.start().since == place.positions == positions(6, 5)
+    assert recent_keys(place) == {0: (2, [b"five"]), 1: (1, [b"three", b"k"])}
+    history.advance(6, 5)
+    took(place, history.ring)
+    assert place.is_level
+    assert recent_keys(place) == {}
+
+
+def test_a_tail_keeps_no_keys_of_a_partition_that_it_has_begun_by_the_ticks():
+    history = History((0, 4))
+    place = history.ring.place(positions(0, 5))
+    place.remember({0: ring_of(0), 1: ring_of(1)})
+    history.advance(3, 4)
+    took(place, history.ring)
+    assert recent_keys(place).keys() == {1}
+
+
+@pytest.mark.parametrize("held", [(4, 4), (4, 5)])
+def test_a_tail_that_joins_where_the_hub_is_is_level_at_once(held):
+    history = History((2, 4))
+    history.advance(4, 4)
+    assert history.ring.place(positions(*held)).is_level is (held == (4, 4))
+
+
+def test_a_tail_that_joins_before_the_hub_has_told_the_end_of_a_snapshot_is_not_level():
+    history = History((0, 0))
+    history.at[0] = 2
+    history.tick(rows(0, 1, 2))
+    assert not history.ring.place(positions(2, 0)).is_level
+    history.tick(end(0, 2))
+    assert history.ring.place(positions(2, 0)).is_level
 
 
 def test_the_end_of_a_snapshot_that_a_tail_has_is_not_told_again():
