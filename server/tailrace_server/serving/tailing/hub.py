@@ -27,7 +27,7 @@ TICK_SECONDS_PER_TAIL = 0.2e-3
 # And for each partition, since a tick has the positions of all.
 TICK_SECONDS_PER_PARTITION = 50e-6
 # If it took long to wake all tails, because they are many or the machine is busy, the next tick is due after this many
-# times as long: the node has others to serve. But it is due after this time.
+# times as long, and positions too: the node has others to serve. But it is due after this time.
 TICK_SHARE = 2
 TICK_SECONDS_MAX = 1.0
 # To wake a tail and to send takes some 50 µs: a turn of the loop takes a millisecond longer.
@@ -51,7 +51,7 @@ class Hub:
         self._events: list[Event] = []
         self._texts: list[str] = []
         self._bytes = 0
-        self._due = 0.0
+        self._due = self._pauses_until = 0.0
         self._moved = False  # since positions were told last
         self._positions_at = 0.0
 
@@ -91,8 +91,9 @@ class Hub:
         for _ in range(0, max(len(self._waiting), 1), TAILS_PER_TURN):
             self._waiting.unpark(count=TAILS_PER_TURN)
             await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()  # the tails that were woken last may have their turn after this task
         took_s = trio.current_time() - began_at
-        self._due = max(self._due, began_at + min(TICK_SHARE * took_s, TICK_SECONDS_MAX))
+        self._pauses_until = began_at + min(TICK_SHARE * took_s, TICK_SECONDS_MAX)
 
     async def _gather(self) -> None:
         """Takes events until a tick is due, and then what is at hand."""
@@ -108,7 +109,7 @@ class Hub:
     def _deadline(self) -> float:
         """Returns when the next tick is due, if nothing more comes."""
         due = self._due if self._events else math.inf
-        return min(due, self._positions_at) if self._moved else due
+        return max(min(due, self._positions_at) if self._moved else due, self._pauses_until)
 
     def _take(self, event: Event) -> None:
         self._moved = True

@@ -16,8 +16,10 @@ from tailrace.consuming.events import Mutations
 from tailrace_server.serving.tailing.hub import (
     TAILS_PER_TURN,
     TICK_BYTES,
+    TICK_SECONDS_MAX,
     TICK_SECONDS_PER_PARTITION,
     TICK_SECONDS_PER_TAIL,
+    TICK_SHARE,
     Hub,
 )
 
@@ -111,6 +113,26 @@ async def test_a_row_after_quiet_comes_at_once(start, autojump_clock):
 async def test_a_large_tick_comes_before_it_is_due(start, autojump_clock):
     hub = await start(Stream(every_s=0.001, value=bytes(TICK_BYTES)), tails=1_000)
     assert [round(gap, 9) for gap in gaps(await times_of(hub, 5))] == [0.001] * 5
+
+
+@pytest.mark.parametrize("round_s", [0.24, 0.3, 0.45, 0.8])
+async def test_a_slow_round_gives_the_others_a_pause_also_if_positions_are_due(start, autojump_clock, nursery, round_s):
+    hub, times, done = await start(Stream(every_s=0.01)), [], trio.Event()
+
+    async def take_long():
+        place = hub.place(BEGIN)
+        while len(times) < 12:
+            place.take(await hub.next_tick(place))
+            times.append(trio.current_time())
+            autojump_clock.jump(round_s)
+        done.set()
+
+    nursery.start_soon(take_long)
+    await done.wait()
+    pause_s = min(TICK_SHARE * round_s, TICK_SECONDS_MAX)
+    for gap in gaps(times)[1:]:  # the first tick had come before there was a tail
+        assert pause_s <= gap + 1e-9 <= pause_s + 0.02
+    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("tails", [1, TAILS_PER_TURN, TAILS_PER_TURN + 1, 5 * TAILS_PER_TURN + 3])
