@@ -12,6 +12,7 @@ from tailrace.consuming.subscription import Subscription
 from tailrace.errors import StreamEnded, TailraceError, Unreachable
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder
+from tailrace.link.forks import Unpicklable
 from tailrace.model import EndReason
 from tailrace.requests.client_core import ClientCore
 from tailrace.wire.messages import Hello
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tailrace.consuming.stream_status import StreamStatus
 
 
-class StreamCore:
+class StreamCore(Unpicklable):
     """A consumer without I/O. The shell moves the bytes of ``session``, and gives each error to ``lost``.
 
     ``ended`` is the error that has ended the stream; None while it goes on. Only this file sets it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from typing import NoReturn
 
 from tailrace.errors import WrongProcess
 
@@ -22,7 +23,18 @@ def _wrong_process(pid: int) -> WrongProcess:
     )
 
 
-class OfOneProcess:
+class Unpicklable:
+    """A base of what has a connection: to send it to another process, or to copy it, is refused with the reason."""
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError, as for all that cannot be pickled."""
+        raise TypeError(
+            "a client, or a handle of it, cannot be pickled or copied, since its connection belongs to this process: "
+            "connect in the other process, inside of the function that runs there"
+        )
+
+
+class OfOneProcess(Unpicklable):
     """A base of handles that call ``_register`` when they are made.
 
     In a forked process ``_forked_from`` is the parent's id. Nothing of the parent's trio run may be touched there:

@@ -9,6 +9,7 @@ from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import parse_url
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
+from tailrace.link.forks import Unpicklable
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo
 from tailrace.model.arguments import count, seconds
 from tailrace.requests.changes import changes_request, check_level_kept, creation_request
@@ -20,7 +21,7 @@ from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
 
 
-class ClientCore:
+class ClientCore(Unpicklable):
     """The state of a client that all shells share. Its methods never wait.
 
     ``clock`` gives monotonic seconds. ``source`` gives the ids of feeds and producers and spreads retries.

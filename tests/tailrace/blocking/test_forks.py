@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
+import pickle
+
+import pytest
 
 from tailrace import Put, blocking
 from tailrace.consuming.subscription import Subscription
@@ -114,3 +118,11 @@ def test_leaving_the_contexts_in_a_forked_process_leaves_the_parent_alone(shared
         assert feed.get(b"k").value == b"v"
         assert in_child(lambda: error_of(client.close))()[0] == "nothing"
         assert feed.get(b"k").value == b"v"
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
+def test_to_send_a_client_to_another_process_is_refused_with_the_reason(client, feed, duplicate):
+    with feed.writer() as writer, client.stream(wanted(feed)) as stream:
+        for handle in (client, feed, writer, feed.stage(), stream):
+            with pytest.raises(TypeError, match="connect in the other process"):
+                duplicate(handle)
