@@ -111,6 +111,7 @@ OWNERS = (
     owner("ReplicationStream", f"{SERVER}/stream/replication_stream.py", "stream"),
     owner("StreamSlot", f"{SERVER}/stream/stream_slot.py", "slot holder interrupted"),
     owner("ChunkReads", f"{SERVER}/stream/chunk_reads.py", "reads", queue="pop popitem clear update"),
+    owner("HeldRows", f"{SERVER}/stream/held_rows.py", "held"),
     owner("Deadlines", f"{SERVER}/stream/deadlines.py", "deadlines"),
     owner("StreamBarriers", f"{SERVER}/stream/stream_barriers.py", "barriers"),
     owner(

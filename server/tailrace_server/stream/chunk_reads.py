@@ -7,9 +7,20 @@ from __future__ import annotations
 
 import collections
 
-from tailrace_server.stream.segment_cursor import SegmentCursor
+from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
+
+# The most streams that may hold a chunk of a segment, or have one read for them; fewer if the window has room for
+# fewer.
+LOADS_MAX = 8
+
+
+def chunks_max(window_bytes: int, *, is_full: bool) -> int:
+    """Returns how many streams may have a chunk. If the window is smaller than one, it has to have room first."""
+    if window_bytes < CHUNK_BYTES and is_full:
+        return 0
+    return min(max(window_bytes // CHUNK_BYTES, 1), LOADS_MAX)
 
 
 class ChunkReads:

@@ -21,6 +21,7 @@ from tailrace.wire.filters import StreamFilter
 from tailrace.wire.stream_messages import SnapshotStartMessage
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
+from tailrace_server.state.recent_traces import RecentTraces
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.segment_cursor import SegmentCursor
 
@@ -358,6 +359,13 @@ class PartitionStream:
     def before_block(self, block: Block) -> Sequence[bytes]:
         """Returns the frames that go before ``block`` of the snapshot that was announced."""
         return ()
+
+    def traces_of(self, block: Block, traces: RecentTraces) -> bytes:
+        """Returns a TRACE for each sampled write with rows in ``block``."""
+        partition, header = self.partition, block.header
+        branch = partition.log.branch_at(header.last_seq)
+        found = traces.of(partition.feed_id, partition.id, branch, header.first_seq, header.last_seq)
+        return b"".join([trace.encode(self.id) for trace in found])
 
     def before_end(self) -> Sequence[bytes]:
         """Returns the frames that go before the end of the snapshot."""

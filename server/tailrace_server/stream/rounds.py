@@ -24,12 +24,13 @@ from tailrace.model import EndReason
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import StreamEnd, encode_number, encode_seq
 from tailrace_server.state.recent_traces import RecentTraces
-from tailrace_server.stream.chunk_reads import ChunkReads
+from tailrace_server.stream.chunk_reads import ChunkReads, chunks_max
 from tailrace_server.stream.deadlines import Deadlines
 from tailrace_server.stream.feed_shares import FeedShares
 from tailrace_server.stream.frames import block_header
+from tailrace_server.stream.held_rows import HeldRows
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
-from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
+from tailrace_server.stream.segment_cursor import SegmentCursor
 from tailrace_server.stream.stream_barriers import StreamBarriers
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
@@ -40,11 +41,6 @@ SLICE_BYTES = 1024 * 1024
 # The turns that one call of ``next_buffers`` gives at most, about 5 ms of the processor: snapshots of ten thousand
 # partitions may be small enough for one buffer.
 TURNS_MAX = 128
-# The most streams that may hold a chunk of a segment, or have one read for them; fewer if the window has room for
-# fewer.
-LOADS_MAX = 8
-# The flushed blocks that the streams of a connection may hold together. Above this they all continue with segments.
-HELD_BYTES_MAX = 8 * 1024 * 1024
 # A block with a smaller body goes into one buffer with the frames around it.
 JOIN_BYTES_MAX = 16 * 1024
 
@@ -84,8 +80,7 @@ class Rounds:
         self.barriers = StreamBarriers(self.slots, self._out.append)
         self._reads = ChunkReads()
         self._shares = FeedShares()
-        # Invariant: the sum of the slots' flushed_bytes.
-        self._flushed_bytes = 0
+        self._held = HeldRows(self.slots)
         self._traces: RecentTraces | None = None  # if the peer takes contexts
         self._draining = ""  # the message with which streams end; "" until `drain`
 
@@ -183,7 +178,7 @@ class Rounds:
             self._release()
         self.deadlines.forget(slot)
         self._reads.forget(slot)
-        self._flushed_bytes -= slot.flushed_bytes
+        self._held.forget(slot)
         slot.close()
 
     def time_passed(self, wall_us: int, accepted: Callable[[bytes, int], int] | None = None) -> bool:
@@ -300,7 +295,7 @@ class Rounds:
         before = frames.before_block(partition.log.branch, after_seq, last_seq, partition.purge_seq, size)
         after = frames.after_block(last_seq, self.round_number)
         if self._traces and stream.wanted is None:
-            before = self._traces_of(stream, block) + before
+            before = stream.traces_of(block, self._traces) + before
         self._sent(stream, sent, size)
         if size < JOIN_BYTES_MAX:
             return [b"".join((before, sent.head, sent.body, after))]
@@ -411,20 +406,12 @@ class Rounds:
         if stream.is_credited:
             self._shares.sent(slot, size)
         if self._traces and stream.wanted is None:
-            self._out.append(self._traces_of(stream, block))
+            self._out.append(stream.traces_of(block, self._traces))
         self._out.append(block_header(size, stream.id) + block.head)
         self._out.append(block.body)
         self._sent(stream, block, size)
         self._note_delivered(stream)
         return size
-
-    def _traces_of(self, stream: PartitionStream, block: Block) -> bytes:
-        """Returns a TRACE for each sampled write with rows in ``block``."""
-        partition, header = stream.partition, block.header
-        branch = partition.log.branch_at(header.last_seq)
-        assert self._traces is not None
-        found = self._traces.of(partition.feed_id, partition.id, branch, header.first_seq, header.last_seq)
-        return b"".join([trace.encode(stream.id) for trace in found])
 
     def _sent(self, stream: PartitionStream, block: Block, size: int) -> None:
         """Counts a block of ``size`` bytes that is sent now."""
@@ -464,16 +451,9 @@ class Rounds:
         elif slot.stream.is_in_memory:
             self._reads.release(slot)
 
-    @property
-    def _chunks_max(self) -> int:
-        """How many streams may have a chunk. If the window is smaller than one, it has to have room first."""
-        if self.window_bytes < CHUNK_BYTES and self.window_full:
-            return 0
-        return min(max(self.window_bytes // CHUNK_BYTES, 1), LOADS_MAX)
-
     def next_loads(self) -> list[tuple[StreamSlot, SegmentCursor]]:
         """Returns the parts of which a chunk is to be loaded now; call ``loaded`` or ``load_failed`` for each."""
-        return self._reads.start(self._chunks_max)
+        return self._reads.start(chunks_max(self.window_bytes, is_full=self.window_full))
 
     def loaded(self, slot: StreamSlot, part: SegmentCursor, blocks: list[Block], index: int) -> None:
         """Takes the result of ``part.load()`` for a stream, which may have ended meanwhile."""
@@ -497,19 +477,11 @@ class Rounds:
 
     def _flushed(self, slot: StreamSlot) -> None:
         """The partition of a stream has been flushed: streams that hold too much in memory go on with segments."""
-        self._flushed_bytes += slot.count_flushed()
+        self._held.count(slot)
         if not slot.flushed_bytes:
             return
-        if slot.stream.holds_flushed:
-            self._let_go(slot)
-        elif self._flushed_bytes > HELD_BYTES_MAX:
-            holders = [holder for holder in self.slots.values() if holder.flushed_bytes]
-            for holder in holders:  # they may have sent some since they were counted
-                self._flushed_bytes += holder.count_flushed()
-            if self._flushed_bytes > HELD_BYTES_MAX:
-                for holder in holders:
-                    if holder.flushed_bytes:
-                        self._let_go(holder)
+        for holder in self._held.to_let_go(slot):
+            self._let_go(holder)
         slot.notify()
 
     def _let_go(self, slot: StreamSlot) -> None:
@@ -518,7 +490,7 @@ class Rounds:
         self.moves += 1
         stream = slot.stream
         stream.let_go()
-        self._flushed_bytes += slot.count_flushed()
+        self._held.count(slot)
         if stream.must_be_announced:
             self._announce(stream)
         self._load_next(slot)

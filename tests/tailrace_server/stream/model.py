@@ -13,7 +13,7 @@ from tests.tailrace_server.stream.slots import check_slots
 from tailrace.model import EndReason, Level
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream import partition_stream, rounds, segment_cursor
+from tailrace_server.stream import chunk_reads, partition_stream, rounds, segment_cursor
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
@@ -22,7 +22,8 @@ PARTITIONS = 3
 KEYS = [b"a", b"ab", b"c", b"d"]
 FILTERS = [EVERYTHING, StreamFilter(b"a"), StreamFilter(b"ab", True), StreamFilter(b"", True), StreamFilter(b"z")]
 BOUNDS = {
-    rounds: {"SLICE_BYTES": [1, 300, 1 << 20], "LOADS_MAX": [1, 8]},
+    rounds: {"SLICE_BYTES": [1, 300, 1 << 20]},
+    chunk_reads: {"LOADS_MAX": [1, 8]},
     partition_stream: {
         "SNAPSHOT_BLOCKS_MAX": [2, 3, 100],
         "HELD_BYTES_MAX": [0, 300],

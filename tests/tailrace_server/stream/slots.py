@@ -14,7 +14,7 @@ def check_slots(rounds):
     assert set(rounds._turns) == {slot for slot in slots if slot.state.has_turn} - waiting
     assert set(rounds._reads.queue) == {slot for slot in slots if slot.state is StreamState.QUEUED}
     assert set(rounds.deadlines._slots) == {slot for slot in slots if slot.stream.awaits_time}
-    assert rounds._flushed_bytes == sum(slot.flushed_bytes for slot in slots)
+    assert rounds._held._bytes == sum(slot.flushed_bytes for slot in slots)
     for slot in slots:
         stream = slot.stream
         assert slot.state is not StreamState.ENDED

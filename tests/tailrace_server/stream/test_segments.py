@@ -8,7 +8,7 @@ from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.model import EndReason, Level
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.stream import partition_stream, rounds, segment_cursor
+from tailrace_server.stream import chunk_reads, partition_stream, segment_cursor
 from tailrace_server.stream.partition_stream import PartitionStream
 
 START, BLOCK, END, ENDED = "SNAPSHOT_START", "BLOCK", "SNAPSHOT_END", "STREAM_END"
@@ -59,7 +59,7 @@ def test_a_stream_that_waits_for_its_chunk_has_no_turn_and_others_go_on(made, mo
 
 
 def test_few_chunks_are_in_memory_at_a_time(made, monkeypatch):
-    monkeypatch.setattr(rounds, "LOADS_MAX", 2)
+    monkeypatch.setattr(chunk_reads, "LOADS_MAX", 2)
     made.put((b"a", b"1"))
     made.partition.flush()
     for id in range(1, 6):
@@ -98,7 +98,7 @@ def test_a_window_of_less_than_a_chunk_reads_one_and_only_when_there_is_room(mad
 
 def test_a_stream_that_is_closed_while_it_waits_for_a_chunk_is_forgotten(made, monkeypatch):
     """Else a client that opens and closes streams while the disk hangs would fill the memory with them."""
-    monkeypatch.setattr(rounds, "LOADS_MAX", 1)
+    monkeypatch.setattr(chunk_reads, "LOADS_MAX", 1)
     made.put((b"a", b"1"))
     made.partition.flush()
     made.open(id=1)
