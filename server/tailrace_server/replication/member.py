@@ -31,11 +31,11 @@ from tailrace_server.replication.election import (
     decide_replica,
     later_leader,
 )
+from tailrace_server.replication.follow_rule import Follower, why_not_follow
 from tailrace_server.replication.following import Following, VoteGained
 from tailrace_server.replication.local_member import LocalMember
 from tailrace_server.replication.look_pace import LookPace
 from tailrace_server.replication.member_list import ListChange
-from tailrace_server.replication.outsider import why_not_added
 from tailrace_server.replication.peer_states import PeerStates
 from tailrace_server.replication.peers import (
     ask,
@@ -265,38 +265,13 @@ class Member:
         return decide_replica(own, seen)
 
     def _why_not_follow(self, name: str, leader: MemberState) -> str:
-        """Returns why this node must not follow the leader at ``name``, and what to do; "" if it may."""
-        local, own_id = self.local, self.node.identity.cluster_id
-        if leader.cluster_id != own_id:
-            if local.is_new and not local.may_join:
-                return f"{name} leads cluster {leader.cluster_id.hex()}, and this node has not joined that one yet"
-            if not local.is_new:
-                return (
-                    f"{name} leads cluster {leader.cluster_id.hex()}, and this directory is of cluster {own_id.hex()}; "
-                    "give this node an empty directory"
-                )
-            states = self.peers.states.values()
-            clusters = {state.cluster_id.hex() for state in states if state is not None and state.leads}
-            if len(clusters) > 1:
-                return (
-                    f"this directory is new, and members lead clusters {', '.join(sorted(clusters))}: one of them was "
-                    "started on a wrong directory, stop it"
-                )
-        if local.is_in_set and local.name not in leader.members:
-            return why_not_added(local.name, {name: leader})
-        known = local.file.now.voters
-        if local.is_in_set and (known.term > leader.term or (known.epoch and not leader.voters.epoch)):
-            return (
-                f"{name} leads in term {leader.term} by {leader.voters}, and the voters of term {known.term} are "
-                f"{known}: it has been deposed, or is of an earlier version"
-            )
-        if local.is_in_set and local.foreign_term > leader.term:
-            return (
-                f"this node has no vote, and holds a history of term {local.foreign_term}, later than term "
-                f"{leader.term}, in which {name} leads: it was restored from a backup, or led by itself. Give it an "
-                "empty directory"
-            )
-        return ""
+        """Returns why this node must not follow the leader at ``name``; "" if it may."""
+        local = self.local
+        cluster_id, voters = self.node.identity.cluster_id, local.file.now.voters
+        own = Follower(
+            local.name, cluster_id, local.is_new, local.may_join, local.is_in_set, voters, local.foreign_term
+        )
+        return why_not_follow(own, name, leader, self.peers.states.values())
 
     async def _follow(self, name: str) -> None:
         """Follows the leader at ``name`` until the following ends."""
