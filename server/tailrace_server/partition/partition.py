@@ -227,7 +227,7 @@ class Partition:
         versions = tuple.__new__(VersionRange, (self.id, branch, header.first_seq, header.last_seq))
         if header.producer_id:
             self.producers.record(header.producer_id, header.producer_seq, versions, now)
-        for notify in self.watchers.by_level[_MEMORY]:
+        for notify in self.watchers.memory:
             notify()
         return versions
 
@@ -273,7 +273,7 @@ class Partition:
         """Notes that the journal holds everything up to ``seq``, fsynced."""
         assert self.durable_seq <= seq <= self.high_seq
         self.durable_seq = seq
-        for notify in self.watchers.by_level[_DISK]:
+        for notify in self.watchers.disk:
             notify()
         if self.quorum_seq:  # a majority may have had it before this disk
             self.watchers.more_visible(_QUORUM)
