@@ -220,21 +220,20 @@ class TlsEngine:
         if not view or not self._may_read(has_found):
             return 0
         read, incoming, has_pending = self._object.read, self._incoming, self._object.pending
-        total, room, records = 0, len(view), 0
+        total, size, records = 0, len(view), 0
         try:
             for _ in range(RECORDS_MAX):
                 try:
-                    count: int = read(room, view[total:])  # type: ignore[assignment]
+                    count: int = read(RECORD_BYTES, view[total:])  # type: ignore[assignment]
                 except ssl.SSLWantReadError:
-                    count = -1
-                if not count:
-                    self.is_ended = True
-                    break
-                if count > 0:
+                    pass
+                else:
+                    if not count:
+                        self.is_ended = True
+                        break
                     records += 1
                     total += count
-                    room -= count
-                    if not room:
+                    if total == size:
                         break
                     if incoming.pending or has_pending():
                         continue
