@@ -27,39 +27,65 @@ FORBIDDEN = "tailrace.errors.Forbidden: "
 # A node ends the connections of a revoked token within a second.
 REVOKED_SECONDS = 1.5
 SECONDS_MAX = 60.0
+# The connections of a job after its token was revoked: those of its driver, its tasks, and one more of each. To retry
+# for as long as the library does by default would take more of them.
+TRIES_MAX = 8
 
 
-class Gate:
-    """A step of a query that hands on its first batch, and the others once the gate is open."""
+class Step:
+    """A step of a query that hands on its first batch, and the others once its gate is open. Spark pickles it."""
 
     def __init__(self, folder):
-        self._came, self._open = str(folder / "came"), str(folder / "open")
+        self.came, self.open = str(folder / "came"), str(folder / "open")
 
     def __call__(self, batches):
         for batch in batches:
             yield batch
-            Path(self._came).touch()
-            while not os.path.exists(self._open):
+            Path(self.came).touch()
+            while not os.path.exists(self.open):
                 time.sleep(0.01)
+
+
+class Gate:
+    """Holds a query at its first batch, and counts its connections after its token was revoked."""
+
+    def __init__(self, folder, relay):
+        self.step = Step(folder)
+        self._relay = relay
+        self._connections = 0  # before the token was revoked
+
+    @property
+    def tries(self):
+        """The connections since the token was revoked."""
+        return self._relay.connections - self._connections
 
     def revoke(self, client, name):
         """Revokes a token when the first batch has come, and opens the gate when its connections have ended."""
         give_up = time.monotonic() + SECONDS_MAX
-        while not os.path.exists(self._came):
+        while not os.path.exists(self.step.came):
             assert time.monotonic() < give_up
             time.sleep(0.01)
+        self._connections = self._relay.connections
         client.revoke_token(name)
         time.sleep(REVOKED_SECONDS)
-        Path(self._open).touch()
+        Path(self.step.open).touch()
 
 
 @pytest.fixture
-def gate(spark, tmp_path):
+def relay(secured_node, bad_network):
+    """The way of a job to the node, which counts its connections."""
+    relay = bad_network(secured_node.port)
+    relay.cutting = False
+    return relay
+
+
+@pytest.fixture
+def gate(spark, tmp_path, relay):
     """A gate that gets few rows in a batch."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, 5)
-    yield Gate(tmp_path)
+    yield Gate(tmp_path, relay)
     spark.conf.set(name, before)
 
 
@@ -93,54 +119,54 @@ def filled(admin, feed_name):
 
 
 @contextlib.contextmanager
-def refused(secret):
-    """The body's job ends soon with Forbidden, and nothing that it tells has the secret. Gives the error's text."""
-    began_at, told = time.monotonic(), []
+def refused(secret, gate):
+    """The body's job ends with Forbidden, and nothing that it tells has the secret. Gives the error's text."""
+    told = []
     with pytest.raises(PySparkException) as caught:
         yield told
-    assert time.monotonic() - began_at < SECONDS_MAX, "it has retried what cannot succeed"
+    assert gate.tries <= TRIES_MAX, "it has retried what cannot succeed"
     told.append("".join(traceback.format_exception(caught.value)))
     assert FORBIDDEN in told[-1]
     assert "revoked" in told[-1]
     assert not any(secret in text for text in told)
 
 
-def end_by_revoking(start, secret, revoke):
+def end_by_revoking(start, secret, gate, admin, name):
     """Starts a query, and waits until it has been refused. Its plan does not have the secret."""
-    with refused(secret) as told:
+    with refused(secret, gate) as told:
         query = start(secret)
-        revoke()
+        gate.revoke(admin, name)
         try:
             query.awaitTermination()
         finally:
             told.append(query._jsq.explainInternal(True))
 
 
-def test_a_streaming_read_goes_on_with_another_token(spark, tmp_path, secured_node, filled, admin, token, gate):
+def test_a_streaming_read_goes_on_with_another_token(spark, tmp_path, relay, filled, admin, token, gate):
     (name, first), (_, second) = token("read"), token("read")
     out = str(tmp_path / "out")
 
     def start(secret):
-        frame = spark.readStream.format(FORMAT).options(url=secured_node.url, feed=filled, token=secret).load()
-        frame = frame.select("key", "value").mapInArrow(gate, "key BINARY, value BINARY").select("key")
+        frame = spark.readStream.format(FORMAT).options(url=relay.url, feed=filled, token=secret).load()
+        frame = frame.select("key", "value").mapInArrow(gate.step, "key BINARY, value BINARY").select("key")
         writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
         return writer.trigger(availableNow=True).start(out)
 
-    end_by_revoking(start, first, lambda: gate.revoke(admin, name))
+    end_by_revoking(start, first, gate, admin, name)
     start(second).awaitTermination()
     assert Counter(row.key for row in spark.read.parquet(out).collect()) == dict.fromkeys(keys(), 1)
 
 
-def test_a_batch_read_ends_and_another_one_reads_all(spark, secured_node, filled, admin, token, gate):
+def test_a_batch_read_ends_and_another_one_reads_all(spark, relay, filled, admin, token, gate):
     (name, first), (_, second) = token("read"), token("read")
 
     def frame(secret):
-        read = spark.read.format(FORMAT).options(url=secured_node.url, feed=filled, token=secret, read="mutations")
-        return read.load().select("key", "value").mapInArrow(gate, "key BINARY, value BINARY").select("key")
+        read = spark.read.format(FORMAT).options(url=relay.url, feed=filled, token=secret, read="mutations")
+        return read.load().select("key", "value").mapInArrow(gate.step, "key BINARY, value BINARY").select("key")
 
     revoking = threading.Thread(target=gate.revoke, args=(admin, name))
     revoking.start()
-    with refused(first) as told:
+    with refused(first, gate) as told:
         reading = frame(first)
         told.append(reading._jdf.queryExecution().toString())
         reading.collect()
@@ -150,19 +176,19 @@ def test_a_batch_read_ends_and_another_one_reads_all(spark, secured_node, filled
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_a_streaming_write_goes_on_with_another_token(
-    spark, tmp_path, secured_node, feed_name, contents, admin, token, gate, delivery
+    spark, tmp_path, secured_node, relay, feed_name, contents, admin, token, gate, delivery
 ):
     (name, first), (_, second) = token("admin"), token("admin")
-    job = Job(spark, tmp_path, secured_node.url, PARTITIONS)
+    job = Job(spark, tmp_path, relay.url, PARTITIONS)
     for file in range(4):
         of_file = keys()[file::4]
         job.add_file(key=of_file, value=[os.urandom(1_000) for _ in of_file])
 
     def start(secret):
-        rows = job.frame().repartition(2).mapInArrow(gate, "key BINARY, value BINARY")
+        rows = job.frame().repartition(2).mapInArrow(gate.step, "key BINARY, value BINARY")
         return job.start(rows, feed=feed_name, token=secret, delivery=delivery)
 
-    end_by_revoking(start, first, lambda: gate.revoke(admin, name))
+    end_by_revoking(start, first, gate, admin, name)
     start(second).awaitTermination()
     written = Counter(row.key for row in contents(secured_node.url, feed_name, token=second).rows)
     assert written.keys() == set(keys()), "a row is lost"
