@@ -178,7 +178,7 @@ class Replication:
     #: The time for one step of a promotion or handover that another member makes durable.
     step_timeout_s: float = setting(5.0, Unit.SECONDS, least=0.1, reloads=True)
     #: The bytes of a partition's rows that a follower lacks, from which it copies segments first. Below them a stream
-    #: is as fast, since it needs no flush. None: it always streams.
+    #: is as fast, since it needs no flush. Off: it always streams.
     catch_up_bytes_min: int | None = setting(16 * MIB, Unit.BYTES, least=0, reloads=True)
 
     def adopt(self, new: Replication) -> None:

@@ -114,6 +114,10 @@ class Leadership:
         """Connects the function that tells the present address of a member by its name."""
         self._address_of = address_of
 
+    def address_of(self, name: str) -> str:
+        """Returns the present address of a member by its name."""
+        return self._address_of(name)
+
     @property
     def leader_address(self) -> str:
         """The present address of the leader, for clients; "" if none is known, or if this node leads.

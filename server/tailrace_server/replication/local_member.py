@@ -17,6 +17,7 @@ from tailrace_server.replication.outsider import adding
 from tailrace_server.replication.peers import held_of, name_of, standings_of
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standing
+from tailrace_server.replication.twin import Twin
 from tailrace_server.replication.unreadable import unreadable_of
 from tailrace_server.replication.voters import TERMS_AHEAD_MAX, Voters, voters_to_json
 
@@ -54,6 +55,7 @@ class LocalMember:
         )
         self._sources = () if self.is_in_set else (_source(settings.source),)
         self.promoting = False
+        self.twin = Twin(node, leadership, self.name, lambda: (self.line, self.is_new))
         self.ready: tuple[int, int] | None = None  # as in `MemberState`
         self._was_named = False  # whether the list is that of a record
 
@@ -81,7 +83,7 @@ class LocalMember:
     @property
     def votes(self) -> bool:
         """Whether this node's promises and acknowledgements count."""
-        return self.file.now.counts
+        return self.file.now.counts and not self.twin.why
 
     @property
     def line(self) -> Lineage:
@@ -100,7 +102,12 @@ class LocalMember:
         return self.leadership.members.names
 
     def why_no_member(self) -> str:
-        """Returns the sentence that this node is in no seat of its set; "" if it is, or outside of a set."""
+        """Returns the sentence that this node is in no seat of its set; "" if it is, or outside of a set.
+
+        A process on a copy of a member's directory is none beside the original.
+        """
+        if self.twin.why:
+            return self.twin.why
         if not self.is_in_set or self.number >= 0:
             return ""
         return (
@@ -225,7 +232,7 @@ class LocalMember:
             node.identity.placement_id,
             node.identity.cluster_id,
             self.is_new,
-            now.counts,
+            self.votes,
             leads,
             leadership.term if leads else now.term,
             now.leader_term,

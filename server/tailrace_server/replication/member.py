@@ -202,6 +202,8 @@ class Member:
                 if self.following is not None:
                     self.following.copy_unreadable()
                 await self.peers.look()
+                if await self.local.twin.look():
+                    self.step_down()
 
     async def accepted_seqs(self, feed_ids: list[bytes]) -> dict[bytes, list[int]]:
         """Returns how far the leader that this node follows has come in these feeds.
@@ -224,7 +226,8 @@ class Member:
         # The first row of the table in election.py: with a leader, the other answers change nothing. Writes at quorum
         # wait for this node.
         self.local.file.try_again()
-        unfit = self.successor.why_unfit() or self.local.file.failure
+        await self.local.twin.look()
+        unfit = self.successor.why_unfit() or self.local.file.failure or self.local.twin.why
         if unfit:
             self.report(f"stands back: {unfit}")
             await self._pause()
