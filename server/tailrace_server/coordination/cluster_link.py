@@ -116,6 +116,7 @@ class ClusterLink:
         self._has_seat: Callable[[], bool] = _has_no_seat
         self._published: Leading | None = None
         self._registered = b""  # the value of this node's key
+        self._is_seen = False  # whether that key was among those that were told since it was written
         self._registered_at: Address | None = None  # the address at which another process is registered as this node
 
     @property
@@ -229,7 +230,7 @@ class ClusterLink:
                 )
             self._registered_at = address
             return False
-        self._registered_at, self._registered = None, value
+        self._registered_at, self._registered, self._is_seen = None, value, False
         return await self._store.txn([Unchanged(key, before.revision)], [Put(key, value, lease.id)])
 
     def _own_value(self) -> bytes:
@@ -323,6 +324,7 @@ class ClusterLink:
             return
         self._tell_leader(known)
         self.known = known
+        self._find_gone(known)
         step = decide(self._keys, self._own, known)
         self._is_at(step)
         if step.move is Move.SERVE:
@@ -334,6 +336,16 @@ class ClusterLink:
                 return  # the watch tells it
             if done:
                 log.warning("the voters of the set are written to %s: %s", self._keys.prefix, step.case)
+
+    def _find_gone(self, known: Known) -> None:
+        """Has the keys of this node written again that another program has removed while the lease lasts."""
+        is_there = self._own.node_id in known.nodes
+        if self._is_seen and not is_there:
+            log.warning("this node's key is gone from %s: it is written again", self._keys.prefix)
+            self._registered = b""
+        self._is_seen = is_there
+        if known.leader is None:
+            self._published = None
 
     def _is_at(self, step: Step) -> None:
         if step[:3] != self.step[:3]:

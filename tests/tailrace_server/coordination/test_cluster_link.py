@@ -424,3 +424,15 @@ async def test_the_leader_of_another_set_writes_nothing_below_the_name_of_this_o
         assert know(links, own)
         assert store.leader.term == 1
         assert know(strays, record), "they go on by what they know"
+
+
+async def test_keys_of_nodes_and_of_the_leader_that_an_operator_removes_are_written_again(store, links, autojump_clock):
+    async with running(*links):
+        first = await founded(links)
+        links[0].leads(first._replace(term=1))
+        await until(lambda: store.leader is not None)
+        await until(lambda: all(link.link.known.leader is not None for link in links))
+        keys = [*(KEYS.node(link.node_id) for link in links), KEYS.leader(0)]
+        before = {key: store.store.read(key).value for key in keys}
+        assert store.store.write([], [Put(key, None) for key in keys])
+        await until(lambda: {key: store.store.read(key).value for key in keys} == before)
