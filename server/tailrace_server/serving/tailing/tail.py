@@ -106,9 +106,15 @@ class Tail:
                 await self._send_positions("positions", stream.latest_positions)
 
     def _find_place(self, stream: Stream) -> tuple[Hub, Place] | None:
-        """Returns a place in the hub, if all that has come was sent and the hub has one."""
+        """Returns a place in the hub, if all that has come was sent and the hub has one.
+
+        The end of a snapshot may come later than its last row, and the hub does not tell it again.
+        """
         now = trio.current_time()
         if self._group is None or stream.has_event() or now < self._joins_at:
+            return None
+        if self._gathering.unfinished:
+            self._joins_at = -math.inf  # the next event decides
             return None
         hub, self._joins_at = self._group.level(self, self._call, partial(self._start, stream)), -math.inf
         if hub is None:
