@@ -39,6 +39,7 @@ from tailrace_server.coordination.cluster_keys import (
 from tailrace_server.coordination.coordinator import (
     Coordinator,
     Lease,
+    LeaseGone,
     Put,
     StoreDamaged,
     StoreError,
@@ -208,6 +209,8 @@ class ClusterLink:
                 self.health.note(StoreEvent.REGISTERED, "")
                 self._published = None
                 await self._publish(lease)
+        except LeaseGone:
+            await trio.sleep_forever()  # `_keep` hears of it by its next renewal, tells it, and ends this
         except StoreError as error:
             log.debug("this node is not registered: %s", error)
 
