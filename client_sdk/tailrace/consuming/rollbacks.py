@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback
 from tailrace.consuming.partition import ConsumedPartition
-from tailrace.consuming.refetch import Refetch
 from tailrace.consuming.resume import ResumeAction, ResumeDecision
 from tailrace.consuming.ring import RingChange
 from tailrace.errors import StreamEnded
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
 
+    from tailrace.consuming.refetch import Refetch
     from tailrace.consuming.subscription import Subscription
     from tailrace.errors import TailraceError
 
@@ -133,6 +133,8 @@ class Rollbacks:
         elif action is not ResumeAction.CLEAR:
             keys = partition.ring.keys_above(seq)
             if keys:
+                from tailrace.consuming.refetch import Refetch  # most programs meet no rollback
+
                 refetch = Refetch(partition.id, seq, keys, keys_only=self._subscription.filter.keys_only)
                 last = SNAPSHOT_LAST_UNKNOWN
         event = Rollback(partition.id, seq, None if keys is None else tuple(keys))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tailrace.consuming.damages import Damages
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import DataGone, Forbidden, TailraceError, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.wire.stream_messages import StreamEnd
+
+if TYPE_CHECKING:
+    from tailrace.consuming.damages import Damages
 
 FINAL: dict[EndReason, Callable[[str], TailraceError]] = {
     EndReason.TRIMMED: DataGone,
@@ -27,7 +30,7 @@ class StreamEnds:
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._damages = Damages()
+        self._damages: Damages | None = None  # until the first one
         self._node_id = ""
 
     def greeted(self, node_id: str) -> None:
@@ -48,6 +51,10 @@ class StreamEnds:
 
     def _is_unreadable(self, partition: ConsumedPartition) -> bool:
         """Notes that the node cannot read the partition's next rows. Returns whether it is not asked again."""
+        from tailrace.consuming.damages import Damages  # most programs never meet damage
+
+        if self._damages is None:
+            self._damages = Damages()
         seq = 0 if partition.position is None else partition.position.seq
         return self._damages.is_final(partition.id, seq, self._node_id)
 

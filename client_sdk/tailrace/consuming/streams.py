@@ -25,7 +25,6 @@ from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
-from tailrace.consuming.time_range import TimeRange
 from tailrace.errors import (
     NotLeader,
     ProtocolError,
@@ -92,8 +91,7 @@ class PartitionStreams:
         self._jitter = jitter
         self.has_others = has_others
         self._selects, self._keys_only = subscription.filter.selects, subscription.filter.keys_only
-        self._times = TimeRange(subscription.since_us, subscription.until_us)
-        self._is_timed = self._times != (None, None)
+        self._is_timed = subscription.since_us is not None or subscription.until_us is not None
         self._handlers = self._handler_table()
         self._partitions: dict[int, ConsumedPartition] = {}
         # Invariant: a partition in WAITING is in ``_waiting``. One in REQUESTED, OPEN, IN_SNAPSHOT, REFETCHING or
@@ -317,7 +315,7 @@ class PartitionStreams:
             self._dropped_bytes += len(body)
             return None
         if self._is_timed:
-            mutations, last_seq, is_past = self._times.cut(mutations, before_seq)
+            mutations, last_seq, is_past = self._in_time(mutations, before_seq)
             if is_past:
                 self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
                 self._end_reached(partition, "the time that was asked for is reached")
@@ -327,6 +325,12 @@ class PartitionStreams:
                 self._dropped_bytes += len(body)
                 return None
         return mutations, partition.id, partition.advance(last_seq, block), len(body)
+
+    def _in_time(self, mutations: Mutations, before_seq: int) -> tuple[Mutations | None, int, bool]:
+        """Returns what `TimeRange.cut` does."""
+        from tailrace.consuming.time_range import TimeRange  # most programs give no times
+
+        return TimeRange(self._subscription.since_us, self._subscription.until_us).cut(mutations, before_seq)
 
     def _on_trace(self, partition: ConsumedPartition, body: memoryview) -> None:
         traces = self._traces.setdefault(partition.stream_id, [])

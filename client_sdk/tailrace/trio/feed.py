@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace.consuming.explain_plan import explain_plan
-from tailrace.consuming.items import Items
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.subscription import Subscription, checked_subscription
 from tailrace.copies.fetch_plan import fetch_plan
@@ -27,6 +26,7 @@ from tailrace.wire.filters import StreamFilter
 
 if TYPE_CHECKING:
     from tailrace.consuming.explain import Explanation
+    from tailrace.consuming.items import Items
     from tailrace.copies.fetch import Fetched
     from tailrace.indexes import Index
     from tailrace.trio.follower import Follower
@@ -145,6 +145,8 @@ class Feed:
             ValueError: The prefix is longer than a key can be.
             UnknownFeed: While iterating: the feed does not exist, or was dropped.
         """
+        from tailrace.consuming.items import Items  # most programs read no latest state
+
         wanted_rows = StreamFilter(key_prefix)
         wanted_rows.check()
         return Items(self, wanted_rows)

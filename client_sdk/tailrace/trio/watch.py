@@ -11,7 +11,6 @@ from tailrace.errors import TailraceError
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import LOOK_TICK_SECONDS, LOOK_TIMEOUT_SECONDS
-from tailrace.link.watch import Greeting
 from tailrace.trio.transport import Connect
 
 
@@ -38,6 +37,8 @@ async def keep_looking(
 
 
 async def _look(link: LinkCore, connect: Connect, address: Address) -> None:
+    from tailrace.link.watch import Greeting  # a client of one node never looks
+
     transport = None
     try:
         # A node that does not answer tells nothing about the leader.
