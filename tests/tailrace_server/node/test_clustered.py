@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
 import signal
@@ -98,14 +99,21 @@ class ClusteredSet:
         self.etcd.stop()
 
 
-@pytest.fixture
-def clustered(tmp_path):
+@contextlib.contextmanager
+def clustered_set(folder):
+    """A set in an etcd of its own; its logs are checked at the end."""
     require_etcd()
-    found = ClusteredSet(tmp_path)
+    found = ClusteredSet(folder)
     yield found
     found.stop()
     for node in found.nodes:
         node.check_log()
+
+
+@pytest.fixture
+def clustered(tmp_path):
+    with clustered_set(tmp_path) as found:
+        yield found
 
 
 async def until(condition):

@@ -7,8 +7,7 @@ import shutil
 import pytest
 import trio
 from tests.processes.node import NodeProcess
-from tests.tailrace_server.coordination.made_etcd import require_etcd
-from tests.tailrace_server.node.test_clustered import ClusteredSet, put, until_logged
+from tests.tailrace_server.node.test_clustered import clustered_set, put, until_logged
 
 from tailrace.errors import NotLeader
 from tailrace.link.address import Address
@@ -23,12 +22,8 @@ BESIDE = "a process on a copy of this directory answers at"
 
 @pytest.fixture
 def clustered(tmp_path):
-    require_etcd()
-    found = ClusteredSet(tmp_path)
-    yield found
-    found.stop()
-    for node in found.nodes:
-        node.check_log()
+    with clustered_set(tmp_path) as found:
+        yield found
 
 
 def start_copy(clustered, original):
