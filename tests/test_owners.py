@@ -88,6 +88,7 @@ OWNERS = (
     owner("CatchUp", f"{CONSUMING}/catch_up.py", "catch_up"),
     owner("PartitionCatchUp", f"{CONSUMING}/partition_catch_up.py", "copy"),
     owner("Barriers", f"{CONSUMING}/barriers.py", "barriers"),
+    owner("Credit", f"{CONSUMING}/credit.py", "credit"),
     owner("ConsumerSession", f"{CONSUMING}/session.py", "session"),
     owner("Leadership", f"{SERVER}/replication/leadership.py", "leadership"),
     owner("Leaderships", f"{SERVER}/replication/leaderships.py", "leaderships"),

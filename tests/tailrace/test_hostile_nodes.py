@@ -196,7 +196,7 @@ def stage(feed):
 def read(client, **wanted):
     with client.stream(Subscription("orders", **wanted)) as stream:
         for _ in range(20):
-            event = stream.next_event(0.01)
+            event = stream.next(0.01)
             if isinstance(event, tailrace.Mutations):
                 list(event)
             stream.status()

@@ -1,5 +1,6 @@
 """Consumers whose steps are cancelled after a moment, again and again: each call goes on where the last one was."""
 
+import itertools
 import math
 import random
 from functools import partial
@@ -153,3 +154,128 @@ async def test_items_of_a_large_partition_come_in_steps_that_are_all_too_short(r
         rest = [item async for item in items]
     assert {int(item.key) for item in [first, *rest]} == set(range(40))
     assert network.connections > 4
+
+
+# Polls of the SDK
+
+
+def keys_in(events):
+    return list(itertools.chain.from_iterable(event.keys() for event in events if isinstance(event, Mutations)))
+
+
+async def fill(feed, count, first=0):
+    async with feed.writer() as writer:
+        for number in range(first, first + count):
+            await writer.put(b"%06d" % number, b"%d" % number)
+
+
+async def polled(stream, **options):
+    """The keys of all polls to the end of the stream, and the most rows of one."""
+    keys, most = [], 0
+    while not stream.finished:
+        events = await stream.poll(**options)
+        rows = keys_in(events)
+        keys, most = keys + rows, max(most, len(rows))
+    return keys, most
+
+
+async def test_polls_bring_each_row_once_and_at_most_so_many(feed):
+    await fill(feed, 5000)
+    async with feed.consume(until="now") as stream:
+        keys, most = await polled(stream, max_rows=700, timeout=5)
+    assert sorted(keys) == [b"%06d" % number for number in range(5000)]
+    assert most == 700
+
+
+async def test_a_consumer_resumes_behind_each_poll(feed):
+    """A poll may end inside of a block: what it had does not come again, and what it had not does."""
+    await fill(feed, 1000)
+    positions, keys = "beginning", []
+    while len(keys) < 1000:
+        async with feed.consume(positions, until="now") as stream:
+            while not (rows := [e for e in await stream.poll(max_rows=130) if isinstance(e, Mutations)]):
+                pass
+            keys += keys_in(rows)
+            positions = stream.latest_positions
+    assert sorted(keys) == [b"%06d" % number for number in range(1000)]
+
+
+async def test_next_and_poll_return_nothing_in_time_and_at_the_end(feed):
+    async with feed.consume("now") as stream:
+        assert await stream.next(0) is None
+        assert await stream.next(timeout=0.01) is None
+        assert await stream.poll(timeout=0.01) == []
+        assert not stream.finished
+        await feed.put(b"k", b"v")
+        assert keys_in(await rows_of(stream)) == [b"k"]
+    async with feed.consume(until="now") as stream:
+        while await stream.next() is not None:
+            pass
+        assert stream.finished
+        assert await stream.next() is None
+        assert await stream.poll() == []
+
+
+async def rows_of(stream):
+    """The rows of polls that take only what has arrived."""
+    for _ in range(POLLS_MAX):
+        rows = [event for event in await stream.poll(timeout=0) if isinstance(event, Mutations)]
+        if rows:
+            return rows
+        await trio.sleep(0.001)
+    raise AssertionError("no rows")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_rows": 0}, "max_rows is 0"),
+        ({"max_rows": True}, "max_rows is True"),
+        ({"timeout": -1}, "timeout is -1"),
+        ({"timeout": math.nan}, "timeout is nan"),
+    ],
+)
+async def test_what_is_no_number_of_rows_or_seconds_is_refused_and_takes_nothing(feed, options, message):
+    await feed.put(b"k", b"v")
+    async with feed.consume() as stream:
+        with pytest.raises(ValueError, match=message):
+            await stream.poll(**options)
+        assert await next_value(stream) == b"v"
+
+
+async def test_a_program_catches_up_and_goes_on_in_one_task(feed):
+    await fill(feed, 300)
+    seen = set()
+    async with feed.consume(caught_up=True) as stream:
+        async for event in stream:
+            if isinstance(event, Mutations):
+                seen.update(event.keys())
+            if isinstance(event, tailrace.CaughtUp):
+                break
+        assert len(seen) == 300
+        assert event.partitions == 4
+        await feed.put(b"later", b"1")
+        assert await next_value(stream) == b"1"
+
+
+async def test_an_empty_feed_has_caught_up(feed):
+    async with feed.consume(caught_up=True) as stream:
+        with trio.fail_after(60):
+            assert isinstance(await stream.next(), tailrace.CaughtUp)
+
+
+async def test_a_barrier_in_the_task_of_the_loop_is_refused_at_once(feed):
+    await feed.put(b"k", b"v")
+    async with feed.consume() as stream, trio.open_nursery() as nursery:
+        await stream.next()
+        with pytest.raises(RuntimeError, match="call it from another task"):
+            await stream.barrier()
+        reached = trio.Event()
+
+        async def wait():
+            await stream.barrier()
+            reached.set()
+
+        nursery.start_soon(wait)
+        while not reached.is_set():
+            await stream.next(0.01)

@@ -56,11 +56,12 @@ OWN_MEMBERS = {
         "Feed": {"forget"},
         "Writer": {"send"},
         "Stage": {"send", "stage_id"},
-        "Stream": {"close", "finished", "next_event"},
+        "Stream": {"close"},
     },
 }
-# Parameters that one shell does not have: a trio program sets a time-out by a cancel scope, and waits in a task.
-OWN_PARAMETERS = {"trio": {"linger_s", "host"}, "blocking": {"timeout", "deadline"}}
+# Parameters that one shell does not have: a trio program sets a time-out by a cancel scope, and waits in a task. Only
+# the steps of a stream have one in both.
+OWN_PARAMETERS = {"trio": {"linger_s", "host", "timeout"}, "blocking": {"timeout", "deadline"}}
 # The loops that resume a plan, and that pass the conditions of a writer. They wait inside, so each shell has its own.
 LOOPS = {"run", "pass_all"}
 # So many statements in a row stand in two functions of both shells at most, whether they wait or not.

@@ -21,10 +21,11 @@ too.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from tailrace.block.block import Block
 from tailrace.block.columns import Columns
 from tailrace.block.encode import Stamps, encode_block
-from tailrace.block.from_arrow import block_from_arrow
 from tailrace.block.hash_columns import hash_array
 from tailrace.block.header import (
     BODY_BYTES_MAX,
@@ -41,6 +42,9 @@ from tailrace.block.header import (
 )
 from tailrace.block.row import encode_row
 from tailrace.block.row_digest import DIGEST_MAX, digest_of_arrays, digest_of_block, digest_of_rows, sum_digests
+
+if TYPE_CHECKING:
+    from tailrace.block.from_arrow import block_from_arrow
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -67,3 +71,11 @@ __all__ = [
     "hash_array",
     "sum_digests",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "block_from_arrow":  # few programs have rows in Arrow
+        from tailrace.block.from_arrow import block_from_arrow
+
+        return block_from_arrow
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import StreamCore
+from tailrace.consuming.stream_core import POLL_ROWS, StreamCore
 from tailrace.errors import TailraceError, Unreachable
-from tailrace.model.arguments import seconds
+from tailrace.model.arguments import count, seconds
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 
@@ -74,19 +74,19 @@ class Stream:
     def __next__(self) -> Event:
         """Returns the next event; the one before it counts as handled. Raises the error that has ended the stream."""
         while True:
-            event = self.next_event(LOOK_SECONDS)
+            event = self.next(LOOK_SECONDS)
             if event is not None:
                 return event
             if self._session.finished:
                 raise StopIteration
 
-    def next_event(self, timeout: float) -> Event | None:
+    def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event if one comes in time. The event before it counts as handled.
 
         Calls with short time-outs reconnect and notice a silent node as one long call does, but only while they run.
 
         Args:
-            timeout: The seconds to wait. 0: takes only an event that has arrived.
+            timeout: The seconds to wait. 0: takes only an event that has arrived. None: waits for as long as it takes.
 
         Returns:
             The event; None after ``timeout`` seconds, and at the end, when `finished` is True.
@@ -96,6 +96,8 @@ class Stream:
             StreamEnded: The stream has ended for good.
             TailraceError: As in `tailrace.Feed.consume`.
         """
+        if timeout is None:
+            return next(self, None)
         now = time.monotonic()
         deadline = now + seconds("timeout", timeout)
         me = threading.get_ident()
@@ -129,6 +131,14 @@ class Stream:
                 return cast(Event | None, event)  # what else there is only a replica is given
             self._receive(deadline)
             is_over = time.monotonic() >= deadline
+
+    @documented(StreamCore.poll)
+    def poll(self, *, max_rows: int = POLL_ROWS, timeout: float | None = None) -> list[Event]:
+        rows_max = count("max_rows", max_rows, 1)
+        if self.next(timeout) is None:
+            return []
+        with self._link.guard.lock:
+            return self._core.poll(rows_max)
 
     @property
     def finished(self) -> bool:

@@ -128,6 +128,21 @@ class Mutations:
             return None
         return self._rows(self._first_row, row)
 
+    def split(self, rows: int) -> tuple[Mutations, Mutations]:
+        """Cuts the rows in two.
+
+        Args:
+            rows: The number of rows of the first part, from 1 to one less than all.
+
+        Returns:
+            The first rows, and the others.
+
+        Raises:
+            ValueError: A part would have no rows.
+        """
+        row = self._first_row + rows
+        return self._rows(self._first_row, row), self._rows(row, self._stop_row)
+
     def _rows(self, first_row: int, stop_row: int | None) -> Mutations:
         return Mutations(
             self.block,
@@ -316,7 +331,19 @@ class Rollback(NamedTuple):
     keys: tuple[bytes, ...] | None
 
 
-Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback
+class CaughtUp(NamedTuple):
+    """The stream has delivered everything that had been acknowledged, at any level, when it was complete.
+
+    It comes once, if `Feed.consume` was asked for it. Rows that are written meanwhile may come before it.
+
+    Attributes:
+        partitions: The number of partitions of the stream.
+    """
+
+    partitions: int
+
+
+Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback | CaughtUp
 
 
 class Agreed(NamedTuple):

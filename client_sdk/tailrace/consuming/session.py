@@ -13,10 +13,11 @@ import collections
 import random
 import sys
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tailrace.consuming.barriers import Barriers
-from tailrace.consuming.events import Event, ReplicaEvent, Rollback, RoundComplete
+from tailrace.consuming.credit import Credit
+from tailrace.consuming.events import CaughtUp, Event, ReplicaEvent, Rollback, RoundComplete
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import PartitionStreams
@@ -48,9 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerSession", "Event", "Subscription"]
 
 _MAP_ID = 0xFFFFFFFF  # of the request for the partition map; the ids of streams are below
-# Handled bytes are credited within this time, however few they are: the node tells by the credit how far a consumer is
-# behind. A frame a second costs nothing.
-CREDIT_SECONDS = 1.0
+_CAUGHT_UP = b"caught up"  # the cookie of the barrier that becomes an event; those of programs have 8 bytes
 
 
 class ConsumerSession:
@@ -100,18 +99,17 @@ class ConsumerSession:
         self._error: TailraceError | None = None  # for `next_event` to raise, after the events before it
         self._begun_at = 0  # the sum of the partitions' seqs when the connection was made
         self._waiting_bytes = 0  # of blocks that have come before the program asked for events
-        self._consumed_bytes = 0  # not credited yet
-        self._credit_bytes = 1  # consumed bytes are credited from this number on
         self._is_leaving = False
-        # The shell sends, though events are at hand: the first bytes since the last sending were handled, or enough
-        # for a credit. Otherwise a slow program would tell nothing of the events that came together.
-        self.wants_to_send = False
-        self._credited_at = self._since  # fewer are credited CREDIT_SECONDS after this
+        self.credit = Credit(self._since)
 
-        # Events. ``_handing`` is the one that the program handles now.
+        # Events. ``_handing`` is the one that the program handles now, the last of those that it has asked for
+        # together; ``_before`` has the others of these.
         self._queue: collections.deque[Queued] = collections.deque()
         self._handing: Queued | None = None
+        self._before: list[Queued] = []
         self._barriers = Barriers(clock, jitter)
+        if subscription.caught_up:
+            self._barriers.add(_CAUGHT_UP, lambda: None)
         self._streams = PartitionStreams(
             subscription,
             clock,
@@ -148,8 +146,7 @@ class ConsumerSession:
         self._out = []
         self._frames.clear()
         self._error = None
-        self._consumed_bytes = 0
-        self.wants_to_send = False
+        self.credit.forget()
         self._barriers.connection_lost()
         self._streams.connection_lost(str(error))
 
@@ -179,32 +176,26 @@ class ConsumerSession:
 
     def data_to_send(self) -> list[bytes]:
         """Returns the frames that are due: requests, credit, barriers."""
-        self.wants_to_send = False
         if self._linked:
             assert self.feed_id is not None
             if not self._is_leaving:
                 self._out += self._streams.data_to_send(self.feed_id)
             if self._barriers_due and not self._is_leaving:
                 self._out += [encode_frame(Opcode.BARRIER, cookie) for cookie in self._barriers.send()]
-            self._consumed_bytes += self._streams.take_dropped_bytes()
-            if self._is_credit_due:
-                self._out.append(encode_number(Opcode.CREDIT, self._consumed_bytes))
-                self._consumed_bytes, self._credited_at = 0, self._clock()
+            self.credit.dropped(self._streams.take_dropped_bytes())
+            credited = self.credit.take(self._clock())
+            if credited:
+                self._out.append(encode_number(Opcode.CREDIT, credited))
         out, self._out = self._out, []
         return out
-
-    @property
-    def _is_credit_due(self) -> bool:
-        if not self._consumed_bytes:
-            return False
-        return self._consumed_bytes >= self._credit_bytes or self._clock() >= self._credited_at + CREDIT_SECONDS
 
     def leave(self) -> None:
         """Credits what was handled with the next sending: the program leaves, and the node keeps how far it came.
 
         Nothing else is sent from then on: a stream that is asked for now would only be closed.
         """
-        self._credit_bytes, self._is_leaving = 1, True
+        self.credit.leave()
+        self._is_leaving = True
 
     def noop(self) -> None:
         """Queues a NOOP, which shows the node that this side is alive."""
@@ -258,25 +249,22 @@ class ConsumerSession:
         at = self._streams.next_retry
         if self._barriers_due:
             at = self._barriers.next_at if at is None else min(at, self._barriers.next_at)
-        if self._consumed_bytes:
-            credit_at = self._credited_at + CREDIT_SECONDS
-            at = credit_at if at is None else min(at, credit_at)
-        return at
+        credit_at = self.credit.due_at
+        return credit_at if at is None else at if credit_at is None else min(at, credit_at)
 
     @property
     def positions(self) -> Positions:
-        """The positions that cover the events before the one that the program handles now."""
+        """The positions that cover the events before those that the program handles now."""
         return self._to_positions(self._streams.handled)
 
     @property
     def latest_positions(self) -> Positions:
-        """The positions that also cover the event that the program handles now."""
+        """The positions that also cover the events that the program handles now."""
         if self._handing is None:
             return self.positions
-        _, partition, position, _ = self._handing
-        if position is None:
-            return self.positions
-        return self._to_positions({**self._streams.handled, partition: position})
+        in_hand = (*self._before, self._handing)
+        reached = {partition: position for _, partition, position, _ in in_hand if position is not None}
+        return self._to_positions({**self._streams.handled, **reached}) if reached else self.positions
 
     def _to_positions(self, positions: dict[int, Position]) -> Positions:
         if isinstance(self._subscription.since, Positions) and (self.peer is None or self.feed_id is None):
@@ -316,13 +304,12 @@ class ConsumerSession:
         An error that it raises ends the connection; ``failure`` says whether it is final.
         """
         if self._handing is not None:
-            handled, partition, position, credit_bytes = self._handing
+            if self._before:
+                self._handle_before()
+            handled, partition, position, nbytes = self._handing
             self._handing = None
-            if credit_bytes:
-                consumed_bytes = self._consumed_bytes
-                self._consumed_bytes = consumed_bytes + credit_bytes
-                if not consumed_bytes or consumed_bytes < self._credit_bytes <= self._consumed_bytes:
-                    self.wants_to_send = True
+            if nbytes:
+                self.credit.handled(nbytes)
             self._streams.note_handled(handled, partition, position)
         while True:
             if self._queue:
@@ -345,6 +332,25 @@ class ConsumerSession:
                 self._handing = queued
                 return event
             self._barriers.reach(event)
+
+    def take_together(self, rows_max: int) -> list[Event]:
+        """Returns the event in hand and those behind it that have arrived, with at most ``rows_max`` rows.
+
+        The program handles them together. Of an event in hand with more rows, the rest is the next event.
+        """
+        from tailrace.consuming.together import together  # few programs poll
+
+        assert self._handing is not None, "`next_event` has returned an event"
+        in_hand = together(self._handing, self._queue, self.has_event, rows_max, self._streams.handled)
+        *self._before, self._handing = in_hand
+        return [cast(Event, event) for event, *_ in in_hand]  # a replica takes its events one by one
+
+    def _handle_before(self) -> None:
+        """Notes that all but the last one of the events in hand are handled."""
+        before, self._before = self._before, []
+        for handled, partition, position, nbytes in before:
+            self.credit.handled(nbytes)
+            self._streams.note_handled(handled, partition, position)
 
     def has_event(self) -> bool:
         """Tells whether ``next_event`` has an event."""
@@ -435,8 +441,7 @@ class ConsumerSession:
         self.peer = peer
         self._streams.greeted(peer.role, peer.node_id)
         self._greeted, self.last_error, self._since = True, None, self._clock()
-        # A quarter of the window, which the node may have made smaller.
-        self._credit_bytes = max(min(self.hello.window_bytes, peer.window_bytes) // 4, 1)
+        self.credit.begin(min(self.hello.window_bytes, peer.window_bytes))  # the node may have made it smaller
         asked: dict[str, Any] = {"name": self._subscription.feed}
         if self.feed_id is None and self._subscription.until == "now" and self._subscription.state == "leader":
             asked["leader"] = True  # the end is fixed by it: a leader that was deposed does not know all rows
@@ -486,6 +491,9 @@ class ConsumerSession:
 
     def _on_barrier_reached(self, frame: Frame) -> Queued | None:
         cookie = self._barriers.came_back(decode_cookie(frame.body, "BARRIER_REACHED"))
+        if cookie == _CAUGHT_UP:
+            self._barriers.forget(cookie)
+            return CaughtUp(len(self._streams.partitions)), -1, None, 0
         return None if cookie is None else (cookie, -1, None, 0)
 
     def _on_barrier_lost(self, frame: Frame) -> None:

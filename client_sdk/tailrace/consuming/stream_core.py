@@ -18,7 +18,16 @@ from tailrace.requests.client_core import ClientCore
 from tailrace.wire.messages import Hello
 
 if TYPE_CHECKING:
+    from tailrace.consuming.events import Event
     from tailrace.consuming.stream_status import StreamStatus
+
+
+# The rows that a poll returns at most, unless a program asks for another number.
+POLL_ROWS = 10_000
+OWN_BARRIER = (
+    "barrier() waits until the loop has handled all that was acknowledged, and the loop is in this very {0}: call it "
+    "from another {0}, or use consume(..., caught_up=True), whose event says so"
+)
 
 
 class StreamCore(Unpicklable):
@@ -127,6 +136,29 @@ class StreamCore(Unpicklable):
         finder = self.link.finder
         others = tuple(str(address) for address in finder.addresses if address != finder.address)
         return stream_status(session, str(finder.address), others, end)
+
+    # Events
+
+    def poll(self, max_rows: int) -> list[Event]:
+        """Waits for an event, and returns it with those behind it that have arrived. All are in hand together.
+
+        The events of the call before count as handled. ``positions`` are those before the events in hand, and
+        ``latest_positions`` those behind all of them. A `Rollback` is always the last event.
+
+        Args:
+            max_rows: The most rows of all events together, at least 1. A longer block of rows is cut in two, and its
+                rest comes with the next call. Only the rows that are read again after a rollback are never cut.
+            timeout: The seconds to wait for the first event, as in ``next``.
+
+        Returns:
+            The events in their order; none after ``timeout`` seconds, and at the end, when ``finished`` is True.
+
+        Raises:
+            ValueError: An argument is not valid.
+            StreamEnded: The stream has ended for good.
+            TailraceError: As in `Feed.consume`.
+        """
+        return self.session.take_together(max_rows)
 
     # Barriers
 

@@ -22,6 +22,7 @@ from tailrace.wire.stream_messages import StreamRequest
 
 if TYPE_CHECKING:
     from tailrace.consuming.renewals import Renewals
+    from tailrace.requests.feed_core import FeedCore
     from tailrace.wire.segment_messages import PartitionCheckpoint
 
 _ON_ROLLBACK = ("follow", "stop", "restart")
@@ -56,6 +57,7 @@ class Subscription(NamedTuple):
             release them.
         renewals: Checkpoints that other consumers of the same plan will read, to be kept alive; None if there are none.
         exact_end: True if the program reads nothing above ``until``: the blocks of segments above it are not fetched.
+        caught_up: True if the program is told once that it has everything that was there.
     """
 
     feed: str
@@ -80,6 +82,73 @@ class Subscription(NamedTuple):
     checkpoints: Mapping[int, PartitionCheckpoint] = MappingProxyType({})
     exact_end: bool = False
     renewals: Renewals | None = None
+    caught_up: bool = False
+
+
+def consume(
+    feed: FeedCore,
+    since: str | Positions | datetime,
+    until: str | Positions | datetime | None,
+    *,
+    partitions: Iterable[int] | None,
+    visibility: str,
+    key_prefix: bytes,
+    keys_only: bool,
+    on_rollback: str,
+    ring: int,
+    catch_up: str,
+    caught_up: bool,
+) -> Subscription:
+    """Makes a stream of the feed's mutations: a snapshot first, then live. Use it as a context manager.
+
+    Positions do not contain the filter. Resume with the same ``key_prefix`` and ``keys_only``.
+
+    Args:
+        since: The beginning of the stream. "beginning"; "now", which is fixed on entering; stored positions; or an
+            aware datetime. From a time on, only mutations that the node stamped then or later are delivered.
+        until: The end of the stream. None: it has no end. "now": everything that exists on entering; in a set a
+            majority confirms the leader first. Positions; or an aware datetime, which ends the stream when
+            everything stamped before it was delivered.
+        partitions: Only these partitions. Default: all.
+        visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
+        key_prefix: Only mutations whose key begins with these bytes.
+        keys_only: Deliver no values. ``Mutation.value`` is None then, and ``Mutation.deleted`` marks deletions.
+        window_bytes: The bytes that the node may send before the loop has handled them.
+        on_rollback: What to do if the node has lost delivered mutations. "follow": a `Rollback` event, then the
+            present values of its keys, then the stream continues. "restart": a `Rollback` event without keys, then
+            the partition from the beginning. "stop": `StreamEnded`.
+        ring: The number of recent keys to remember for each partition, for "follow". All partitions together use at
+            most 256 MiB. A rollback that goes further back is a restart.
+        catch_up: How partitions that are behind read what the node has in segments. "auto": far behind, they read
+            the segments as files, and then the stream. "segments": they do so however little it is; needs numpy.
+            "stream": never. Events and positions mean the same. Segments use another ``window_bytes`` of memory.
+        caught_up: Deliver a `CaughtUp` event, once, when everything was delivered that had been acknowledged when
+            the streams of all partitions were open.
+
+    Returns:
+        A stream. It is not connected yet.
+
+    Raises:
+        ValueError: An argument is not valid.
+        ImportError: ``catch_up`` is "segments", and numpy is not installed.
+        ProtocolError: On entering: ``catch_up`` is "segments", and the node is too old to send any.
+        UnknownFeed: On entering: the feed does not exist.
+        BadPosition: On entering: the positions belong to another feed or cluster.
+        DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
+        StreamEnded: Later: the stream has ended for good; the error has the reason.
+    """
+    return checked_subscription(
+        feed.name,
+        since,
+        until,
+        partitions=partitions,
+        level=feed.level(visibility),
+        filter=StreamFilter(key_prefix, keys_only),
+        on_rollback=on_rollback,
+        ring=ring,
+        catch_up=catch_up,
+        caught_up=caught_up,
+    )
 
 
 def checked_subscription(
@@ -93,8 +162,9 @@ def checked_subscription(
     on_rollback: str,
     ring: int,
     catch_up: str,
+    caught_up: bool = False,
 ) -> Subscription:
-    """Checks the arguments of `Feed.consume`, and returns the subscription. Raises ValueError or TypeError."""
+    """Checks the arguments of `consume`, and returns the subscription. Raises ValueError or TypeError."""
     _check_bound("since", since, ("beginning", "now"))
     _check_bound("until", until, (None, "now"))
     if on_rollback not in _ON_ROLLBACK:
@@ -124,6 +194,7 @@ def checked_subscription(
         until_us=until_us,
         until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
         catch_up=catch_up,
+        caught_up=caught_up,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.subscription import Subscription, checked_subscription
+from tailrace.consuming.subscription import Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
@@ -151,6 +151,7 @@ class Feed:
         wanted_rows.check()
         return Items(self, wanted_rows)
 
+    @documented(consume)
     def consume(
         self,
         since: str | Positions | datetime = "beginning",
@@ -164,53 +165,20 @@ class Feed:
         on_rollback: str = "follow",
         ring: int = RING_ROWS,
         catch_up: str = "auto",
+        caught_up: bool = False,
     ) -> Stream:
-        """Makes a stream of the feed's mutations: a snapshot first, then live. Use it as an async context manager.
-
-        Positions do not contain the filter. Resume with the same ``key_prefix`` and ``keys_only``.
-
-        Args:
-            since: The beginning of the stream. "beginning"; "now", which is fixed on entering; stored positions; or an
-                aware datetime. From a time on, only mutations that the node stamped then or later are delivered.
-            until: The end of the stream. None: it has no end. "now": everything that exists on entering; in a set a
-                majority confirms the leader first. Positions; or an aware datetime, which ends the stream when
-                everything stamped before it was delivered.
-            partitions: Only these partitions. Default: all.
-            visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
-            key_prefix: Only mutations whose key begins with these bytes.
-            keys_only: Deliver no values. ``Mutation.value`` is None then, and ``Mutation.deleted`` marks deletions.
-            window_bytes: The bytes that the node may send before the loop has handled them.
-            on_rollback: What to do if the node has lost delivered mutations. "follow": a `Rollback` event, then the
-                present values of its keys, then the stream continues. "restart": a `Rollback` event without keys, then
-                the partition from the beginning. "stop": `StreamEnded`.
-            ring: The number of recent keys to remember for each partition, for "follow". All partitions together use at
-                most 256 MiB. A rollback that goes further back is a restart.
-            catch_up: How partitions that are behind read what the node has in segments. "auto": far behind, they read
-                the segments as files, and then the stream. "segments": they do so however little it is; needs numpy.
-                "stream": never. Events and positions mean the same. Segments use another ``window_bytes`` of memory.
-
-        Returns:
-            A stream. It is not connected yet.
-
-        Raises:
-            ValueError: An argument is not valid.
-            ImportError: ``catch_up`` is "segments", and numpy is not installed.
-            ProtocolError: On entering: ``catch_up`` is "segments", and the node is too old to send any.
-            UnknownFeed: On entering: the feed does not exist.
-            BadPosition: On entering: the positions belong to another feed or cluster.
-            DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
-            StreamEnded: Later: the stream has ended for good; the error has the reason.
-        """
-        subscription = checked_subscription(
-            self.name,
+        subscription = consume(
+            self._core,
             since,
             until,
             partitions=partitions,
-            level=self.level(visibility),
-            filter=StreamFilter(key_prefix, keys_only),
+            visibility=visibility,
+            key_prefix=key_prefix,
+            keys_only=keys_only,
             on_rollback=on_rollback,
             ring=ring,
             catch_up=catch_up,
+            caught_up=caught_up,
         )
         return self._runner.stream(subscription, window_bytes)
 

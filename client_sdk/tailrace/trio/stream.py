@@ -12,10 +12,11 @@ import trio
 from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import StreamCore
+from tailrace.consuming.stream_core import OWN_BARRIER, POLL_ROWS, StreamCore
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
+from tailrace.model.arguments import count, seconds
 from tailrace.model.documented import documented
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
@@ -27,6 +28,9 @@ from tailrace.trio.watch import keep_looking
 
 if TYPE_CHECKING:
     from tailrace.consuming.stream_status import StreamStatus
+
+# A step with a time-out of 0 takes what has arrived: a pass of the loop looks at the socket.
+_PASS_SECONDS = 0.0005
 
 
 class Stream(OfOneProcess):
@@ -43,11 +47,13 @@ class Stream(OfOneProcess):
     def __init__(self, core: StreamCore, host: Host) -> None:
         self._core = core
         self._session = core.session
+        self._credit = core.session.credit
         self._host = host
         self._lifetime = Lifetime()
         self._transport: Transport | None = None
         self._trying: trio.Event | None = None  # while a task tries to connect
         self._try_error: Exception | None = None  # how its try has failed, for the next who reads
+        self._loop_task: trio.lowlevel.Task | None = None  # that has asked for an event last
         self._reads = 0  # odd while a task reads
         self._heard = 0  # reads that have brought something, and connections
         self._wake = trio.Event()
@@ -112,6 +118,7 @@ class Stream(OfOneProcess):
     async def _next(self) -> Event | ReplicaEvent:
         if self._forked_from:  # checked here too, since this is called for each event
             self.check_process()
+        self._loop_task = trio.lowlevel.current_task()
         while True:
             try:
                 event = self._session.next_event()
@@ -119,13 +126,45 @@ class Stream(OfOneProcess):
                 self._lost(error, None)
                 continue
             if event is not None:
-                if self._session.wants_to_send:
+                if self._credit.wants_to_send:
                     self._send()
                 return event
             if self._core.has_finished():
                 raise StopAsyncIteration
             self._send()
             await self._read_more(None)
+
+    async def next(self, timeout: float | None = None) -> Event | None:
+        """Returns the next event if one comes in time. The event before it counts as handled.
+
+        Args:
+            timeout: The seconds to wait. 0: takes only an event that has arrived. None: waits for as long as it takes.
+
+        Returns:
+            The event; None after ``timeout`` seconds, and at the end, when `finished` is True.
+
+        Raises:
+            ValueError: ``timeout`` is not valid.
+            StreamEnded: The stream has ended for good.
+            TailraceError: As in `Feed.consume`.
+        """
+        with trio.move_on_after(math.inf if timeout is None else max(seconds("timeout", timeout), _PASS_SECONDS)):
+            try:
+                return await self.__anext__()
+            except StopAsyncIteration:
+                return None
+        return None
+
+    @documented(StreamCore.poll, "Cancelling it loses no event.")
+    async def poll(self, *, max_rows: int = POLL_ROWS, timeout: float | None = None) -> list[Event]:
+        rows_max = count("max_rows", max_rows, 1)
+        event = await self.next(timeout)
+        return [] if event is None else self._core.poll(rows_max)
+
+    @property
+    def finished(self) -> bool:
+        """True if every partition has reached its end and every event was delivered."""
+        return self._session.finished
 
     def has_event(self) -> bool:
         """Tells whether the next step of the iterator has an event without waiting.
@@ -181,8 +220,11 @@ class Stream(OfOneProcess):
 
         Raises:
             StreamEnded: The loop has ended.
+            RuntimeError: The calling task is the one that has asked for an event last: it would wait for itself.
         """
         self.check_process()
+        if self._core.ended is None and self._loop_task is trio.lowlevel.current_task():
+            raise RuntimeError(OWN_BARRIER.format("task"))
         done = trio.Event()
         barrier = self._core.barrier(done.set)
         self._send()

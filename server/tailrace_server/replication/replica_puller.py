@@ -24,6 +24,7 @@ import trio
 
 from tailrace.consuming.events import (
     Agreed,
+    CaughtUp,
     Event,
     Mutations,
     ReplicaEvent,
@@ -321,7 +322,7 @@ class ReplicaPuller:
         except (Retryable, UnknownFeed, StreamEnded, OSError):
             raise
         except Exception as error:
-            if isinstance(event, RoundComplete):
+            if isinstance(event, RoundComplete | CaughtUp):
                 raise
             await self._failed(self.feed.partitions[event.partition], error)
 

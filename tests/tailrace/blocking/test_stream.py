@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -18,6 +19,10 @@ def fill(feed, count, first=0):
     with feed.writer() as writer:
         for number in range(first, first + count):
             writer.put(b"%06d" % number, b"%d" % number)
+
+
+def keys_in(events):
+    return list(itertools.chain.from_iterable(event.keys() for event in events if isinstance(event, Mutations)))
 
 
 def read(stream):
@@ -58,13 +63,13 @@ def test_it_goes_on_from_stored_positions(client, feed):
 def test_live_events_and_nothing_in_between(client, feed):
     fill(feed, 1)
     with client.stream(Subscription(feed.name)) as stream:
-        while not isinstance(stream.next_event(5), SnapshotEnd):
+        while not isinstance(stream.next(5), SnapshotEnd):
             pass
-        while stream.next_event(0.05) is not None:
+        while stream.next(0.05) is not None:
             pass
         assert not stream.finished
         feed.put(b"later", b"1")
-        events = iter(lambda: stream.next_event(5), None)
+        events = iter(lambda: stream.next(5), None)
         assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
         assert all(partition.state in ("open", "in snapshot") for partition in stream.status().partitions)
 
@@ -97,20 +102,20 @@ def test_node_that_starts_again(node_process):
         feed = client.create_feed("orders", partitions=1)
         fill(feed, 10)
         with client.stream(Subscription("orders")) as stream:
-            while not isinstance(stream.next_event(5), SnapshotEnd):
+            while not isinstance(stream.next(5), SnapshotEnd):
                 pass
             node_process.kill()
             node_process.start()
             feed.put(b"later", b"1")
             stream._agreed_at -= 3600  # nobody has asked for an event for an hour: that is no hour without a node
-            events = iter(lambda: stream.next_event(10), None)
+            events = iter(lambda: stream.next(10), None)
             assert next(event for event in events if isinstance(event, Mutations)).keys() == [b"later"]
 
 
 def polled(stream, timeout):
     """The next mutations, in calls of ``timeout`` seconds each."""
     for _ in range(100_000):
-        event = stream.next_event(timeout)
+        event = stream.next(timeout)
         if isinstance(event, Mutations):
             return event
         time.sleep(0.001)
@@ -124,7 +129,7 @@ def test_short_calls_go_on_after_each_restart(node_process, timeout):
         with client.stream(Subscription("orders")) as stream:
             for number in range(3):
                 node_process.kill()
-                assert not isinstance(stream.next_event(timeout), Mutations)
+                assert not isinstance(stream.next(timeout), Mutations)
                 node_process.start()
                 feed.put(b"%d" % number, b"v")
                 assert polled(stream, timeout).keys() == [b"%d" % number]
@@ -139,7 +144,7 @@ def test_pauses_between_calls_are_no_time_without_a_node(node_process, monkeypat
             passed, now = 0.0, time.monotonic
             monkeypatch.setattr(time, "monotonic", lambda: now() + passed)
             for _ in range(10):
-                assert stream.next_event(0.01) is None
+                assert stream.next(0.01) is None
                 passed += 3600.0
             node_process.start()
             feed.put(b"k", b"v")
@@ -158,7 +163,7 @@ def test_silent_node_is_left_however_short_the_calls_are(start_node, bad_network
             feed.put(b"k", b"v")
             connections = network.connections
             while network.connections == connections:
-                assert stream.next_event(min(timeout, 2)) is None
+                assert stream.next(min(timeout, 2)) is None
             network.heal()
             assert polled(stream, timeout).keys() == [b"k"]
 
@@ -190,3 +195,28 @@ def test_closed(client, feed):
         pass
     with pytest.raises(tailrace.StreamEnded, match="closed"):
         next(stream)
+
+
+def test_polls_bring_each_row_once_and_at_most_so_many(client, feed):
+    fill(feed, 3000)
+    keys, most = [], 0
+    with client.stream(Subscription(feed.name, until="now")) as stream:
+        while not stream.finished:
+            events = stream.poll(max_rows=400, timeout=5)
+            rows = keys_in(events)
+            keys, most = keys + rows, max(most, len(rows))
+        assert stream.poll() == []
+        assert stream.next() is None
+    assert sorted(keys) == [b"%06d" % number for number in range(3000)]
+    assert most == 400
+
+
+def test_a_poll_without_rows_returns_in_time(client, feed):
+    with client.stream(Subscription(feed.name, "now")) as stream:
+        assert stream.poll(timeout=0.01) == []
+        with pytest.raises(ValueError, match="max_rows is 0"):
+            stream.poll(max_rows=0)
+        feed.put(b"k", b"v")
+        while not (rows := [event for event in stream.poll(timeout=0) if isinstance(event, Mutations)]):
+            pass
+        assert rows[0].keys() == [b"k"]

@@ -123,12 +123,12 @@ def test_one_thread_reads_a_stream_and_any_closes_it(client, feed):
     wanted = Subscription(feed.name, "beginning", None, None, Level.DISK, "follow")
     with client.stream(wanted) as stream:
         for _ in range(2 * 4 + 1):  # both ends of four empty snapshots, and of the round
-            stream.next_event(0.2)
+            stream.next(0.2)
         [reader] = started((next, stream))
         while not reader.error and not stream._reader:
             reader.join(0.01)
         with pytest.raises(TailraceError, match="another thread reads this stream"):
-            stream.next_event(0)
+            stream.next(0)
         assert stream.status()
         stream.close()
         with pytest.raises(StreamEnded, match="closed"):

@@ -7,9 +7,10 @@ import pytest
 
 from tailrace.block import encode_block
 from tailrace.consuming import session as session_module
+from tailrace.consuming.credit import CREDIT_SECONDS
 from tailrace.consuming.events import Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.rollbacks import REFETCHES_MAX
-from tailrace.consuming.session import CREDIT_SECONDS, ConsumerSession, Subscription
+from tailrace.consuming.session import ConsumerSession, Subscription
 from tailrace.errors import (
     BadPosition,
     Forbidden,
@@ -1164,11 +1165,11 @@ def test_it_wants_to_send_when_the_first_of_many_events_is_handled_and_when_many
     assert sum(sizes[:3]) > 1000 > sum(sizes[:2])
     made.session.next_event()
     made.session.next_event()
-    assert not made.session.wants_to_send, "no block was handled yet"
+    assert not made.session.credit.wants_to_send, "no block was handled yet"
     wanted = []
     for _ in range(4):
         made.session.next_event()
-        wanted.append(made.session.wants_to_send)
+        wanted.append(made.session.credit.wants_to_send)
         made.session.data_to_send()
     assert wanted == [True, False, True, True], "the first one, a quarter of the window, and the first one again"
 
@@ -1332,3 +1333,128 @@ def test_what_is_read_again_has_no_values_either(lost):
     events = talk.events()
     assert all(event.refetched and event.values() == [None] for event in events)
     assert [event.deleted() for event in events] == [[False], [True]][:lost]
+
+
+# Events in one call
+
+
+def taken(made, rows_max):
+    """What one poll hands out: the seqs of rows, and the names of other events."""
+    if made.session.next_event() is None:
+        return []
+    events = made.session.take_together(rows_max)
+    return [list(event.seqs()) if isinstance(event, Mutations) else type(event).__name__ for event in events]
+
+
+def test_a_poll_takes_what_has_arrived_and_covers_it_by_the_latest_positions():
+    made = talk(high_seqs=(5, 3))
+    made.snapshot(0, 5)
+    made.snapshot(0, 3, partition=1)
+    assert taken(made, 100) == [
+        "SnapshotStart",
+        [1, 2, 3, 4, 5],
+        "SnapshotEnd",
+        "SnapshotStart",
+        [1, 2, 3],
+        "SnapshotEnd",
+    ]
+    assert made.session.positions.seqs() == {}
+    assert made.session.latest_positions.seqs() == {0: 5, 1: 3}
+    assert taken(made, 100) == []
+    assert made.session.positions.seqs() == {0: 5, 1: 3}
+
+
+def test_a_poll_cuts_a_block_and_goes_on_from_the_cut_in_the_next():
+    made = talk(high_seqs=(5,))
+    made.snapshot(0, 5)
+    assert taken(made, 2) == ["SnapshotStart", [1, 2]]
+    assert made.session.latest_positions.seqs() == {0: 2}
+    assert taken(made, 2) == [[3, 4]]
+    assert taken(made, 2) == [[5], "SnapshotEnd"]
+    assert made.session.latest_positions[0] == Position.at(LOG_U, 5)
+
+
+def test_a_cut_block_is_credited_as_a_whole_when_its_end_was_handled():
+    made = talk(high_seqs=(5,), window_bytes=100)
+    made.start(0, 5)
+    nbytes = made.block(1, 5)
+    for _ in range(3):
+        taken(made, 2)
+        assert made.sent() == []
+    assert taken(made, 2) == []
+    assert made.sent() == [("CREDIT", nbytes)]
+
+
+def test_a_consumer_goes_on_from_a_cut_block():
+    made = talk(high_seqs=(5,))
+    made.snapshot(0, 5)
+    taken(made, 3)
+    again = talk(made.session.latest_positions, high_seqs=(5,))
+    request = again.requests[0][1]
+    assert (request.seq, request.snapshot_first, request.snapshot_last) == (3, 0, 5)
+
+
+def test_a_barrier_is_reached_by_the_poll_after_the_events_before_it():
+    made = talk(high_seqs=(5,))
+    reached = []
+    made.session.barrier(b"b", lambda: reached.append("b"))
+    made.sent()
+    made.snapshot(0, 2)
+    made.hear(encode_frame(Opcode.BARRIER_REACHED, made.barriers[-1]))
+    made.snapshot(2, 5)
+    assert taken(made, 100) == ["SnapshotStart", [1, 2], "SnapshotEnd"]
+    assert reached == []
+    assert taken(made, 100) == ["SnapshotStart", [3, 4, 5], "SnapshotEnd"]
+    assert reached == ["b"]
+
+
+def test_a_rollback_is_the_last_event_of_a_poll_and_can_be_settled():
+    made = talk(high_seqs=(8, 0), by_index=True)
+    made.snapshot(0, 8)
+    made.events()
+    made.session.connection_lost(Unreachable("cut"))
+    made.greet(high_seqs=(8, 0))
+    made.agree(1)
+    made.snapshot(0, 4, partition=1)
+    made.hear(RollBack(0, 5, LOG_V, "forked").encode(made.id()))
+    made.snapshot(4, 6, partition=1)
+    assert isinstance(made.session.next_event(), SnapshotStart)
+    *_, rollback = made.session.take_together(100)
+    assert isinstance(rollback, Rollback)
+    made.session.settle(rollback, 4)
+    assert made.session.latest_positions.seqs() == {0: 4, 1: 4}
+    assert taken(made, 100) == ["SnapshotStart", [5, 6], "SnapshotEnd"]
+
+
+# Caught up
+
+
+def test_it_has_caught_up_once_when_its_barrier_comes_back():
+    made = talk(high_seqs=(5,), caught_up=True)
+    assert made.sent() == ["BARRIER"]
+    made.snapshot(0, 5)
+    made.hear(encode_frame(Opcode.BARRIER_REACHED, made.barriers[-1]))
+    made.snapshot(5, 6)
+    assert [type(event).__name__ for event in made.events()] == [
+        *("SnapshotStart", "Mutations", "SnapshotEnd", "CaughtUp", "SnapshotStart", "Mutations", "SnapshotEnd")
+    ]
+    assert not made.session.waiting
+
+
+def test_it_asks_again_on_the_next_connection_whether_it_has_caught_up():
+    made = talk(high_seqs=(5,), caught_up=True)
+    made.sent()
+    made.session.connection_lost(Unreachable("gone"))
+    made.greet(high_seqs=(5,))
+    made.agree()
+    made.events()
+    assert "BARRIER" in made.sent()
+    made.hear(encode_frame(Opcode.BARRIER_REACHED, made.barriers[0]))
+    assert made.events() == []
+    made.hear(encode_frame(Opcode.BARRIER_REACHED, made.barriers[1]))
+    assert [type(event).__name__ for event in made.events()] == ["CaughtUp"]
+    made.session.connection_lost(Unreachable("gone"))
+    made.greet(high_seqs=(5,))
+    made.agree()
+    made.events()
+    assert "BARRIER" not in made.sent()

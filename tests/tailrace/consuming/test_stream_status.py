@@ -138,7 +138,7 @@ async def test_without_async(running, feed):
         wanted = Subscription(feed.name, "beginning", None, None, Level.DISK, "follow")
         with blocking.connect(running.url) as client, client.stream(wanted) as stream:
             before = stream.status()
-            while stream.next_event(0.1) is not None:
+            while stream.next(0.1) is not None:
                 pass
             yield before, stream.status()
         yield stream.status()
