@@ -55,7 +55,7 @@ class LocalMember:
         )
         self._sources = () if self.is_in_set else (_source(settings.source),)
         self.promoting = False
-        self.twin = Twin(node, leadership, self.name, lambda: (self.line, self.is_new))
+        self.twin = Twin(node, leadership, self.name, lambda: (self.line, self.is_new), self._has_seat)
         self.ready: tuple[int, int] | None = None  # as in `MemberState`
         self._was_named = False  # whether the list is that of a record
 
@@ -84,6 +84,9 @@ class LocalMember:
     def votes(self) -> bool:
         """Whether this node's promises and acknowledgements count."""
         return self.file.now.counts and not self.twin.why
+
+    def _has_seat(self) -> bool:
+        return self.file.now.voters.has(self.node.identity.placement_id)
 
     @property
     def line(self) -> Lineage:
