@@ -71,7 +71,7 @@ from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 
 if TYPE_CHECKING:
-    from tailrace import indexes
+    from tailrace import blocking, indexes
     from tailrace.consuming.explain import Explanation, Outcome
     from tailrace.consuming.stream_status import StreamStatus, WaitsFor
     from tailrace.copies.fetch import Fetched, FetchedPartition
@@ -148,6 +148,7 @@ __all__ = [
     "WritesLost",
     "WrongProcess",
     "__version__",
+    "blocking",
     "connect",
     "indexes",
 ]
@@ -173,9 +174,9 @@ _LATER = {
 if not TYPE_CHECKING:  # a type checker would take each name for one of this package
 
     def __getattr__(name: str) -> Any:
-        """Loads a name of `_LATER`, or `indexes`, when it is first used."""
-        if name == "indexes":
-            return import_module("tailrace.indexes")
+        """Loads a name of `_LATER`, `blocking` or `indexes`, when it is first used."""
+        if name in ("blocking", "indexes"):
+            return import_module(f"tailrace.{name}")
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found = getattr(import_module(_LATER[name]), name)

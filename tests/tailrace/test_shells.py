@@ -17,7 +17,7 @@ SDK = Path(tailrace.__file__).parent
 SHELLS = ("trio", "blocking")
 # Files that only one shell needs.
 OWN_FILES = {
-    # The transport and what runs beside the body of a context manager; the only follower and replica are async.
+    # The transport and what runs beside the body of a context manager; the only replica is async.
     "trio": {
         *(
             "transport",
@@ -29,27 +29,16 @@ OWN_FILES = {
             "host",
             "worker_thread",
             "request",
-            "follower",
         ),
         *("replica", "replica_link", "tls", "websocket"),
     },
     "blocking": {"dialer", "guard", "tls_socket", "websocket_socket"},
 }
-HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream")
-# Public members that one shell does not have. A blocking program consumes by the source of Spark.
+HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream", "Follower")
+# Public members that one shell does not have.
 OWN_MEMBERS = {
     "trio": {
-        "Feed": {"consume", "explain_resume", "follow", "host", "items", "level", "partition_map", "stream"},
-        "Stream": {
-            "barrier",
-            "has_event",
-            "settle",
-            "ring",
-            "ring_floor",
-            "ring_change",
-            "failover_log",
-            "watch_history",
-        },
+        "Feed": {"host"},
     },
     "blocking": {
         "Client": {"close", "deadline", "takes_progress"},

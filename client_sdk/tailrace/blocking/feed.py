@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stage import Stage
+from tailrace.blocking.stream import Stream
 from tailrace.blocking.writer import Writer
+from tailrace.consuming.explain_plan import explain_plan
+from tailrace.consuming.ring import RING_ROWS
+from tailrace.consuming.subscription import Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
-from tailrace.model import Delete, Item, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
+from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.replies import PartitionMap
 from tailrace.requests.staging import Published, SealedStage
 
 if TYPE_CHECKING:
+    from tailrace.blocking.follower import Follower
+    from tailrace.blocking.items import Items
+    from tailrace.consuming.explain import Explanation
     from tailrace.copies.fetch import Fetched
+    from tailrace.indexes import Index
 
 TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 
@@ -150,7 +161,107 @@ class Feed:
     def partitions(self, *, timeout: float | None = None) -> list[PartitionInfo]:
         return self._runner.run(self._core.partitions(), timeout)
 
-    # For the sink of Spark
+    @documented(explain_plan, timeout=TIMEOUT)
+    def explain_resume(
+        self, positions: Positions, *, visibility: str = "disk", timeout: float | None = None
+    ) -> dict[int, Explanation]:
+        return self._runner.run(explain_plan(self._runner.core, self._core, positions, visibility), timeout)
+
+    def items(self, *, key_prefix: bytes = b"") -> Items:
+        """Iterates over the latest value of every key, one partition after another.
+
+        It holds everything that was acknowledged before the call, and may hold what was written later. Memory holds one
+        partition's keys and values at a time.
+
+        Args:
+            key_prefix: Only keys that begin with these bytes. The node sends no others.
+
+        Returns:
+            An iterator of `Item`.
+
+        Raises:
+            ValueError: The prefix is longer than a key can be.
+            UnknownFeed: While iterating: the feed does not exist, or was dropped.
+            Retryable: While iterating: no node has answered in time.
+        """
+        from tailrace.blocking.items import Items
+        from tailrace.consuming.items_core import ItemsCore  # most programs read no latest state
+
+        return Items(self, ItemsCore(self.name, key_prefix))
+
+    # Following
+
+    @documented(consume)
+    def consume(
+        self,
+        since: str | Positions | datetime = "beginning",
+        *,
+        until: str | Positions | datetime | None = None,
+        partitions: Iterable[int] | None = None,
+        visibility: str = "disk",
+        key_prefix: bytes = b"",
+        keys_only: bool = False,
+        window_bytes: int = 8 * 1024 * 1024,
+        on_rollback: str = "follow",
+        ring: int = RING_ROWS,
+        catch_up: str = "auto",
+        caught_up: bool = False,
+    ) -> Stream:
+        return self.stream(
+            consume(
+                self._core,
+                since,
+                until,
+                partitions=partitions,
+                visibility=visibility,
+                key_prefix=key_prefix,
+                keys_only=keys_only,
+                on_rollback=on_rollback,
+                ring=ring,
+                catch_up=catch_up,
+                caught_up=caught_up,
+            ),
+            window_bytes,
+        )
+
+    def follow(
+        self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS, catch_up: str = "auto"
+    ) -> Follower:
+        """Keeps an index equal to the feed while the body of this context manager runs, by a thread of its own.
+
+        Args:
+            index: The index. All its methods are called on that thread. Two followers must not use it together.
+            visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
+            ring: The number of recent keys of each partition that the index stores. If the node loses more than these,
+                the partition is read again from the beginning.
+            catch_up: "auto", "segments" or "stream", as in `consume`.
+
+        Returns:
+            A follower. Entering it opens the index and resumes from its checkpoint.
+
+        Raises:
+            ValueError: ``ring`` or ``catch_up`` is not valid. On entering: another follower of this process uses the
+                index.
+            BadPosition: On entering: the index belongs to another feed or cluster.
+            UnknownFeed: On entering: the feed does not exist.
+        """
+        from tailrace.blocking.follower import Follower
+
+        return Follower(self, index, visibility=visibility, ring=ring, catch_up=catch_up)
+
+    # For the sink of Spark, followers and iterators of items
+
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """Makes a consumer of this feed."""
+        return self._runner.stream(subscription, window_bytes)
+
+    def partition_map(self, timeout: float | None = None) -> PartitionMap:
+        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
+        return self._runner.run(self._core.partition_map(), timeout)
+
+    def level(self, text: str) -> Level:
+        """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
+        return self._core.level(text)
 
     def resolve(self, timeout: float | None = None) -> Resolved:
         """Returns the id and the number of partitions, and asks for them once. Raises UnknownFeed."""

@@ -6,15 +6,19 @@ import contextlib
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
 from tailrace.blocking.link import BlockingLink
+from tailrace.consuming.events import Rollback
+from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import POLL_ROWS, StreamCore
+from tailrace.consuming.stream_core import OWN_BARRIER, POLL_ROWS, StreamCore
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import count, seconds
 from tailrace.model.documented import documented
+from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
@@ -27,10 +31,9 @@ LOOK_SECONDS = 0.5
 class Stream:
     """The events of a feed, in the order of each partition, with a connection of its own.
 
-    It is a context manager, and an iterator inside. One thread at a time may read it, and any thread may
-    close it. It sends and receives only inside
-    its calls. If a consumer calls nothing for 30 s, the node drops its connection; the next call reconnects and
-    resumes.
+    It is a context manager, and an iterator inside. One thread at a time may read it. Any thread may close it, and ask
+    for its state or for a barrier. It sends and receives only inside its calls. If a consumer calls nothing for 30 s,
+    the node drops its connection; the next call reconnects and resumes.
     """
 
     def __init__(self, core: StreamCore, tls: ssl.SSLContext | None = None) -> None:
@@ -40,6 +43,7 @@ class Stream:
         self._link = BlockingLink(core.session, core.link, tls)
         self._agreed_at = time.monotonic()
         self._reader = 0  # the thread that reads
+        self._loop_thread = 0  # the thread that has asked for an event last
 
     def __enter__(self) -> Stream:
         """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
@@ -108,7 +112,7 @@ class Stream:
                         "another thread reads this stream: its events have an order, so one thread at a time may read. "
                         "Let that one hand them on, or open another stream"
                     )
-                self._reader = me
+                self._reader = self._loop_thread = me
             return self._next_event(now, deadline)
         finally:
             if self._reader == me:
@@ -161,6 +165,73 @@ class Stream:
     def status(self) -> StreamStatus:
         with self._link.guard.lock:
             return self._core.status()
+
+    def barrier(self, *, timeout: float | None = None) -> None:
+        """Waits until the loop has handled every write that was acknowledged, at any level, before this call.
+
+        Call it from another thread than the loop. It returns when the loop asks for the event after, and it survives
+        reconnects. An interrupted wait has no effect on the stream.
+
+        Args:
+            timeout: The seconds to wait. None: as long as it takes.
+
+        Raises:
+            TimeoutError: The loop has not come so far within ``timeout`` seconds.
+            StreamEnded: The loop has ended.
+            RuntimeError: The calling thread is the one that has asked for an event last: it would wait for itself.
+        """
+        wait_s = None if timeout is None else seconds("timeout", timeout)
+        done = threading.Event()
+        with self._link.guard.lock:
+            self._link.guard.check()
+            if self._core.ended is None and self._loop_thread == threading.get_ident():
+                raise RuntimeError(OWN_BARRIER.format("thread"))
+            barrier = self._core.barrier(done.set)
+        try:
+            self._link.push()
+            if not done.wait(wait_s):
+                raise TimeoutError(f"the loop has not come to the barrier within {timeout:g} s")
+        finally:
+            with self._link.guard.lock:
+                self._core.forget_barrier(barrier)
+        barrier.result()
+
+    # For an index
+
+    def has_event(self) -> bool:
+        """Tells whether `next` has an event without waiting."""
+        with self._link.guard.lock:
+            return self._session.has_event()
+
+    def settle(self, event: Rollback, point: int | None) -> None:
+        """For who consumes for an index: it has gone back to ``point`` for ``event``, or cannot by itself (None)."""
+        with self._link.guard.lock:
+            self._session.settle(event, point)
+
+    def ring_floor(self, partition: int) -> int:
+        """Returns the seq above which every key that was delivered of ``partition`` is known."""
+        return self._session.ring_floor(partition)
+
+    def ring(self, partition: int) -> RingChange:
+        """Returns the recent keys of ``partition``, for a stream that goes on from ``latest_positions``."""
+        with self._link.guard.lock:
+            return self._session.ring(partition)
+
+    def ring_change(self, partition: int) -> RingChange | None:
+        """How the ring of ``partition`` has changed with the last refetched event, once."""
+        with self._link.guard.lock:
+            return self._session.ring_change(partition)
+
+    def failover_log(self, partition: int) -> FailoverLog:
+        """Returns the log that the node gave with its last answer for ``partition``; at first the stored one."""
+        with self._link.guard.lock:
+            return self._session.failover_log(partition)
+
+    def watch_history(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed``, in the thread that reads, when the log of a partition has changed without an event."""
+        self._session.watch_history(changed)
+
+    # The connection
 
     def _receive(self, deadline: float | None) -> None:
         """Moves bytes until some have arrived, or ``deadline``. Raises Unreachable after too long without a stream."""

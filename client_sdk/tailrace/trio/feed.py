@@ -22,14 +22,13 @@ from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stage import Stage
 from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
-from tailrace.wire.filters import StreamFilter
 
 if TYPE_CHECKING:
     from tailrace.consuming.explain import Explanation
-    from tailrace.consuming.items import Items
     from tailrace.copies.fetch import Fetched
     from tailrace.indexes import Index
     from tailrace.trio.follower import Follower
+    from tailrace.trio.items import Items
 
 
 class Feed:
@@ -145,11 +144,10 @@ class Feed:
             ValueError: The prefix is longer than a key can be.
             UnknownFeed: While iterating: the feed does not exist, or was dropped.
         """
-        from tailrace.consuming.items import Items  # most programs read no latest state
+        from tailrace.consuming.items_core import ItemsCore  # most programs read no latest state
+        from tailrace.trio.items import Items
 
-        wanted_rows = StreamFilter(key_prefix)
-        wanted_rows.check()
-        return Items(self, wanted_rows)
+        return Items(self, ItemsCore(self.name, key_prefix))
 
     @documented(consume)
     def consume(

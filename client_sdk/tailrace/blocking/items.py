@@ -1,0 +1,52 @@
+"""Reads the latest state of a feed without async, one partition after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.consuming.items_core import ItemsCore
+from tailrace.model import Item
+
+if TYPE_CHECKING:
+    from tailrace.blocking.stream import Stream
+    from tailrace.consuming.subscription import Subscription
+    from tailrace.requests.replies import PartitionMap
+
+
+class ItemFeed(Protocol):
+    """The feed whose items are read."""
+
+    def partition_map(self) -> PartitionMap: ...
+    def stream(self, subscription: Subscription) -> Stream: ...
+
+
+class Items:
+    """An iterator of Item; ``Feed.items`` makes one. One thread at a time uses it.
+
+    It reads a whole partition before it returns the partition's first item. No connection of its own is open in
+    between, so a loop may be left at any time. A step that an exception ends is continued by the next one.
+    """
+
+    def __init__(self, feed: ItemFeed, core: ItemsCore) -> None:
+        self._feed = feed
+        self._core = core
+        self._ready: Iterator[Item] = iter(())
+
+    def __iter__(self) -> Items:
+        return self
+
+    def __next__(self) -> Item:
+        item = next(self._ready, None)
+        while item is None:
+            if not self._core.has_begun:
+                self._core.begin(self._feed.partition_map())
+            wanted = self._core.subscription()
+            if wanted is None:
+                raise StopIteration
+            with self._feed.stream(wanted) as stream:
+                for event in stream:
+                    self._core.note(event, stream.latest_positions)
+            self._ready = iter(self._core.take())
+            item = next(self._ready, None)
+        return item

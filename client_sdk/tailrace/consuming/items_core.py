@@ -1,0 +1,81 @@
+"""The part of an iterator of items that all shells share: what is read next, and what is kept of it. Pure."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from tailrace.consuming.events import Mutations, Rollback
+from tailrace.consuming.subscription import Subscription
+from tailrace.model import Item, Version
+from tailrace.model.position import Positions
+from tailrace.wire.filters import StreamFilter
+
+if TYPE_CHECKING:
+    from tailrace.consuming.events import Event
+    from tailrace.requests.replies import PartitionMap
+
+
+class ItemsCore:
+    """The state of a read of all items: the partitions that are left, and the rows of the present one."""
+
+    def __init__(self, feed: str, key_prefix: bytes) -> None:
+        """Raises ValueError if the prefix is longer than a key can be."""
+        self._feed = feed
+        self._filter = StreamFilter(key_prefix)
+        self._filter.check()
+        self._map: PartitionMap | None = None
+        self._left: collections.deque[int] = collections.deque()
+        self._latest: dict[bytes, Item] = {}  # of the partition that is being read, up to ``_since``
+        self._since: str | Positions = "beginning"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the partition map is known."""
+        return self._map is not None
+
+    def begin(self, at: PartitionMap) -> None:
+        """Notes the partition map: each partition is read up to its seq there, or later."""
+        self._map = at
+        self._left.extend(sorted(at.high_seqs))
+
+    def subscription(self) -> Subscription | None:
+        """Returns how the next partition is read, from the rows on that have come; None at the end.
+
+        If the seq of the map was lost, the read ends at the last seq that both histories share.
+        """
+        if not self._left:
+            return None
+        assert self._map is not None, "the map is known"
+        id, at = self._left[0], self._map
+        return Subscription(
+            self._feed,
+            self._since,
+            {id: at.high_seqs[id]},
+            frozenset([id]),
+            on_rollback="restart",
+            stored=(self._since,) if isinstance(self._since, Positions) else (),
+            ring_rows=0,
+            filter=self._filter,
+            until_logs=at.logs,
+            feed_id=at.feed_id,
+            catch_up="auto",
+        )
+
+    def note(self, event: Event, positions: Positions) -> None:
+        """Notes an event. ``positions``: those behind it, from which a read that breaks off goes on."""
+        if isinstance(event, Mutations):
+            for key, value, seq, timestamp, _ in event:
+                if value is None:
+                    self._latest.pop(key, None)
+                else:
+                    self._latest[key] = Item(key, value, Version(event.partition, event.branch, seq), timestamp)
+        elif isinstance(event, Rollback):
+            self._latest.clear()  # the node sends the partition again
+        self._since = positions
+
+    def take(self) -> list[Item]:
+        """Returns the items of the partition, all of which has come; the next one follows."""
+        latest, self._latest, self._since = self._latest, {}, "beginning"
+        self._left.popleft()
+        return list(latest.values())
