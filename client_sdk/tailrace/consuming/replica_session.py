@@ -26,6 +26,9 @@ _BLOCK = Opcode.BLOCK
 
 # The requests without an answer, above which no further feed asks. Their answers take about 1 MiB.
 REQUESTS_MAX = 1_024
+# The requests without an answer, and feeds that are to ask, from which on no further feed should be copied yet: about
+# 0.1 s of both nodes. A feed that is asked for next waits for these.
+ASKED_MAX = 256
 # The consumed bytes of a feed that are credited to its streams when no block of it waits. Of small blocks, fewer frames
 # go back than come.
 STREAM_CREDIT_BYTES = 16 * 1024
@@ -162,6 +165,11 @@ class ReplicaSession:
     def retries(self) -> int:
         """How many requests wait for their time."""
         return len(self._timed)
+
+    @property
+    def has_room(self) -> bool:
+        """True if a feed that is copied now is asked for soon."""
+        return len(self._unanswered) + len(self._due) < ASKED_MAX
 
     @property
     def awaits_answers(self) -> bool:

@@ -49,6 +49,7 @@ class ReplicaLink:
         self._streams: dict[object, ReplicaStream] = {}  # by their session's streams
         self._to_wake: dict[object, None] = {}  # those with frames, of which the feeds have not heard
         self._has_to_wake = trio.Event()
+        self._has_room = trio.Event()
         self._greeted = trio.Event()
         self._ended = trio.Event()
         self._wake = trio.Event()
@@ -103,6 +104,8 @@ class ReplicaLink:
         self._streams.pop(stream.streams, None)
         stream.streams.leave()
         self.flush()
+        if self._session.has_room:
+            self._has_room.set()
 
     async def discard(self) -> None:
         """Lets go of the streams of a link that has ended, a few in a turn: they refer back to it."""
@@ -125,6 +128,16 @@ class ReplicaLink:
             self._transport.send(b"".join(buffers))
         if self._session.next_retry is not None:
             self._wake.set()
+
+    async def has_room(self) -> None:
+        """Waits until so many requests are answered that another feed is asked for without a long wait.
+
+        Returns also if the connection has ended. Always a checkpoint.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self._session.has_room and self.error is None:
+            self._has_room = trio.Event()
+            await self._has_room.wait()
 
     async def ended(self) -> None:
         """Waits until the connection has ended. Raises its error."""
@@ -162,6 +175,8 @@ class ReplicaLink:
             if self._session.peer is not None:
                 self._greeted.set()
             self.flush()
+            if self._session.has_room:
+                self._has_room.set()
             if found:
                 self._to_wake.update(dict.fromkeys(found))
                 if len(self._to_wake) <= WOKEN_TOGETHER:
@@ -189,6 +204,7 @@ class ReplicaLink:
         self.error = self.error or error
         self._transport.close()
         self._greeted.set()
+        self._has_room.set()
         self._ended.set()
         for stream in list(self._streams.values()):
             stream.lost()

@@ -14,7 +14,7 @@ majority, held when it came.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -129,10 +129,22 @@ class Following:
             self._pulled.start(self._gain_vote)
         await trio.sleep_forever()
 
-    def _begin(self, feed: Feed) -> None:
-        """Follows a feed soon."""
+    def _begin(self, feed: Feed, *, at_once: bool = False) -> None:
+        """Follows a feed soon; ``at_once``: before all others that are to be followed."""
         self._to_begin[feed.info.feed_id] = feed
-        self._pulled.begin(partial(self._puller_of, feed))
+        self._pulled.begin(partial(self._puller_of, feed), first=at_once)
+
+    def begin_first(self, feed_ids: Iterable[bytes]) -> None:
+        """Follows these feeds before the others that are not followed yet, if this node has them.
+
+        The leader tells them again. So those of which this node has not heard yet are left out.
+        """
+        if not (self._knows_feeds and self._pulled.takes_tasks):
+            return
+        for feed_id in feed_ids:
+            feed = self._node.feeds.find(feed_id)
+            if feed is not None and feed_id not in self._pullers and self._group.of_feed(feed):
+                self._begin(feed, at_once=True)
 
     def _puller_of(self, feed: Feed) -> ReplicaPuller | None:
         """Makes the puller of a feed; None if the feed was dropped meanwhile."""
@@ -207,7 +219,8 @@ class Following:
     async def _newest_first(self) -> list[Feed]:
         """Returns the feeds but ``_feeds``, those with the newest rows first.
 
-        Writers at level quorum wait until their feeds are followed. Of thousands of feeds few have writers.
+        Writers at level quorum wait until their feeds are followed. Of thousands of feeds few have writers, and most of
+        these have written before. The leader tells of the others (`begin_first`).
         """
         found: list[tuple[int, Feed]] = []
         turns = InTurns()

@@ -6,6 +6,7 @@ one of them has returned, nothing is written, answered or acknowledged by the ea
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -332,6 +333,17 @@ class Leadership:
         """Notes how far a replica has ``partition`` on its disk at ``now``. Answers and streams may wait for that."""
         if self.role is Role.LEADER:
             self.replicas.acknowledged(placement_id, partition, ack, now)
+
+    def awaited(self, most: int) -> list[bytes]:
+        """Returns the ids of feeds, ``most`` at most, for which answers wait, and which too few voters stream yet.
+
+        A follower is to ask for these first. Empty if this node does not lead.
+        """
+        if self.role is not Role.LEADER:
+            return []
+        partitions = (each for each in self._waiting.awaited(Level.QUORUM) if self.group.has(each))
+        ids = (each.feed_id for each in partitions if not self.replicas.is_streamed(each))
+        return list(dict.fromkeys(itertools.islice(ids, most)))
 
     async def leaders_seqs(self, feed_ids: list[bytes]) -> Callable[[bytes, int], int]:
         """Returns how far the leader of the group has come in these feeds: a function of feed id and partition.

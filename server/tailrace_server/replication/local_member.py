@@ -14,7 +14,7 @@ from tailrace_server.replication.lineage import TOKEN_BYTES, Lineage, MemberStar
 from tailrace_server.replication.membership import ID_BYTES as PLACEMENT_ID_BYTES
 from tailrace_server.replication.membership import MembershipFile
 from tailrace_server.replication.outsider import adding
-from tailrace_server.replication.peers import held_of, name_of, standings_of
+from tailrace_server.replication.peers import AWAITED_MAX, awaited_to_json, held_of, name_of, standings_of
 from tailrace_server.replication.role import Role
 from tailrace_server.replication.standings import PartitionId, Standing
 from tailrace_server.replication.twin import Twin
@@ -187,7 +187,10 @@ class LocalMember:
         return now.voters.majority if now.voters.epoch else majority_of(len(self.members) or len(self.others) + 1)
 
     def question(self) -> dict[str, Any]:
-        """Returns the body of MEMBER: it tells this node's promise, and its record of the voters."""
+        """Returns the body of MEMBER: it tells this node's promise, and its record of the voters.
+
+        A leader also tells the feeds whose writes wait until they are followed.
+        """
         now = self.file.now
         if not self.is_in_set or not now.voters.epoch:
             return {}
@@ -198,6 +201,7 @@ class LocalMember:
             "cluster_id": cluster_id,
             "members": list(self.members),
             **promise,
+            **awaited_to_json(self.leadership.awaited(AWAITED_MAX)),
         }
 
     def learns(self, voters: Voters) -> bool:

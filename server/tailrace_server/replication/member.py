@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -438,6 +438,11 @@ class Member:
         if now.voters.has(placement_id) and term <= now.term + TERMS_AHEAD_MAX:
             told = self.told_terms | {placement_id: term}
             self.told_terms = {id: term for id, term in told.items() if now.voters.has(id)}
+
+    def follow_first(self, feed_ids: Collection[bytes]) -> None:
+        """Follows these feeds before the others that are not followed yet: writes wait for them at the leader."""
+        if feed_ids and self.following is not None:
+            self.following.begin_first(feed_ids)
 
     def _told_voters(self, is_other_vote: bool) -> None:
         """Goes on following by a later record of the voters, anew if this node has gained or lost its vote by it."""

@@ -30,6 +30,8 @@ _ID_BYTES = 16
 SOFTWARE_CHARS_MAX = 60
 # The seconds that a handover or a failover waits for answers that it can do without: writers wait meanwhile.
 _MORE_SECONDS = 0.25
+# The feeds with waiting writes that one question tells, about 9 KiB. Followers ask for as many at a time.
+AWAITED_MAX = 256
 
 
 async def ask(
@@ -169,6 +171,18 @@ def members_field(value: dict[str, Any], what: str) -> tuple[str, ...]:
     """Returns the list of members that a node was started with; empty if it is not told. Raises ProtocolError."""
     texts = field(value, "members", list, what, [])
     return tuple(address_field({"members": text}, "members", what) for text in texts)
+
+
+def awaited_to_json(feed_ids: Iterable[bytes]) -> dict[str, Any]:
+    """Returns the field of MEMBER that tells a follower the feeds to ask for first; none without such feeds."""
+    told = [feed_id.hex() for feed_id in feed_ids]
+    return {"awaited": told} if told else {}
+
+
+def awaited_field(value: dict[str, Any], what: str) -> tuple[bytes, ...]:
+    """Returns the reverse of ``awaited_to_json``, AWAITED_MAX ids at most. Raises ProtocolError."""
+    told = field(value, "awaited", list, what, [])[:AWAITED_MAX]
+    return tuple(hex_field({"awaited": text}, "awaited", FEED_ID_BYTES, what) for text in told)
 
 
 def _ready(value: dict[str, Any], what: str) -> tuple[int, int] | None:

@@ -186,12 +186,16 @@ class PulledNode:
         assert self._nursery is not None, "the node was reached"
         self._nursery.start_soon(task)
 
-    def begin(self, make: Callable[[], Puller | None]) -> None:
+    def begin(self, make: Callable[[], Puller | None], *, first: bool = False) -> None:
         """Asks soon for the feed of the puller that ``make`` returns then; None if the feed is not pulled any more.
 
-        Thousands of pullers are made in many turns of the loop.
+        Thousands of pullers are made in many turns of the loop, and no more than the other node answers. ``first``:
+        before all that wait.
         """
-        self._to_begin.append(make)
+        if first:
+            self._to_begin.appendleft(make)
+        else:
+            self._to_begin.append(make)
         self._more.set()
 
     def end(self, puller: Puller) -> None:
@@ -207,7 +211,7 @@ class PulledNode:
                     self._pullers[puller] = None
                     await puller.begin()
             self.link.flush()  # once for all of them
-            await trio.lowlevel.checkpoint()
+            await self.link.has_room()  # a feed that has to come first waits for few others
             if not self._to_begin:
                 self._more = trio.Event()
                 await self._more.wait()

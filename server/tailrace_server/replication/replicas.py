@@ -201,6 +201,10 @@ class Replicas:
             return not seq
         return acknowledgements.quorum_seq(partition.durable_seq, partition.log) >= seq
 
+    def is_streamed(self, partition: Partition) -> bool:
+        """Returns whether so many voters stream ``partition`` that its rows can come to a majority."""
+        return sum(partition in peer.streams for peer in self.voters()) >= self._needed
+
     def followers(self, partition: Partition) -> list[Peer]:
         """Returns the peers that stream ``partition``, or have acknowledged some of it."""
         return [p for p in self.peers.values() if partition in p.streams or partition in p.acknowledged]

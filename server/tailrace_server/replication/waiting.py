@@ -10,7 +10,7 @@ while clients come and go.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from tailrace.errors import TailraceError, UnknownFeed
 from tailrace.model import Level
@@ -116,6 +116,10 @@ class WaitingAnswers:
                 queue = self._queues[partition, level] = _Queue(partition, level)
             queue.add(seq, waiting)
         return waiting.cancel
+
+    def awaited(self, level: Level) -> Iterator[Partition]:
+        """Returns the partitions for which answers wait at ``level``. They must not change meanwhile."""
+        return (queue.partition for queue in self._queues.values() if queue.level == level and queue.waiting)
 
     def fail_where(self, is_concerned: Callable[[Partition], bool], error: TailraceError) -> None:
         """Fails every answer that waits for a partition for which ``is_concerned`` is true."""

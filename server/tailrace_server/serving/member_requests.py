@@ -18,7 +18,7 @@ from tailrace_server.replication.election import MemberState
 from tailrace_server.replication.eligibility import require_cluster, why_other_list
 from tailrace_server.replication.handover import hand_over, high_seqs_of, take_over
 from tailrace_server.replication.member_changes import ChangeAction, change_members, plan_change
-from tailrace_server.replication.peers import held_of, members_field, name_of, seen_to_json
+from tailrace_server.replication.peers import awaited_field, held_of, members_field, name_of, seen_to_json
 from tailrace_server.replication.pre_votes import Completeness
 from tailrace_server.replication.promises import Promise, answer_promise
 from tailrace_server.replication.promotion import promote as promote_member
@@ -93,6 +93,7 @@ def _learn_voters(member: Member, value: dict[str, Any], what: str) -> None:
     member.peers.learn_voters(cluster_id, voters)
     if "term" in value and cluster_id == member.node.identity.cluster_id:
         member.told_term(hex_field(value, "placement_id", 16, what), seq_field(value, "term", what))
+        member.follow_first(awaited_field(value, what))
 
 
 def _why_later(member: Member, value: dict[str, Any], what: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from tests.tailrace.consuming.test_session import CLUSTER, FEED, LOG_U, LOG_V, Conversation, U, V, talk
 
 from tailrace.consuming.events import Agreed, Mutations, Rollback, SnapshotEnd, SnapshotStart, StreamFailed
-from tailrace.consuming.replica_session import REQUESTS_MAX, ReplicaSession
+from tailrace.consuming.replica_session import ASKED_MAX, REQUESTS_MAX, ReplicaSession
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import (
     Forbidden,
@@ -584,6 +584,22 @@ def test_requests_wait_for_the_answers_of_earlier_ones(by_map):
         agreed += sum(len(made.events(streams)) for streams in feeds)
     assert seen == count * (1 + by_map)
     assert agreed == count
+
+
+def test_room_for_another_feed():
+    """Those that are asked for and those that are to be asked for count, until their answers come."""
+    made = ReplicaConversation()
+    made.hello()
+    ids = [number.to_bytes(16, "little") for number in range(1, ASKED_MAX + 1)]
+    for id in ids[:-1]:
+        made.copy(feed=id, name=id.hex())
+    assert made.session.has_room
+    made.copy(feed=ids[-1], name=ids[-1].hex())
+    assert not made.session.has_room
+    asked = made.frames()
+    assert not made.session.has_room
+    made.hear(StreamOk(0, 0, LOG_U, 0).encode(asked[0].id))
+    assert made.session.has_room
 
 
 def test_what_lies_behind_an_event_is_not_read_before_it():

@@ -222,7 +222,7 @@ async def test_a_feed_that_comes_while_a_following_breaks(running, feed_id, monk
         def __init__(self, *_):
             self.ended = trio.Event()
 
-        def begin(self, make):
+        def begin(self, make, *, first):
             assert self.takes_tasks, "a puller begins after a task has failed"
             self.nursery.start_soon(self.pull, make())
 

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from tests.tailrace_server.replication.made_set import until
 from tests.visits import Visits
 
 from tailrace.errors import NotLeader
+from tailrace.trio.replica_link import ReplicaLink
 from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.replication import following, in_turns, pulled_node, term_branches
 from tailrace_server.replication.following import Following
@@ -71,6 +73,49 @@ async def test_feeds_with_the_newest_rows_are_followed_first(many, monkeypatch):
     many[2].member.following.stop()
     await until(lambda: len(made) > FEEDS)
     assert made[1:4] == written[::-1]  # the first one is ``_feeds``
+
+
+async def test_feeds_with_waiting_writes_are_followed_before_the_rest(many, monkeypatch):
+    """A write at quorum to a feed that nobody has written to for long waits for that feed, and not for all others."""
+    made, told, steps, init = [], [], trio.Semaphore(0), ReplicaPuller.__init__
+    begin_first = Following.begin_first
+
+    def noted(puller, node, leadership, feed, *args, **kwargs):
+        made.append(feed.info.name)
+        init(puller, node, leadership, feed, *args, **kwargs)
+
+    def noted_first(following, feed_ids):
+        told.extend(feed_ids)
+        begin_first(following, feed_ids)
+
+    monkeypatch.setattr(ReplicaPuller, "__init__", noted)
+    monkeypatch.setattr(Following, "begin_first", noted_first)
+    monkeypatch.setattr(ReplicaLink, "has_room", lambda link: steps.acquire())
+    monkeypatch.setattr(pulled_node, "PULLERS_TOGETHER", 1)
+    await many[1].stop()  # else its acknowledgement makes the majority
+    many[2].member.following.stop()
+    await until(lambda: many[2].member.following is not None and made == ["_feeds"])
+    await until(lambda: len(many[2].member.following._to_begin) == FEEDS)
+    last = many.leader.node.feeds.named(f"feed-{FEEDS - 1}").info.feed_id
+    async with many.client() as client, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(client.feed(f"feed-{FEEDS - 1}").put, b"key", b"value", level="quorum"))
+        await until(lambda: last in told)
+        steps.release()
+    assert made == ["_feeds", f"feed-{FEEDS - 1}"]
+    for _ in range(2 * FEEDS):  # the feed that came first is in the queue once more
+        steps.release()
+    await follows_all(many[2])
+    assert len(made) == FEEDS + 1
+
+
+async def test_feeds_that_are_told_first_and_cannot_be_followed(many):
+    """Ids that the follower does not know, and feeds that it follows already, change nothing."""
+    follower = many[2].member.following
+    known = many[2].node.feeds.named("feed-00").info.feed_id
+    puller = follower._pullers[known]
+    follower.begin_first([bytes(16), known])
+    assert not follower._to_begin
+    assert follower._pullers[known] is puller
 
 
 async def test_pullers_are_stopped_in_many_steps(many, monkeypatch):

@@ -146,3 +146,16 @@ def test_each_is_told_once_and_not_early(made):
         partition.set_quorum_seq(9)
     assert told.keys() == needs.keys()
     assert len(waiting) == 0
+
+
+def test_the_partitions_that_answers_wait_for():
+    waiting, told = WaitingAnswers(), []
+    first, second, third = map(made_partition, range(3))
+    waiting.wait(QUORUM, [(first, 5), (second, 7)], told.append)
+    cancel = waiting.wait(QUORUM, [(third, 5)], told.append)
+    waiting.wait(Level.DISK, [(third, 101)], told.append)
+    assert list(waiting.awaited(QUORUM)) == [first, second, third]
+    cancel()
+    second.set_quorum_seq(7)
+    assert list(waiting.awaited(QUORUM)) == [first]
+    assert list(waiting.awaited(Level.DISK)) == [third]
