@@ -524,6 +524,10 @@ class MemoryDisk:
             self.directories.add(directory)
             self.directories_durable.add(directory)
 
+    def make_directories(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.make_directory(path)
+
     def names(self, path: str) -> list[str]:
         self.call("names", path)
         if path not in self.directories:

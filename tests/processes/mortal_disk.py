@@ -91,6 +91,10 @@ class MortalDisk(RealDisk):
         with self.death.at_a_call("make_directory"):
             super().make_directory(path)
 
+    def make_directories(self, paths):
+        with self.death.at_a_call("make_directory"):
+            super().make_directories(paths)
+
     def create(self, path):
         with self.death.at_a_call("create"):
             return self._wrap(super().create(path))

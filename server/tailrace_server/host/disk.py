@@ -128,6 +128,9 @@ class Disk(Protocol):
     def make_directory(self, path: str) -> None:
         """Makes a directory and its parents, unless they exist. They are durable when this returns."""
 
+    def make_directories(self, paths: Sequence[str]) -> None:
+        """Calls ``make_directory`` for each path. Those of one parent are made durable together."""
+
     def names(self, path: str) -> list[str]:
         """Returns the names in a directory, sorted."""
 
@@ -192,6 +195,12 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
     The new file is durable when this returns. OSError: the old file is still there, or (if the directory's sync failed)
     either one.
     """
+    replace_file(disk, path, data)
+    disk.sync_directory(os.path.dirname(path))
+
+
+def replace_file(disk: Disk, path: str, data: Buffer) -> None:
+    """Replaces the file as ``write_atomically``, but the new one is durable once its directory was synced."""
     temporary = path + TEMPORARY
     file = disk.create(temporary)
     try:
@@ -204,7 +213,6 @@ def write_atomically(disk: Disk, path: str, data: Buffer) -> None:
     finally:
         file.close()
     disk.rename(temporary, path)
-    disk.sync_directory(os.path.dirname(path))
 
 
 def read_file(disk: Disk, path: str) -> bytes:
@@ -365,6 +373,15 @@ def _leave_locks_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_locks_to_the_parent)
 
 
+def _make(path: str) -> None:
+    """Makes a directory, unless it is there."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 class RealDisk:
     """The file system of this host. Files are made readable and writable for their owner, readable for others."""
 
@@ -379,12 +396,17 @@ class RealDisk:
         with contextlib.suppress(PermissionError):
             self.sync_directory(os.path.dirname(path))
         for directory in reversed(missing):
-            try:
-                os.mkdir(directory)
-            except FileExistsError:  # another thread was faster; the directory is durable for both when either returns
-                if not os.path.isdir(directory):
-                    raise
+            _make(directory)  # another thread may be faster; it is durable for both when either returns
             self.sync_directory(os.path.dirname(directory))
+
+    def make_directories(self, paths: Sequence[str]) -> None:
+        parents = dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths)
+        for parent in parents:
+            self.make_directory(parent)
+        for path in paths:
+            _make(path)
+        for parent in parents:  # also if all are there: a process that was killed may have made them
+            self.sync_directory(parent)
 
     def names(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

@@ -21,7 +21,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from tailrace_server.host.disk import TEMPORARY, raise_if_no_space, read_file, write_atomically
+from tailrace_server.host.disk import TEMPORARY, raise_if_no_space, read_file, replace_file, write_atomically
 from tailrace_server.host.open_files import OpenFiles
 from tailrace_server.manifest import codec
 from tailrace_server.manifest.errors import ManifestDamaged
@@ -29,7 +29,7 @@ from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from tailrace_server.host.disk import Disk
 
@@ -85,12 +85,21 @@ class ManifestStore:
         The journal's record of the creation may be removed then, if the partitions have manifests. Raises NoSpace,
         OSError: the old state is still there, or (if the directory's fsync failed) either one.
         """
-        directory = self.feed_directory(feed.info.feed_id)
+        self.write_feeds((feed,))
+
+    def write_feeds(self, feeds: Sequence[FeedFile]) -> None:
+        """Writes or replaces FEED of several feeds as ``write_feed``, with about a third of the fsyncs.
+
+        Raises NoSpace, OSError: each of them has its old state or the new one.
+        """
+        directories = [self.feed_directory(feed.info.feed_id) for feed in feeds]
         try:
-            self._disk.make_directory(directory)
-            write_atomically(self._disk, os.path.join(directory, FEED_NAME), feed.encode())
+            self._disk.make_directories(directories)
+            for directory, feed in zip(directories, feeds, strict=True):
+                replace_file(self._disk, os.path.join(directory, FEED_NAME), feed.encode())
+            self._disk.sync_directories(directories)
         except OSError as error:
-            raise_if_no_space(error, f"in {directory}")
+            raise_if_no_space(error, f"in {directories[0] if len(directories) == 1 else self._root}")
             raise
 
     def feeds(self) -> list[FeedFile]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 
 import trio
 
@@ -20,6 +21,8 @@ from tailrace_server.upkeep.installer import Installer
 
 # The partitions that one turn of the loop checks: about a millisecond.
 LOOKS_AT_ONCE = 1_024
+# The new feeds whose FEED files are written together: about 0.1 s of the disk. They share fsyncs, and a thread.
+FEEDS_TOGETHER = 64
 
 
 class Trimmer:
@@ -86,15 +89,22 @@ class Trimmer:
     async def write_feeds(self) -> None:
         """Writes the FEED of created feeds, so that the journal need not keep the record of the creation."""
         async with self._writing_feeds:  # a replica calls this too, for each snapshot and rollback
-            for feed_id, place in list(self._catalog.creations.items()):
-                # A crash may still undo the creation, and the drop of a feed of the same name before it.
-                if self._journal.synced < place:
-                    continue
-                if feed_id in self._catalog:  # else it was dropped while another FEED was written
-                    feed = self._catalog.of_id(feed_id)
-                    write = functools.partial(self._store.write_feed, FeedFile(feed.info, feed.first_branch))
-                    await self._host.workers.in_thread(write)
-                    self._catalog.creations.pop(feed_id, None)
+            created = list(self._catalog.creations.items())
+            for begin in range(0, len(created), FEEDS_TOGETHER):
+                await self._write_feeds(created[begin : begin + FEEDS_TOGETHER])
+
+    async def _write_feeds(self, created: Sequence[tuple[bytes, int]]) -> None:
+        """Writes the FEED of these feeds, each with the place of its creation in the journal."""
+        # A crash may still undo the creation, and the drop of a feed of the same name before it.
+        durable = [feed_id for feed_id, place in created if place <= self._journal.synced]
+        # Others were dropped while those before them were written.
+        feeds = [self._catalog.of_id(feed_id) for feed_id in durable if feed_id in self._catalog]
+        if not feeds:
+            return
+        files = [FeedFile(feed.info, feed.first_branch) for feed in feeds]
+        await self._host.workers.in_thread(functools.partial(self._store.write_feeds, files))
+        for feed in feeds:
+            self._catalog.creations.pop(feed.info.feed_id, None)
 
     async def _remove_feeds(self) -> None:
         """Removes the files of dropped feeds, once the drop is durable and the last read of them has ended."""
@@ -116,12 +126,13 @@ class Trimmer:
             return
         for partition in drop.partitions:
             await self._installer.forget(partition)
-        await self._host.workers.in_thread(functools.partial(self._store.begin_drop, feed_id))
-        self._catalog.begun_drop(feed_id)
-        await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
-        for partition in drop.partitions:
-            self._pins.retire(partition.chain.segments)
-        self._catalog.removed(feed_id)
+        async with self._writing_feeds:  # its FEED may be among those that a replica's task is writing
+            await self._host.workers.in_thread(functools.partial(self._store.begin_drop, feed_id))
+            self._catalog.begun_drop(feed_id)
+            await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
+            for partition in drop.partitions:
+                self._pins.retire(partition.chain.segments)
+            self._catalog.removed(feed_id)
 
     async def _trim_journal(self) -> None:
         """Removes the journal files whose records are all durable elsewhere."""

@@ -146,6 +146,26 @@ def test_a_directory_that_is_there_is_made_durable_too(tmp_path, monkeypatch):
     assert synced == [str(tmp_path), str(tmp_path / "x"), str(tmp_path / "x" / "y")]
 
 
+def test_makes_directories_together(disk_and_directory):
+    disk, directory = disk_and_directory
+    paths = [f"{directory}/x/a", f"{directory}/x/b", f"{directory}/y/c"]
+    disk.make_directory(paths[1])
+    disk.make_directories(paths)
+    assert (disk.names(f"{directory}/x"), disk.names(f"{directory}/y")) == (["a", "b"], ["c"])
+
+
+def test_directories_of_one_parent_are_made_durable_together(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(RealDisk, "sync_directory", lambda self, path: synced.append(path))
+    (tmp_path / "x" / "a").mkdir(parents=True)  # perhaps by a process that was killed
+    RealDisk().make_directories([str(tmp_path / "x" / name) for name in "abc"])
+    assert sorted(os.listdir(tmp_path / "x")) == ["a", "b", "c"]
+    assert synced == [str(tmp_path), str(tmp_path / "x")]
+    (tmp_path / "x" / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        RealDisk().make_directories([str(tmp_path / "x" / "file")])
+
+
 def test_the_parent_of_a_directory_that_is_there_may_be_another_user_s(tmp_path, monkeypatch):
     def refuse(self, path):
         raise PermissionError(errno.EACCES, "not yours", path)

@@ -240,6 +240,24 @@ def test_a_creation_is_there_or_leaves_nothing():
     assert counts == {1, 2}
 
 
+def test_of_creations_together_each_is_there_or_leaves_nothing():
+    others = (OTHER, bytes(16))
+
+    def create(disk, store):
+        for feed_id in others:
+            store.write(manifest_of(feed_id=feed_id))
+        store.write_feeds([feed_file(feed_id=feed_id, name=feed_id.hex()) for feed_id in others])
+
+    counts = set()
+    for disk, stopped in crashes(create):
+        store = ManifestStore(disk, "/data")
+        store.finish_drops([])
+        counts.add(len(store.feeds()))
+        assert len(store.feeds()) == len(disk.names("/data/feeds"))
+        assert stopped or len(store.feeds()) == 3
+    assert counts == {1, 2, 3}
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_any_call_may_fail_and_the_next_try_succeeds(code):
     for number in itertools.count():

@@ -183,6 +183,25 @@ def test_feeds_are_listed_by_their_ids(disk, store):
     assert store.feeds()[1].branch == BRANCH
 
 
+def test_feeds_that_are_written_together_share_fsyncs(disk, store, monkeypatch):
+    made, synced = [], []
+    make_directories, sync_directories = disk.make_directories, disk.sync_directories
+    monkeypatch.setattr(disk, "make_directories", lambda paths: (made.append(list(paths)), make_directories(paths)))
+    monkeypatch.setattr(disk, "sync_directories", lambda paths: (synced.append(list(paths)), sync_directories(paths)))
+    feeds = [feed_file(feed_id=OTHER, name="other"), feed_file()]
+    store.write_feeds(feeds)
+    directories = [f"/data/feeds/{OTHER.hex()}", FEED_PATH]
+    assert made == synced == [directories]
+    assert disk.pending == []
+    assert store.feeds() == feeds
+
+
+def test_a_full_disk_names_the_place_of_many_feeds(disk, store):
+    disk.size_bytes -= disk.free
+    with pytest.raises(NoSpace, match="no space is left in /data/feeds"):
+        store.write_feeds([feed_file(), feed_file(feed_id=OTHER, name="other")])
+
+
 def test_a_feed_may_get_another_name(store):
     store.write_feed(feed_file())
     store.write_feed(feed_file(name="new"))

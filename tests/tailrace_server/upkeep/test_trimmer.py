@@ -4,10 +4,12 @@ import errno
 
 import pytest
 import trio
+import trio.testing
 
 from tailrace.model import Level
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
+from tailrace_server.upkeep import trimmer
 
 ROW = (b"k", bytes(900))
 
@@ -28,19 +30,60 @@ async def fold(engine, partition):
 async def test_a_feed_is_written_by_one_at_a_time(engine, monkeypatch):
     """The flusher does, and so does a replica for each partition that it fills: all by the same temporary file."""
     store, written = engine.flusher._trimmer._store, []
-    write_feed = store.write_feed
+    write_feeds = store.write_feeds
 
-    def noting(feed):
-        written.append(feed.info.name)
-        write_feed(feed)
+    def noting(feeds):
+        written.extend(feed.info.name for feed in feeds)
+        write_feeds(feeds)
 
-    monkeypatch.setattr(store, "write_feed", noting)
+    monkeypatch.setattr(store, "write_feeds", noting)
     for name in ("one", "two"):
         engine.create(name)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(engine.flusher.write_feeds)
     assert sorted(written) == ["one", "two"]
+
+
+async def test_feeds_are_written_together(engine, monkeypatch):
+    """One that is dropped, or whose creation may be lost, while those before it are written is left out."""
+    monkeypatch.setattr(trimmer, "FEEDS_TOGETHER", 2)
+    store, written = engine.flusher._trimmer._store, []
+    write_feeds = store.write_feeds
+
+    def noting(feeds):
+        written.append([feed.info.name for feed in feeds])
+        write_feeds(feeds)
+        if len(written) == 1:
+            engine.drop("three")
+
+    monkeypatch.setattr(store, "write_feeds", noting)
+    for name in ("one", "two", "three", "four", "five"):
+        engine.create(name)
+    engine.node.feed_changes.create({"name": "six", "feed_id": "66" * 16, "partitions": 1})
+    await engine.flusher.write_feeds()
+    assert written == [["one", "two"], ["four"], ["five"]]
+    assert [name for name in engine.node.feeds.creations if name != b"6" * 16] == [bytes.fromhex("66" * 16)]
+    engine.sync()
+    await engine.flusher.write_feeds()
+    assert written[3:] == [["six"]]
+    assert not engine.node.feeds.creations
+    engine.kill()
+    assert sorted(feed.info.name for feed in engine.node.feeds) == ["five", "four", "one", "six", "two"]
+
+
+async def test_a_feed_is_not_removed_while_feeds_are_written(engine):
+    """Its FEED may be among them: written after the removal, it would bring an empty feed back."""
+    partition, trims = engine.create(), engine.flusher._trimmer
+    await engine.flusher.write_feeds()
+    directory = trims._store.feed_directory(partition.feed_id)
+    engine.drop()
+    engine.sync()
+    async with trio.open_nursery() as nursery, trims._writing_feeds:
+        nursery.start_soon(trims._remove_feeds)
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.disk.exists(f"{directory}/FEED")
+    assert not engine.disk.exists(directory)
 
 
 async def test_segments_that_were_folded_are_removed(engine):
