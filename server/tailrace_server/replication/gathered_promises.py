@@ -31,7 +31,7 @@ _MORE_SECONDS = 1.0
 
 
 class GatheredPromises:
-    """The promises of one term to one candidate. ``gather`` may be called once."""
+    """The promises of one term to one candidate. A later ``gather`` begins anew, with a higher term."""
 
     def __init__(self, member: Member, leader: str, last_led: int | None, *, by_itself: bool = False) -> None:
         """``leader``: hands over, and has to promise before all others; "" without a handover.
@@ -63,6 +63,7 @@ class GatheredPromises:
         """
         local = self._member.local
         self.term, self.voters, self._members = term, local.file.now.voters, local.members
+        self.promised.clear()
         config = self._member.node.config.replication
         # A member has to end its tasks, and to write all its rows, before it promises.
         timeout_s = 2 * config.step_timeout_s

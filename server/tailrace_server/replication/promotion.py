@@ -42,8 +42,9 @@ log = logging.getLogger("tailrace.server")
 _LOOK_SECONDS = 0.25
 
 
-# A node that is forced without a majority leads so many terms above those that it knows of. The lost members may have
-# had later leaders. When they come back, they follow this one, and clients that knew those leaders find it.
+# A node that is forced without the promises of a majority leads so many terms above those that it knows of. The lost
+# members may have had later leaders. When they come back, they follow this one, and clients that knew those leaders
+# find it.
 FORCED_TERMS = 1 << 10
 
 
@@ -82,6 +83,7 @@ class Promotion:
         self._by_itself = by_itself
         self._steps: list[str] = []
         self._term = 0
+        self._has_skipped = False  # whether the term is one above those that lost members may have had
         self._promises = GatheredPromises(member, leader, self._last_led, by_itself=by_itself)
         self._rows = MissingRows(member, self._promises, self._say, force=force)
         self._unreadable = ""  # the partitions that this node cannot read
@@ -130,7 +132,8 @@ class Promotion:
         terms = [seen.term for seen in voters] + [now.term, now.voters.term, self._leadership.term]
         terms += member.told_terms.values()
         is_majority = not member.local.is_in_set or len(voters) + member.local.votes >= member.local.majority
-        step = 1 if is_majority else FORCED_TERMS
+        self._has_skipped = not is_majority
+        step = FORCED_TERMS if self._has_skipped else 1
         return max(terms + [p.log.term for p in self._leadership.group.unsorted()]) + step
 
     def _has_found_enough(self, found: Mapping[str, MemberState | None]) -> bool:
@@ -238,9 +241,18 @@ class Promotion:
     # Promise and fetch
 
     async def _gather(self) -> None:
-        """Asks all others for the term. Raises NotLeader if too few promise."""
+        """Asks all others for the term. Raises NotLeader if too few promise.
+
+        A node that is forced skips terms if a majority has answered and does not promise: the others may have promised
+        this very term to another candidate, and two leaders would begin branches of one term.
+        """
         promises = self._promises
         await promises.gather(self._term)
+        if self._force and self._member.local.is_in_set and not (self._has_skipped or promises.has_majority()):
+            self._say(f"{promises}; forced, it asks for a term that no other candidate has")
+            self._term += FORCED_TERMS
+            await keep_promise(self._member, self._term)
+            await promises.gather(self._term)
         if promises.later:
             raise NotLeader(f"it does not lead again by itself: {promises.later}")
         self._require_voters(promised.votes for promised in promises.promised.values())

@@ -3,11 +3,13 @@
 import dataclasses
 
 import pytest
+import trio
 from tests.tailrace_server.replication.made_set import REPLICATION, make_set, numbered, put, until
 
 from tailrace.errors import Forbidden, NotLeader
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Failover
+from tailrace_server.replication import promotion
 from tailrace_server.replication.promotion import FORCED_TERMS
 
 # A leader notices soon that its majority is gone. A change that is not stored fails as soon as in production.
@@ -111,3 +113,36 @@ async def test_rows_of_a_forced_leader_stay_when_a_member_of_later_terms_comes_b
         await put(feed, numbered(30, 5), "quorum")
         assert first.leads
         await until(lambda: third.member.local.votes)
+
+
+async def test_a_forced_leader_takes_no_term_that_another_candidate_has_promised_itself(tmp_path, nursery, monkeypatch):
+    """Both have found a majority, and then each promises itself the next term: another one may lead in it, too."""
+    nodes = make_set(tmp_path, nursery, replication=dataclasses.replace(SHORT, failover=Failover.MANUAL))
+    await nodes.start()
+    await nodes.settled()
+    leader = nodes.leader
+    term = leader.member.local.file.now.leader_term
+    await leader.kill()
+    one, other = [node for node in nodes if node is not leader]
+    keep_promise, looked, all_looked, ended = promotion.keep_promise, set(), trio.Event(), []
+
+    async def keep_together(member, term):
+        looked.add(member)
+        if len(looked) == 2:
+            all_looked.set()
+        await all_looked.wait()
+        await keep_promise(member, term)
+
+    async def promote():
+        try:
+            ended.append(await other.promote())
+        except NotLeader as error:
+            ended.append(error)
+
+    monkeypatch.setattr(promotion, "keep_promise", keep_together)
+    async with trio.open_nursery() as promotions:
+        promotions.start_soon(promote)
+        answer = await one.promote(force=True)
+    assert answer["term"] == term + 1 + FORCED_TERMS
+    assert isinstance(ended[0], NotLeader)
+    assert one.leads
