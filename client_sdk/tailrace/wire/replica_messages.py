@@ -15,6 +15,7 @@ from tailrace.wire.opcodes import Opcode
 
 _ACK = struct.Struct("<I4x16sQ")
 _SEQS = struct.Struct("<I4xQQ")
+_START_BYTES = 8
 
 
 class Replica(NamedTuple):
@@ -23,7 +24,8 @@ class Replica(NamedTuple):
     ``placement_id`` (16 bytes) is the id of its data directory, and ``cluster_id`` (16 bytes) that of its cluster.
     ``term`` is the highest term that it has promised. ``address`` is its listening address, "" if it cannot be reached.
     ``votes`` is true if its acknowledgements count for a majority. ``credits_streams`` is true if it credits each
-    stream by itself, besides the connection, so that the leader can give each feed a share of the window.
+    stream by itself, besides the connection, so that the leader can give each feed a share of the window. ``start`` (8
+    bytes) is a token of its process; b"" from one of an earlier version.
     """
 
     placement_id: bytes
@@ -32,9 +34,12 @@ class Replica(NamedTuple):
     votes: bool
     cluster_id: bytes
     credits_streams: bool = False
+    start: bytes = b""
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "placement_id": self.placement_id.hex(), "cluster_id": self.cluster_id.hex()}
+        value = {**self._asdict(), "placement_id": self.placement_id.hex(), "cluster_id": self.cluster_id.hex()}
+        del value["start"]
+        return {**value, "start": self.start.hex()} if self.start else value
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> Replica | None:
@@ -50,6 +55,7 @@ class Replica(NamedTuple):
             field(value, "votes", bool, what),
             hex_field(value, "cluster_id", 16, what),
             field(value, "credits_streams", bool, what, False),
+            hex_field(value, "start", _START_BYTES, what) if "start" in value else b"",
         )
 
 

@@ -55,6 +55,7 @@ class LocalMember:
         )
         self._sources = () if self.is_in_set else (_source(settings.source),)
         self.promoting = False
+        self.start_token = b""  # of this process, once it has begun
         self.twin = Twin(node, leadership, self.name, lambda: (self.line, self.is_new), self._has_seat)
         self.ready: tuple[int, int] | None = None  # as in `MemberState`
         self._was_named = False  # whether the list is that of a record
@@ -94,6 +95,11 @@ class LocalMember:
         now = self.file.now
         start = now.start._replace(end=self.node.storage.journal.synced_end)
         return Lineage(start, now.before, now.older is not None)
+
+    def begin_start(self) -> bytes:
+        """Returns the token of this start, by which a leader tells this process from one on a copy of the directory."""
+        self.start_token = self.new_token()
+        return self.start_token
 
     def new_token(self) -> bytes:
         """Returns a token for another start."""

@@ -138,9 +138,10 @@ class Member:
         floor = max([now.term, *(partition.log.term for partition in self.leadership.group.unsorted())])
         now = now.promised(floor)
         self.local.file.store(now)
+        token = self.local.begin_start()
         if self.local.is_in_set:
             with contextlib.suppress(OSError):  # if the disk is full, this start counts as one with the last one
-                self.local.file.store(now.begun(self.local.new_token(), self.node.storage.journal_found))
+                self.local.file.store(now.begun(token, self.node.storage.journal_found))
         self.report("begins")
         self.leadership.decided_by(
             lambda term: self.wake(), self.accepted_seqs, self.local.owe, self.local.owes, self.step_down
@@ -293,7 +294,9 @@ class Member:
         self.local.file.store(now.followed(term, seen.founders, node.identity.placement_id, voters))
         self.local.take_list()
         identity, votes = node.identity, self.local.votes and self.local.is_in_set
-        replica = Replica(identity.placement_id, seen.term, self.local.name, votes, identity.cluster_id)
+        replica = Replica(
+            identity.placement_id, seen.term, self.local.name, votes, identity.cluster_id, start=self.local.start_token
+        )
         self.following = self._under_way = following = Following(
             node, self.leadership, self.local, parse_address(name), replica, self.seats.learn
         )

@@ -250,7 +250,10 @@ class MissingRows:
 
     def _replica(self) -> Replica:
         identity, local = self._node.identity, self._member.local
-        return Replica(identity.placement_id, self._promises.term, local.name, local.votes, identity.cluster_id)
+        return Replica(
+            *(identity.placement_id, self._promises.term, local.name, local.votes, identity.cluster_id),
+            start=local.start_token,
+        )
 
 
 def _feeds(wanted: Collection[Feed]) -> str:

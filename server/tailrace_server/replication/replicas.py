@@ -10,10 +10,15 @@ the feed.
 A peer without a vote is forgotten with its last stream. There is at most one peer with a vote for each other member of
 the set, so other nodes cannot make this grow. The record of the voters says who has a vote (voters.py). In epoch 0 a
 replica says so itself, and once a replaced disk has its vote, the old disk at its address has none.
+
+A leader keeps one process for each directory. If another one asks for a stream, by its token, the connections of the
+former end, and what that has acknowledged counts for no majority any more: it may be a copy of the directory that holds
+these rows. A process that has ended does not ask again. If the former does, there are two, and it is refused.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,6 +31,13 @@ from tailrace_server.replication.voters import Voters
 
 if TYPE_CHECKING:
     from tailrace_server.partition.partition import Partition
+
+
+log = logging.getLogger("tailrace.server")
+
+# The former processes of a directory that are remembered, newest first. One that is older must have been paused for as
+# many restarts.
+_FORMER_MAX = 16
 
 
 class Acknowledged(NamedTuple):
@@ -46,11 +58,13 @@ class ReplicaConnection(Protocol):
 
 
 class Peer:
-    """One data directory that follows."""
+    """One data directory that follows, as one process has it."""
 
     def __init__(self, replica: Replica) -> None:
         self.placement_id = replica.placement_id
         self.address = replica.address
+        self.start = replica.start  # the token of its process, b"" if it was of an earlier version
+        self.former: dict[bytes, bool] = {}  # tokens of earlier processes, and whether the log tells of two
         self.claims = False  # whether it says that it has a vote
         self.votes = False
         self.streams: dict[Partition, int] = {}  # the number of open ones; two for a moment if it has reconnected
@@ -61,6 +75,21 @@ class Peer:
     def add_connection(self, connection: ReplicaConnection) -> None:
         """Notes that the replica can be asked by ``connection``."""
         self.connections[connection] = None
+
+    def replaces(self, former: Peer) -> None:
+        """Notes that the process of ``former`` was on this directory before."""
+        self.former = {former.start: False, **former.former}
+        while len(self.former) > _FORMER_MAX:
+            self.former.popitem()
+
+    def told_of(self, start: bytes) -> bool:
+        """Notes that the log tells of this earlier process. Returns whether it did so before."""
+        before, self.former[start] = self.former[start], True
+        return before
+
+    def is_told(self, start: bytes) -> None:
+        """Notes the token of its process, which one of an earlier version does not have."""
+        self.start = start
 
     def remove_connection(self, connection: ReplicaConnection) -> None:
         """Notes that ``connection`` has ended."""
@@ -150,9 +179,7 @@ class Replicas:
         """Notes that a stream of ``partition`` was opened for ``replica``. Returns its peer."""
         if not self._members.now:
             self.plain = replica.address
-        peer = self.peers.get(replica.placement_id)
-        if peer is None:
-            peer = self.peers[replica.placement_id] = Peer(replica)
+        peer = self._peer_of(replica)
         has_moved, peer.address = peer.address != replica.address, replica.address
         peer.streams[partition] = peer.streams.get(partition, 0) + 1
         if self._members.now and partition not in self._quorums:
@@ -160,6 +187,45 @@ class Replicas:
         peer.claims = replica.votes
         self._set_vote(peer, self._counts(peer), has_moved=has_moved)
         return peer
+
+    def _peer_of(self, replica: Replica) -> Peer:
+        """Returns the peer of a replica that opens a stream, a new one if that is another process."""
+        former = self.peers.get(replica.placement_id)
+        if former is not None and (former.start == replica.start or not (former.start and replica.start)):
+            former.is_told(replica.start)
+            return former
+        peer = self.peers[replica.placement_id] = Peer(replica)
+        if former is not None:
+            peer.replaces(former)
+            self._end_former(former, peer)
+        return peer
+
+    def _end_former(self, former: Peer, peer: Peer) -> None:
+        former.votes = False
+        self._unvote(former)
+        message = (
+            f"another process on the directory {peer.placement_id.hex()} follows this node as {peer.address} since"
+        )
+        for connection in list(former.connections):
+            connection.end(message)
+
+    def why_replaced(self, replica: Replica) -> str:
+        """Returns the sentence why a process is not served, as another one on its directory follows; "" if it is."""
+        peer = self.peers.get(replica.placement_id)
+        if peer is None or replica.start not in peer.former:
+            return ""
+        why = (
+            f"two processes follow this node as {peer.address}, from the directory {peer.placement_id.hex()} and a "
+            "copy of it: the one that came later is served, and the earlier one is not. Stop one of the two, remove "
+            "its directory, and start the other one again"
+        )
+        if not peer.told_of(replica.start):
+            log.warning("%s", why)
+        return why
+
+    def is_current(self, peer: Peer) -> bool:
+        """Returns whether the process of ``peer`` is the one that follows from its directory, of this leadership."""
+        return self.peers.get(peer.placement_id) is peer
 
     def closed(self, peer: Peer, partition: Partition) -> None:
         """Notes that one of these streams has ended."""

@@ -40,6 +40,7 @@ class ServedReplica:
         """``leadership``: of the group. LEADER_CHECK and its answer do not name one."""
         self._connection = connection
         self.leadership = leadership
+        self.start: bytes | None = None  # the token of the replica's process; None before its first stream
         self.offers = SegmentOffers(connection)
         self._served: dict[int, _Served] = {}
         self._peers: collections.Counter[Peer] = collections.Counter()  # with the number of their streams
@@ -55,6 +56,7 @@ class ServedReplica:
         streams anything.
         """
         partition, id, leadership = stream.partition, stream.id, self.leadership
+        self.start = replica.start
         is_asked_beside = partition.feed_id == SYSTEM_FEED_ID or not leadership.group.lists_feeds
         peer = leadership.replicas.opened(replica, partition)
         self._served[id] = _Served(stream, peer)
@@ -107,6 +109,8 @@ class ServedReplica:
         partition = served.stream.partition
         if ack.partition != partition.id:
             raise ProtocolError(f"REPLICA_ACK: partition {ack.partition} on a stream of partition {partition.id}")
+        if not self.leadership.replicas.is_current(served.peer):
+            return  # another process on its directory follows since, or this node leads anew
         self.leadership.acknowledged(served.peer.placement_id, partition, ack, self._connection.node.turn.now)
 
     def confirmed(self, number: int) -> None:

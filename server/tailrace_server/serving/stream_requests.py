@@ -120,8 +120,9 @@ async def _find_and_begin(connection: Connection, id: int, request: StreamReques
 def _check_replica(connection: Connection, request: StreamRequest) -> None:
     """Raises NotLeader if the replica has promised a later term, or follows a leader of an earlier one.
 
-    It has to know, and to keep, the term that it follows. Raises Forbidden if the replica is of another cluster, or was
-    started on a copy of a member's directory; ProtocolError if the connection serves it in another group.
+    It has to know, and to keep, the term that it follows. Raises Forbidden if the replica is of another cluster, was
+    started on a copy of a member's directory, or if another process on its directory follows since; ProtocolError if
+    the connection serves it in another group, or another process.
     """
     node, replica = connection.node, request.replica
     if replica is None:
@@ -134,12 +135,17 @@ def _check_replica(connection: Connection, request: StreamRequest) -> None:
     leadership = node.leaderships.of(request.feed_id, request.partition)
     if connection.replica is not None and connection.replica.leadership is not leadership:
         raise ProtocolError("STREAM_REQUEST: a replica follows another group on this connection; use one for each")
+    if connection.replica is not None and connection.replica.start != replica.start:
+        raise ProtocolError("STREAM_REQUEST: another process follows on this connection; use one for each")
     member = node.members.get(leadership.group.number)
     if member is not None and replica.address in leadership.members.other_names:
         copy = member.peers.why_copy(replica.address, replica.placement_id)
         if copy:
             raise Forbidden(f"{copy}: nothing is sent")
         member.peers.knows_disk(replica.address, replica.placement_id)
+    why = leadership.replicas.why_replaced(replica)
+    if why:
+        raise Forbidden(why)
     if request.state != "leader" or replica.term == leadership.term:
         return
     if replica.term > leadership.term:

@@ -10,6 +10,7 @@ import trio
 from tests.processes.node import NodeProcess
 from tests.tailrace_server.node.test_clustered import clustered_set, put, until_logged
 
+import tailrace
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.link.address import Address
 from tailrace.trio import request
@@ -118,6 +119,15 @@ async def until_beside(node, text=BESIDE):
         await trio.sleep(0.05)
 
 
+async def until_connected(leader, node):
+    """``leader`` counts ``node``, which follows it."""
+    while True:
+        found = (await leader.ask(Opcode.STATUS))["replication"]["replicas"]
+        if any((each["address"], each["votes"], each["connected"]) == (node.address, True, True) for each in found):
+            return
+        await trio.sleep(0.05)
+
+
 async def until_known(node, other):
     """``node`` has been told of the present start of the directory of ``other``."""
     while True:
@@ -186,4 +196,36 @@ async def test_a_copy_does_not_count_while_its_original_is_paused_and_etcd_is_go
         leader.start()
         original.kill()
         await until_logged(copy, "this node has caught up with its set, and votes from now on")
+        await put(clustered, b"4")
+
+
+@pytest.mark.long
+async def test_an_original_that_was_paused_does_not_count_beside_the_copy_in_its_place(clustered):
+    """It goes on by its connection to the leader, and by the address that it knows of itself while etcd is gone."""
+    with trio.fail_after(SECONDS_MAX):
+        clustered.found()
+        await put(clustered, b"1")
+        leader = await clustered.leads()
+        original, other = (node for node in clustered.nodes if node is not leader)
+        await until_logged(original, "leads: follow")
+        copy = make_copy(clustered, original)
+        await until_connected(leader, original)
+        original.pause()
+        copy.start()  # it takes the place once the registration of the original has ended
+        await until_logged(leader, "another process on the directory")
+        await until_connected(leader, original)  # the leader names members
+        await until_known(other, copy)
+        clustered.etcd.stop()
+        other.kill()
+        await put(clustered, b"2")
+
+        copy.pause()
+        original.proceed()
+        await until_logged(original, "another process on the directory")
+        copy.proceed()
+        await put(clustered, b"3")
+        leader.kill()
+        other.start()
+        async with tailrace.connect(copy.url + "," + other.address) as client:
+            assert (await client.feed("orders").get(b"k", level="quorum")).value == b"3"
         await put(clustered, b"4")
