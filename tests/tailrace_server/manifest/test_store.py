@@ -105,8 +105,11 @@ def test_segments_without_a_manifest_are_damage(disk, feed):
 
 def test_a_damaged_manifest_names_its_file(disk, feed):
     disk.flip(f"{PARTITION_PATH}/MANIFEST", 300)
-    with pytest.raises(ManifestDamaged, match=f"{PARTITION_PATH}/MANIFEST can't be used: its checksum is wrong; rest"):
+    with pytest.raises(
+        ManifestDamaged, match=f"{PARTITION_PATH}/MANIFEST can't be used: its checksum is wrong; rest"
+    ) as raised:
         feed.read(FEED, 3)
+    assert "A member of a set needs no backup: start it with an empty directory" in str(raised.value)
 
 
 def test_a_manifest_of_another_partition(disk, feed):
