@@ -49,7 +49,8 @@ class Feed:
         ranges = (partition_range(number, info.partitions) for number in range(info.partitions))
         log = with_branch(FailoverLog(), first_branch, 0)  # one for all partitions: it is immutable
         partitions = [
-            Partition(info.feed_id, number, *range_, account, log=log) for number, range_ in enumerate(ranges)
+            Partition(info.feed_id, number, *range_, account, log=log, feed_name=info.name)
+            for number, range_ in enumerate(ranges)
         ]
         return cls(info, first_branch, partitions)
 
@@ -123,7 +124,9 @@ class Feed:
 
 def system_feed(account: MemoryAccount) -> Feed:
     """Returns the feed ``_feeds`` (feed_rows.py) of a new directory: empty, and without a branch."""
-    partition = Partition(SYSTEM_FEED_ID, 0, *partition_range(0, 1), account, takes_writes=False)
+    partition = Partition(
+        SYSTEM_FEED_ID, 0, *partition_range(0, 1), account, takes_writes=False, feed_name=SYSTEM_FEED.name
+    )
     return Feed(SYSTEM_FEED, b"", [partition])
 
 

@@ -270,7 +270,7 @@ def _restore_partition(partition: Partition, manifest: Manifest, disk: Disk, sto
         try:
             segments.append(_open_segment(store, path, entry))
         except SegmentDamaged as error:
-            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_name, error)
             damage = damage or error
             segments.append(LostSegment(manifest.identity_of(entry), entry.nbytes, error))
     producers = producers_from_json(manifest.producers, partition.id, now)
@@ -308,7 +308,7 @@ def _finish_rollback(
         try:
             part = cut_segment(disk, store, whole, seq, (record.log or partition.log).branch_at(seq), segment_id)
         except (SegmentDamaged, BadBlock) as error:
-            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_id.hex(), error)
+            log.error("partition %s of feed %s cannot be served: %s", partition.id, partition.feed_name, error)
             partition.set_damage(SegmentDamaged(whole.path, 0, f"it cannot be cut at seq {seq}: {error}"))
             return ()
         chain = Chain((*chain.segments, part))

@@ -56,10 +56,12 @@ class Partition:
         *,
         log: FailoverLog | None = None,
         takes_writes: bool = True,
+        feed_name: str = "",
     ) -> None:
         """Makes an empty partition; ``account`` is the node's, for the memory of all write queues."""
         # Identity. Invariant: 0 <= hash_first <= hash_last. None of these fields changes.
         self.feed_id = feed_id
+        self.feed_name = feed_name or feed_id.hex()  # for people
         self.id = id
         self.hash_first = hash_first
         self.hash_last = hash_last

@@ -226,7 +226,7 @@ async def apply_ahead(
     if not is_stopped():
         logger.info(
             "partition %s of feed %s has seqs %s to %s, which came ahead of their segments",
-            *(partition.id, partition.feed_id.hex(), before + 1, partition.high_seq),
+            *(partition.id, partition.feed_name, before + 1, partition.high_seq),
         )
         await storage.ahead.discard(partition, "")
 

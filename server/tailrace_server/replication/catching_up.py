@@ -153,7 +153,7 @@ class CatchUp:
         source.release(SegmentRelease(told.id))
         log.info(
             "partition %s of feed %s has caught up to seq %s by %s segments of %s: %s bytes were fetched",
-            *(partition.id, partition.feed_id.hex(), told.seq, len(told.segments), self._address),
+            *(partition.id, partition.feed_name, told.seq, len(told.segments), self._address),
             self._received_bytes,
         )
 

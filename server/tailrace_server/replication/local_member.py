@@ -337,7 +337,7 @@ class LocalMember:
         log.warning(
             "partition %s of feed %s goes back below seq %s, which this node may have acknowledged: by its promise "
             "no node is promoted that has less",
-            *(partition.id, partition.feed_id.hex(), seq),
+            *(partition.id, partition.feed_name, seq),
         )
 
     def owes(self, partition: Partition) -> bool:

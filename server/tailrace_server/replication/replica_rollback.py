@@ -72,7 +72,7 @@ async def roll_back_newer(node: LocalNode, leadership: Leadership, address: Addr
             log.warning(
                 "partition %s of feed %s rolls back to seq %s: the rows above are of term %s, and the leader that "
                 "it follows, %s, is in term %s",
-                *(partition.id, partition.feed_id.hex(), base, partition.log.term, address, term),
+                *(partition.id, partition.feed_name, base, partition.log.term, address, term),
             )
             with trio.CancelScope(shield=True):
                 await roll_back(node.storage, partition, base, left, leadership.on_shortfall)

@@ -322,7 +322,7 @@ class SegmentOffers:
             if event is OfferEvent.INVALID:
                 log.warning(
                     "partition %s of feed %s: a follower declines segment %s: %s",
-                    *(offering.stream.partition.id, offering.stream.partition.feed_id.hex()),
+                    *(offering.stream.partition.id, offering.stream.partition.feed_name),
                     *(offering.target.segment_id.hex(), answer.message),
                 )
             self._pause(offering)

@@ -60,7 +60,7 @@ class ReceiveFailures:
             log.error(
                 "partition %s of feed %s cannot take a segment of the leader: %s; it is tried again, and the other "
                 "partitions go on. %s",
-                *(partition.id, partition.feed_id.hex(), why, advice),
+                *(partition.id, partition.feed_name, why, advice),
             )
         if not partition.is_dropped:
             self._failures[partition] = ReceiveFailure(tries, self._clock.monotonic() + pause, why)

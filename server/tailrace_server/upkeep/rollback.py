@@ -215,5 +215,5 @@ def _keep(
         lost.close()
     log.warning(
         "partition %s of feed %s is rolled back: %s rows went to %s",
-        *(partition.id, partition.feed_id.hex(), rows, os.path.relpath(lost.directory, data)),
+        *(partition.id, partition.feed_name, rows, os.path.relpath(lost.directory, data)),
     )

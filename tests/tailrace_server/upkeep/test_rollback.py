@@ -80,7 +80,7 @@ async def test_a_point_inside_of_a_published_batch(engine, held, seq):
     held.check()
 
 
-async def test_what_goes_is_kept(engine, held):
+async def test_what_goes_is_kept(engine, held, caplog):
     paths = [segment.path for segment in held.chain.segments]
     kept = bytes(engine.disk.content(paths[1]))
     await roll_back(engine.node.storage, held, 3, held.log, engine.node.leaderships.system.on_shortfall)
@@ -97,6 +97,7 @@ async def test_what_goes_is_kept(engine, held):
         ("exported", 6, 7),
     ]
     assert engine.files(f"{lost}/blocks") == [f"{held.feed_id.hex()}-0"]
+    assert f"partition 0 of feed orders is rolled back: 4 rows went to lost/{time}" in caplog.text
 
 
 async def test_the_record_is_durable_before_the_manifest(engine, held):
