@@ -223,7 +223,8 @@ class ClusterLink:
         key, value = self._keys.node(self._own.node_id), self._own_value()
         before = await self._store.get(key)
         address = _address_in(before.value)
-        if address not in (None, self._own.value.address):
+        # Without a lease, or on this one, no process has written it.
+        if address not in (None, self._own.value.address) and before.lease not in (0, lease.id):
             # If this node has moved, the entry ends with its lease.
             if address != self._registered_at:
                 log.warning(
@@ -341,12 +342,19 @@ class ClusterLink:
                 log.warning("the voters of the set are written to %s: %s", self._keys.prefix, step.case)
 
     def _find_gone(self, known: Known) -> None:
-        """Has the keys of this node written again that another program has removed while the lease lasts."""
-        is_there = self._own.node_id in known.nodes
-        if self._is_seen and not is_there:
+        """Has the keys of this node written again that another program has removed or changed while the lease lasts."""
+        told, own = known.nodes.get(self._own.node_id), self._own.value
+        if self._is_seen and told is None:
             log.warning("this node's key is gone from %s: it is written again", self._keys.prefix)
             self._registered = b""
-        self._is_seen = is_there
+        elif self._is_seen and told is not None and told[:2] != own[:2]:
+            log.warning(
+                "another program has changed this node's key in %s: it has the address %s, and this node is at %s. It "
+                "is written again",
+                *(self._keys.prefix, told.address, own.address),
+            )
+            self._registered = b""
+        self._is_seen = told is not None and told[:2] == own[:2]
         if known.leader is None:
             self._published = None
 

@@ -43,12 +43,14 @@ class StoreDamaged(StoreError):
 class Entry(NamedTuple):
     """The value of a key, and the revision of its last change; None and 0 if there is no such key.
 
-    ``created``: the revision at which the key was made. Keys that were made earlier have a lower one.
+    ``created``: the revision at which the key was made. Keys that were made earlier have a lower one. ``lease``: the
+    number of the lease that the key ends with; 0 if it stays.
     """
 
     value: bytes | None
     revision: int
     created: int = 0
+    lease: int = 0
 
 
 NO_ENTRY = Entry(None, 0)

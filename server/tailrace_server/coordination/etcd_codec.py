@@ -149,7 +149,8 @@ def _pair(value: Any) -> tuple[str, Entry]:
         data = base64.b64decode(value.get("value", ""), validate=True)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise StoreDamaged("etcd: a key or value cannot be read") from None
-    return key, Entry(data, number(value, "mod_revision"), number(value, "create_revision"))
+    revision, created, lease = (number(value, name) for name in ("mod_revision", "create_revision", "lease"))
+    return key, Entry(data, revision, created, lease)
 
 
 def watched_of(line: bytes) -> Watched:

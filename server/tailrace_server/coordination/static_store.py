@@ -79,7 +79,7 @@ class StaticStore:
             lease_of.pop(put.key, None)
             before = entries.pop(put.key, NO_ENTRY)
             if put.value is not None:
-                entries[put.key] = Entry(put.value, revision, before.created or revision)
+                entries[put.key] = Entry(put.value, revision, before.created or revision, put.lease)
                 if put.lease:
                     lease_of[put.key] = put.lease
         self._become(entries, lease_of, revision)

@@ -16,6 +16,7 @@ from tailrace_server.coordination.cluster_keys import (
     Voters,
     known_of,
     leader_of,
+    node_of,
     node_to_bytes,
     voters_of,
     voters_to_bytes,
@@ -424,6 +425,49 @@ async def test_the_leader_of_another_set_writes_nothing_below_the_name_of_this_o
         assert know(links, own)
         assert store.leader.term == 1
         assert know(strays, record), "they go on by what they know"
+
+
+async def edited(store, link, lease=0):
+    """An operator writes another address into the key of a node."""
+    key = KEYS.node(link.node_id)
+    assert store.store.write([], [Put(key, node_to_bytes(link.value._replace(address=Address("h", 9))), lease)])
+    return key
+
+
+@pytest.mark.parametrize("keeps_lease", [False, True])
+async def test_the_address_of_a_node_that_an_operator_changes_is_written_again(
+    store, links, keeps_lease, caplog, autojump_clock
+):
+    async with running(*links):
+        await founded(links)
+        key = KEYS.node(links[0].node_id)
+        await until(lambda: links[0].node_id in links[0].link.known.nodes)
+        await until(lambda: node_of(store.store.read(key).value).is_new is False)
+        before = store.store.read(key)
+        await edited(store, links[0], before.lease if keeps_lease else 0)
+        await until(lambda: store.store.read(key)[::3] == before[::3])
+        name = links[0].value.address
+        await until(lambda: all(link.link.address_of(name) == name for link in links))
+    assert "another program has changed this node's key" in caplog.text
+    assert "it has the address h:9, and this node is at h:4701" in caplog.text
+
+
+async def test_a_node_that_starts_writes_over_a_key_that_no_process_holds(store, links, autojump_clock):
+    key = await edited(store, links[0])
+    async with running(*links):
+        await founded(links)
+        assert node_of(store.store.read(key).value).address == links[0].value.address
+
+
+async def test_a_node_that_starts_waits_for_another_process_that_is_registered_as_itself(store, links, autojump_clock):
+    lease = await store.lease(60)
+    key = await edited(store, links[0], lease.id)
+    async with running(*links):
+        await until(lambda: links[0].link._registered_at == Address("h", 9))
+        assert node_of(store.store.read(key).value).address == Address("h", 9)
+        await lease.revoke()
+        await until(lambda: store.store.read(key).value is not None)
+        assert node_of(store.store.read(key).value).address == links[0].value.address
 
 
 async def test_keys_of_nodes_and_of_the_leader_that_an_operator_removes_are_written_again(store, links, autojump_clock):
