@@ -74,7 +74,7 @@ _STOP_S = 1.0
 # The case of a node that cannot read the keys. It overwrites nothing that it has not understood.
 DAMAGED = "damaged"
 # The keys of the file CLUSTER.
-_FORMAT, _VOTERS, _ADDRESSES, _OWN = "format", "voters", "addresses", "placement_id"
+_FORMAT, _VOTERS, _ADDRESSES, _OWN, _PREFIX = "format", "voters", "addresses", "placement_id", "prefix"
 
 
 class Leading(NamedTuple):
@@ -376,8 +376,10 @@ class ClusterLink:
         assert known.cluster_id is not None, "the step is SERVE"
         addresses = addresses_of(known, self._addresses)
         copy = Copy(known.cluster_id, known.voters)
-        if copy != self._own.copy or addresses != self._addresses:
-            self._file.write([], [*_copy_puts(copy, self._own), Put(_ADDRESSES, _addresses_to_bytes(addresses))])
+        prefix = self._keys.prefix
+        if copy != self._own.copy or addresses != self._addresses or prefix_in(self._file) != prefix:
+            puts = _copy_puts(copy, self._own, prefix)
+            self._file.write([], [*puts, Put(_ADDRESSES, _addresses_to_bytes(addresses))])
         for name, address in addresses.items():
             if address != self.address_of(name):
                 log.warning("the member %s is at %s now", name, address)
@@ -435,11 +437,18 @@ def copy_in(file: StaticStore, placement_id: bytes) -> Copy | None:
     return copy if is_own else None
 
 
-def _copy_puts(copy: Copy, own: OwnNode) -> list[Put]:
+def prefix_in(file: StaticStore) -> str | None:
+    """Returns the prefix of the keys that a file CLUSTER is of; None if it is of an earlier version, or empty."""
+    found = file.read(_PREFIX).value
+    return None if found is None else found.decode(errors="replace")
+
+
+def _copy_puts(copy: Copy, own: OwnNode, prefix: str) -> list[Put]:
     return [
         Put(_FORMAT, format_to_bytes(copy.cluster_id)),
         Put(_VOTERS, voters_to_bytes(copy.voters)),
         Put(_OWN, own.value.placement_id.hex().encode()),
+        Put(_PREFIX, prefix.encode()),
     ]
 
 

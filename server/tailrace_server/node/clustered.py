@@ -22,14 +22,14 @@ from tailrace import _version
 from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Config
 from tailrace_server.coordination.cluster_keys import NO_ID, ClusterKeys, NodeValue, Voter, Voters
-from tailrace_server.coordination.cluster_link import ClusterLink, Leading, copy_in
+from tailrace_server.coordination.cluster_link import ClusterLink, Leading, copy_in, prefix_in
 from tailrace_server.coordination.etcd_store import EtcdStore
 from tailrace_server.coordination.founding import OwnNode
 from tailrace_server.coordination.moved_network import MovedNetwork
 from tailrace_server.coordination.static_store import FILE_NAME, StaticStore
 from tailrace_server.coordination.store_state import StoreHealth
 from tailrace_server.coordination.store_url import StoreUrl
-from tailrace_server.directory.identity import Identity
+from tailrace_server.directory.identity import BadDirectory, Identity
 from tailrace_server.feeds.feed import SYSTEM_FEED_ID
 from tailrace_server.journal.reserve import Reserve
 from tailrace_server.manifest.store import FEEDS_NAME
@@ -58,7 +58,8 @@ class ClusterStore(NamedTuple):
 async def open_clustered(config: Config, store: ClusterStore, host: Host | None = None) -> AsyncIterator[Node]:
     """Waits until the set is founded, and then serves as `open_node` while the body runs.
 
-    ``config`` names no members. Raises as `open_node`, StoreRefused and StoreDamaged.
+    ``config`` names no members. Raises as `open_node`, StoreRefused and StoreDamaged; BadDirectory if the directory
+    belongs to a set of another name.
     """
     host = system_host(config) if host is None else host
     identity = prepare(config, host)
@@ -100,8 +101,20 @@ def _link(
         _version.__version__,
     )
     copy = copy_in(file, identity.placement_id)
-    own = OwnNode(identity.node_id, value, copy)
-    return ClusterLink(etcd, etcd.health, ClusterKeys.of(config.cluster), own, file, str(store.url))
+    own, keys = OwnNode(identity.node_id, value, copy), ClusterKeys.of(config.cluster)
+    if copy is not None:
+        _require_prefix(config, prefix_in(file), keys.prefix)
+    return ClusterLink(etcd, etcd.health, keys, own, file, str(store.url))
+
+
+def _require_prefix(config: Config, told: str | None, prefix: str) -> None:
+    """Raises BadDirectory for another name than that of the set, below which the node would put its set's voters."""
+    if told is not None and told != prefix:
+        name = told.removeprefix("/tailrace/").rstrip("/")
+        raise BadDirectory(
+            f"{config.data} belongs to a set whose keys are below {told}, and this node was started with those below "
+            f"{prefix}: start it with --cluster {name}, or with an empty directory as a node of the other set"
+        )
 
 
 def _is_new(config: Config, host: Host, identity: Identity) -> bool:

@@ -217,6 +217,26 @@ async def test_a_node_that_is_no_founder_waits_and_says_so(clustered):
     assert spare.wait() == 0
 
 
+async def test_a_member_that_is_started_with_another_cluster_ends_and_names_the_right_one(clustered):
+    """Else it would put the voters of its set below the other name, and look healthy."""
+    clustered.found()
+    await put(clustered, b"1")
+    node = clustered.nodes[1]
+    node.stop()
+    place = node.options.index("demo")
+    node.options[place] = "other"
+    node.launch()
+    assert not node.becomes_ready()
+    assert node.wait() == 1
+    assert "belongs to a set whose keys are below /tailrace/demo/" in node.log_tail()
+    assert "start it with --cluster demo" in node.log_tail()
+    status, answer = clustered.etcd.ask("kv/range", prefix_range("/tailrace/other/"))
+    assert (status, entries_of(answer)) == (200, {})
+    node.options[place] = "demo"
+    node.start()
+    await put(clustered, b"2")
+
+
 async def test_a_lost_disk_is_replaced_and_etcd_has_the_new_one(clustered):
     clustered.found()
     await put(clustered, b"1")
