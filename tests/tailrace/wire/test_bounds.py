@@ -30,7 +30,7 @@ FULL_REQUEST = StreamRequest(
     Level.MEMORY,
     "follower",
     StreamFilter(bytes(4_096), True),
-    replica=Replica(ID, SEQ_MAX, "a" * ADDRESS_LENGTH_MAX, True, ID),
+    replica=Replica(ID, SEQ_MAX, "a" * ADDRESS_LENGTH_MAX, True, ID, start=ID[:8]),
 )
 ADDRESS = str(Address("\N{SNOWMAN}" * (ADDRESS_LENGTH_MAX - 6), 65_535))
 PUBLISH = Publish(

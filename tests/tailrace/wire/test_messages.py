@@ -320,7 +320,14 @@ def test_every_message_is_tested_here():
     assert decode_json(body_of(encode_json(Opcode.RESULT, {"a": 1})), "RESULT") == {"a": 1}
 
 
-@pytest.mark.parametrize("field", ["placement_id", "address", "term", "votes"])
+def test_a_replica_may_tell_its_process():
+    told = Replica(b"p" * 16, 1, "a:1", True, b"c" * 16)
+    assert "start" not in told.to_json()
+    for each in (told, told._replace(start=b"s" * 8)):
+        assert Replica.from_json(each.to_json(), "STREAM_REQUEST") == each
+
+
+@pytest.mark.parametrize("field", ["placement_id", "address", "term", "votes", "start"])
 def test_what_a_wrong_member_holds_is_not_said_in_full(field):
     """It may have 16 MiB, and goes into the log and the answer."""
     good = Replica(b"p" * 16, 1, "a:1", True, b"c" * 16).to_json()

@@ -1,12 +1,16 @@
 """Processes that follow a leader of a set from one directory, made by hand: the leader keeps one of them."""
 
 import pytest
+import trio
+from tests.conftest import RawClient
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
+from tests.tailrace_server.replication.made_set import until
 from tests.tailrace_server.replication.replicas import STREAM, VOTERS, HandMade, replica_request
 
 from tailrace.errors import Forbidden, NotLeader, ProtocolError
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
+from tailrace.wire.replica_messages import Replica
 
 FIRST, SECOND = (VOTERS[0]._replace(start=each * 8) for each in (b"1", b"2"))
 
@@ -145,3 +149,17 @@ async def test_two_processes_on_one_connection_are_refused(first, feed_id):
     error = await first.connection.error()
     assert isinstance(error, ProtocolError)
     assert "another process" in str(error)
+
+
+async def test_a_copy_of_a_plain_replica_is_told(source_and_replica, caplog):
+    """Of two processes without a vote the earlier one is refused too, and both logs say why."""
+    source, replica = source_and_replica
+    peers = source.node.leaderships.system.replicas.peers
+    await until(lambda: peers and replica.follows(source))
+    [told] = peers.values()
+    copy = Replica(told.placement_id, 0, told.address, False, source.node.identity.cluster_id, start=b"c" * 8)
+    async with await trio.open_tcp_stream(*source.address) as stream:
+        made = HandMade(await RawClient(stream).hello(), source.node, copy)
+        await made.follow_feeds()
+        await until(lambda: "two processes follow this node as" in caplog.text)
+        await until(lambda: "two processes follow this node as" in replica.member.progress)
