@@ -68,7 +68,7 @@ _buffers: collections.deque[bytearray] = collections.deque(maxlen=_BUFFERS_MAX)
 
 
 def _free_buffer() -> bytearray:
-    """Takes a buffer without views from ``_buffers``, or makes one. Any thread: nobody else has it until it is back."""
+    """Takes a buffer without views from ``_buffers``, or makes one. No other thread has it until it is back."""
     with contextlib.suppress(IndexError):  # another thread has taken the last one
         for _ in range(len(_buffers)):
             buffer = _buffers.popleft()

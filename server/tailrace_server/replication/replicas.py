@@ -203,9 +203,7 @@ class Replicas:
     def _end_former(self, former: Peer, peer: Peer) -> None:
         former.votes = False
         self._unvote(former)
-        message = (
-            f"another process on the directory {peer.placement_id.hex()} follows this node as {peer.address} since"
-        )
+        message = f"another process on the directory {peer.placement_id.hex()} follows this node as {peer.address} now"
         for connection in list(former.connections):
             connection.end(message)
 

@@ -7,10 +7,10 @@ The record of the voters names directories, and both processes have the same one
 would count for a majority, and the original would vote without them. So the process that the others do not find stands
 back: it follows no leader, has no vote, and is not promoted.
 
-A process that cannot ask cannot know: if nobody answers at the member's address, the original may be paused or cut off.
-So a process stands back until the coordinator has its address, however long that takes. The coordinator takes the
-address of one process only. With the coordinator that is a matter of seconds, of its lease at most. While the
-coordinator is gone, a member counts at its known address only.
+If no answer comes from the member's address, the original may be paused or cut off. So a process stands back until the
+coordinator has its address, however long that takes. The coordinator takes the address of one process only. With the
+coordinator that is a matter of seconds, of its lease at most. While the coordinator is gone, a member counts at its
+known address only.
 
 Without a coordinator a member has one address, at which only one process can listen. There nothing is asked.
 """
@@ -55,7 +55,7 @@ class Twin:
         lines: Callable[[], tuple[Lineage, bool]],
         has_seat: Callable[[], bool],
     ) -> None:
-        """Has asked nobody yet.
+        """Has not asked yet.
 
         Args:
             node: this node.

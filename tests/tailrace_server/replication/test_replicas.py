@@ -58,7 +58,7 @@ async def test_the_connection_of_an_earlier_process_ends(running, first, second,
     error = await first.connection.error()
     assert isinstance(error, NotLeader)
     assert (
-        "another process on the directory 01010101010101010101010101010101 follows this node as 127.0.0.1:1 since"
+        "another process on the directory 01010101010101010101010101010101 follows this node as 127.0.0.1:1 now"
         in str(error)
     )
     assert [peer.start for peer in running.node.leaderships.system.replicas.peers.values()] == [SECOND.start]
