@@ -264,7 +264,7 @@ async def test_an_empty_feed_has_caught_up(feed):
             assert isinstance(await stream.next(), tailrace.CaughtUp)
 
 
-async def test_a_barrier_in_the_task_of_the_loop_is_refused_at_once(feed):
+async def test_a_barrier_in_the_task_of_the_loop_is_refused(feed):
     await feed.put(b"k", b"v")
     async with feed.consume() as stream, trio.open_nursery() as nursery:
         await stream.next()
@@ -279,3 +279,17 @@ async def test_a_barrier_in_the_task_of_the_loop_is_refused_at_once(feed):
         nursery.start_soon(wait)
         while not reached.is_set():
             await stream.next(0.01)
+
+
+async def test_a_barrier_waits_for_a_loop_that_another_task_has_just_begun(feed):
+    await feed.put(b"k", b"v")
+    async with feed.consume() as stream, trio.open_nursery() as nursery:
+        assert await next_value(stream) == b"v"
+
+        async def loop():
+            async for _ in stream:
+                pass
+
+        nursery.start_soon(loop)
+        await stream.barrier()
+        nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import OWN_BARRIER, POLL_ROWS, StreamCore
+from tailrace.consuming.stream_core import OWN_BARRIER, OWN_LOOP_LOOKS, OWN_LOOP_SECONDS, POLL_ROWS, StreamCore
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import count, seconds
 from tailrace.model.documented import documented
@@ -178,14 +178,15 @@ class Stream:
         Raises:
             TimeoutError: The loop has not come so far within ``timeout`` seconds.
             StreamEnded: The loop has ended.
-            RuntimeError: The calling thread is the one that has asked for an event last: it would wait for itself.
+            RuntimeError: The calling thread is the one that has asked for an event last, and no other one goes on in a
+                moment: it would wait for itself.
         """
         wait_s = None if timeout is None else seconds("timeout", timeout)
         done = threading.Event()
         with self._link.guard.lock:
             self._link.guard.check()
-            if self._core.ended is None and self._loop_thread == threading.get_ident():
-                raise RuntimeError(OWN_BARRIER.format("thread"))
+        self._require_loop()
+        with self._link.guard.lock:
             barrier = self._core.barrier(done.set)
         try:
             self._link.push()
@@ -195,6 +196,14 @@ class Stream:
             with self._link.guard.lock:
                 self._core.forget_barrier(barrier)
         barrier.result()
+
+    def _require_loop(self) -> None:
+        """Raises RuntimeError if the calling thread is the loop itself. One that it has just started may be."""
+        for _ in range(OWN_LOOP_LOOKS):
+            if self._loop_thread != threading.get_ident() or self._core.ended is not None:
+                return
+            time.sleep(OWN_LOOP_SECONDS / OWN_LOOP_LOOKS)
+        raise RuntimeError(OWN_BARRIER.format("thread"))
 
     # For an index
 

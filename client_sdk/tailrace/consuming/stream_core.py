@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # The rows that a poll returns at most, unless a program asks for another number.
 POLL_ROWS = 10_000
+# A barrier may be called by the task that has asked for events so far, if another one goes on within this time. It is
+# looked at so often.
+OWN_LOOP_SECONDS, OWN_LOOP_LOOKS = 0.1, 10
 OWN_BARRIER = (
     "barrier() waits until the loop has handled all that was acknowledged, and the loop is in this very {0}: call it "
     "from another {0}, or use consume(..., caught_up=True), whose event says so"

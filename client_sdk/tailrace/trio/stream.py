@@ -12,7 +12,7 @@ import trio
 from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import OWN_BARRIER, POLL_ROWS, StreamCore
+from tailrace.consuming.stream_core import OWN_BARRIER, OWN_LOOP_LOOKS, OWN_LOOP_SECONDS, POLL_ROWS, StreamCore
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
@@ -220,11 +220,11 @@ class Stream(OfOneProcess):
 
         Raises:
             StreamEnded: The loop has ended.
-            RuntimeError: The calling task is the one that has asked for an event last: it would wait for itself.
+            RuntimeError: The calling task is the one that has asked for an event last, and no other one goes on in a
+                moment: it would wait for itself.
         """
         self.check_process()
-        if self._core.ended is None and self._loop_task is trio.lowlevel.current_task():
-            raise RuntimeError(OWN_BARRIER.format("task"))
+        await self._require_loop()
         done = trio.Event()
         barrier = self._core.barrier(done.set)
         self._send()
@@ -233,6 +233,15 @@ class Stream(OfOneProcess):
         finally:
             self._core.forget_barrier(barrier)
         barrier.result()
+
+    async def _require_loop(self) -> None:
+        """Raises RuntimeError if the calling task is the loop itself. One that it has just started may be the loop."""
+        task = trio.lowlevel.current_task()
+        for _ in range(OWN_LOOP_LOOKS):
+            if self._loop_task is not task or self._core.ended is not None:
+                return
+            await trio.sleep(OWN_LOOP_SECONDS / OWN_LOOP_LOOKS)
+        raise RuntimeError(OWN_BARRIER.format("task"))
 
     # The connection
 

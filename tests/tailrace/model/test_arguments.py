@@ -18,8 +18,9 @@ import tailrace
 from tailrace import blocking
 from tailrace.consuming.subscription import Subscription
 from tailrace.indexes import MemoryIndex
-from tailrace.model import Level
+from tailrace.model import Level, Version
 from tailrace.model.arguments import count, seconds
+from tailrace.model.position import Positions
 
 # What a program calls, of each kind of client. Their other classes are made by these.
 HANDLES = ("connect", "Client", "Feed", "Writer", "Stage", "Stream", "Follower")
@@ -48,6 +49,8 @@ REQUIRED = {
     "directory",
     "replication",
     "role",
+    "positions",
+    "version",
 }
 WRONG = [math.nan, math.inf, -math.inf, -1, -0.5, True, False]
 # Options for which infinity means that there is no bound.
@@ -110,6 +113,9 @@ GIVEN = {
     "batch": 0,
     "stages": [],
     "subscription": SUBSCRIPTION,
+    "index": MemoryIndex(),
+    "positions": Positions(bytes(16), bytes(16)),
+    "version": Version(0, bytes(16), 1),
 }
 
 
@@ -120,6 +126,7 @@ def blocking_handles(stack, feed, client):
         "Writer": stack.enter_context(feed.writer()),
         "Stage": feed.stage(),
         "Stream": stack.enter_context(client.stream(SUBSCRIPTION._replace(feed=feed.name))),
+        "Follower": stack.enter_context(feed.follow(MemoryIndex())),
     }
 
 
@@ -145,7 +152,7 @@ async def test_every_number_of_the_blocking_client(feed, running):
 async def test_every_number_of_the_client(client, feed, running):
     found = list(number_options(tailrace))
     assert len(found) > 12
-    given = GIVEN | {"url": running.url, "index": MemoryIndex()}
+    given = GIVEN | {"url": running.url}
     async with feed.writer() as writer, feed.stage() as stage, feed.consume() as stream:
         handles = {"Client": client, "Feed": feed, "Writer": writer, "Stage": stage, "Stream": stream}
         for owner, name, option in found:

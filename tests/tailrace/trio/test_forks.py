@@ -108,6 +108,8 @@ def calls_of(client, feed, writer, stage, stream, follower, made_before):
         "Stage.write": lambda: stage.write(ROWS),
         "Stage.seal": stage.seal,
         "Stream.__anext__": stream.__anext__,
+        "Stream.next": stream.next,
+        "Stream.poll": stream.poll,
         "Stream.barrier": stream.barrier,
         "Follower.barrier": follower.barrier,
         "Follower.wait_for": lambda: follower.wait_for(version),

@@ -129,7 +129,10 @@ async def test_parts_that_wait_are_loaded_with_the_first_one(greeted, feed_id, r
     await trio.testing.wait_all_tasks_blocked(0.05)
     assert not loads, "nothing is loaded before its turn"
     forget_cached(segment.path)
-    assert segment.lend_cached(0, nbytes) is None
+    while (lent := segment.lend_cached(0, nbytes)) is not None:  # a busy system takes a moment to drop a page
+        lent.give_back()
+        await trio.sleep(0.01)
+        forget_cached(segment.path)
     assert [(await greeted.receive()).id for _ in range(53)] == [*range(50), 0, 1, 2]
     assert loads == [(0, nbytes), (nbytes, nbytes), (2 * nbytes, nbytes)]
 
