@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tailrace._version import __version__
-from tailrace.consuming.events import CaughtUp, Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.consuming.events import CaughtUp, Event, Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
@@ -93,6 +93,7 @@ __all__ = [
     "DataGone",
     "Delete",
     "EndReason",
+    "Event",
     "Explanation",
     "Feed",
     "FeedExists",

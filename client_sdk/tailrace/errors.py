@@ -208,11 +208,13 @@ class DataGone(TailraceError):
 
     Attributes:
         first_seq: The first seq from which everything is kept; 0 if it is not known.
+        partition: The partition whose mutations are gone; None if it is not known.
     """
 
-    def __init__(self, message: str, *, first_seq: int = 0) -> None:
+    def __init__(self, message: str, *, first_seq: int = 0, partition: int | None = None) -> None:
         super().__init__(message)
         self.first_seq = first_seq
+        self.partition = partition
 
 
 class StreamEnded(TailraceError):

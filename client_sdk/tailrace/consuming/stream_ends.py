@@ -40,7 +40,7 @@ class StreamEnds:
     def error(self, partition: ConsumedPartition, end: StreamEnd) -> TailraceError | None:
         """Returns the error that ends the consumer for good; None if the stream is asked for again."""
         if end.reason is EndReason.TRIMMED:
-            return DataGone(end.message, first_seq=end.first_seq)
+            return DataGone(f"partition {partition.id}: {end.message}", first_seq=end.first_seq, partition=partition.id)
         if end.reason in FINAL:
             return FINAL[end.reason](end.message)
         if end.reason is EndReason.DAMAGED and self._is_unreadable(partition):

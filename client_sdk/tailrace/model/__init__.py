@@ -1,7 +1,7 @@
 """The nouns that users, the wire and the server share: plain immutable values. Pure."""
 
+from tailrace.model.failover import BRANCH_BYTES
 from tailrace.model.values import (
-    BRANCH_BYTES,
     FEED_ID_BYTES,
     Delete,
     EndReason,

@@ -19,10 +19,10 @@ import enum
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.model.values import BRANCH_BYTES
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+BRANCH_BYTES = 16
 
 # A branch costs some 20 bytes in every position of every partition, and a consumer that was away for more than this
 # many failovers is served better by a fresh start. The oldest entries go.

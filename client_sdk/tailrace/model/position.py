@@ -14,8 +14,8 @@ from typing import NamedTuple
 import xxhash
 
 from tailrace.errors import BadPosition
-from tailrace.model.failover import SEQ_MAX, SNAPSHOT_LAST_UNKNOWN, FailoverEntry, FailoverLog
-from tailrace.model.values import BRANCH_BYTES, FEED_ID_BYTES
+from tailrace.model.failover import BRANCH_BYTES, SEQ_MAX, SNAPSHOT_LAST_UNKNOWN, FailoverEntry, FailoverLog
+from tailrace.model.values import FEED_ID_BYTES
 
 CLUSTER_ID_BYTES = 16
 PARTITION_MAX = (1 << 32) - 1  # a block's header has 32 bits for it

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-BRANCH_BYTES = 16
+if TYPE_CHECKING:
+    from tailrace.model.failover import FailoverLog
+
 FEED_ID_BYTES = 16
 
 
@@ -147,6 +149,7 @@ class PartitionInfo(NamedTuple):
         replicas: The addresses of the other members.
         high_seq: The newest seq in memory.
         durable_seq: The newest seq on the node's disk.
+        log: The failover log: the branches of its history, the newest first.
     """
 
     id: int
@@ -158,6 +161,7 @@ class PartitionInfo(NamedTuple):
     replicas: tuple[str, ...]
     high_seq: int
     durable_seq: int
+    log: FailoverLog
 
 
 class FeedInfo(NamedTuple):

@@ -94,9 +94,10 @@ def shows(item: Item | None, version: Version) -> bool:
 def partition_info(value: dict[str, Any]) -> PartitionInfo:
     """Returns a partition of a partition map."""
     try:
-        replicas = tuple(value["replicas"])
-        return PartitionInfo(**{**{name: value[name] for name in PartitionInfo._fields}, "replicas": replicas})
-    except (KeyError, TypeError) as error:
+        fields = {name: value[name] for name in PartitionInfo._fields}
+        fields |= {"replicas": tuple(value["replicas"]), "log": FailoverLog.from_json(value["log"])}
+        return PartitionInfo(**fields)
+    except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a partition of the partition map cannot be read: {error!r}") from None
 
 

@@ -4,6 +4,7 @@ import pytest
 from tests.tailrace.consuming.test_session import LOG_V, ends_the_connection, stored, talk
 
 from tailrace.consuming.stream_ends import FINAL
+from tailrace.errors import DataGone
 from tailrace.model import EndReason
 from tailrace.model.position import Position
 
@@ -51,3 +52,11 @@ def test_a_node_that_lacks_what_is_asked_for_is_left_where_there_are_others(has_
     else:
         assert made.events() == []
     assert made.requests[0][1].seq == 7, "nobody goes back for such a node"
+
+
+def test_what_is_gone_names_its_partition():
+    made = talk(high_seqs=(0, 0, 0))
+    made.stream_end(EndReason.TRIMMED, partition=2)
+    with pytest.raises(DataGone, match="partition 2: because") as raised:
+        made.events()
+    assert (raised.value.partition, raised.value.first_seq) == (2, 1)

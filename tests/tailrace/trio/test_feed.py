@@ -285,6 +285,7 @@ async def test_partitions_own_the_hashes(feed, running):
     (owner,) = [info for info in infos if info.hash_first <= key_hash(b"k") <= info.hash_last]
     assert (owner.high_seq, owner.durable_seq, owner.term, owner.state) == (1, 1, 1, "leader")
     assert owner.leader == running.url.removeprefix("tailrace://")
+    assert [(entry.term, entry.base) for entry in owner.log] == [(1, 0)]
 
 
 async def test_a_feed_that_is_not_there(client):
