@@ -7,6 +7,7 @@ from tailrace.consuming.stream_ends import FINAL
 from tailrace.errors import DataGone
 from tailrace.model import EndReason
 from tailrace.model.position import Position
+from tailrace.wire.stream_messages import StreamEnd
 
 
 @pytest.mark.parametrize("reason", EndReason)
@@ -56,7 +57,7 @@ def test_a_node_that_lacks_what_is_asked_for_is_left_where_there_are_others(has_
 
 def test_what_is_gone_names_its_partition():
     made = talk(high_seqs=(0, 0, 0))
-    made.stream_end(EndReason.TRIMMED, partition=2)
+    made.hear(StreamEnd(2, EndReason.TRIMMED, "because", 1, first_seq=8).encode(made.id(2)))
     with pytest.raises(DataGone, match="partition 2: because") as raised:
         made.events()
-    assert (raised.value.partition, raised.value.first_seq) == (2, 1)
+    assert (raised.value.partition, raised.value.first_seq) == (2, 8)
