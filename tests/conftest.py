@@ -15,11 +15,11 @@ import hypothesis
 import pytest
 import trio
 from tests.certificates import Authority
-from tests.processes.ports import free_port
 from tests.tailrace_server.replication.made_set import make_set
 
 import tailrace
 from tailrace.errors import TailraceError
+from tailrace.testing.ports import free_port
 from tailrace.wire.frames import FrameDecoder, encode_frame
 from tailrace.wire.messages import Hello, decode_error
 from tailrace.wire.opcodes import Opcode

@@ -32,6 +32,7 @@ LONGEST = (
     "tests/processes/test_members.py",
     "tests/processes/test_deposed.py",
     "tests/processes/test_failover.py",
+    "tests/tailrace/testing/test_plugin.py",
     "tests/tailrace_server/stream/test_segments_model.py",
     "tests/tailrace_server/replication/test_begun_anew.py",
     "tests/processes/test_old_disks.py",

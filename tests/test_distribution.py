@@ -23,7 +23,8 @@ PACKAGES = {
     "tailrace_server": ROOT / "server",
     "pyspark_tailrace": ROOT / "spark_sink",
 }
-SCRIPT = ROOT / "client_sdk" / "tailrace_command.py"
+# What has to be loaded without the packages: the script, and the plugin of pytest.
+MODULES = [ROOT / "client_sdk" / name for name in ("tailrace_command.py", "tailrace_pytest.py")]
 SHIPPED_SUFFIXES = {".py", ".typed", ".html", ".css", ".js", ".svg", ".properties"}
 
 
@@ -54,8 +55,9 @@ def sdist_names(distribution):
 
 
 def source_files():
-    """What the three packages and the script consist of in the source tree, as a wheel names it."""
-    yield SCRIPT.name, SCRIPT
+    """What the three packages and the modules consist of in the source tree, as a wheel names it."""
+    for module in MODULES:
+        yield module.name, module
     for package, root in PACKAGES.items():
         for path in (root / package).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -67,7 +69,7 @@ def metadata_of(wheel, name):
     return content.decode()
 
 
-def test_wheel_holds_the_three_packages_and_the_script_and_nothing_else(wheel):
+def test_wheel_holds_the_three_packages_and_the_modules_and_nothing_else(wheel):
     shipped = {name for name in wheel if ".dist-info/" not in name}
     assert shipped == {name for name, _ in source_files()}
 
@@ -94,7 +96,7 @@ def test_wheel_holds_the_metadata_and_the_licence(wheel):
 
 def test_extras_are_the_documented_ones(wheel):
     metadata = email.message_from_string(metadata_of(wheel, "METADATA"))
-    extras = {"arrow", "ws", "cli", "server", "etcd", "spark", "spark-local", "otel", "docs", "dev"}
+    extras = {"arrow", "ws", "cli", "server", "testing", "etcd", "spark", "spark-local", "otel", "docs", "dev"}
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 
@@ -123,6 +125,7 @@ def test_entry_points(wheel):
     entry_points = configparser.ConfigParser()
     entry_points.read_string(metadata_of(wheel, "entry_points.txt"))
     assert dict(entry_points["console_scripts"]) == {"tailrace": "tailrace_command:main"}
+    assert dict(entry_points["pytest11"]) == {"tailrace_pytest": "tailrace_pytest"}
     assert entry_points["tailrace.commands"]["demo"] == "pyspark_tailrace.demo.command:demo [server,spark-local]"
 
 

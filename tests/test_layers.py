@@ -28,6 +28,7 @@ LAYERS = (
     ("replication", "publishing"),
     ("serving",),
     ("node", "offline"),
+    ("testing",),
 )
 # The rooms of the client. The two shells are in one layer, and import nothing from each other.
 CLIENT_LAYERS = (
@@ -39,6 +40,7 @@ CLIENT_LAYERS = (
     ("tls", "websocket"),
     ("trio", "blocking"),
     ("cli",),
+    ("testing",),
 )
 LAYERS_OF = {"tailrace_server": LAYERS, "tailrace": CLIENT_LAYERS}
 SHELLS = {"trio", "blocking"}

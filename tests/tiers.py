@@ -38,6 +38,10 @@ SLOW_FIXTURES = frozenset(
         "spark",
         "start_etcd",
         "start_node",
+        "tailrace_make_node",
+        "tailrace_node",
+        "tailrace_set",
+        "tailrace_shared_node",
     }
 )
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 from tests.certificates import Authority
-from tests.processes.ports import free_port
 from trio_websocket import ConnectionRejected, open_websocket_url
 
 import tailrace
+from tailrace.testing.ports import free_port
 from tailrace.tls import TlsFiles, client_context
 from tailrace_server.serving.console import http_listener
 from tailrace_server.serving.console.live import SUBPROTOCOL

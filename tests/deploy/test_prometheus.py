@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import trio
 import yaml
-from tests.processes.ports import free_port
 
 import tailrace
+from tailrace.testing.ports import free_port
 from tailrace_server.serving.console import http_listener
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "tailrace.rules.yml"

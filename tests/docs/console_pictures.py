@@ -15,11 +15,11 @@ from pathlib import Path
 import trio
 from PIL import Image
 from tests.processes.node import HOST, NodeProcess
-from tests.processes.ports import free_port, free_ports
 from tests.processes.program import Orders
 from tests.tailrace_server.serving.console.browser import PHONE, Browser, busy
 
 import tailrace
+from tailrace.testing.ports import free_port, free_ports
 
 FOLDER = Path(__file__).parents[2] / "docs" / "guides" / "console"
 COLORS = 256

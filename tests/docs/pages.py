@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.processes.ports import free_port
+from tailrace.testing.ports import free_port
 
 _DOCS = Path(__file__).parents[2] / "docs"
 # A page takes seconds, and some ten for each start of Spark. This ends a command that hangs.

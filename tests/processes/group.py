@@ -11,10 +11,11 @@ from pathlib import Path
 
 import trio
 
+from tailrace.testing.ports import free_port, free_ports
+
 from .forks import COMMAND, Fork
 from .network import Network
 from .node import HOST, NodeFailed, NodeProcess
-from .ports import free_port, free_ports
 from .program import Orders
 
 # Far more seconds than a command takes on a busy machine.

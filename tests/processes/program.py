@@ -1,8 +1,6 @@
-"""Runs the command ``tailrace`` in a process of a test, as the test orders it.
+"""Runs the command ``tailrace`` in a process of a test, as the test orders it (``Orders``).
 
-    python -m tests.processes.program '{"bug": "quorum_at_once"}' serve --data DIR --listen 127.0.0.1:4700 ...
-
-The first argument is a JSON object with the fields of ``Orders``. The process ends when its stdin does, so that no node
+The process ends when its stdin does, so that no node
 outlives the tests. When a node is stopped cleanly, the process checks the invariants of the node first.
 """
 
@@ -139,7 +137,3 @@ def main(orders: Orders, arguments: list[str]) -> None:
     command.open_node = partial(open_node, orders)  # type: ignore[assignment]
     sys.argv = ["tailrace", *arguments]
     cli.main()
-
-
-if __name__ == "__main__":
-    main(Orders(**json.loads(sys.argv[1])), sys.argv[2:])

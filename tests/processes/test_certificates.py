@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.certificates import Authority
 from tests.processes.node import NodeProcess
-from tests.processes.ports import free_ports
 
 from tailrace import blocking
 from tailrace.errors import ProtocolError
+from tailrace.testing.ports import free_ports
 from tailrace.tls import TlsFiles, client_context
 
 pytestmark = pytest.mark.slow

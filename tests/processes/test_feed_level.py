@@ -11,10 +11,10 @@ import pytest
 import trio
 
 import tailrace
+from tailrace.testing.ports import free_port
 
 from .group import Group, run_command
 from .node import HOST
-from .ports import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ import trio
 import tailrace
 from tailrace import Mutations
 from tailrace.indexes import MemoryIndex
+from tailrace.testing.ports import free_ports
 
 from .acts import STORAGE
 from .group import run_command, start
 from .node import HOST, NodeProcess
-from .ports import free_ports
 from .program import Orders
 from .proxy import Proxy
 

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 import tailrace
+from tailrace.testing.ports import free_port
 
 from .group import Group, run_command
 from .group import start as start_node
 from .node import HOST
-from .ports import free_port
 from .program import Orders
 
 pytestmark = pytest.mark.long

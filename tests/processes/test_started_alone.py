@@ -9,12 +9,12 @@ import pytest
 import trio
 
 import tailrace
+from tailrace.testing.ports import free_ports
 from tailrace.wire.opcodes import Opcode
 
 from .acts import STORAGE
 from .group import run_command, start
 from .node import NodeProcess
-from .ports import free_ports
 from .program import Orders
 from .test_catching_up import BY_SEGMENTS
 

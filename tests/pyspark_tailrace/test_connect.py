@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.processes.ports import free_port
 from tests.pyspark_tailrace.connect_job import ROWS
 
 from pyspark_tailrace.java import find_java
 from pyspark_tailrace.session import session_settings
+from tailrace.testing.ports import free_port
 
 SUBMIT = Path(pyspark.__file__).with_name("bin") / "spark-submit"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

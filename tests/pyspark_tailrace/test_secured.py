@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.processes.node import NodeProcess
-from tests.processes.ports import free_ports
 
 from tailrace import blocking
+from tailrace.testing.ports import free_ports
 from tailrace.tls import TlsFiles, client_context
 
 JOB = "tests.pyspark_tailrace.secured_job"

@@ -2,7 +2,6 @@
 
 import pytest
 import trio
-from tests.processes.ports import free_port
 
 import tailrace
 from tailrace import blocking
@@ -11,6 +10,7 @@ from tailrace.consuming.subscription import Subscription
 from tailrace.errors import Forbidden, NotLeader, Unreachable, VersionLost
 from tailrace.link.address import Address
 from tailrace.model import EndReason
+from tailrace.testing.ports import free_port
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import HelloOk, Write, WriteFlag, encode_error

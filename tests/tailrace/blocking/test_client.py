@@ -4,10 +4,10 @@ import re
 import socket
 
 import pytest
-from tests.processes.ports import free_port
 
 import tailrace
 from tailrace import blocking
+from tailrace.testing.ports import free_port
 
 
 def test_feeds(client, feed_name):

@@ -5,13 +5,13 @@ import socket
 import time
 
 import pytest
-from tests.processes.ports import free_port
 
 import tailrace
 from tailrace.blocking.dialer import Dialer
 from tailrace.link.address import Address
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder
+from tailrace.testing.ports import free_port
 
 
 def link(*addresses, try_s=1.0):

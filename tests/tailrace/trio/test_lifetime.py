@@ -5,10 +5,10 @@ import contextlib
 
 import pytest
 import trio
-from tests.processes.ports import free_port
 
 import tailrace
 from tailrace.indexes import MemoryIndex
+from tailrace.testing.ports import free_port
 from tailrace.trio.client import Client
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime

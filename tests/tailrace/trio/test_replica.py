@@ -3,13 +3,13 @@
 import pytest
 import trio
 import trio.testing
-from tests.processes.ports import free_port
 
 from tailrace.consuming.events import Agreed, Mutations, SnapshotEnd, SnapshotStart
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.link.address import Address
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
+from tailrace.testing.ports import free_port
 from tailrace.trio.replica import CopyOptions
 from tailrace.trio.replica_link import replica_link
 from tailrace.wire.bodies import encode_json

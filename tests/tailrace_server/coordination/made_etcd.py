@@ -13,7 +13,8 @@ import urllib.error
 import urllib.request
 
 import pytest
-from tests.processes.ports import free_port
+
+from tailrace.testing.ports import free_port
 
 INSTALL = "apt-get install etcd-server"
 START_S = 30.0

@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 import trio
-from tests.processes.ports import free_port
 from tests.processes.proxy import open_proxy
 from tests.tailrace_server.coordination.conftest import etcd_store
 
+from tailrace.testing.ports import free_port
 from tailrace_server.coordination import etcd_gateway
 from tailrace_server.coordination import etcd_store as module
 from tailrace_server.coordination.coordinator import (

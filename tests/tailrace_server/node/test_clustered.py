@@ -11,11 +11,11 @@ import signal
 import pytest
 import trio
 from tests.processes.node import NodeProcess
-from tests.processes.ports import free_port
 from tests.processes.proxy import open_proxy
 from tests.tailrace_server.coordination.made_etcd import Etcd, require_etcd
 
 import tailrace
+from tailrace.testing.ports import free_port
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.coordination.etcd_codec import encode, entries_of, prefix_range
 

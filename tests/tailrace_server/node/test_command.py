@@ -25,11 +25,11 @@ from pathlib import Path
 import pytest
 import trio
 from tests.processes.forks import COMMAND, Fork
-from tests.processes.ports import free_port, free_port_before
 
 import tailrace
 from tailrace.cli.commands import run
 from tailrace.link.address import Address
+from tailrace.testing.ports import free_port, free_port_before
 from tailrace_server.config import Config
 from tailrace_server.coordination.cluster_keys import Voter, Voters, format_to_bytes, voters_to_bytes
 from tailrace_server.coordination.coordinator import Put

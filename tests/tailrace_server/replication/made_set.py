@@ -9,11 +9,11 @@ import shutil
 from typing import NamedTuple
 
 import trio
-from tests.processes.ports import free_ports
 
 import tailrace
 from tailrace.block import encode_block
 from tailrace.link.address import Address
+from tailrace.testing.ports import free_ports
 from tailrace.trio.request import ask
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config, Failover, Replication

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.processes.ports import free_ports
 from tests.tailrace_server.replication.made_set import COPY_ALWAYS, MadeNode, MadeSet, make_config, until
 
 import tailrace
 from tailrace import Put
 from tailrace.errors import Forbidden
 from tailrace.link.address import Address
+from tailrace.testing.ports import free_ports
 from tailrace.tls import TlsFiles, client_context
 from tailrace.trio.request import ask
 from tailrace.trio.tls import connect_tls

@@ -9,7 +9,6 @@ import urllib.request
 import pytest
 import trio
 from tests.processes.node import HOST, NodeProcess
-from tests.processes.ports import free_port, free_ports
 from tests.tailrace_server.serving.console.browser import (
     INSTALL,
     IS_THERE,
@@ -22,6 +21,7 @@ from tests.tailrace_server.serving.console.browser import (
 from tests.tailrace_server.serving.console.contrast import POOR_TEXTS
 
 import tailrace
+from tailrace.testing.ports import free_port, free_ports
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts, stops and starts again at the same address."""
+"""Ports for nodes that a test starts, stops and starts again at the same address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # Below what systems give to outgoing connections (32,768 and above on Linux): a port of that range is taken, while its
 # server is down, by any connection that is made anywhere on the machine, a client's vain tries included.
@@ -22,7 +22,7 @@ def _own_range() -> range:
     return range(first, first + count)
 
 
-def _candidates():
+def _candidates() -> Iterator[int]:
     own = _own_range()
     # Another run of the tests on this machine begins elsewhere; in a run, no port comes twice for a long time.
     return itertools.islice(itertools.cycle(own), random.Random(os.getpid()).randrange(len(own)), None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .ports import free_ports
+from tailrace.testing.ports import free_ports
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
