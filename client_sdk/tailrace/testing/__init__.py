@@ -1,4 +1,4 @@
-"""Nodes and sets for the tests of programs that use Tailrace.
+"""Nodes and sets for the tests of programs that use Tailrace, and the contract of indexes as tests.
 
 pytest gets the fixtures ``tailrace_node``, ``tailrace_shared_node`` and ``tailrace_set`` by itself. Others use the same
 nodes as contexts. They need the extra of the server: ``pip install 'tailrace[testing]'``.
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.testing.node import FORKS, Node, NodeFailed
 from tailrace.testing.node_set import NodeSet
@@ -20,7 +21,17 @@ from tailrace.testing.node_set import NodeSet
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Node", "NodeFailed", "NodeSet", "node", "node_set", "warm_up"]
+    from tailrace.testing.index_contract import IndexContract
+
+__all__ = ["IndexContract", "Node", "NodeFailed", "NodeSet", "node", "node_set", "warm_up"]
+
+if not TYPE_CHECKING:  # a type checker would take each name for one of this package
+
+    def __getattr__(name: str) -> Any:
+        """Loads the contract when it is first used: it needs pytest."""
+        if name != "IndexContract":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module("tailrace.testing.index_contract").IndexContract
 
 
 def warm_up() -> None:
