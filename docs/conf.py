@@ -37,7 +37,7 @@ maximum_signature_line_length = 88
 nitpick_ignore_regex = [
     ("py:.*", r"(collections\.abc|typing|types|datetime|os|pathlib|sqlite3|ssl|trio|pyarrow|pyspark)\..*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|SupportsIndex|datetime)"),
-    ("py:.*", r"(DataFrame|SparkSession|Column|StructType|DataSource\w*|abc\..*|enum\..*|optional|StrPath)"),
+    ("py:.*", r"(DataFrame|SparkSession|Column|StructType|DataSource\w*|abc\..*|enum\..*|optional|Path|StrPath)"),
     ("py:.*", r"(tuple|Mapping)\[.*|.*tailrace\.link\.address\.Address"),
     ("py:.*", r"(Protocol|Generic|NamedTuple|T|_T)"),
 ]

@@ -18,21 +18,27 @@ import pyspark_tailrace
 import tailrace
 import tailrace.blocking
 import tailrace.indexes
+import tailrace.testing
 from tailrace_server.config import Config, Limits, Replication, StorageConfig
 
-MODULES = (tailrace, tailrace.blocking, tailrace.indexes, pyspark_tailrace)
+MODULES = (tailrace, tailrace.blocking, tailrace.indexes, tailrace.testing, pyspark_tailrace)
 BUILD_SECONDS_MAX = 600
 
 
 class Entry(NamedTuple):
-    """A directive of a page: the kind, the full name, the members that it leaves out (None: it has none), and whether
-    it has those of base classes.
+    """A directive of a page: the kind, the full name, the members that it leaves out (None: it has none), whether it
+    has those of base classes, and the only members that it has (none are named: all).
     """
 
     kind: str
     name: str
     excluded: frozenset[str] | None
     is_with_bases: bool
+    only: frozenset[str] = frozenset()
+
+    def has(self, member):
+        """Whether the directive documents a member."""
+        return self.excluded is not None and member not in self.excluded and (not self.only or member in self.only)
 
 
 def entries():
@@ -52,7 +58,10 @@ def entries():
             members = frozenset(re.findall(r"\w+", excluded[1])) if excluded else frozenset()
             full = name if "." in name else f"{module}.{name}"
             assert full not in found, f"{full} is documented twice"
-            found[full] = Entry(kind, full, members if ":members:" in options else None, ":inherited-" in options)
+            named = re.search(r"^:members: (.*)", options, re.M)
+            only = frozenset(re.findall(r"\w+", named[1])) if named else frozenset()
+            shown = members if ":members:" in options else None
+            found[full] = Entry(kind, full, shown, ":inherited-" in options, only)
     return found
 
 
@@ -73,11 +82,10 @@ def documented_callables():
         if inspect.isfunction(value):
             yield full, value, None
         elif inspect.isclass(value):
-            excluded = ENTRIES[full].excluded
             kinds = value.__mro__ if ENTRIES[full].is_with_bases else (value,)
             for name, member in ((name, member) for kind in kinds for name, member in vars(kind).items()):
                 function = getattr(member, "__func__", member)
-                if excluded is not None and not name.startswith("_") and name not in excluded:
+                if not name.startswith("_") and ENTRIES[full].has(name):
                     yield f"{full}.{name}", function, value
 
 
