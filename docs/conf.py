@@ -7,6 +7,7 @@ from typing import Any
 
 import pyspark_tailrace
 import tailrace
+import tailrace.asyncio
 import tailrace.blocking
 import tailrace.indexes
 
@@ -56,7 +57,7 @@ INTERNAL_TYPES = {
 # Classes that a method makes: their constructors are no part of the interface.
 MADE_BY_METHODS = {
     f"{module}.{name}"
-    for module in ("tailrace", "tailrace.blocking")
+    for module in ("tailrace", "tailrace.asyncio", "tailrace.blocking")
     for name in ("Client", "Feed", "Follower", "Mutations", "Stage", "Stream", "Writer")
 }
 
@@ -64,7 +65,7 @@ MADE_BY_METHODS = {
 def _public_names() -> dict[str, str]:
     """Returns the documented name of each public object, by the name of its module and its own."""
     found: dict[str, str] = {}
-    for module in (tailrace, tailrace.blocking, tailrace.indexes, pyspark_tailrace):
+    for module in (tailrace, tailrace.asyncio, tailrace.blocking, tailrace.indexes, pyspark_tailrace):
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):

@@ -6,6 +6,8 @@
         async with orders.consume() as stream:
             async for event in stream: ...
 
+``tailrace.asyncio`` has the same names for asyncio, and ``tailrace.blocking`` for programs without async.
+
 Where to begin reading: ``trio.client`` and ``trio.feed`` are what users call; ``link``, ``requests`` and ``consuming``
 hold the protocol's state, without any I/O; ``model``, ``wire`` and ``block`` are values and bytes.
 """
@@ -71,6 +73,7 @@ from tailrace.trio.stream import Stream
 from tailrace.trio.writer import Writer
 
 if TYPE_CHECKING:
+    from tailrace import asyncio as asyncio
     from tailrace import blocking, indexes
     from tailrace.consuming.explain import Explanation, Outcome
     from tailrace.consuming.stream_status import StreamStatus, WaitsFor
@@ -172,11 +175,14 @@ _LATER = {
     "WaitsFor": "tailrace.consuming.stream_status",
 }
 
+# Packages that most programs do not need. ``__all__`` has no ``asyncio``, which would hide Python's own.
+_PACKAGES = ("asyncio", "blocking", "indexes")
+
 if not TYPE_CHECKING:  # a type checker would take each name for one of this package
 
     def __getattr__(name: str) -> Any:
-        """Loads a name of `_LATER`, `blocking` or `indexes`, when it is first used."""
-        if name in ("blocking", "indexes"):
+        """Loads a name of `_LATER` or `_PACKAGES` when it is first used."""
+        if name in _PACKAGES:
             return import_module(f"tailrace.{name}")
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -185,4 +191,4 @@ if not TYPE_CHECKING:  # a type checker would take each name for one of this pac
 
     def __dir__() -> list[str]:
         """Names those too that are not loaded yet."""
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, *_PACKAGES})

@@ -231,3 +231,15 @@ class StreamEnded(TailraceError):
     def __reduce__(self) -> tuple[Any, ...]:
         # By default a copy is made of ``args`` alone, and the reason has no default.
         return partial(type(self), reason=self.reason), self.args, vars(self)
+
+
+def join_context(error: BaseException, context: BaseException, cancellation: type[BaseException]) -> None:
+    """Puts ``context`` at the end of the chain of ``error``'s contexts, in place of the cancellation that it caused."""
+    seen = {id(error)}
+    while error.__context__ is not None and not isinstance(error.__context__, cancellation):
+        error = error.__context__
+        if id(error) in seen:
+            return
+        seen.add(id(error))
+    if id(context) not in seen:
+        error.__context__ = context

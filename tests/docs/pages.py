@@ -22,6 +22,12 @@ _DOCS = Path(__file__).parents[2] / "docs"
 PAGE_SECONDS_MAX = 900
 # For a Java that does not live long, as that of a page's Spark.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# What is changed in a program for trio.
+_FOR_ASYNCIO = {
+    "import trio\n": "import asyncio\n",
+    "tailrace.connect(": "tailrace.asyncio.connect(",
+    "trio.run(main)": "asyncio.run(main())",
+}
 _MARK = "--- the end of a step"
 _BLOCKS = re.compile(r"^```python\n(?P<program>(?:.*\n)*?)```$|(?P<indented>(?:^    .*\n(?:\n(?=    ))?)+)", re.M)
 
@@ -57,11 +63,20 @@ def steps(text: str) -> list[Step]:
     return found
 
 
-class Reader:
-    """A reader with one folder and one node, who keeps to the pages."""
+def under_asyncio(program: str) -> str:
+    """Returns a program for asyncio, of one for trio: with the changes that docs/guides/asyncio.md names."""
+    for trio, asyncio in _FOR_ASYNCIO.items():
+        program = program.replace(trio, asyncio)
+    assert "trio" not in program, f"it needs more changes than the guide names: {program}"
+    return program
 
-    def __init__(self, folder: Path) -> None:
+
+class Reader:
+    """A reader with one folder and one node, who keeps to the pages. ``uses_asyncio``: and has asyncio, not trio."""
+
+    def __init__(self, folder: Path, *, uses_asyncio: bool = False) -> None:
         self._folder = folder
+        self._uses_asyncio = uses_asyncio
         self._ports: dict[str, int] = {}
         self._ran = 0
         self._nodes: list[subprocess.Popen[bytes]] = []
@@ -105,6 +120,8 @@ class Reader:
         text = self._here(step.text)
         if step.kind == "program":
             self._ran += 1
+            if self._uses_asyncio:
+                text = under_asyncio(text)
             (self._folder / f"program_{self._ran}.py").write_text(text)
             text = f"python program_{self._ran}.py"
         elif text.startswith("tailrace serve"):

@@ -10,7 +10,7 @@ PAGES = [
     ROOT / "README.md",
     DOCS / "tutorial.md",
     DOCS / "reference" / "command-line.md",
-    *(DOCS / "guides" / f"{name}.md" for name in ("files", "indexes", "replication", "operations", "spark")),
+    *(DOCS / "guides" / f"{name}.md" for name in ("asyncio", "files", "indexes", "replication", "operations", "spark")),
     DOCS / "examples" / "README.md",
 ]
 # Each of their programs starts a Spark. tests/pyspark_tailrace runs those of the examples, and the guide's largest one,
@@ -18,6 +18,8 @@ PAGES = [
 WITH_MANY_SPARKS = PAGES[-2:]
 # These start many nodes, and run in `make long`.
 TAKE_LONG = {"command-line", "operations", "replication"}
+# The pages with programs for trio.
+FOR_TRIO = [page for page in PAGES if "\ntrio.run(main)\n" in page.read_text()]
 
 
 @pytest.fixture
@@ -38,6 +40,20 @@ def reader(tmp_path):
 )
 def test_a_page_runs_in_a_folder_of_its_own(page, reader):
     reader.read(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FOR_TRIO, ids=[page.stem for page in FOR_TRIO])
+def test_a_page_runs_under_asyncio_too(page, tmp_path):
+    reader = Reader(tmp_path, uses_asyncio=True)
+    try:
+        reader.read(page)
+    finally:
+        reader.leave()
+
+
+def test_the_pages_with_programs_for_trio_are_found():
+    assert {page.stem for page in FOR_TRIO} == {"README", "tutorial", "indexes"}
 
 
 @pytest.mark.soak

@@ -16,12 +16,13 @@ from tests.docs.test_docs import DOCS
 
 import pyspark_tailrace
 import tailrace
+import tailrace.asyncio
 import tailrace.blocking
 import tailrace.indexes
 import tailrace.testing
 from tailrace_server.config import Config, Limits, Replication, StorageConfig
 
-MODULES = (tailrace, tailrace.blocking, tailrace.indexes, tailrace.testing, pyspark_tailrace)
+MODULES = (tailrace, tailrace.asyncio, tailrace.blocking, tailrace.indexes, tailrace.testing, pyspark_tailrace)
 BUILD_SECONDS_MAX = 600
 
 
@@ -140,7 +141,9 @@ def test_a_docstring_has_arguments_results_and_errors(full, function):
     returned = str(signature.return_annotation)
     has_result = returned not in ("None", "Iterator[None]")
     assert ("\nReturns:\n" in text) >= has_result, f"{full} returns {returned}, and its docstring has no Returns"
-    asks_a_node = inspect.iscoroutinefunction(function) and full.startswith(("tailrace.Client.", "tailrace.Feed."))
+    asks_a_node = inspect.iscoroutinefunction(function) and full.startswith(
+        ("tailrace.Client.", "tailrace.Feed.", "tailrace.asyncio.Client.", "tailrace.asyncio.Feed.")
+    )
     if raises_itself(function) or asks_a_node:
         assert section(text, "Raises"), f"{full} raises, and its docstring has no Raises"
 

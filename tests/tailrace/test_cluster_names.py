@@ -7,6 +7,7 @@ import math
 
 import pytest
 import trio
+from tests.tailrace.asyncio.bridge import run_in_thread
 
 import tailrace
 from tailrace import blocking
@@ -45,6 +46,13 @@ async def test_another_cluster_is_refused(named, name, text):
 
     with pytest.raises(tailrace.Unreachable, match=text):
         await trio.to_thread.run_sync(connect)
+
+    async def connect_under_asyncio():
+        async with tailrace.asyncio.connect(f"{named}/{name}", connect_timeout=2):
+            raise AssertionError("it is connected")
+
+    with pytest.raises(tailrace.Unreachable, match=text):
+        await run_in_thread(connect_under_asyncio)
 
 
 async def test_a_cluster_without_a_name_is_refused_too(running):

@@ -1,5 +1,6 @@
 """Whatever a node says, clients raise errors of Tailrace only, end, and hold little."""
 
+import asyncio
 import contextlib
 import random
 import socket
@@ -8,6 +9,7 @@ import threading
 import pytest
 import trio
 import trio.testing
+from tests.tailrace.asyncio.bridge import run as run_under_asyncio
 
 import tailrace
 from tailrace import Put, TailraceError, blocking
@@ -232,6 +234,35 @@ def test_blocking_clients_raise_errors_of_tailrace_only(serve, lies):
                 blocking.connect(url, connect_timeout=0.3, retry_for=0.1) as client,
             ):
                 use_it(client, client.feed("orders"))
+
+
+# Under asyncio, over real sockets
+
+
+class UsesOfAsyncio(Uses):
+    """The same, for a client for asyncio."""
+
+    async def use_an_index(self):
+        async with self.feed.follow(MemoryIndex()) as follower:
+            await follower.barrier()
+            await follower.wait_for(tailrace.Version(follower.status().partitions[0].partition, BRANCH, 2))
+
+
+USES_OF_ASYNCIO = [name for name in dir(UsesOfAsyncio) if name.startswith("use_")]
+
+
+@pytest.mark.parametrize("lies", [0.02, 0.1, 0.4])
+def test_clients_for_asyncio_raise_errors_of_tailrace_only(serve, lies):
+    async def use_all(url, rnd):
+        for name in USES_OF_ASYNCIO:
+            with contextlib.suppress(TailraceError, TimeoutError):
+                async with tailrace.asyncio.connect(url, connect_timeout=0.3, retry_for=0.1) as client:
+                    async with asyncio.timeout(0.3):
+                        await getattr(UsesOfAsyncio(client, rnd), name)()
+
+    for seed in range(2):
+        rnd = random.Random(f"{lies} {seed}")
+        run_under_asyncio(use_all, serve(HostileNode(rnd, lies)), rnd)
 
 
 # Peers that hang up

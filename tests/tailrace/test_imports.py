@@ -65,7 +65,7 @@ def test_importing_the_package_loads_only_what_most_programs_need():
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["from tailrace import {0}", "import tailrace; tailrace.{0}"])
 def test_a_name_that_is_loaded_later_can_be_imported_first(how):
-    in_new_process(EACH, *(how.format(name) for name in (*tailrace._LATER, "blocking", "indexes")))
+    in_new_process(EACH, *(how.format(name) for name in (*tailrace._LATER, *tailrace._PACKAGES)))
 
 
 def test_all_names_are_there_and_are_listed():
@@ -83,5 +83,5 @@ def test_type_checkers_see_the_names_that_are_loaded_later_in_their_modules():
     tree = ast.parse(Path(tailrace.__file__).read_text())
     [for_types] = [n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name)]
     seen = {alias.name: node.module for node in for_types.body for alias in node.names}
-    assert seen == tailrace._LATER | {"blocking": "tailrace", "indexes": "tailrace"}
-    assert set(seen) <= set(tailrace.__all__)
+    assert seen == tailrace._LATER | dict.fromkeys(tailrace._PACKAGES, "tailrace")
+    assert set(seen) - set(tailrace.__all__) == {"asyncio"}, "a star import would hide Python's own"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import until
@@ -78,13 +80,19 @@ async def get(shell, url, version, retry_for, state="follower", connect_timeout=
         with blocking.connect(url, **options) as reader:
             return reader.feed("orders").get(b"k", at_least=version).value
 
+    async def under_asyncio():
+        async with tailrace.asyncio.connect(url, **options) as reader:
+            return (await reader.feed("orders").get(b"k", at_least=version)).value
+
     if shell == "blocking":
         return await trio.to_thread.run_sync(without_async)
+    if shell == "asyncio":
+        return await trio.to_thread.run_sync(lambda: asyncio.run(under_asyncio(), debug=True))
     async with tailrace.connect(url, **options) as reader:
         return (await reader.feed("orders").get(b"k", at_least=version)).value
 
 
-@pytest.mark.parametrize("shell", ["trio", "blocking"])
+@pytest.mark.parametrize("shell", ["trio", "asyncio", "blocking"])
 async def test_a_follower_is_waited_for_if_the_leader_has_the_version(members, version, answers, asked, shell):
     answers[:] = ["lost", True, False, "lost", True]
     assert await get(shell, members.url, version, 60) == b"v"
@@ -92,7 +100,7 @@ async def test_a_follower_is_waited_for_if_the_leader_has_the_version(members, v
     assert asked[-7:-1] == [False, True, False, False, True, False], "the last one is for the look-up"
 
 
-@pytest.mark.parametrize("shell", ["trio", "blocking"])
+@pytest.mark.parametrize("shell", ["trio", "asyncio", "blocking"])
 async def test_a_version_is_lost_if_a_majority_stands_behind_the_leader(members, version, answers, asked, shell):
     answers[:] = ["lost", "lost"]
     with pytest.raises(tailrace.VersionLost):
@@ -100,7 +108,7 @@ async def test_a_version_is_lost_if_a_majority_stands_behind_the_leader(members,
     assert asked[-2:] == [False, True]
 
 
-@pytest.mark.parametrize("shell", ["trio", "blocking"])
+@pytest.mark.parametrize("shell", ["trio", "asyncio", "blocking"])
 async def test_without_a_leader_it_is_not_known(members, version, answers, shell):
     leader = members.leader
     follower = next(node for node in members if node is not leader)
@@ -128,14 +136,14 @@ def never_there(version):
     return [version._replace(branch=b"w" * 16), version._replace(seq=version.seq + 1_000)]
 
 
-@pytest.mark.parametrize("shell", ["trio", "blocking"])
+@pytest.mark.parametrize("shell", ["trio", "asyncio", "blocking"])
 async def test_a_leader_does_not_answer_as_if_it_had_the_version(members, version, shell):
     for missing in never_there(version):
         with pytest.raises(tailrace.VersionLost, match="is not in the history of partition"):
             await get(shell, members.url, missing, 60, "leader")
 
 
-@pytest.mark.parametrize("shell", ["trio", "blocking"])
+@pytest.mark.parametrize("shell", ["trio", "asyncio", "blocking"])
 async def test_a_leader_without_a_majority_does_not_know(members, version, shell):
     """Another node may lead, and have acknowledged the version."""
     leader = members.leader

@@ -1,5 +1,7 @@
 """Clients of several nodes, of which one leads: a real node, and others that are made by hand, over TCP."""
 
+import asyncio
+
 import pytest
 import trio
 
@@ -120,7 +122,7 @@ async def test_among_some_that_are_dead_or_wrong(put_up, leader):
     assert (first.greeted, second.greeted) == (1, 1)
 
 
-@pytest.mark.parametrize("kind", ["trio", "blocking"])
+@pytest.mark.parametrize("kind", ["trio", "asyncio", "blocking"])
 async def test_a_member_whose_promise_came_to_nothing_keeps_no_client_from_the_leader(put_up, leader, client, kind):
     """It is asked first, and has promised a later term than the leader, of its own cluster, leads in."""
     cluster_id = client.cluster_id.hex()
@@ -131,8 +133,14 @@ async def test_a_member_whose_promise_came_to_nothing_keeps_no_client_from_the_l
         with blocking.connect(url, connect_timeout=20) as blocked:
             return blocked.feeds()
 
+    async def ask_under_asyncio():
+        async with tailrace.asyncio.connect(url, connect_timeout=20) as connected:
+            return await connected.feeds()
+
     if kind == "blocking":
         assert await trio.to_thread.run_sync(ask) == []
+    elif kind == "asyncio":
+        assert await trio.to_thread.run_sync(lambda: asyncio.run(ask_under_asyncio(), debug=True)) == []
     else:
         async with tailrace.connect(url, connect_timeout=20) as connected:
             assert await connected.feeds() == []

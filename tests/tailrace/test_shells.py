@@ -1,20 +1,24 @@
-"""The shells, one for trio and one without async, have the same files, names and signatures around one core."""
+"""The shells, for trio, for asyncio and without async, have the same files, names and signatures around one core."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import inspect
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
 import tailrace
+import tailrace.asyncio
 import tailrace.blocking
 
 SDK = Path(tailrace.__file__).parent
-SHELLS = ("trio", "blocking")
+SHELLS = ("trio", "asyncio", "blocking")
+MODULES = {"trio": tailrace, "asyncio": tailrace.asyncio, "blocking": tailrace.blocking}
+PAIRS = list(itertools.combinations(SHELLS, 2))
 # Files that only one shell needs.
 OWN_FILES = {
     # The transport and what runs beside the body of a context manager; the only replica is async.
@@ -32,14 +36,14 @@ OWN_FILES = {
         ),
         *("replica", "replica_link", "tls", "websocket"),
     },
+    "asyncio": {"transport", "opening", "dialer", "lifetime", "room", "waiting", "worker_thread", "websocket"},
     "blocking": {"dialer", "guard", "tls_socket", "websocket_socket"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream", "Follower")
 # Public members that one shell does not have.
 OWN_MEMBERS = {
-    "trio": {
-        "Feed": {"host"},
-    },
+    "trio": {"Feed": {"host"}},
+    "asyncio": {},
     "blocking": {
         "Client": {"close", "deadline", "takes_progress"},
         "Feed": {"forget"},
@@ -48,13 +52,18 @@ OWN_MEMBERS = {
         "Stream": {"close"},
     },
 }
-# Parameters that one shell does not have: a trio program sets a time-out by a cancel scope, and waits in a task. Only
-# the steps of a stream have one in both.
-OWN_PARAMETERS = {"trio": {"linger_s", "host", "timeout"}, "blocking": {"timeout", "deadline"}}
+# Parameters that one shell does not have: with async a program sets a time-out by its library, and waits in a task.
+# Only the steps of a stream have one in all.
+OWN_PARAMETERS = {
+    "trio": {"linger_s", "host", "timeout"},
+    "asyncio": {"linger_s", "timeout"},
+    "blocking": {"timeout", "deadline"},
+}
 # The loops that resume a plan, and that pass the conditions of a writer. They wait inside, so each shell has its own.
 LOOPS = {"run", "pass_all"}
-# So many statements in a row stand in two functions of both shells at most, whether they wait or not.
-SHARED_STATEMENTS_MAX = 3
+# So many statements in a row stand in two functions of both shells at most, whether they wait or not. Shells with async
+# wait at the same places, and do the same between two waits.
+SHARED_STATEMENTS_MAX = {("trio", "asyncio"): 4, ("trio", "blocking"): 3, ("asyncio", "blocking"): 3}
 # The page that tells an author of a third shell what to write, and its section. Lines of code change, so they may
 # differ from the page's by this factor.
 PAGE, SECTION = SDK.parents[1] / "docs" / "internals" / "layers.md", "### To add a shell"
@@ -65,7 +74,7 @@ SHARED_DOCSTRING_CHARS_MAX = 250
 
 def members(shell, handle):
     """The public members of a handle by name, those of its bases included."""
-    kind = getattr(tailrace if shell == "trio" else tailrace.blocking, handle)
+    kind = getattr(MODULES[shell], handle)
     found = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_") and name != "check_process"}
     return {name: member for name, member in found.items() if name not in OWN_MEMBERS[shell].get(handle, ())}
 
@@ -81,33 +90,49 @@ def parameters(shell, function):
 
 def test_shells_have_the_same_files():
     files = {shell: {path.stem for path in (SDK / shell).glob("*.py")} - OWN_FILES[shell] for shell in SHELLS}
-    assert files["trio"] == files["blocking"]
+    assert files["trio"] == files["asyncio"] == files["blocking"]
 
 
 @pytest.mark.parametrize("handle", HANDLES)
 def test_handles_have_the_same_members(handle):
-    assert members("trio", handle).keys() == members("blocking", handle).keys()
+    names = [members(shell, handle).keys() for shell in SHELLS]
+    assert names[0] == names[1] == names[2]
 
 
 def test_a_member_that_is_one_shells_own_is_there():
     for shell, handles in OWN_MEMBERS.items():
         for handle, names in handles.items():
-            kind = getattr(tailrace if shell == "trio" else tailrace.blocking, handle)
+            kind = getattr(MODULES[shell], handle)
             assert [name for name in names if not hasattr(kind, name)] == []
 
 
 @pytest.mark.parametrize("handle", HANDLES)
-def test_members_have_the_same_signatures(handle):
-    blocking = members("blocking", handle)
+@pytest.mark.parametrize("other", ["asyncio", "blocking"])
+def test_members_have_the_same_signatures(handle, other):
+    others = members(other, handle)
     for name, member in members("trio", handle).items():
         if inspect.isfunction(member):
-            assert parameters("trio", member) == parameters("blocking", blocking[name]), f"{handle}.{name}"
-            returned = [inspect.signature(function).return_annotation for function in (member, blocking[name])]
+            assert parameters("trio", member) == parameters(other, others[name]), f"{handle}.{name}"
+            returned = [inspect.signature(function).return_annotation for function in (member, others[name])]
             assert returned[0] == returned[1], f"{handle}.{name}"
 
 
+@pytest.mark.parametrize("handle", HANDLES)
+def test_asyncio_has_what_trio_has_with_the_same_documentation(handle):
+    kinds = [getattr(MODULES[shell], handle) for shell in ("trio", "asyncio")]
+    names = {name for name in dir(kinds[0]) if not name.startswith("_")} - {"host"}
+    for name in names:
+        ours, theirs = (inspect.getattr_static(kind, name) for kind in kinds)
+        assert type(ours) is type(theirs), f"{handle}.{name}"
+        if inspect.isfunction(ours):
+            assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs), f"{handle}.{name}"
+            assert inspect.signature(ours) == inspect.signature(theirs), f"{handle}.{name}"
+
+
 def test_connect_has_the_same_signature():
-    assert parameters("trio", tailrace.connect) == parameters("blocking", tailrace.blocking.connect)
+    expected = parameters("trio", tailrace.connect)
+    assert expected == parameters("asyncio", tailrace.asyncio.connect)
+    assert expected == parameters("blocking", tailrace.blocking.connect)
 
 
 def docstrings(shell):
@@ -117,12 +142,13 @@ def docstrings(shell):
                 yield ast.get_docstring(node) or "", f"{shell}/{path.name}: {node.name}"
 
 
-def test_no_documentation_is_written_twice():
-    of_trio = dict(docstrings("trio"))
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_no_documentation_is_written_twice(one, other):
+    known = dict(docstrings(one))
     twice = [
-        (of_trio[text], where)
-        for text, where in docstrings("blocking")
-        if len(text) > SHARED_DOCSTRING_CHARS_MAX and text in of_trio
+        (known[text], where)
+        for text, where in docstrings(other)
+        if len(text) > SHARED_DOCSTRING_CHARS_MAX and text in known
     ]
     assert twice == []
 
@@ -172,13 +198,14 @@ def functions(shell):
                 yield f"{shell}/{path.name}: {node.name}", list(statements(node.body))
 
 
-def test_no_logic_is_written_twice():
-    of_blocking = list(functions("blocking"))
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_no_logic_is_written_twice(one, other):
+    of_other = list(functions(other))
     twice = []
-    for here, ours in functions("trio"):
-        for there, theirs in of_blocking:
+    for here, ours in functions(one):
+        for there, theirs in of_other:
             shared = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match().size
-            if shared > SHARED_STATEMENTS_MAX:
+            if shared > SHARED_STATEMENTS_MAX[one, other]:
                 twice.append((here, there, shared))
     assert twice == []
 

@@ -1,5 +1,6 @@
 """Clients of nodes that speak TLS, and of nodes that do not: what works, and what each failure says."""
 
+import asyncio
 import dataclasses
 import os
 import ssl
@@ -30,7 +31,15 @@ async def greet_blocking(url, tls=None, connect_timeout=60):
     await trio.to_thread.run_sync(greet)
 
 
-GREETS = [greet_trio, pytest.param(greet_blocking, marks=pytest.mark.slow)]
+async def greet_asyncio(url, tls=None, connect_timeout=60):
+    async def greet():
+        async with tailrace.asyncio.connect(url, tls=tls, connect_timeout=connect_timeout):
+            pass
+
+    await trio.to_thread.run_sync(lambda: asyncio.run(greet(), debug=True))
+
+
+GREETS = [greet_trio, *(pytest.param(greet, marks=pytest.mark.slow) for greet in (greet_blocking, greet_asyncio))]
 each_shell = pytest.mark.parametrize("greet", GREETS)
 
 
@@ -63,6 +72,22 @@ async def test_rows_there_and_back_without_async(tls_running, authority):
             assert all(item.value == bytes(ROW_BYTES) for item in feed.get_many([b"1", b"19999"]))
 
     await trio.to_thread.run_sync(run)
+
+
+@pytest.mark.slow
+async def test_rows_there_and_back_under_asyncio(tls_running, authority):
+    async def run():
+        async with tailrace.asyncio.connect(tls_running.url, tls=authority.client()) as client:
+            feed = await client.create_feed("orders", partitions=2)
+            async with feed.writer() as writer:
+                for number in range(ROWS):
+                    await writer.put(b"%d" % number, bytes(ROW_BYTES))
+            large = bytes(range(256)) * 8_000
+            await feed.put(b"large", large)
+            assert (await feed.get(b"large")).value == large
+            assert len([item async for item in feed.items()]) == ROWS + 1
+
+    await trio.to_thread.run_sync(lambda: asyncio.run(run(), debug=True))
 
 
 @each_shell
@@ -155,6 +180,8 @@ async def test_a_context_for_a_plain_url(authority):
         tailrace.connect("tailrace://127.0.0.1:1", tls=authority.client())
     with pytest.raises(ValueError, match="tls= is for URLs that begin with tailraces://"):
         blocking.connect("tailrace://127.0.0.1:1", tls=authority.client())
+    with pytest.raises(ValueError, match="tls= is for URLs that begin with tailraces://"):
+        tailrace.asyncio.connect("tailrace://127.0.0.1:1", tls=authority.client())
 
 
 @each_shell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -35,7 +36,16 @@ async def greet_blocking(url, connect_timeout=60, **options):
     await trio.to_thread.run_sync(greet)
 
 
-each_shell = pytest.mark.parametrize("greet", [greet_trio, pytest.param(greet_blocking, marks=pytest.mark.slow)])
+async def greet_asyncio(url, connect_timeout=60, **options):
+    async def greet():
+        async with tailrace.asyncio.connect(url, connect_timeout=connect_timeout, **options):
+            pass
+
+    await trio.to_thread.run_sync(lambda: asyncio.run(greet(), debug=True))
+
+
+GREETS = [greet_trio, *(pytest.param(greet, marks=pytest.mark.slow) for greet in (greet_blocking, greet_asyncio))]
+each_shell = pytest.mark.parametrize("greet", GREETS)
 
 
 @contextlib.asynccontextmanager
@@ -94,6 +104,18 @@ async def use(url, tmp_path, **options):
             feed.fetch(tmp_path / "copy")
 
     await trio.to_thread.run_sync(without_async)
+
+    async def under_asyncio():
+        async with tailrace.asyncio.connect(url, **options) as client:
+            feed = client.feed("orders")
+            assert (await feed.get(b"large")).value == large
+            async with feed.writer() as writer:
+                for key, value in expected.items():
+                    await writer.put(key, value)
+            assert {item.key: item.value async for item in feed.items()} == {**expected, b"large": large}
+            await feed.fetch(tmp_path / "copy")
+
+    await trio.to_thread.run_sync(lambda: asyncio.run(under_asyncio(), debug=True))
 
 
 @pytest.mark.slow
@@ -210,7 +232,7 @@ async def test_the_cluster_is_checked(run_node, node_config, greet):
 
 
 async def test_a_context_for_a_plain_url(authority):
-    for connect in (tailrace.connect, blocking.connect):
+    for connect in (tailrace.connect, tailrace.asyncio.connect, blocking.connect):
         with pytest.raises(ValueError, match="or wss://"):
             connect("ws://127.0.0.1:1", tls=authority.client())
 
@@ -253,13 +275,13 @@ async def test_a_lost_connection_comes_back_without_async(running, port):
 def test_without_the_library_the_error_names_the_extra():
     code = (
         "import sys; sys.modules['wsproto'] = None\n"
-        "import tailrace, tailrace.blocking\n"
-        "for connect in (tailrace.connect, tailrace.blocking.connect):\n"
+        "import tailrace\n"
+        "for connect in (tailrace.connect, tailrace.asyncio.connect, tailrace.blocking.connect):\n"
         "    try: connect('wss://127.0.0.1:9/')\n"
         "    except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == 2 * [
+    assert done.stdout.splitlines() == 3 * [
         "URLs that begin with ws:// or wss:// need wsproto: pip install 'tailrace[ws]'"
     ], done.stderr
 

@@ -15,7 +15,7 @@ Four rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from tailrace.block import Block
@@ -75,6 +75,18 @@ class Outbox:
     def shares(self, changes: Sequence[Put | Delete]) -> list[PartitionShare]:
         """Checks changes and divides them for ``extend``. Raises TypeError, ValueError or TooLarge."""
         return [PartitionShare(rows) for rows in split(changes, self._partitions)]
+
+    def extend_all(self, changes: Sequence[Put | Delete]) -> Iterator[None]:
+        """Adds changes, as many at a time as there is room for. Yields each time that the caller has to ``enter``.
+
+        Raises TypeError, ValueError or TooLarge before the first one is added, and the first error.
+        """
+        self.check()
+        for share in self.shares(changes):
+            while not share.is_taken:
+                if not self.is_open:
+                    yield
+                self.extend(share)
 
     def extend(self, share: PartitionShare) -> None:
         """Adds rows of ``share``, when ``is_open``: as many as its batch and the bound have room for."""

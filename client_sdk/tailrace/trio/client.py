@@ -61,7 +61,15 @@ class Client(OfOneProcess):
         self._register()
 
     async def __aenter__(self) -> Client:
-        """Connects. Raises Unreachable if no node has answered within ``connect_timeout`` seconds, or Forbidden."""
+        """Connects. Raises Unreachable if no node has answered within ``connect_timeout`` seconds, or Forbidden.
+
+        Raises RuntimeError outside of a trio run.
+        """
+        if not trio.lowlevel.in_trio_run():
+            raise RuntimeError(
+                "tailrace.connect is for trio, which does not run here: under asyncio use tailrace.asyncio.connect, "
+                "and without async tailrace.blocking.connect"
+            )
         await self._runner.__aenter__()
         return self
 
@@ -230,6 +238,7 @@ def connect(
     Raises:
         ValueError: The URL, ``state`` or a number of seconds is not valid.
         ImportError: The URL asks for WebSocket, and its library is not installed.
+        RuntimeError: On entering: trio does not run. Under asyncio use `tailrace.asyncio.connect`.
         Unreachable: On entering: no node could be used within ``connect_timeout`` seconds.
         Forbidden: On entering: the node refuses this client, or its certificate.
         ProtocolError: On entering: the other side does not speak Tailrace's protocol; or TLS, or without it; or its

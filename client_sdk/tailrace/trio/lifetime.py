@@ -18,6 +18,8 @@ from types import TracebackType
 
 import trio
 
+from tailrace.errors import join_context
+
 
 class Lifetime:
     """An async context manager that runs tasks in the background of its body."""
@@ -74,7 +76,7 @@ class Lifetime:
         except BaseExceptionGroup as group:
             if error is not None and not _holds_cancellation(error):
                 if self.failure is not None:
-                    _set_context(error, self.failure)
+                    join_context(error, self.failure, trio.Cancelled)
                 return False  # the body's own exception goes on as itself
             raise _alone(group) from None
         if self.failure is not None and (error is None or swallowed):
@@ -93,15 +95,3 @@ def _holds_cancellation(error: BaseException) -> bool:
 def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Returns the only exception of a group, or the group itself if it has several."""
     return group.exceptions[0] if len(group.exceptions) == 1 else group
-
-
-def _set_context(error: BaseException, context: BaseException) -> None:
-    """Puts ``context`` at the end of the chain of ``error``'s contexts, in place of the cancellation that it caused."""
-    seen = {id(error)}
-    while error.__context__ is not None and not isinstance(error.__context__, trio.Cancelled):
-        error = error.__context__
-        if id(error) in seen:
-            return
-        seen.add(id(error))
-    if id(context) not in seen:
-        error.__context__ = context

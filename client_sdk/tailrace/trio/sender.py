@@ -55,11 +55,7 @@ class Sender(OfOneProcess):
         "added, and these are sent; a seal includes them.",
     )
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        self._outbox.check()
-        for share in self._outbox.shares(changes):
-            while not share.is_taken:
-                if not self._outbox.is_open:
-                    await self._room.enter(self._outbox)
-                self._outbox.extend(share)
-                if not self._has_rows.is_set():
-                    self._has_rows.set()
+        for _ in self._outbox.extend_all(changes):
+            self._has_rows.set()
+            await self._room.enter(self._outbox)
+        self._has_rows.set()

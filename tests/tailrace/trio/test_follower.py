@@ -9,10 +9,9 @@ import trio.testing
 
 import tailrace
 from tailrace import Delete, Put
-from tailrace.indexes import IndexBusy, MemoryIndex, SQLiteIndex, sqlite
+from tailrace.indexes import IndexBusy, MemoryIndex, SQLiteIndex, following, sqlite
 from tailrace.indexes.applier import APPLY_ROWS_MAX
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.trio import follower as follower_module
 
 
 def partition_of(key):
@@ -407,7 +406,7 @@ async def test_entering_is_cancelled_while_the_file_is_locked(feed, tmp_path, mo
             async with feed.follow(index):
                 raise AssertionError("it was opened")
         assert scope.cancelled_caught
-        monkeypatch.setattr(follower_module, "OPEN_BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(following, "OPEN_BUSY_SECONDS", 0.1)
         with pytest.raises(IndexBusy, match="is locked by another program"):
             await feed.follow(index).__aenter__()
     async with feed.follow(index) as follower:

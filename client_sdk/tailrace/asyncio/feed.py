@@ -1,0 +1,248 @@
+"""A feed, as a client under asyncio uses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from tailrace.asyncio.runner import RequestRunner
+from tailrace.asyncio.stage import Stage
+from tailrace.asyncio.stream import Stream
+from tailrace.asyncio.writer import Writer
+from tailrace.consuming.explain_plan import explain_plan
+from tailrace.consuming.ring import RING_ROWS
+from tailrace.consuming.subscription import Subscription, consume
+from tailrace.copies.fetch_plan import fetch_plan
+from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model.documented import documented
+from tailrace.model.position import Positions
+from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.replies import PartitionMap
+from tailrace.requests.staging import Published, SealedStage
+
+if TYPE_CHECKING:
+    from tailrace.asyncio.follower import Follower
+    from tailrace.asyncio.items import Items
+    from tailrace.consuming.explain import Explanation
+    from tailrace.copies.fetch import Fetched
+    from tailrace.indexes import Index
+
+
+class Feed:
+    """A handle of one feed: it writes, reads and opens streams. Made by `Client.feed` and `Client.create_feed`.
+
+    All tasks of one event loop may share a handle.
+
+    If a call is cancelled, a request that was not sent yet is never sent. A request that was sent may still be carried
+    out, and it is not sent again after a lost connection. It never overtakes a later ``put`` of the same client to the
+    same partition.
+    """
+
+    def __init__(self, runner: RequestRunner, name: str) -> None:
+        self._runner = runner
+        self._core = FeedCore(runner.core, name)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Feed {self.name!r}>"
+
+    # Writing
+
+    @documented(FeedCore.put)
+    async def put(
+        self,
+        key: bytes,
+        value: bytes,
+        *,
+        level: str | None = None,
+        if_version: Version | None = None,
+        if_absent: bool = False,
+    ) -> Version:
+        return await self._runner.run(self._core.put(key, value, level, if_version, if_absent))
+
+    @documented(FeedCore.delete)
+    async def delete(self, key: bytes, *, level: str | None = None, if_version: Version | None = None) -> Version:
+        return await self._runner.run(self._core.delete(key, level, if_version))
+
+    @documented(FeedCore.delete_if_present)
+    async def delete_if_present(self, key: bytes, *, level: str | None = None) -> Version | None:
+        return await self._runner.run(self._core.delete_if_present(key, level))
+
+    @documented(FeedCore.write)
+    async def write(self, changes: Sequence[Put | Delete], *, level: str | None = None) -> dict[int, VersionRange]:
+        return await self._runner.run(self._core.write(changes, level))
+
+    @documented(
+        FeedCore.writer,
+        "Rows are sent after ``linger_s`` seconds at the latest. Entering the writer asks for the feed.",
+        linger_s="The seconds that a row waits for others before its batch is sent.",
+    )
+    def writer(
+        self,
+        *,
+        level: str | None = None,
+        batch_bytes: int = 1024 * 1024,
+        batch_rows: int = 10_000,
+        in_flight_bytes: int = 16 * 1024 * 1024,
+        linger_s: float = 0.005,
+    ) -> Writer:
+        wanted, batching = self._core.writer(level, batch_bytes, batch_rows, in_flight_bytes, linger_s=linger_s)
+        return Writer(self._runner, self._core, wanted, batching, linger_s=linger_s)
+
+    @documented(FeedCore.stage, "Entering the stage asks for the feed.")
+    def stage(
+        self,
+        *,
+        batch_bytes: int = 1024 * 1024,
+        batch_rows: int = 10_000,
+        in_flight_bytes: int = 16 * 1024 * 1024,
+    ) -> Stage:
+        return Stage(self._runner, self._core, self._core.stage(batch_bytes, batch_rows, in_flight_bytes))
+
+    @documented(
+        FeedCore.publish,
+        "If cancelled, a part may be published, and the rest is published when the call is repeated.",
+    )
+    async def publish(
+        self,
+        sink: str,
+        batch: int,
+        stages: Iterable[SealedStage],
+        *,
+        origin: str | None = None,
+        compare: bool = True,
+    ) -> Published:
+        return await self._runner.run(self._core.publish(sink, batch, stages, origin, compare))
+
+    # Reading
+
+    @documented(FeedCore.get)
+    async def get(self, key: bytes, *, level: str = "disk", at_least: Version | None = None) -> Item | None:
+        return await self._runner.run(self._core.get(key, level, at_least))
+
+    @documented(FeedCore.get_many)
+    async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
+        return await self._runner.run(self._core.get_many(keys, level))
+
+    def items(self, *, key_prefix: bytes = b"") -> Items:
+        """Iterates over the latest value of every key, as of this call or later: one partition after another.
+
+        All that was acknowledged before the call is there. Keys and values of one partition are in memory at a time. If
+        the node loses writes meanwhile, a partition ends at the last seq that both histories share. A cancelled step
+        loses nothing.
+
+        Args:
+            key_prefix: Only keys that begin with these bytes. The node sends no others.
+
+        Returns:
+            An async iterator of `Item`.
+
+        Raises:
+            ValueError: The prefix is longer than a key can be.
+            UnknownFeed: While iterating: the feed does not exist, or was dropped.
+        """
+        from tailrace.asyncio.items import Items
+        from tailrace.consuming.items_core import ItemsCore  # most programs read no latest state
+
+        return Items(self, ItemsCore(self.name, key_prefix))
+
+    @documented(consume)
+    def consume(
+        self,
+        since: str | Positions | datetime = "beginning",
+        *,
+        until: str | Positions | datetime | None = None,
+        partitions: Iterable[int] | None = None,
+        visibility: str = "disk",
+        key_prefix: bytes = b"",
+        keys_only: bool = False,
+        window_bytes: int = 8 * 1024 * 1024,
+        on_rollback: str = "follow",
+        ring: int = RING_ROWS,
+        catch_up: str = "auto",
+        caught_up: bool = False,
+    ) -> Stream:
+        subscription = consume(
+            self._core,
+            since,
+            until,
+            partitions=partitions,
+            visibility=visibility,
+            key_prefix=key_prefix,
+            keys_only=keys_only,
+            on_rollback=on_rollback,
+            ring=ring,
+            catch_up=catch_up,
+            caught_up=caught_up,
+        )
+        return self._runner.stream(subscription, window_bytes)
+
+    def follow(
+        self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS, catch_up: str = "auto"
+    ) -> Follower:
+        """Keeps an index equal to the feed, on a thread of its own, while the body of this async context manager runs.
+
+        Args:
+            index: The index. Two followers must not use it at the same time.
+            visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
+            ring: The number of recent keys of each partition that the index stores. If the node loses more than these,
+                the partition is read again from the beginning.
+            catch_up: "auto", "segments" or "stream", as in `consume`.
+
+        Returns:
+            A follower. Entering it opens the index and resumes from its checkpoint.
+
+        Raises:
+            ValueError: ``ring`` or ``catch_up`` is not valid. On entering: another follower of this process uses the
+                index.
+            BadPosition: On entering: the index belongs to another feed or cluster.
+            UnknownFeed: On entering: the feed does not exist.
+        """
+        from tailrace.asyncio.follower import Follower
+
+        return Follower(self, index, visibility=visibility, ring=ring, catch_up=catch_up)
+
+    @documented(
+        fetch_plan,
+        "If cancelled, the files that came stay for the next fetch.",
+    )
+    async def fetch(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        partitions: Iterable[int] | None = None,
+        visibility: str = "disk",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Fetched:
+        from tailrace.asyncio.fetch import run_fetch
+
+        fetch = fetch_plan(self._runner.core, self._core, directory, partitions, visibility, progress)
+        return await run_fetch(self._runner, fetch)
+
+    @documented(FeedCore.partitions)
+    async def partitions(self) -> list[PartitionInfo]:
+        return await self._runner.run(self._core.partitions())
+
+    @documented(explain_plan)
+    async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
+        return await self._runner.run(explain_plan(self._runner.core, self._core, positions, visibility))
+
+    # For followers and iterators of items
+
+    async def resolve(self) -> Resolved:
+        """Returns the id and the number of partitions, and asks for them once. Raises UnknownFeed, WrongProcess."""
+        return await self._runner.run(self._core.resolve())
+
+    async def partition_map(self) -> PartitionMap:
+        """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
+        return await self._runner.run(self._core.partition_map())
+
+    def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
+        """Makes a consumer of this feed."""
+        return self._runner.stream(subscription, window_bytes)
+
+    def level(self, text: str) -> Level:
+        """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
+        return self._core.level(text)

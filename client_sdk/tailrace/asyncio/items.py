@@ -1,0 +1,13 @@
+"""Reads the latest state of a feed under asyncio, one partition after the other."""
+
+from __future__ import annotations
+
+from tailrace.consuming.async_items import AsyncItems
+
+
+class Items(AsyncItems):
+    """An async iterator of Item; ``Feed.items`` makes one.
+
+    It reads a whole partition before it returns the partition's first item. No stream is open in between, so a loop may
+    be left at any time. Other tasks get their turn once for each partition, and while it is read.
+    """

@@ -1,0 +1,138 @@
+"""The asyncio shell of a request session: connects, reconnects, moves the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tailrace.asyncio.transport import Connect, Transport, closing
+from tailrace.asyncio.waiting import wait_within
+from tailrace.asyncio.watch import keep_looking
+from tailrace.errors import TailraceError, Unreachable
+from tailrace.link.address import Address
+from tailrace.link.connection import LinkCore
+from tailrace.link.finder import LOOK_IDLE_SECONDS
+from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
+from tailrace.requests.session import RequestSession
+
+
+async def connect_in_time(link: LinkCore, connect: Connect, address: Address) -> Transport:
+    """Connects to ``address``. Raises Unreachable if that fails, or takes longer than a try may take."""
+    try:
+        async with asyncio.timeout(link.try_seconds):
+            return await connect(address)
+    except TimeoutError:  # of the line above alone: that of the system is Unreachable already
+        raise link.no_answer() from None
+
+
+class RequestLink:
+    """Keeps a session connected while ``run`` runs."""
+
+    def __init__(self, session: RequestSession, core: LinkCore, connect: Connect) -> None:
+        self._session = session
+        self._core = core
+        self._connect = connect
+        self._transport: Transport | None = None
+        self._is_busy = asyncio.Event()  # set by each request, for ``tick``
+        self._holds = asyncio.Event()  # a request is held, for ``tick``
+        self._ticked = asyncio.Event()  # set by each tick, for ``look``
+        self._reads = 0
+        self._greeted = asyncio.Event()  # on the present connection
+        self.opened = asyncio.Event()
+
+    def kick(self, now: float | None = None) -> None:
+        """Sends the session's buffers. Never waits. ``now`` is the session's time, if the caller has it."""
+        if not self._is_busy.is_set():
+            self._is_busy.set()
+        self._send(now)
+
+    def _send(self, now: float | None = None) -> None:
+        if self._transport is not None:
+            buffers = self._session.data_to_send(now)
+            if buffers:
+                self._transport.send(*buffers)
+
+    def abandon(self) -> None:
+        """Sends nothing from now on: this is a forked process, and the socket is the parent's."""
+        self._transport = None
+
+    async def run(self) -> None:
+        """Connects and reconnects for ever. Raises Forbidden and a greeting's ProtocolError, which no retry mends."""
+        while True:
+            address, pause_s = self._core.finder.next_try()
+            await asyncio.sleep(pause_s)
+            error = await self._try(address)
+            self._transport = None
+            self._greeted.clear()
+            final = self._core.lost(error)
+            if final is not None:
+                raise final
+
+    async def _try(self, address: Address) -> Exception:
+        """Uses one connection, and returns how it has ended."""
+        try:
+            transport = await connect_in_time(self._core, self._connect, address)
+            async with closing(transport):
+                self._transport = transport
+                self._reads += 1
+                self._session.connection_made()
+                self._send()
+                await transport.receive_each(self._received)
+        except (TailraceError, OSError) as error:
+            return error
+        return Unreachable("the node has closed the connection")
+
+    def _received(self, data: bytes) -> None:
+        """Hands some bytes to the session, and lets the tasks go on that wait for them."""
+        self._reads += 1
+        self._session.receive_data(data)
+        if not self._greeted.is_set() and self._session.is_open:
+            self._greeted.set()
+            self.opened.set()
+        self._send()
+        if self._session.is_holding:
+            self._holds.set()
+
+    async def keep(self) -> None:
+        """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""
+        silence = Silence(time.monotonic())
+        while True:
+            pause_s = self._core.noop_interval_s / 2
+            if self._session.is_open:
+                await asyncio.sleep(pause_s)
+            else:
+                await wait_within(self._greeted, pause_s)
+            silent_s = silence.seconds(self._reads, time.monotonic())
+            if self._transport is not None and self._core.is_dead(silent_s):
+                self._leave()
+            elif self._transport is not None:
+                self._session.noop()
+                self._send()
+
+    async def look(self) -> None:
+        """Watches for a later leader, and moves to it; runs for ever if there are other nodes."""
+        await keep_looking(self._core, self._connect, self._leave, self._next_tick)
+
+    async def _next_tick(self) -> None:
+        """Waits for the next check of requests, or for LOOK_IDLE_SECONDS while there are none."""
+        self._ticked.clear()
+        await wait_within(self._ticked, LOOK_IDLE_SECONDS)
+
+    def _leave(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    async def tick(self) -> None:
+        """Gives up requests whose deadline has passed, and sends held requests again; runs for ever."""
+        while True:
+            if self._session.idle:
+                self._is_busy.clear()
+                await self._is_busy.wait()
+            if self._session.is_holding:
+                await asyncio.sleep(TICK_SECONDS)
+            else:
+                self._holds.clear()
+                await wait_within(self._holds, tick_seconds(self._session.until_deadline_s))
+            self._session.expire()
+            self._send()
+            self._ticked.set()

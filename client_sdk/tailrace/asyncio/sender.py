@@ -1,0 +1,60 @@
+"""Adds the rows of a writer or stage under asyncio to an outbox, and waits for room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tailrace.asyncio.room import Room
+from tailrace.errors import WrongProcess
+from tailrace.link.forks import OfOneProcess
+from tailrace.model import Delete, Put
+from tailrace.model.documented import documented
+from tailrace.requests.batch import check_value
+from tailrace.requests.outbox import Outbox
+from tailrace.requests.senders import RowSender
+
+
+class Sender(OfOneProcess):
+    """The base of `Writer` and `Stage`: adds rows to an outbox. Entering them gives it the outbox."""
+
+    _outbox: Outbox
+
+    def __init__(self) -> None:
+        self._room = Room()
+        self._has_rows = asyncio.Event()  # rows were added since a writer's last look
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._outbox.refuse(error)
+
+    @documented(
+        RowSender.put,
+        "Other tasks get their turn only if it has to wait, and after each batch. If it is cancelled, the row is not "
+        "added.",
+    )
+    async def put(self, key: bytes, value: bytes) -> None:
+        if value is None:
+            check_value(value)  # to a batch it would be a deletion
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        self._outbox.add(key, value)
+        if not self._has_rows.is_set():
+            self._has_rows.set()
+
+    @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
+    async def delete(self, key: bytes) -> None:
+        if not self._outbox.is_open:
+            await self._room.enter(self._outbox)
+        self._outbox.add(key, None)
+        self._has_rows.set()
+
+    @documented(
+        RowSender.write,
+        "Other tasks get their turn after each batch. If it is cancelled, the first rows of each partition may have "
+        "been added, and these are sent; a seal includes them.",
+    )
+    async def write(self, changes: Sequence[Put | Delete]) -> None:
+        for _ in self._outbox.extend_all(changes):
+            self._has_rows.set()
+            await self._room.enter(self._outbox)
+        self._has_rows.set()

@@ -1,0 +1,6 @@
+"""The calls of a client: the tests of the shell for trio, with a client for asyncio."""
+
+from tests.tailrace.asyncio.bridge import over_asyncio
+from tests.tailrace.trio import test_client
+
+globals().update(over_asyncio(test_client))
