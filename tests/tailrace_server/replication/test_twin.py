@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 from tests.processes.node import NodeProcess
-from tests.tailrace_server.node.test_clustered import clustered_set, put, until_logged
+from tests.tailrace_server.node.test_clustered import clustered_set, put, until, until_logged
 
 import tailrace
 from tailrace.errors import NotLeader, Unreachable
@@ -119,6 +119,12 @@ async def until_beside(node, text=BESIDE):
         await trio.sleep(0.05)
 
 
+async def until_told_of_copy(node):
+    """The leader has told ``node``: that it was replaced, or that two processes follow, if it has come back before."""
+    told = ("another process on the directory", "two processes follow this node")
+    await until(lambda: any(text in node.log_path.read_text() for text in told))
+
+
 async def until_connected(leader, node):
     """``leader`` counts ``node``, which follows it."""
     while True:
@@ -221,7 +227,7 @@ async def test_an_original_that_was_paused_does_not_count_beside_the_copy_in_its
 
         copy.pause()
         original.proceed()
-        await until_logged(original, "another process on the directory")
+        await until_told_of_copy(original)
         copy.proceed()
         await put(clustered, b"3")
         leader.kill()
