@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 # Of the length in front of each request.
 LENGTH_BYTES = 4
@@ -58,6 +58,7 @@ def serve(requests: socket.socket, failure: str = "") -> Callable[[], object] | 
                 continue
             data, descriptors = _receive(requests)
             if not data:
+                _kill(endings)
                 return None
             *pipes, ending = descriptors
             pid = 0 if failure else os.fork()
@@ -76,6 +77,13 @@ def serve(requests: socket.socket, failure: str = "") -> Callable[[], object] | 
     for descriptor in (requests.detach(), woken, wakes, ending, *endings.values()):
         os.close(descriptor)
     return _become(json.loads(data), pipes)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    """Ends the forks that are left: a stopped one does not see that its stdin has ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _receive(requests: socket.socket) -> tuple[bytes, list[int]]:

@@ -119,6 +119,24 @@ def test_a_kill_ends_the_nodes(run_pytest):
     run.require_no_process()
 
 
+def test_a_kill_ends_a_frozen_node(run_pytest):
+    text = """
+        import threading
+        from processes import name
+
+        def test_that_waits(tailrace_node):
+            name(tailrace_node)
+            with tailrace_node.freeze():
+                print("waits", flush=True)
+                threading.Event().wait()
+    """
+    run = run_pytest(with_processes(text), "-s")
+    run.read_until("waits")
+    run.signal(signal.SIGKILL)
+    run.wait()
+    run.require_no_process()
+
+
 def test_a_failure_shows_the_log_of_the_node(run_pytest):
     text = """
         from processes import name
