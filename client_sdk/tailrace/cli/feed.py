@@ -321,4 +321,4 @@ def _info_to_json(info: FeedInfo) -> dict[str, Any]:
 def _partition_to_json(partition: PartitionInfo) -> dict[str, Any]:
     # Hashes are strings, because many JSON readers round numbers of 64 bits.
     bounds = {"hash_first": f"{partition.hash_first:016x}", "hash_last": f"{partition.hash_last:016x}"}
-    return {**partition._asdict(), **bounds}
+    return {**partition._asdict(), **bounds, "log": partition.log.to_json()}

@@ -25,6 +25,7 @@ def test_json(call, unused_name):
     assert {**shown, "partitions": 16} == created
     assert [partition["id"] for partition in shown["partitions"]] == list(range(16))
     assert (shown["partitions"][0]["hash_first"], shown["partitions"][15]["hash_last"]) == ("0" * 16, "f" * 16)
+    assert [(term, base) for _, term, base in shown["partitions"][0]["log"]] == [(1, 0)]
 
 
 def test_creating_the_same_feed_again_is_fine_and_another_one_is_not(call, made_feed):
