@@ -61,9 +61,8 @@ OWN_PARAMETERS = {
 }
 # The loops that resume a plan, and that pass the conditions of a writer. They wait inside, so each shell has its own.
 LOOPS = {"run", "pass_all"}
-# So many statements in a row stand in two functions of both shells at most, whether they wait or not. Shells with async
-# wait at the same places, and do the same between two waits.
-SHARED_STATEMENTS_MAX = {("trio", "asyncio"): 4, ("trio", "blocking"): 3, ("asyncio", "blocking"): 3}
+# So many statements in a row stand in two functions of both shells at most, whether they wait or not.
+SHARED_STATEMENTS_MAX = 3
 # The page that tells an author of a third shell what to write, and its section. Lines of code change, so they may
 # differ from the page's by this factor.
 PAGE, SECTION = SDK.parents[1] / "docs" / "internals" / "layers.md", "### To add a shell"
@@ -205,7 +204,7 @@ def test_no_logic_is_written_twice(one, other):
     for here, ours in functions(one):
         for there, theirs in of_other:
             shared = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match().size
-            if shared > SHARED_STATEMENTS_MAX[one, other]:
+            if shared > SHARED_STATEMENTS_MAX:
                 twice.append((here, there, shared))
     assert twice == []
 

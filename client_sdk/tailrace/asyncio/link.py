@@ -10,7 +10,7 @@ from tailrace.asyncio.waiting import wait_within
 from tailrace.asyncio.watch import keep_looking
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
-from tailrace.link.connection import LinkCore
+from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
@@ -25,18 +25,15 @@ async def connect_in_time(link: LinkCore, connect: Connect, address: Address) ->
         raise link.no_answer() from None
 
 
-class RequestLink:
+class RequestLink(SendingLink[RequestSession, Transport]):
     """Keeps a session connected while ``run`` runs."""
 
     def __init__(self, session: RequestSession, core: LinkCore, connect: Connect) -> None:
-        self._session = session
-        self._core = core
+        super().__init__(session, core)
         self._connect = connect
-        self._transport: Transport | None = None
         self._is_busy = asyncio.Event()  # set by each request, for ``tick``
         self._holds = asyncio.Event()  # a request is held, for ``tick``
         self._ticked = asyncio.Event()  # set by each tick, for ``look``
-        self._reads = 0
         self._greeted = asyncio.Event()  # on the present connection
         self.opened = asyncio.Event()
 
@@ -45,12 +42,6 @@ class RequestLink:
         if not self._is_busy.is_set():
             self._is_busy.set()
         self._send(now)
-
-    def _send(self, now: float | None = None) -> None:
-        if self._transport is not None:
-            buffers = self._session.data_to_send(now)
-            if buffers:
-                self._transport.send(*buffers)
 
     def abandon(self) -> None:
         """Sends nothing from now on: this is a forked process, and the socket is the parent's."""
@@ -73,10 +64,7 @@ class RequestLink:
         try:
             transport = await connect_in_time(self._core, self._connect, address)
             async with closing(transport):
-                self._transport = transport
-                self._reads += 1
-                self._session.connection_made()
-                self._send()
+                self._begin(transport)
                 await transport.receive_each(self._received)
         except (TailraceError, OSError) as error:
             return error
@@ -117,10 +105,6 @@ class RequestLink:
         """Waits for the next check of requests, or for LOOK_IDLE_SECONDS while there are none."""
         self._ticked.clear()
         await wait_within(self._ticked, LOOK_IDLE_SECONDS)
-
-    def _leave(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
     async def tick(self) -> None:
         """Gives up requests whose deadline has passed, and sends held requests again; runs for ever."""

@@ -141,8 +141,7 @@ class RequestRunner(OfOneProcess):
         try:
             await reply.wait()
         except BaseException:
-            for request in requests:
-                self._session.withdraw(request)
+            self._session.withdraw_all(requests)
             raise
         return reply.get()
 

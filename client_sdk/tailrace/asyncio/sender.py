@@ -24,6 +24,9 @@ class Sender(OfOneProcess):
         self._room = Room()
         self._has_rows = asyncio.Event()  # rows were added since a writer's last look
 
+    def _added(self) -> None:
+        self._has_rows.set()
+
     def _forked(self, error: WrongProcess) -> None:
         self._outbox.refuse(error)
 
@@ -54,7 +57,5 @@ class Sender(OfOneProcess):
         "been added, and these are sent; a seal includes them.",
     )
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        for _ in self._outbox.extend_all(changes):
-            self._has_rows.set()
+        for _ in self._outbox.extend_all(changes, self._added):
             await self._room.enter(self._outbox)
-        self._has_rows.set()

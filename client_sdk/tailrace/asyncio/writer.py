@@ -54,6 +54,8 @@ class Writer(Sender):
             return False
         self._core.leave(error)
         failure = error or await self._flush_all()
+        if failure is not error:
+            self._core.give_up()
         await self._lifetime.end(failure)
         if failure is not error:
             assert failure is not None
@@ -65,7 +67,6 @@ class Writer(Sender):
         try:
             await self.flush()
         except BaseException as failure:
-            self._core.give_up()
             return failure
         return None
 

@@ -7,8 +7,8 @@ next_try ──> shell: waits, connects ──> session.connection_made
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address
@@ -88,6 +88,11 @@ class LinkCore:
         """
         return self.finder.next_look(self._long_waits.look(self._session.waiting) if waits is None else waits)
 
+    def looks(self) -> Iterator[Address | None]:
+        """Returns the next looks, for ever if there are other nodes: an address, or None if none is due yet."""
+        while self.finder.looks:
+            yield self.next_look()
+
     def is_superseded(self) -> bool:
         """Tells whether another node leads in a later term. The shell ends the connection, and ``lost`` goes there."""
         error = self.finder.superseded()
@@ -115,3 +120,50 @@ class LinkCore:
             self.finder.failed(error, progressed=self._session.has_progressed)
         self._session.connection_lost(error)
         return error if is_final else None
+
+
+class SendingSession(Protocol):
+    """The side of a session that a `SendingLink` uses."""
+
+    def connection_made(self) -> None: ...
+    def data_to_send(self, now: float | None = None) -> Sequence[bytes | memoryview]: ...
+
+
+class Connection(Protocol):
+    """The side of a transport that a `SendingLink` uses."""
+
+    def send(self, *buffers: bytes | memoryview) -> None: ...
+    def close(self) -> None: ...
+
+
+SessionT = TypeVar("SessionT", bound=SendingSession)
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+
+
+class SendingLink(Generic[SessionT, ConnectionT]):
+    """The base of the links with async: what the session has to send leaves at once on the present connection."""
+
+    def __init__(self, session: SessionT, core: LinkCore) -> None:
+        self._session = session
+        self._core = core
+        self._transport: ConnectionT | None = None  # the present connection
+        self._reads = 0  # and connections
+
+    def _send(self, now: float | None = None) -> None:
+        """Sends the session's buffers. ``now`` is the session's time, if the caller has it."""
+        if self._transport is not None:
+            buffers = self._session.data_to_send(now)
+            if buffers:
+                self._transport.send(*buffers)
+
+    def _begin(self, transport: ConnectionT) -> None:
+        """Begins to use a connection."""
+        self._transport = transport
+        self._reads += 1
+        self._session.connection_made()
+        self._send()
+
+    def _leave(self) -> None:
+        """Closes the connection; another one is made."""
+        if self._transport is not None:
+            self._transport.close()

@@ -76,8 +76,10 @@ class Outbox:
         """Checks changes and divides them for ``extend``. Raises TypeError, ValueError or TooLarge."""
         return [PartitionShare(rows) for rows in split(changes, self._partitions)]
 
-    def extend_all(self, changes: Sequence[Put | Delete]) -> Iterator[None]:
+    def extend_all(self, changes: Sequence[Put | Delete], added: Callable[[], None]) -> Iterator[None]:
         """Adds changes, as many at a time as there is room for. Yields each time that the caller has to ``enter``.
+
+        ``added`` is called before that, and at the end.
 
         Raises TypeError, ValueError or TooLarge before the first one is added, and the first error.
         """
@@ -85,8 +87,10 @@ class Outbox:
         for share in self.shares(changes):
             while not share.is_taken:
                 if not self.is_open:
+                    added()
                     yield
                 self.extend(share)
+        added()
 
     def extend(self, share: PartitionShare) -> None:
         """Adds rows of ``share``, when ``is_open``: as many as its batch and the bound have room for."""

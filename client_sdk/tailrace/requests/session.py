@@ -14,7 +14,7 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block import Block
@@ -318,6 +318,11 @@ class RequestSession:
             self._look_again(request.lane)
         else:
             self._queue.withdraw(request)
+
+    def withdraw_all(self, requests: Iterable[Request | WriteRequest]) -> None:
+        """Gives up several requests, as ``withdraw``."""
+        for request in requests:
+            self.withdraw(request)
 
     def expire(self) -> None:
         """Gives up requests whose deadline has passed."""

@@ -9,7 +9,7 @@ import trio
 
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import Address
-from tailrace.link.connection import LinkCore
+from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
@@ -36,18 +36,15 @@ async def _running(transport: Transport) -> AsyncIterator[None]:
         transport.close()
 
 
-class RequestLink:
+class RequestLink(SendingLink[RequestSession, Transport]):
     """Keeps a session connected while ``run`` runs."""
 
     def __init__(self, session: RequestSession, core: LinkCore, connect: Connect = connect_tcp) -> None:
-        self._session = session
-        self._core = core
+        super().__init__(session, core)
         self._connect = connect
-        self._transport: Transport | None = None
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
         self._held: trio.Event | None = None  # while ``tick`` waits for a request to be held
         self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
-        self._reads = 0
         self._greeted = trio.Event()
         self.opened = trio.Event()
 
@@ -57,12 +54,6 @@ class RequestLink:
             self._idle.set()
             self._idle = None
         self._send(now)
-
-    def _send(self, now: float | None = None) -> None:
-        if self._transport is not None:
-            buffers = self._session.data_to_send(now)
-            if buffers:
-                self._transport.send(*buffers)
 
     def abandon(self) -> None:
         """Sends nothing from now on, and wakes no task: this is a forked process, and the tasks are the parent's."""
@@ -89,10 +80,7 @@ class RequestLink:
                 raise final
 
     async def _use(self, transport: Transport) -> None:
-        self._transport = transport
-        self._reads += 1
-        self._session.connection_made()
-        self._send()
+        self._begin(transport)
         while await self._receive(transport):
             pass
 
@@ -155,10 +143,6 @@ class RequestLink:
         with trio.move_on_after(LOOK_IDLE_SECONDS):
             await ticked.wait()
         self._ticked = None
-
-    def _leave(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
     async def tick(self) -> None:
         """Gives up requests whose deadline has passed, and sends held requests again; runs for ever."""

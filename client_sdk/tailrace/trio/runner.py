@@ -149,8 +149,7 @@ class RequestRunner(OfOneProcess):
             await reply.wait()
             return reply.get()
         except BaseException:
-            for request in requests:
-                self._session.withdraw(request)
+            self._session.withdraw_all(requests)
             raise
 
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:

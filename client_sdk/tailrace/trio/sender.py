@@ -25,6 +25,9 @@ class Sender(OfOneProcess):
         self._room = Room()
         self._has_rows = trio.Event()  # rows were added since a writer's last look
 
+    def _added(self) -> None:
+        self._has_rows.set()  # a writer under trio makes another event each time
+
     def _forked(self, error: WrongProcess) -> None:
         self._outbox.refuse(error)
 
@@ -55,7 +58,5 @@ class Sender(OfOneProcess):
         "added, and these are sent; a seal includes them.",
     )
     async def write(self, changes: Sequence[Put | Delete]) -> None:
-        for _ in self._outbox.extend_all(changes):
-            self._has_rows.set()
+        for _ in self._outbox.extend_all(changes, self._added):
             await self._room.enter(self._outbox)
-        self._has_rows.set()

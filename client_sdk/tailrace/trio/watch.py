@@ -26,8 +26,7 @@ async def keep_looking(
     Runs for ever if there are other nodes. ``leave`` ends the present connection. ``rest`` returns when the next look
     may be due.
     """
-    while link.finder.looks:
-        address = link.next_look()
+    for address in link.looks():
         if address is None:
             await rest()
         else:

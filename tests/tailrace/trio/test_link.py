@@ -77,12 +77,13 @@ class Watched:
     """A core that notes when it is asked for a node to look at."""
 
     def __init__(self):
-        self.finder, self.asked = self, []
-        self.looks = True
+        self.asked = []
         self.begin = trio.current_time()
 
-    def next_look(self):
-        self.asked.append(round(trio.current_time() - self.begin, 3))
+    def looks(self):
+        while True:
+            self.asked.append(round(trio.current_time() - self.begin, 3))
+            yield None
 
     def is_superseded(self):
         return False
