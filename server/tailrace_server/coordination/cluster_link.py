@@ -43,7 +43,6 @@ from tailrace_server.coordination.coordinator import (
     Put,
     StoreDamaged,
     StoreError,
-    StoreOutcomeUnknown,
     Unchanged,
     View,
 )
@@ -333,13 +332,10 @@ class ClusterLink:
         self._is_at(step)
         if step.move is Move.SERVE:
             self._learn(known)
-        elif step.move in (Move.FOUND, Move.PUT_BACK):
-            try:
-                done = await self._store.txn(step.comparisons, step.puts)
-            except StoreOutcomeUnknown:
-                return  # the watch tells it
-            if done:
-                log.warning("the voters of the set are written to %s: %s", self._keys.prefix, step.case)
+        # If the answer is lost, the step may not have been carried out, and no key changes then: `_again` reads the
+        # keys anew and repeats it. The transaction compares revisions, so that it happens once.
+        elif step.move in (Move.FOUND, Move.PUT_BACK) and await self._store.txn(step.comparisons, step.puts):
+            log.warning("the voters of the set are written to %s: %s", self._keys.prefix, step.case)
 
     def _find_gone(self, known: Known) -> None:
         """Has the keys of this node written again that another program has removed or changed while the lease lasts."""

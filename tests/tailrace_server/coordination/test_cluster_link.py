@@ -161,6 +161,28 @@ def know(links, record):
     return all(link.link.voters.is_same(record) for link in links)
 
 
+# Each of three nodes tries once, and none of the transactions is carried out.
+@pytest.mark.parametrize("faults", [["lost"], ["gone"] * 3, ["gone"] * 6, ["refused"] * 3])
+async def test_a_set_is_founded_whatever_is_lost(store, links, faults, autojump_clock):
+    store.faults += faults
+    async with running(*links):
+        with trio.fail_after(60):
+            await founded(links)
+    assert store.written == [(0, 1)]
+
+
+@pytest.mark.parametrize("faults", [["lost"], ["gone"] * 3, ["gone"] * 6, ["refused"] * 3])
+async def test_an_etcd_that_has_lost_all_keys_gets_the_record_back_whatever_is_lost(
+    store, links, faults, autojump_clock
+):
+    async with running(*links):
+        record = await founded(links)
+        store.faults += faults
+        store.restore(other_keys(store))
+        await until(lambda: store.store.read(VOTERS).value is not None)
+        assert store.voters.is_same(record)
+
+
 @pytest.mark.parametrize("faults", [[], ["lost"], ["gone"], ["refused", "lost"], ["gone", "gone", "lost"]])
 async def test_the_record_of_the_leader_is_written_once_and_all_learn_it(store, links, faults, autojump_clock):
     async with running(*links):
