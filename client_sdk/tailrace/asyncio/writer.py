@@ -10,8 +10,8 @@ from tailrace.asyncio.runner import RequestRunner
 from tailrace.asyncio.sender import Sender
 from tailrace.model import Level, VersionRange
 from tailrace.model.documented import documented
-from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.senders import WriterCore
 
 

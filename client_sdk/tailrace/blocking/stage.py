@@ -10,8 +10,8 @@ from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.sender import Sender, TimedQueue
 from tailrace.model import Resolved
 from tailrace.model.documented import documented
-from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.senders import StageCore
 from tailrace.requests.staging import SealedStage
 

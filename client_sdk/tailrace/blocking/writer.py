@@ -10,8 +10,8 @@ from tailrace.blocking.sender import Sender, TimedQueue
 from tailrace.errors import Unreachable
 from tailrace.model import Level, Resolved, VersionRange
 from tailrace.model.documented import documented
-from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.senders import WriterCore
 
 

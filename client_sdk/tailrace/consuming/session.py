@@ -13,11 +13,12 @@ import collections
 import random
 import sys
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tailrace.consuming.barriers import Barriers
 from tailrace.consuming.credit import Credit
 from tailrace.consuming.events import CaughtUp, Event, ReplicaEvent, Rollback, RoundComplete
+from tailrace.consuming.in_hand import InHand
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.rollbacks import Queued
 from tailrace.consuming.streams import PartitionStreams
@@ -102,11 +103,8 @@ class ConsumerSession:
         self._is_leaving = False
         self.credit = Credit(self._since)
 
-        # Events. ``_handing`` is the one that the program handles now, the last of those that it has asked for
-        # together; ``_before`` has the others of these.
-        self._queue: collections.deque[Queued] = collections.deque()
-        self._handing: Queued | None = None
-        self._before: list[Queued] = []
+        self._queue: collections.deque[Queued] = collections.deque()  # events that the program has not had
+        self._in_hand = InHand()
         self._barriers = Barriers(clock, jitter)
         if subscription.caught_up:
             self._barriers.add(_CAUGHT_UP, lambda: None)
@@ -260,10 +258,7 @@ class ConsumerSession:
     @property
     def latest_positions(self) -> Positions:
         """The positions that also cover the events that the program handles now."""
-        if self._handing is None:
-            return self.positions
-        in_hand = (*self._before, self._handing)
-        reached = {partition: position for _, partition, position, _ in in_hand if position is not None}
+        reached = self._in_hand.reached
         return self._to_positions({**self._streams.handled, **reached}) if reached else self.positions
 
     def _to_positions(self, positions: dict[int, Position]) -> Positions:
@@ -303,11 +298,13 @@ class ConsumerSession:
 
         An error that it raises ends the connection; ``failure`` says whether it is final.
         """
-        if self._handing is not None:
-            if self._before:
-                self._handle_before()
-            handled, partition, position, nbytes = self._handing
-            self._handing = None
+        in_hand = self._in_hand
+        if in_hand.last is not None:
+            for handled, partition, position, nbytes in in_hand.take_before() if in_hand.before else ():
+                self.credit.handled(nbytes)
+                self._streams.note_handled(handled, partition, position)
+            handled, partition, position, nbytes = in_hand.last
+            in_hand.last = None
             if nbytes:
                 self.credit.handled(nbytes)
             self._streams.note_handled(handled, partition, position)
@@ -329,7 +326,7 @@ class ConsumerSession:
                 continue
             event = queued[0]
             if not isinstance(event, bytes):
-                self._handing = queued
+                in_hand.last = queued
                 return event
             self._barriers.reach(event)
 
@@ -338,19 +335,7 @@ class ConsumerSession:
 
         The program handles them together. Of an event in hand with more rows, the rest is the next event.
         """
-        from tailrace.consuming.together import together  # few programs poll
-
-        assert self._handing is not None, "`next_event` has returned an event"
-        in_hand = together(self._handing, self._queue, self.has_event, rows_max, self._streams.handled)
-        *self._before, self._handing = in_hand
-        return [cast(Event, event) for event, *_ in in_hand]  # a replica takes its events one by one
-
-    def _handle_before(self) -> None:
-        """Notes that all but the last one of the events in hand are handled."""
-        before, self._before = self._before, []
-        for handled, partition, position, nbytes in before:
-            self.credit.handled(nbytes)
-            self._streams.note_handled(handled, partition, position)
+        return self._in_hand.take_together(self._queue, self.has_event, rows_max, self._streams.handled)
 
     def has_event(self) -> bool:
         """Tells whether ``next_event`` has an event."""
@@ -381,8 +366,8 @@ class ConsumerSession:
             point: The seq that the index has gone back to; None if it cannot go back by itself.
         """
         position = self._streams.settle(event, point)
-        if position is not None and self._handing is not None and self._handing[0] is event:
-            self._handing = (event, event.partition, position, 0)
+        if position is not None:
+            self._in_hand.settle(event, position)
 
     def ring_floor(self, partition: int) -> int:
         """Returns the seq above which the ring of a partition has every key."""

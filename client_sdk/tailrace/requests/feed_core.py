@@ -10,7 +10,6 @@ from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Ve
 from tailrace.model.failover import ENTRIES_MAX, FailoverLog
 from tailrace.model.hashing import key_hash
 from tailrace.requests.batch import check_key
-from tailrace.requests.batching import Batching
 from tailrace.requests.changes import (
     batch_blocks,
     check_batching,
@@ -22,6 +21,7 @@ from tailrace.requests.changes import (
     row_block,
 )
 from tailrace.requests.client_core import ClientCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, WriteBlock, WriteBlocks
 from tailrace.requests.replies import (
     PartitionMap,

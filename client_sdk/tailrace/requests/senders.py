@@ -12,10 +12,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from tailrace.block import Block
 from tailrace.errors import TailraceError
 from tailrace.model import Delete, Level, Put, Resolved, VersionRange
-from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane
-from tailrace.requests.outbox import Settle
+from tailrace.requests.outbox import Batching, Settle
 from tailrace.requests.outcome import WriterOutcome, writes_lost
 from tailrace.requests.plan import RequestStep, WriteBlock
 from tailrace.requests.replies import forgetting

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 
 from tailrace.model.documented import documented
-from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.senders import StageCore
 from tailrace.requests.staging import SealedStage
 from tailrace.trio.runner import RequestRunner

@@ -8,8 +8,8 @@ import trio
 
 from tailrace.model import Level, VersionRange
 from tailrace.model.documented import documented
-from tailrace.requests.batching import Batching
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.senders import WriterCore
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.runner import RequestRunner

@@ -19,9 +19,9 @@ from tailrace.block import Block
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import Level, Resolved, VersionRange
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.requests.batching import Batching
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.outbox import Batching
 from tailrace.requests.plan import WriteBlock
 from tailrace.requests.staging import SealedStage
 from tailrace.trio.stage import Stage
