@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.memory import HeldVersion, MemoryIndex
 from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, PreparedIndex
 
 if TYPE_CHECKING:
     from tailrace.indexes.sqlite import SQLiteIndex
 
-__all__ = ["AppliedMutation", "HeldVersion", "Index", "IndexBusy", "MemoryIndex", "PreparedIndex", "SQLiteIndex"]
+__all__ = [
+    "AppliedMutation",
+    "AppliedMutations",
+    "HeldVersion",
+    "Index",
+    "IndexBusy",
+    "MemoryIndex",
+    "PreparedIndex",
+    "SQLiteIndex",
+]
 
 
 def __getattr__(name: str) -> Any:

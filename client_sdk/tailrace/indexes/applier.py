@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tailrace.consuming.events import Event, Mutations, Rollback
-from tailrace.consuming.ring import RingChange, RingChunk
+from tailrace.consuming.ring import RingChange
 from tailrace.indexes import AppliedMutation, Index, IndexBusy, PreparedIndex
+from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.model.position import Position, Positions
@@ -187,19 +187,11 @@ class Applier:
 
     def apply(self, batch: IndexBatch) -> int:
         """Applies a batch. Returns the number of rows: only the newest of each key is applied."""
-        newest: dict[bytes, AppliedMutation] = {}
-        events = batch.mutations
-        events.reverse()
-        while events:
-            event = events.pop()  # frees its block, since the columns are copies
-            keys = event.keys()
-            rows = zip(repeat(event.partition), keys, event.values(), event.seqs(), event.timestamps())
-            newest.update(zip(keys, map(AppliedMutation._make, rows), strict=True))
-        mutations = list(newest.values())
+        mutations = AppliedMutations.of_events(batch.mutations)
         if batch.refetched:
             self._store(mutations, Checkpoint(batch.positions, batch.changes))
             return len(mutations)
-        rings = _added(mutations, batch.floors)
+        rings = mutations.ring_changes(batch.floors)
         if self._is_prepared and mutations:
             self._prepare(Checkpoint(self._promised(batch.positions, rings), rings))
             rings = {}  # they are stored
@@ -252,17 +244,3 @@ class Applier:
             self._prepare(Checkpoint((self.positions or positions).with_position(partition, begun)))
         self._call(self._index.clear, partition)
         self.positions = (self.positions or positions).without(partition)
-
-
-def _added(mutations: Iterable[AppliedMutation], floors: Mapping[int, int]) -> dict[int, RingChange]:
-    """Returns the changes of the rings for ``mutations``."""
-    by_partition: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in floors}
-    for partition, key, _, seq, _ in mutations:
-        if seq > floors[partition]:
-            by_partition[partition].append((seq, key))
-    changes = {}
-    for partition, entries in by_partition.items():
-        entries.sort()
-        chunks = (RingChunk.of([seq for seq, _ in entries], [key for _, key in entries]),) if entries else ()
-        changes[partition] = RingChange(floors[partition], None, chunks)
-    return changes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.consuming.ring import Ring, unbounded_ring
+from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -40,11 +42,13 @@ class MemoryIndex:
     """
 
     state: dict[bytes, bytes]
-    versions: dict[bytes, HeldVersion]
+    versions: Mapping[bytes, HeldVersion]
 
     def __init__(self) -> None:
         self.state = {}
-        self.versions = {}
+        # Plain tuples of a `HeldVersion`: the collector of garbage looks at those once, and at objects for ever.
+        self._versions: dict[bytes, tuple[int, int, int]] = {}
+        self.versions = _Versions(self._versions)
         self._checkpoint: Checkpoint | None = None
         self._rings: dict[int, Ring] = {}
         self._lock = threading.Lock()
@@ -82,10 +86,9 @@ class MemoryIndex:
             held = self._checkpoint.positions
             checkpoint.positions.require_feed(held.cluster_id, held.feed_id)
         # An error of the caller's mutations is raised here, before the first change.
-        newest = {mutation.key: mutation for mutation in mutations}
+        rows = AppliedMutations.of(mutations)
         with self._lock:
-            for mutation in newest.values():
-                self._apply_one(mutation)
+            self._store_rows(rows)
             self._checkpoint = checkpoint if checkpoint.positions else None
             for partition, change in checkpoint.rings.items():
                 if partition in self._rings:
@@ -104,9 +107,9 @@ class MemoryIndex:
             Always None. The next mutations replace the rows above ``seq``.
         """
         with self._lock:
-            for key, version in self.versions.items():
-                if version.partition == partition and version.seq > seq:
-                    self.versions[key] = version._replace(seq=0)
+            for key, (held_partition, held_seq, timestamp) in self._versions.items():
+                if held_partition == partition and held_seq > seq:
+                    self._versions[key] = (partition, 0, timestamp)
 
     def clear(self, partition: int) -> None:
         """Deletes everything of a partition, as `Index.clear`.
@@ -115,8 +118,8 @@ class MemoryIndex:
             partition: The partition.
         """
         with self._lock:
-            for key in [key for key, version in self.versions.items() if version.partition == partition]:
-                del self.state[key], self.versions[key]
+            for key in [key for key, version in self._versions.items() if version[0] == partition]:
+                del self.state[key], self._versions[key]
             self._rings.pop(partition, None)
             if self._checkpoint is not None:
                 positions = self._checkpoint.positions.without(partition)
@@ -125,13 +128,37 @@ class MemoryIndex:
     def close(self) -> None:
         """Does nothing: the content stays."""
 
-    def _apply_one(self, mutation: AppliedMutation) -> None:
-        partition, key, value, seq, timestamp = mutation
-        version = self.versions.get(key)
-        if version is not None and version.partition == partition and version.seq > seq:
-            return
-        if value is not None:
-            self.state[key] = value
-            self.versions[key] = HeldVersion(partition, seq, timestamp)
-        elif version is not None:
-            del self.state[key], self.versions[key]
+    def _store_rows(self, rows: AppliedMutations) -> None:
+        versions = self._versions
+        if not versions.keys().isdisjoint(rows.keys):
+            held = map(versions.get, rows.keys)
+            columns = zip(held, rows.partitions, rows.seqs, strict=True)
+            is_older = [
+                version is not None and version[1] > seq and version[0] == partition
+                for version, partition, seq in columns
+            ]
+            if any(is_older):
+                rows = rows.where(not older for older in is_older)
+        upserts = rows.upserts()
+        self.state.update(zip(upserts.keys, upserts.values, strict=True))  # type: ignore[arg-type]
+        numbers = zip(upserts.partitions, upserts.seqs, upserts.timestamps, strict=True)
+        versions.update(zip(upserts.keys, numbers, strict=True))
+        for key in rows.deletions().keys:
+            if key in versions:
+                del self.state[key], versions[key]
+
+
+class _Versions(Mapping[bytes, HeldVersion]):
+    """Shows tuples as objects."""
+
+    def __init__(self, versions: dict[bytes, tuple[int, int, int]]) -> None:
+        self._versions = versions
+
+    def __getitem__(self, key: bytes) -> HeldVersion:
+        return HeldVersion(*self._versions[key])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._versions)
+
+    def __len__(self) -> int:
+        return len(self._versions)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
+from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_STATEMENTS, Schema
@@ -177,16 +178,12 @@ class SQLiteIndex:
 
     def _rows(self, mutations: Iterable[AppliedMutation]) -> tuple[list[Row], list[Tombstone]]:
         """Returns the rows to put and those to delete. If a key occurs twice, its last mutation counts."""
-        read = self._schema.reader.read
-        upserts: list[Row] = []
-        deletions: list[Tombstone] = []
-        newest = {mutation.key: mutation for mutation in mutations}
-        for partition, key, value, seq, timestamp in newest.values():
-            if value is None:
-                deletions.append((key, partition, seq))
-            else:
-                upserts.append((key, value, partition, seq, timestamp, *read(value)))
-        return upserts, deletions
+        newest = AppliedMutations.of(mutations)
+        rows, gone = newest.upserts(), newest.deletions()
+        columns: list[Iterable[Any]] = [rows.keys, rows.values, rows.partitions, rows.seqs, rows.timestamps]
+        if self._schema.reader.names:
+            columns += zip(*map(self._schema.reader.read, rows.values), strict=True)  # type: ignore[arg-type]
+        return list(zip(*columns, strict=True)), list(zip(gone.keys, gone.partitions, gone.seqs, strict=True))
 
     def _store_rows(self, connection: sqlite3.Connection, upserts: list[Row], deletions: list[Tombstone]) -> None:
         full_text = self._schema.full_text_table

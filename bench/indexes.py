@@ -1,0 +1,179 @@
+"""Rows a second of each index that fills itself from a feed, beside a bare loop that does the same upserts.
+
+    python bench/indexes.py [--rows 300000] [--rounds 3] [--only SQLiteIndex]
+
+Values are JSON of 100 bytes, keys have 16. The bare loop has all rows in memory, and gives the store the same
+statements in the same transactions; it stores neither positions nor rings. Both run in turns, in one process; the node
+is another one. A ratio is that of the medians. Exit code 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import trio
+
+import tailrace
+from _report import Line, show
+from _server import Server
+from tailrace.indexes.applied import AppliedMutations
+
+KEY_BYTES, VALUE_BYTES = 16, 100
+PARTITIONS = 4
+BATCH_ROWS = 10_000
+RATIO_MIN = 0.7
+
+Rows = list[AppliedMutations]
+
+
+class Kind(NamedTuple):
+    """An index, and the bare loop beside it: each gets an empty folder."""
+
+    index: Callable[[Path], Any]
+    bare: Callable[[Path, Rows], None]
+    least: float | None = None  # rows a second of a processor
+
+
+class Taken(NamedTuple):
+    """Seconds by the clock, and of this process's processor."""
+
+    clock_s: float
+    processor_s: float
+
+
+@contextlib.contextmanager
+def measured(found: list[Taken]) -> Iterator[None]:
+    """Adds what the body takes."""
+    gc.collect()
+    began_at, before = time.perf_counter(), _processor_s()
+    yield
+    found.append(Taken(time.perf_counter() - began_at, _processor_s() - before))
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def batches(rows: list[tuple[bytes, bytes]]) -> Rows:
+    """The rows as a follower would give them to an index."""
+    made = []
+    for start in range(0, len(rows), BATCH_ROWS):
+        part = rows[start : start + BATCH_ROWS]
+        keys, values = zip(*part, strict=True)
+        seqs, times = list(range(start + 1, start + len(part) + 1)), [1_700_000_000_000_000 + start] * len(part)
+        made.append(AppliedMutations([start // BATCH_ROWS % PARTITIONS] * len(part), keys, values, seqs, times))
+    return made
+
+
+def _memory(folder: Path, rows: Rows) -> None:
+    state, versions = {}, {}
+    for batch in rows:
+        for partition, key, value, seq, timestamp in batch:
+            state[key] = value
+            versions[key] = (partition, seq, timestamp)
+
+
+def _sqlite(folder: Path, rows: Rows) -> None:
+    import sqlite3
+
+    from tailrace.indexes.schema import Schema
+
+    schema = Schema("items", {}, ())
+    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -65536")
+    for statement in schema.create_statements():
+        connection.execute(statement)
+    upsert = schema.upsert_statement()
+    for batch in rows:
+        connection.execute("BEGIN IMMEDIATE")
+        columns = batch.keys, batch.values, batch.partitions, batch.seqs, batch.timestamps
+        connection.executemany(upsert, zip(*columns, strict=True))
+        connection.execute("COMMIT")
+    connection.close()
+
+
+KINDS = {
+    "MemoryIndex": Kind(lambda _: tailrace.indexes.MemoryIndex(), _memory, 1_000_000),
+    "SQLiteIndex": Kind(lambda folder: tailrace.indexes.SQLiteIndex(folder / "index.db"), _sqlite),
+}
+
+
+async def follow(feed: Any, index: Any, rows: int, found: list[Taken]) -> None:
+    """Fills the index from the feed."""
+    with measured(found):
+        async with feed.follow(index) as follower:
+            await follower.barrier()
+            assert follower.applied_rows == rows, f"{follower.applied_rows} rows were applied, not {rows}"
+
+
+async def run(arguments: argparse.Namespace, folder: Path) -> list[Line]:
+    """Measures each kind."""
+    rnd = random.Random(1)
+    rows = []
+    for number in range(arguments.rows):
+        text = b'{"id": %d, "city": "Rome", "text": "' % number
+        rows.append((rnd.randbytes(KEY_BYTES), text + b"x" * (VALUE_BYTES - len(text) - 2) + b'"}'))
+    lines = []
+    with Server(folder / "data", folder / "log") as server:
+        async with tailrace.connect(server.address) as client:
+            feed = await client.create_feed("indexed", partitions=PARTITIONS)
+            async with feed.writer() as writer:
+                for key, value in rows:
+                    await writer.put(key, value)
+            for name, kind in KINDS.items():
+                if arguments.only in ("", name):
+                    lines += await _compare(name, kind, feed, rows, folder, arguments.rounds)
+    return lines
+
+
+async def _compare(name: str, kind: Kind, feed: Any, rows: Any, folder: Path, rounds: int) -> list[Line]:
+    bare: list[Taken] = []
+    followed: list[Taken] = []
+    for number in range(rounds):
+        (place := folder / f"{name}-{number}").mkdir()
+        prepared = batches(rows)
+        with measured(bare):
+            kind.bare(place, prepared)
+        del prepared
+        await follow(feed, kind.index(place), len(rows), followed)
+    bare_s = [median(taken[column] for taken in bare) for column in (0, 1)]
+    index_s = [median(taken[column] for taken in followed) for column in (0, 1)]
+    return [
+        Line(f"{name}: rows/s, by the clock", len(rows) / index_s[0]),
+        Line(f"{name}: rows/s of a processor", len(rows) / index_s[1], least=kind.least),
+        Line(f"{name}: bare upserts, rows/s, by the clock", len(rows) / bare_s[0]),
+        Line(f"{name}: bare upserts, rows/s of a processor", len(rows) / bare_s[1]),
+        Line(f"{name}: to the bare upserts, by the clock", bare_s[0] / index_s[0]),
+        Line(f"{name}: to the bare upserts, by the processor", bare_s[1] / index_s[1], least=RATIO_MIN),
+    ]
+
+
+def main() -> None:
+    """Measures, and prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", choices=["", *KINDS])
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tailrace-indexes-") as folder:
+        lines = trio.run(run, arguments, Path(folder))
+    show(lines, f"indexes, {arguments.rows:,} rows, {arguments.rounds} rounds")
+    sys.exit(not all(line.is_met for line in lines))
+
+
+if __name__ == "__main__":
+    main()
