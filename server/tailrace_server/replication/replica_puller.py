@@ -31,38 +31,32 @@ from tailrace.consuming.events import (
     Rollback,
     RoundComplete,
     SnapshotEnd,
-    SnapshotStart,
     StreamFailed,
 )
-from tailrace.errors import ProtocolError, Retryable, StreamEnded, TailraceError, UnknownFeed
+from tailrace.errors import Retryable, StreamEnded, TailraceError, UnknownFeed
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.trio.replica import CopyOptions, ReplicaStream
 from tailrace.wire.push_messages import SegmentAck, SegmentAnswer, SegmentOffered, SegmentTransit
-from tailrace.wire.replica_messages import LeaderSeqs, Producers
-from tailrace.wire.stage_messages import SinksTold
-from tailrace_server.blocks import cut_above
+from tailrace.wire.replica_messages import LeaderSeqs
 from tailrace_server.feeds.feed import Feed
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.replica_apply import (
-    apply_producers,
-    apply_sinks,
-    expect_producers,
     settle_producers,
 )
 from tailrace_server.replication.far_partitions import FarPartitions
 from tailrace_server.replication.feed_tasks import FeedTasks
 from tailrace_server.replication.lagging_partitions import LaggingPartitions
+from tailrace_server.replication.pulled_rows import PulledRows
 from tailrace_server.replication.pulled_snapshots import PulledSnapshots
-from tailrace_server.replication.pushed_partitions import PushedPartitions, PushMessage
+from tailrace_server.replication.pushed_partitions import PushedPartitions
 from tailrace_server.replication.pushed_segments import PushedSegments
 from tailrace_server.replication.replica_acknowledgements import ReplicaAcknowledgements
 from tailrace_server.replication.unreadable import unreadable_segments
 from tailrace_server.upkeep.rollback import roll_back_to_common
 
 if TYPE_CHECKING:
-    from tailrace.block import Block
     from tailrace_server.replication.leadership import Leadership
     from tailrace_server.replication.local_node import LocalNode
     from tailrace_server.replication.pulled_node import PulledNode
@@ -140,6 +134,7 @@ class ReplicaPuller:
             follows=until is None,
         )
         self._lagging = LaggingPartitions(node, feed, self._address, self._far, self._map, is_on=until is None)
+        self._rows = PulledRows(node, feed, self._snapshots, self._pushed, self._lagging, self._acknowledgements)
         self._unreadable: list[Partition] = []  # the streams of these are to be given up for their leader's segments
 
     @property
@@ -186,7 +181,7 @@ class ReplicaPuller:
         assert self._is_left, "the pull was stopped"
         self._on_snapshot = self._on_acknowledged = self._on_end = None
         self._acknowledgements.discard()
-        del self._tasks, self._snapshots, self._pushed, self._far, self._lagging, self._roll_back_to
+        del self._tasks, self._rows, self._snapshots, self._pushed, self._far, self._lagging, self._roll_back_to
 
     def _abandon(self) -> None:
         """Drops what is half done, when no task runs any more."""
@@ -353,7 +348,7 @@ class ReplicaPuller:
             case StreamFailed():
                 await self._stream_failed(stream, event)
             case SegmentOffered() | SegmentTransit():
-                await self._take_pushed(event, self.feed.partitions[event.partition])
+                await self._rows.take_pushed(event, self.feed.partitions[event.partition])
             case Rollback():
                 await self._roll_back(stream, event)
             case _:
@@ -364,16 +359,12 @@ class ReplicaPuller:
         match event:
             case Mutations():
                 await self._take(event)
-            case SnapshotStart():
-                await self._snapshot_started(event)
-            case SnapshotEnd():
-                await self._snapshot_ended(self.feed.partitions[event.partition])
             case Agreed():
                 await self._agreed(event, self.feed.partitions[event.partition])
-            case Producers():
-                await self._told_producers(event, self.feed.partitions[event.partition])
-            case SinksTold():
-                await self._told_sinks(event, self.feed.partitions[event.partition])
+            case SnapshotEnd():
+                await self._snapshot_ended(self.feed.partitions[event.partition])
+            case _:
+                await self._rows.take(event)
 
     def _has_fetched(self, stream: ReplicaStream) -> bool:
         """Returns whether all is here that can be fetched. The streams only end by themselves if none has failed."""
@@ -410,6 +401,17 @@ class ReplicaPuller:
             if self._on_snapshot is not None:
                 self._on_snapshot()
 
+    async def _snapshot_ended(self, partition: Partition) -> None:
+        self.failed.pop(partition.id, None)
+        is_installed = await self._rows.end_snapshot(partition)
+        if self._stopped:
+            return
+        if is_installed:
+            self._acknowledgements.adopt(partition)
+            self._acknowledgements.acknowledge(partition)
+        if self._on_snapshot is not None:
+            self._on_snapshot()
+
     async def _stream_failed(self, stream: ReplicaStream, event: StreamFailed) -> None:
         """Notes that the other node cannot go on with a partition, and asks for it again. The others go on."""
         partition = self.feed.partitions[event.partition]
@@ -438,30 +440,6 @@ class ReplicaPuller:
         self._lagging.forget(partition)
         self._acknowledgements.forget(partition)
 
-    async def _told_producers(self, event: Producers, partition: Partition) -> None:
-        """Notes the producers of the following blocks, which do not name theirs.
-
-        Blocks that a crash leaves of these are recognised all the same.
-        """
-        node, now = self._node, self._node.clock.monotonic()
-        if self._pushed.is_receiving(partition):
-            await self._take_pushed(event, partition)
-        elif self._snapshots.gathers(partition):  # all comes at once, or nothing
-            expect_producers(partition, event.value, event.seq, now)
-        else:
-            apply_producers(partition, event.value, event.seq, node.storage.journal, now)
-
-    async def _told_sinks(self, event: SinksTold, partition: Partition) -> None:
-        if self._pushed.is_receiving(partition):
-            await self._take_pushed(event, partition)
-        else:
-            apply_sinks(partition, event.value, event.seq, self._node.storage.journal)
-
-    # Pushed segments
-
-    async def _take_pushed(self, event: PushMessage, partition: Partition) -> None:
-        await self._pushed.take(partition, event, self._acknowledgements.log_of(partition))
-
     def _answer_push(self, partition: Partition, answer: SegmentAnswer) -> None:
         if self._stopped or self._stream is None:
             return
@@ -472,27 +450,15 @@ class ReplicaPuller:
         self._stream.answer_segment(partition.id, answer)
         self._turn_ended()
 
-    # Rows
-
     def _take_now(self, event: Mutations) -> bool:
         """Takes a block without a switch of tasks. Returns False if it may have to wait for memory."""
         if self._node.storage.memory.must_wait:
             return False
-        self._snapshots.take_now(*self._received(event))
+        self._snapshots.take_now(*self._rows.received(event))
         return True
 
     async def _take(self, event: Mutations) -> None:
-        await self._snapshots.take(*self._received(event))
-
-    def _received(self, event: Mutations) -> tuple[Partition, Block]:
-        """Notes that a block has come. Returns the rows of it that are new."""
-        partition, block = self.feed.partitions[event.partition], event.block
-        self._lagging.received(partition, block)
-        for trace in event.traces:
-            self._node.traces.add(partition.feed_id, partition.id, event.branch, trace)
-        if block.header.first_seq < event.first_seq:
-            block = cut_above(block, event.first_seq - 1)
-        return partition, block
+        await self._snapshots.take(*self._rows.received(event))
 
     def _taken(self, partition: Partition) -> None:
         """Commits journaled rows soon, and flushes them some day."""
@@ -504,23 +470,6 @@ class ReplicaPuller:
 
     def _turn_ended(self) -> None:
         self._node.connections.turn_ended(self)
-
-    async def _snapshot_started(self, event: SnapshotStart) -> None:
-        partition = self.feed.partitions[event.partition]
-        if self._pushed.is_receiving(partition):
-            raise ProtocolError(f"a snapshot of partition {partition.id}, of which a segment is being sent")
-        await self._snapshots.start(event, partition)
-
-    async def _snapshot_ended(self, partition: Partition) -> None:
-        self.failed.pop(partition.id, None)
-        is_installed = await self._snapshots.end(partition, self._acknowledgements.log_of)
-        if self._stopped:
-            return
-        if is_installed:
-            self._acknowledgements.adopt(partition)
-            self._acknowledgements.acknowledge(partition)
-        if self._on_snapshot is not None:
-            self._on_snapshot()
 
     async def _roll_back(self, stream: ReplicaStream, event: Rollback) -> None:
         partition = self.feed.partitions[event.partition]
