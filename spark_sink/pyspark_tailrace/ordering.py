@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyspark_tailrace.options import SortColumn
-from pyspark_tailrace.spans import spans
+from tailrace.block.spans import spans
 
 # Batches are joined up to this size, so that rows are taken from few of them. Each array has to stay below 2 GiB.
 SEGMENT_BYTES = 256 * 1024 * 1024

@@ -11,7 +11,7 @@ from pyspark_tailrace.connections import cached_feed
 from pyspark_tailrace.kept_files import KeptFolder
 from pyspark_tailrace.options import SinkOptions
 from pyspark_tailrace.restaging import RESTAGES_MAX, Keeper, KeptStage, KeptWriter, restage
-from pyspark_tailrace.routing import RoutedBlock
+from tailrace.block.routing import RoutedBlock
 from tailrace.blocking import Feed
 from tailrace.errors import BatchBehind, BatchChanged, TooLarge, UnknownStage, Unreachable
 from tailrace.requests.staging import Published, SealedStage

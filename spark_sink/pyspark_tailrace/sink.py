@@ -16,6 +16,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -41,10 +42,11 @@ from pyspark_tailrace.connections import cached_feed, cached_writer
 from pyspark_tailrace.kept_files import KeptFolder
 from pyspark_tailrace.options import EXACTLY_ONCE, JOB_PREFIX, SINK_ID_CHARS_MAX, SinkOptions
 from pyspark_tailrace.ordering import in_order
+from pyspark_tailrace.partition_numbers import check_numbers
 from pyspark_tailrace.publishing import TaskStages, batch_origin, make_feed, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.reading.schema import COLUMNS
-from pyspark_tailrace.routing import RoutedBlock, Router
 from pyspark_tailrace.values import check_json_type, json_values
+from tailrace.block.routing import Routed, Router
 from tailrace.requests.staging import Published
 
 log = logging.getLogger("tailrace.spark")
@@ -328,10 +330,12 @@ def _first(
     return next(rest, None), rest
 
 
-def _blocks(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[RoutedBlock]:
+def _blocks(options: SinkOptions, partitions: int, batches: Iterator[pa.RecordBatch]) -> Routed:
     router = Router(partitions)
     for batch in batches:
-        yield from router.add(*_columns(batch, options))
+        keys, values, numbers = _columns(batch, options)
+        check = None if numbers is None else partial(check_numbers, numbers, partitions)
+        yield from router.add(keys, values, check)
     yield from router.flush()
 
 

@@ -10,7 +10,10 @@ PAGES = [
     ROOT / "README.md",
     DOCS / "tutorial.md",
     DOCS / "reference" / "command-line.md",
-    *(DOCS / "guides" / f"{name}.md" for name in ("asyncio", "files", "indexes", "replication", "operations", "spark")),
+    *(
+        DOCS / "guides" / f"{name}.md"
+        for name in ("asyncio", "arrow", "files", "indexes", "replication", "operations", "spark")
+    ),
     DOCS / "examples" / "README.md",
 ]
 # Each of their programs starts a Spark. tests/pyspark_tailrace runs those of the examples, and the guide's largest one,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.asyncio.runner import RequestRunner
 from tailrace.asyncio.stage import Stage
@@ -20,6 +20,7 @@ from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.replies import PartitionMap
+from tailrace.requests.senders import ArrowSender
 from tailrace.requests.staging import Published, SealedStage
 
 if TYPE_CHECKING:
@@ -115,6 +116,23 @@ class Feed:
         compare: bool = True,
     ) -> Published:
         return await self._runner.run(self._core.publish(sink, batch, stages, origin, compare))
+
+    @documented(
+        ArrowSender.write_arrow,
+        "If it is cancelled, the first rows of each partition may have been written.",
+    )
+    async def write_arrow(
+        self,
+        data: Any,
+        *,
+        key: str = "key",
+        value: str = "value",
+        deleted: str | None = None,
+        level: str | None = None,
+    ) -> dict[int, VersionRange]:
+        from tailrace.requests.arrow_write import write_arrow
+
+        return await write_arrow(self, data, key, value, deleted, level)
 
     # Reading
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Any
 
 from tailrace.asyncio.lifetime import Lifetime
 from tailrace.asyncio.runner import RequestRunner
@@ -69,6 +70,23 @@ class Writer(Sender):
         except BaseException as failure:
             return failure
         return None
+
+    @documented(
+        WriterCore.arrow_blocks,
+        "Other tasks get their turn after each block of about 1 MiB. If it is cancelled, the first rows of each "
+        "partition may have been added.",
+    )
+    async def write_arrow(
+        self, data: Any, *, key: str = "key", value: str = "value", deleted: str | None = None
+    ) -> None:
+        for block in self._core.arrow_blocks(data, key, value, deleted):
+            await self._room.enter(self._outbox)
+            self._outbox.ship_block(block, self._core.send)
+
+    @property
+    @documented(WriterCore.acknowledged)
+    def acknowledged(self) -> dict[int, VersionRange]:
+        return self._core.acknowledged
 
     @documented(
         WriterCore.flush,

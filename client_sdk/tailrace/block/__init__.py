@@ -8,15 +8,17 @@
     encode.py    a block from lists of keys and values
     row.py, row_layout.py        a block of one row, encoded and opened in fewer steps
     to_arrow.py, from_arrow.py   columns as Arrow arrays, a block from Arrow arrays
+    arrow_strings.py             strings in each form of Arrow: their lengths, their nulls, the same as binary
     hash_columns.py              the hashes of an Arrow array of keys
+    routing.py, spans.py         the rows of Arrow arrays, routed to blocks of each partition
     arrays.py                    the columns of blocks as numpy arrays, rows taken out of them, a block made of them
     filtering.py                 the rows of a block that a filter asks for
     found.py                     the row of a key, as look-ups return it
     row_digest.py                compares two sets of rows, in any order and any blocks
 
 Everything here is pure: bytes in, objects out. Numpy and pyarrow are used if they are installed, and imported at
-the first need (lazy.py). Only arrays.py and filtering.py need numpy, so import them only in a module that needs numpy,
-too.
+the first need (lazy.py). arrays.py, filtering.py, routing.py and spans.py need them: import these only in a module that
+needs them, too.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.block.arrow_strings import is_strings, to_binary
 from tailrace.block.encode import RawColumns, assemble, check_lengths, check_rows, header_of
 from tailrace.block.hash_columns import hash_array
-from tailrace.block.header import BODY_BYTES_MAX
 from tailrace.block.lazy import numpy_or_none, pyarrow
-from tailrace.errors import TooLarge
 
 if TYPE_CHECKING:
     from tailrace.block.block import Block
@@ -60,30 +59,9 @@ def _binary(array: Any, what: str) -> Any:
         array = array.combine_chunks()
     if not isinstance(array, pa.Array):
         raise TypeError(f"the {what} are a {type(array).__name__}, they must be a pyarrow.Array")
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if array.type == pa.binary():
-        return array
-    if not any(is_kind(array.type) for is_kind in _kinds(pa)):
+    if not is_strings(array.type):
         raise TypeError(f"the {what} are of Arrow type {array.type}, they must be binary or string")
-    try:
-        return array.cast(pa.binary())
-    except pa.ArrowInvalid as error:  # large arrays over 2 GiB
-        raise TooLarge(f"the {what} do not fit into a block, whose body has at most {BODY_BYTES_MAX} bytes") from error
-
-
-def _kinds(pa: Any) -> tuple[Any, ...]:
-    """Tests for the Arrow types that are strings of bytes in another form; an array of nulls is one of tombstones."""
-    types = pa.types
-    return (
-        types.is_string,
-        types.is_large_binary,
-        types.is_large_string,
-        types.is_binary_view,
-        types.is_string_view,
-        types.is_fixed_size_binary,
-        types.is_null,
-    )
+    return to_binary(array)
 
 
 def _parts(numpy: Any, array: Any, what: str) -> tuple[bytes, memoryview]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stage import Stage
@@ -15,11 +16,13 @@ from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.subscription import Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
+from tailrace.errors import TailraceError
 from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.replies import PartitionMap
+from tailrace.requests.senders import ArrowSender
 from tailrace.requests.staging import Published, SealedStage
 
 if TYPE_CHECKING:
@@ -124,6 +127,33 @@ class Feed:
         timeout: float | None = None,
     ) -> Published:
         return self._runner.run(self._core.publish(sink, batch, stages, origin, compare), timeout)
+
+    @documented(
+        ArrowSender.write_arrow,
+        timeout="The seconds that a block may stay without an answer, in place of ``retry_for``.",
+    )
+    def write_arrow(
+        self,
+        data: Any,
+        *,
+        key: str = "key",
+        value: str = "value",
+        deleted: str | None = None,
+        level: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[int, VersionRange]:
+        from tailrace.requests.arrow_write import tell
+
+        with self.writer(level=level, timeout=timeout) as writer:
+            try:
+                writer.write_arrow(data, key=key, value=value, deleted=deleted)
+                return writer.flush()
+            except Exception as error:
+                written = writer.acknowledged
+                with contextlib.suppress(TailraceError):
+                    written = writer.flush()
+                tell(error, written)
+                raise
 
     # Reading
 

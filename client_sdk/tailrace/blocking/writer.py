@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any
 
 from tailrace.block import Block
 from tailrace.blocking.runner import BlockingRunner
@@ -49,6 +50,23 @@ class Writer(Sender):
             self._core.leave(error)
         if error is None:
             self.flush()
+
+    @documented(
+        WriterCore.arrow_blocks,
+        "Other threads may add rows meanwhile. If an exception such as KeyboardInterrupt ends it, the first rows of "
+        "each partition may have been added.",
+    )
+    def write_arrow(self, data: Any, *, key: str = "key", value: str = "value", deleted: str | None = None) -> None:
+        with self._guard.lock:
+            blocks = self._core.arrow_blocks(data, key, value, deleted)
+        for block in blocks:
+            self.send(block)
+
+    @property
+    @documented(WriterCore.acknowledged)
+    def acknowledged(self) -> dict[int, VersionRange]:
+        with self._guard.lock:
+            return self._core.acknowledged
 
     @documented(
         WriterCore.flush,

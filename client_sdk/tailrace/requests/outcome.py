@@ -27,6 +27,11 @@ class WriterOutcome:
 
         return done
 
+    @property
+    def written(self) -> dict[int, VersionRange]:
+        """The versions since the last call of ``take_written``."""
+        return self._written.copy()
+
     def take_written(self) -> dict[int, VersionRange]:
         """Returns the versions since the last call: the first and the last one of each partition."""
         written, self._written = self._written, {}

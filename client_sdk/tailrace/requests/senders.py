@@ -6,7 +6,7 @@ the shell resumes it when the condition holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tailrace.block import Block
@@ -68,6 +68,7 @@ class WriterCore:
         self._queue = queue
         self._feed = feed
         self._feed_id = resolved.feed_id
+        self._partitions = resolved.partitions
         self._level = level
         self._lanes: dict[int, Lane] = {}
         self._outcome = WriterOutcome()
@@ -101,6 +102,40 @@ class WriterCore:
         yield lambda: outbox.is_settled(shipped)
         outbox.check()
         return self._outcome.take_written()
+
+    @property
+    def acknowledged(self) -> dict[int, VersionRange]:
+        """The first and the last version of each partition that were acknowledged since the last ``flush``.
+
+        After an error it tells how far each partition has come: the rows of a partition are written in their order.
+        """
+        return self._outcome.written
+
+    def arrow_blocks(self, data: Any, key: str, value: str, deleted: str | None) -> Iterator[Block]:
+        """Adds the rows of Arrow data, by whole columns. It waits for room as often as needed.
+
+        Rows that were added before are sent first. All rows of the data are sent when this returns. Data is checked as
+        in `Feed.write_arrow`: if a row is bad, the rows before its batch are sent, or none of data in memory.
+
+        Args:
+            data: As in `Feed.write_arrow`.
+            key: The name of the column of keys.
+            value: The name of the column of values.
+            deleted: The name of a column of bool that is True for deletions. None: no row is a deletion.
+
+        Raises:
+            TailraceError: As in `Feed.write_arrow`, with `TypeError`, `ValueError` and `ImportError`; or an earlier row
+                has failed.
+        """
+        from tailrace.block.lazy import pyarrow
+
+        pyarrow()
+        from tailrace.requests.arrow_rows import ArrowRows
+
+        rows = ArrowRows(data, key, value, deleted)
+        self.outbox.check()
+        self.outbox.ship_all()
+        return rows.blocks(self._partitions)
 
     def leave(self, error: BaseException | None) -> None:
         """Takes no more rows. Rows that were added are still sent, unless ``error`` has ended the writer's body."""
@@ -223,5 +258,43 @@ class RowSender(Protocol):
 
         Raises:
             TailraceError: As in `put`, with `TypeError` and `ValueError`.
+        """
+        ...
+
+
+class ArrowSender(Protocol):
+    """The call of the feeds of all shells that writes Arrow data by a writer of its own."""
+
+    def write_arrow(self, data: Any, *, key: str, value: str, deleted: str | None, level: str | None) -> Any:
+        """Writes the rows of Arrow data by whole columns, and returns when all have reached their level.
+
+        The rows of each partition keep their order. They are sent in blocks of about 1 MiB. The call as a whole is not
+        atomic: consumers see rows as they come.
+
+        Data that is in memory as a whole, such as a table, a data frame or a list of batches, is checked first. If a
+        row is bad, nothing is written. Data that comes batch by batch is checked so: the rows before a bad batch are
+        written. Notes of the error count these rows, and name the versions that the call has written. Rows are counted
+        from 0.
+
+        Args:
+            data: A ``pyarrow.Table``, a ``RecordBatch``, a ``RecordBatchReader``, an object that hands over one of them
+                by Arrow's C interface, such as a data frame of pandas or Polars, or an iterable of these.
+            key: The name of the column of keys: strings of 1 to 4,096 bytes, never null. A column of strings may be of
+                any Arrow type: binary or string, large, view, fixed size, dictionary. Text counts in UTF-8.
+            value: The name of the column of values: strings of at most 16 MiB, null only in deletions.
+            deleted: The name of a column of bool: True deletes the key, whatever the value is, and null counts as
+                False. None: no row is a deletion.
+            level: "memory", "disk" or "quorum", as in `put`.
+
+        Returns:
+            The first and the last version of each partition. Versions of other writers may lie between them.
+
+        Raises:
+            TypeError: The data or a column is of another type.
+            ValueError: A column is missing or occurs twice, a key is null or empty, or a value is null without being
+                deleted. The message has the number of the first such row.
+            TooLarge: A key or a value is too long. The message has the number of the row.
+            ImportError: pyarrow is not installed; ``pip install 'tailrace[arrow]'`` installs it.
+            TailraceError: As in `put`. A part may be written.
         """
         ...

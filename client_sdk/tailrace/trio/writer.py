@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any
 
 import trio
 
@@ -65,6 +66,24 @@ class Writer(Sender):
                 await self._lifetime.__aexit__(type(failure), failure, failure.__traceback__)
                 raise
         return await self._lifetime.__aexit__(kind, error, traceback)
+
+    @documented(
+        WriterCore.arrow_blocks,
+        "It is a checkpoint after each block of about 1 MiB. If it is cancelled, the first rows of each partition "
+        "may have been added.",
+    )
+    async def write_arrow(
+        self, data: Any, *, key: str = "key", value: str = "value", deleted: str | None = None
+    ) -> None:
+        outbox, core = self._outbox, self._core
+        for block in core.arrow_blocks(data, key, value, deleted):
+            await self._room.enter(outbox)
+            outbox.ship_block(block, core.send)
+
+    @property
+    @documented(WriterCore.acknowledged)
+    def acknowledged(self) -> dict[int, VersionRange]:
+        return self._core.acknowledged
 
     @documented(
         WriterCore.flush,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyspark_tailrace import routing
-from pyspark_tailrace.routing import (
+from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX, digest_of_block, routing
+from tailrace.block.routing import (
     BLOCK_BYTES,
     BLOCK_ROWS_MAX,
     BUFFERED_BYTES_MAX,
@@ -18,7 +18,6 @@ from pyspark_tailrace.routing import (
     Trials,
     partition_of_hashes,
 )
-from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, VALUE_BYTES_MAX, digest_of_block
 from tailrace.errors import TooLarge
 from tailrace.model.hashing import HASH_MAX, key_hash, partition_begin, partition_of_hash
 
@@ -137,10 +136,15 @@ def test_what_waits_is_bounded_where_partitions_fill_unevenly():
 @pytest.mark.parametrize(
     ("keys", "values", "error", "text"),
     [
-        ([b"a", None], [b"", b""], ValueError, "1 of 2 rows have a null key: give each a key, or filter them out"),
-        ([b"a", b""], [b"", b""], ValueError, "1 of 2 rows have an empty key"),
-        ([b"a", b"k" * (KEY_BYTES_MAX + 1)], [b"", b""], TooLarge, "a key has 4097 bytes, at most 4096 are permitted"),
-        ([b"a", b"b"], [b"", b"x" * (VALUE_BYTES_MAX + 1)], TooLarge, "a value has 16777217 bytes.*: key b'b'"),
+        ([b"a", None], [b"", b""], ValueError, "row 1 .*1 of 2 rows have a null key: give each a"),
+        ([b"a", b""], [b"", b""], ValueError, "row 1 .*: 1 of 2 rows have an empty key"),
+        (
+            [b"a", b"k" * (KEY_BYTES_MAX + 1)],
+            [b"", b""],
+            TooLarge,
+            "row 1: a key has 4097 bytes, at most 4096",
+        ),
+        ([b"a", b"b"], [b"", b"x" * (VALUE_BYTES_MAX + 1)], TooLarge, "row 1: a value has 16777217 bytes.*: key b'b'"),
     ],
 )
 def test_rows_that_no_feed_takes(keys, values, error, text):
@@ -148,34 +152,6 @@ def test_rows_that_no_feed_takes(keys, values, error, text):
     with pytest.raises(error, match=text):
         list(router.add(binary(keys), binary(values)))
     assert list(router.flush()) == []
-
-
-def numbers_of(keys, partitions):
-    return [partition_of_hash(key_hash(key), partitions) for key in keys]
-
-
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
-def test_right_numbers(kind):
-    keys = [b"%d" % n for n in range(100)]
-    router = Router(7)
-    assert list(router.add(binary(keys), binary(keys), pa.array(numbers_of(keys, 7), kind))) == []
-    assert sum(cut.block.header.rows for cut in router.flush()) == 100
-
-
-@pytest.mark.parametrize("change", [1, -1, 7, -100])
-def test_wrong_numbers(change):
-    keys = [b"%d" % n for n in range(100)]
-    numbers = numbers_of(keys, 7)
-    numbers[33] += change
-    right = numbers[33] - change
-    text = f"says {numbers[33]} for the key b'33', which belongs to partition {right}; it is wrong in 1 of 100 rows"
-    with pytest.raises(ValueError, match=f"{text}.*partition_of"):
-        list(Router(7).add(binary(keys), binary(keys), pa.array(numbers, pa.int32())))
-
-
-def test_null_numbers():
-    with pytest.raises(ValueError, match=r"null in 1 of 2 rows.*partition_of"):
-        list(Router(7).add(binary([b"a", b"b"]), binary([b"a", b"b"]), pa.array([0, None], pa.int32())))
 
 
 def tried(trials, useful, blocks):

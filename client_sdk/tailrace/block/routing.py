@@ -5,33 +5,28 @@ batch ──> hashes ──> partitions ──> rows by partition ──> buffer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pyspark_tailrace.spans import spans
-from tailrace.block import (
-    FLAG_COMPRESSED,
-    KEY_BYTES_MAX,
-    ROWS_MAX,
-    VALUE_BYTES_MAX,
-    Block,
-    block_from_arrow,
-    digest_of_arrays,
-    hash_array,
-)
+from tailrace.block.arrow_strings import lengths_of, nulls_of
+from tailrace.block.block import Block
+from tailrace.block.from_arrow import block_from_arrow
+from tailrace.block.hash_columns import hash_array
+from tailrace.block.header import FLAG_COMPRESSED, KEY_BYTES_MAX, ROWS_MAX, VALUE_BYTES_MAX
+from tailrace.block.row_digest import digest_of_arrays
+from tailrace.block.spans import spans
 from tailrace.errors import TooLarge
 
-# Blocks have about this size, however large Spark's batches are.
+# Blocks have about this size, however large the batches are.
 BLOCK_BYTES = 1024 * 1024
 BLOCK_ROWS_MAX = 16_384
 # Rows are routed in pieces of this size, to bound the memory that a batch needs besides itself.
 PIECE_BYTES = 16 * 1024 * 1024
-# Trying to compress values that do not compress, such as images, takes a sixth of the task's time.
+# Trying to compress values that do not compress, such as images, takes a sixth of the time.
 PASSED_OVER_MAX = 15
 # The bound of all buffers: full blocks for a feed of up to 32 partitions, smaller blocks for larger feeds.
 BUFFERED_BYTES_MAX = 48 * 1024 * 1024
@@ -77,6 +72,9 @@ class RoutedBlock(NamedTuple):
         return digest_of_arrays(self.rows.hashes, self.rows.values)
 
 
+Routed: TypeAlias = Iterator[RoutedBlock]
+
+
 class _Buffer:
     """The rows of one partition that are not in a block yet."""
 
@@ -97,27 +95,27 @@ class Router:
         self.buffered_bytes = 0
         self._trials = Trials()
 
-    def add(self, keys: Any, values: Any, numbers: Any | None = None) -> Iterator[RoutedBlock]:
+    def add(self, keys: Any, values: Any, check: Callable[[Any, NDArray[np.int64]], None] | None = None) -> Routed:
         """Adds rows (Arrow binary arrays), and yields the blocks that become full.
 
-        ``numbers`` is the partition of each row if the job has computed it. Raises ValueError for a null or empty key
-        and for a wrong number, and TooLarge for a key or value over its bound, before any row is added.
+        ``check`` is called with the keys and the partition of each row. Raises its errors, and those of ``row_bytes``,
+        before any row is added.
         """
-        sizes = _checked_sizes(keys, values)
+        sizes = row_bytes(keys, values)
         hashes = hash_array(keys)
         found = partition_of_hashes(hashes, self._partitions)
-        if numbers is not None:
-            _check_numbers(numbers, found, keys, self._partitions)
+        if check is not None:
+            check(keys, found)
         for start, stop in spans(np.cumsum(sizes), PIECE_BYTES, ROWS_MAX):
             piece = _Rows(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
             yield from self._add_piece(piece, found[start:stop])
 
-    def flush(self) -> Iterator[RoutedBlock]:
+    def flush(self) -> Routed:
         """Yields all remaining rows as blocks, full or not."""
         for partition in sorted(self._buffers):
             yield from self._cut(partition, whole=True)
 
-    def _add_piece(self, piece: _Rows, found: NDArray[np.int64]) -> Iterator[RoutedBlock]:
+    def _add_piece(self, piece: _Rows, found: NDArray[np.int64]) -> Routed:
         if np.any(found[1:] < found[:-1]):
             short = found.astype(np.uint16) if self._partitions <= _SHORT_NUMBERS else found
             order = np.argsort(short, kind="stable")
@@ -133,7 +131,7 @@ class Router:
         if self.buffered_bytes > BUFFERED_BYTES_MAX:
             yield from self.flush()
 
-    def _gather(self, partition: int, part: _Rows) -> Iterator[RoutedBlock]:
+    def _gather(self, partition: int, part: _Rows) -> Routed:
         buffer = self._add_to_buffer(partition, part)
         if buffer.nbytes >= BLOCK_BYTES or buffer.rows >= BLOCK_ROWS_MAX:
             yield from self._cut(partition, whole=False)
@@ -163,7 +161,7 @@ class Router:
         sizes = np.concatenate([part.sizes for part in parts])
         return _Rows(keys, values, hashes, sizes, _Source(int(sizes.sum())))
 
-    def _cut(self, partition: int, *, whole: bool) -> Iterator[RoutedBlock]:
+    def _cut(self, partition: int, *, whole: bool) -> Routed:
         """Yields the full blocks of a partition's buffer, and with ``whole`` the last one too."""
         all_rows = self._release(partition)
         ends = np.cumsum(all_rows.sizes)
@@ -216,40 +214,39 @@ def partition_of_hashes(hashes: NDArray[np.uint64], partitions: int) -> NDArray[
     return ((upper * count + ((lower * count) >> shift)) >> shift).astype(np.int64)
 
 
-def _checked_sizes(keys: Any, values: Any) -> NDArray[np.int64]:
-    """Returns the bytes of each row. Raises ValueError for a null or empty key, TooLarge for a row over a bound."""
-    if keys.null_count:
-        raise ValueError(
-            f"{keys.null_count} of {len(keys)} rows have a null key: give each a key, or filter them out, for example "
-            "by df.where('key IS NOT NULL')"
-        )
-    key_bytes = pc.binary_length(keys).to_numpy(zero_copy_only=False)
-    value_bytes = pc.binary_length(values)
-    if values.null_count:
-        value_bytes = pc.fill_null(value_bytes, 0)
-    value_bytes = value_bytes.to_numpy(zero_copy_only=False)
+def row_bytes(
+    keys: Any, values: Any, first_row: int = 0, deleted: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """Returns the bytes of each row of two Arrow arrays of strings, in any form.
+
+    ``first_row`` is the number of the first one, and ``deleted`` is True for rows without their value. Raises
+    ValueError for a null or empty key, TooLarge for a key or value over its bound, with the number of the row.
+    """
+    nulls = nulls_of(keys)
+    if nulls is not None:
+        raise ValueError(f"{_some_rows(nulls, first_row)} a null key: give each a key, or filter them out")
+    key_bytes, value_bytes = lengths_of(keys), lengths_of(values)
+    if deleted is not None:
+        value_bytes[deleted] = 0
     if len(keys):
         if not key_bytes.min():
-            empty = int(np.count_nonzero(key_bytes == 0))
-            raise ValueError(f"{empty} of {len(keys)} rows have an empty key: a key has at least one byte")
+            raise ValueError(f"{_some_rows(key_bytes == 0, first_row)} an empty key: a key has at least one byte")
         for what, lengths, bound in (("key", key_bytes, KEY_BYTES_MAX), ("value", value_bytes, VALUE_BYTES_MAX)):
-            if lengths.max() > bound:
-                key = keys[int(lengths.argmax())].as_py()
-                raise TooLarge(f"a {what} has {lengths.max()} bytes, at most {bound} are permitted: key {key[:80]!r}")
-    sizes: NDArray[np.int64] = np.add(key_bytes, value_bytes, dtype=np.int64)
+            row = int(lengths.argmax())
+            if lengths[row] > bound:
+                raise TooLarge(
+                    f"row {first_row + row}: a {what} has {lengths[row]} bytes, at most {bound} are permitted: "
+                    f"key {_key_at(keys, row)[:80]!r}"
+                )
+    sizes: NDArray[np.int64] = key_bytes + value_bytes
     return sizes
 
 
-def _check_numbers(numbers: Any, found: NDArray[np.int64], keys: Any, partitions: int) -> None:
-    """Raises ValueError if the job's partition numbers are not those of the feed."""
-    advice = f"fill the partition column by partition_of(<the key column>, {partitions}), the feed's count"
-    if numbers.null_count:
-        raise ValueError(f"the partition column is null in {numbers.null_count} of {len(numbers)} rows: {advice}")
-    given = numbers.to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero(given != found)
-    if len(wrong):
-        row = int(wrong[0])
-        raise ValueError(
-            f"the partition column says {given[row]} for the key {keys[row].as_py()[:80]!r}, which belongs to "
-            f"partition {found[row]}; it is wrong in {len(wrong)} of {len(given)} rows: {advice}"
-        )
+def _some_rows(bad: NDArray[np.bool_], first_row: int) -> str:
+    count = int(np.count_nonzero(bad))
+    return f"row {first_row + int(bad.argmax())} (counted from 0): {count} of {len(bad)} rows have"
+
+
+def _key_at(keys: Any, row: int) -> bytes:
+    found = keys[row].as_py()
+    return found.encode() if isinstance(found, str) else bytes(found)

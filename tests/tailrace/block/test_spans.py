@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tailrace.spans import spans
+from tailrace.block.spans import spans
 
 SIZES = st.lists(st.integers(0, 50))
 
