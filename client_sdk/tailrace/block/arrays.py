@@ -34,7 +34,7 @@ class ColumnArrays(NamedTuple):
     """Rows in seq order. The arrays have one length; the offsets have one element more, and begin at 0.
 
     The arrays may be views of blocks, which they keep alive. Do not change them. ``valid`` is None if no row is a
-    tombstone.
+    tombstone, ``ttls`` if no row has a ttl or is an expiry.
     """
 
     hashes: U64
@@ -45,6 +45,7 @@ class ColumnArrays(NamedTuple):
     valid: Bools | None
     value_offsets: U32
     value_data: U8
+    ttls: U32 | None = None
 
     @property
     def rows(self) -> int:
@@ -81,6 +82,7 @@ def _join_columns(opened: Sequence[Columns]) -> ColumnArrays:
         _valid(opened, rows),
         _offsets([columns.value_offsets for columns in opened], rows),
         np.frombuffer(_joined([columns.value_data for columns in opened]), "u1"),
+        _ttls(opened, rows),
     )
 
 
@@ -98,6 +100,7 @@ def join_arrays(pieces: Sequence[ColumnArrays]) -> ColumnArrays:
         None if all(piece.valid is None for piece in pieces) else np.concatenate([_bools(piece) for piece in pieces]),
         _joined_offsets([piece.value_offsets for piece in pieces], rows),
         np.concatenate([piece.value_data for piece in pieces]),
+        None if all(piece.ttls is None for piece in pieces) else np.concatenate([_numbers(piece) for piece in pieces]),
     )
 
 
@@ -119,6 +122,7 @@ def take(arrays: ColumnArrays, indices: Indices | slice) -> ColumnArrays:
         None if arrays.valid is None else arrays.valid[indices],
         value_offsets,
         value_data,
+        None if arrays.ttls is None else arrays.ttls[indices],
     )
 
 
@@ -138,6 +142,7 @@ def reorder(arrays: ColumnArrays, order: Indices) -> ColumnArrays:
         None if arrays.valid is None else arrays.valid[order],
         value_offsets,
         value_data,
+        None if arrays.ttls is None else arrays.ttls[order],
     )
 
 
@@ -175,6 +180,7 @@ def encode_arrays(arrays: ColumnArrays, partition: int, *, compress: bool) -> Bl
         _bitmap(arrays.valid),
         arrays.value_offsets.tobytes(),
         arrays.value_data.data,
+        None if arrays.ttls is None or not arrays.ttls.any() else arrays.ttls.tobytes(),
     )
     block = assemble(header, columns, compress=compress)
     block.open_columns()
@@ -221,6 +227,24 @@ def _valid(opened: Sequence[Columns], rows: Indices) -> Bools | None:
             valid[begin : begin + columns.rows] = bits
         begin += columns.rows
     return valid
+
+
+def _ttls(opened: Sequence[Columns], rows: Indices) -> U32 | None:
+    """Returns the ttl of each row; None if no block has a column of them."""
+    ttls: U32 | None = None
+    begin = 0
+    for columns in opened:
+        buffer = columns.ttl_buffer()
+        if buffer is not None:
+            if ttls is None:
+                ttls = np.zeros(int(rows.sum()), "<u4")
+            ttls[begin : begin + columns.rows] = np.frombuffer(buffer, "<u4")
+        begin += columns.rows
+    return ttls
+
+
+def _numbers(piece: ColumnArrays) -> U32:
+    return np.zeros(piece.rows, "<u4") if piece.ttls is None else piece.ttls
 
 
 def _bools(piece: ColumnArrays) -> Bools:

@@ -6,6 +6,7 @@
     key         offsets from 0 up to the data's length; every key has 1 to KEY_BYTES_MAX bytes
     value       offsets from 0 up to the data's length; no value over VALUE_BYTES_MAX; a tombstone has no bytes
     validity    a bit a row, then zeros; at least one tombstone
+    ttl         at most TTL_S_MAX, at least one above 0; that of a tombstone 0 or EXPIRED
 
 The hashes are not compared with the keys; the producer vouches for them. Both ways give the same answer: numpy, and
 plain Python if numpy is not installed or the block is too small for numpy's calls.
@@ -18,7 +19,7 @@ import struct
 from operator import lt, sub
 from typing import TYPE_CHECKING, Any
 
-from tailrace.block.header import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from tailrace.block.header import EXPIRED, KEY_BYTES_MAX, TTL_S_MAX, VALUE_BYTES_MAX
 from tailrace.block.lazy import numpy_or_none
 from tailrace.errors import BadBlock
 
@@ -62,6 +63,10 @@ def check_with_numpy(numpy: Any, header: BlockHeader, layout: Layout, raw: memor
         _check_validity(int(absent.sum()), spare_bits=bool(bits[header.rows :].any()))
         offsets = column(layout.value_offsets, "<u4")
         _check_tombstones(bool((offsets[1:] != offsets[:-1])[absent].any()))
+    if layout.ttls is not None:
+        ttls = column(layout.ttls, "<u4")
+        of_tombstones = ttls[absent] if layout.validity is not None else ttls[:0]
+        _check_ttls(int(ttls.max()), int(of_tombstones.max(initial=0)))
 
 
 def check_plainly(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
@@ -83,6 +88,10 @@ def check_plainly(header: BlockHeader, layout: Layout, raw: memoryview) -> None:
         _check_validity(len(absent), spare_bits=bool(int.from_bytes(bitmap, "little") >> rows))
         offsets = unpack_u32(raw[layout.value_offsets], rows + 1)
         _check_tombstones(any(offsets[row] != offsets[row + 1] for row in absent))
+    if layout.ttls is not None:
+        ttls = unpack_u32(raw[layout.ttls], rows)
+        of_tombstones = [ttls[row] for row in absent] if layout.validity is not None else []
+        _check_ttls(max(ttls), max(of_tombstones, default=0))
 
 
 def unpack_u64(column: memoryview, count: int) -> tuple[int, ...]:
@@ -189,6 +198,15 @@ def _check_validity(tombstones: int, *, spare_bits: bool) -> None:
         raise BadBlock("the validity bitmap has bits set beyond the last row")
     if tombstones == 0:
         raise BadBlock("the flags promise tombstones, the validity bitmap has none")
+
+
+def _check_ttls(longest: int, longest_of_tombstones: int) -> None:
+    if longest == 0:
+        raise BadBlock("the flags promise ttls, all of them are 0")
+    if longest > TTL_S_MAX:
+        raise BadBlock(f"a ttl is {longest} s, at most {TTL_S_MAX} are permitted")
+    if longest_of_tombstones > EXPIRED:
+        raise BadBlock(f"a tombstone has the ttl {longest_of_tombstones}, only 0 and {EXPIRED} are permitted")
 
 
 def _check_tombstones(have_bytes: bool) -> None:

@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block.check import PLAIN_ROWS_MAX, absent_rows, uniform_width, unpack_u32, unpack_u64
+from tailrace.block.header import EXPIRED
 from tailrace.block.lazy import pyarrow, pyarrow_or_none
 from tailrace.block.to_arrow import binary_array, record_batch
 
@@ -133,6 +134,22 @@ class Columns:
         if self._layout.timestamps is None:
             return 0 if self.header.timestamp >= timestamp else self.rows
         return bisect.bisect_left(self.timestamps(), timestamp)
+
+    def ttls(self) -> list[int]:
+        """Returns the ttl of each row in seconds; 0: it has none. Of a tombstone: EXPIRED, or 0."""
+        buffer = self.ttl_buffer()
+        return [0] * self.rows if buffer is None else list(unpack_u32(buffer, self.rows))
+
+    def expired(self) -> list[bool]:
+        """Returns whether each row is the deletion of a key that has expired."""
+        if self.validity is None or self._layout.ttls is None:
+            return [False] * self.rows
+        return [deleted and ttl == EXPIRED for deleted, ttl in zip(self.deleted(), self.ttls(), strict=True)]
+
+    def ttl_buffer(self) -> memoryview | None:
+        """Returns the column of ttls, ``rows`` u32; None if no row has one."""
+        extent = self._layout.ttls
+        return None if extent is None else self._raw[extent]
 
     def seq_buffer(self) -> memoryview | None:
         """Returns the column of seqs, ``rows`` u64; None if they are dense."""

@@ -17,9 +17,11 @@ from tailrace.block.header import (
     FLAG_SEQS,
     FLAG_TIMESTAMPS,
     FLAG_TOMBSTONES,
+    FLAG_TTLS,
     KEY_BYTES_MAX,
     PARTITION_MAX,
     ROWS_MAX,
+    TTL_S_MAX,
     VALUE_BYTES_MAX,
     BlockHeader,
     sum_of,
@@ -53,6 +55,7 @@ class RawColumns(NamedTuple):
     validity: bytes | None
     value_offsets: bytes
     value_data: bytes | memoryview
+    ttls: bytes | None = None
 
 
 def encode_block(
@@ -65,14 +68,17 @@ def encode_block(
     hashes: Sequence[int] | None = None,
     compress: bool = True,
     stamps: Stamps | None = None,
+    ttls: Sequence[int] | None = None,
 ) -> Block:
     """Returns a block of ``len(keys)`` mutations, in the order given; a value of None deletes its key.
 
     ``hashes`` are the keys' hashes (``tailrace.model.hashing.hash_keys``) if the caller has them. ``compress=False``
     leaves lz4 off; lz4 is also left off if it saves less than an eighth. With ``stamps`` the block has its seqs and
-    timestamps already, with columns for them if one number is not enough. TypeError for a key or value that is not
-    bytes; ValueError for an empty key, no rows, or columns of different lengths; TooLarge for a key, a value, a
-    number of rows or a body over its bound (header.py).
+    timestamps already, with columns for them if one number is not enough. ``ttls`` are seconds, 0 for a row without;
+    of a deletion EXPIRED or 0.
+
+    TypeError for a key or value that is not bytes; ValueError for an empty key, no rows, or columns of different
+    lengths; TooLarge for a key, a value, a number of rows or a body over its bound (header.py).
     """
     rows = check_rows(len(keys), len(values))
     key_offsets, key_data = _strings(keys, "key")
@@ -80,7 +86,15 @@ def encode_block(
     numbers = hash_keys(keys) if hashes is None else hashes
     if len(numbers) != rows:
         raise ValueError(f"{rows} keys came with {len(numbers)} hashes")
-    columns = RawColumns(_pack_u64(numbers, "hash"), key_offsets, key_data, validity, value_offsets, value_data)
+    columns = RawColumns(
+        _pack_u64(numbers, "hash"),
+        key_offsets,
+        key_data,
+        validity,
+        value_offsets,
+        value_data,
+        None if ttls is None else _ttls(ttls, rows),
+    )
     header = header_of(rows, partition, producer_id, producer_seq, min(numbers), max(numbers))
     return assemble(header, columns, compress=compress, stamps=stamps)
 
@@ -135,7 +149,7 @@ def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps
     if stamps is not None:
         header, seqs, timestamps = _stamp(header, stamps)
     parts: list[bytes | memoryview] = []
-    extents = (columns.hashes, seqs, timestamps, *columns[1:])
+    extents = (columns.hashes, seqs, timestamps, columns.ttls, *columns[1:6])
     for column in extents:
         if column is not None:
             parts += (column, _ZEROS[padding_after(len(column))])
@@ -144,6 +158,8 @@ def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps
     if len(body) > BODY_BYTES_MAX:
         raise TooLarge(f"the body has {len(body)} bytes, at most {BODY_BYTES_MAX} are permitted: make several blocks")
     flags = header.flags if columns.validity is None else header.flags | FLAG_TOMBSTONES
+    if columns.ttls is not None:
+        flags |= FLAG_TTLS
     stored, flag = stored_form(body) if compress else (body, 0)
     flags |= flag
     header = header._replace(flags=flags, stored_bytes=len(stored), raw_bytes=len(body), body_sum=sum_of(stored))
@@ -231,6 +247,17 @@ def _validity(values: Sequence[bytes | None]) -> bytes:
         if value is not None:
             bitmap[row >> 3] |= 1 << (row & 7)
     return bytes(bitmap)
+
+
+def _ttls(ttls: Sequence[int], rows: int) -> bytes | None:
+    """Returns the column of ttls; None if no row has one. ValueError for one out of bounds."""
+    if len(ttls) != rows:
+        raise ValueError(f"{rows} keys came with {len(ttls)} ttls")
+    if not any(ttls):
+        return None
+    if min(ttls) < 0 or max(ttls) > TTL_S_MAX:
+        raise ValueError(f"a ttl is not between 0 and {TTL_S_MAX} s")
+    return struct.pack(f"<{rows}I", *ttls)
 
 
 def _pack_u64(numbers: Sequence[int], what: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.block import Stamps, encode_block, encode_row
+from tailrace.block import FLAG_TTLS, Stamps, encode_block, encode_row
 from tailrace.block.arrays import arrays_of_columns, encode_arrays, take
 
 if TYPE_CHECKING:
@@ -80,12 +80,13 @@ def _filter_few(block: Block, columns: Columns, wanted: StreamFilter) -> Block |
     if len(matching) == len(keys) and not drops_values:
         return block
     header = block.header
-    if len(keys) == 1:
+    if len(keys) == 1 and not header.flags & FLAG_TTLS:
         row = encode_row(
             keys[0], b"", hash_=header.least_hash, partition=header.partition, producer_id=0, producer_seq=0
         )
         return row.stamped(header.first_seq, header.timestamp)
     hashes, seqs, timestamps, values = columns.hashes(), columns.seqs(), columns.timestamps(), columns.values()
+    ttls = columns.ttls()
     if drops_values:
         values = [None if value is None else b"" for value in values]
     return encode_block(
@@ -95,6 +96,7 @@ def _filter_few(block: Block, columns: Columns, wanted: StreamFilter) -> Block |
         compress=False,
         hashes=[hashes[row] for row in matching],
         stamps=Stamps([seqs[row] for row in matching], [timestamps[row] for row in matching]),
+        ttls=[ttls[row] for row in matching],
     )
 
 

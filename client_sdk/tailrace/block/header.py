@@ -20,12 +20,14 @@ from tailrace.errors import BadBlock
 HEADER_BYTES = 96
 MAGIC = b"TRBK"
 VERSION = 1
+VERSION_TTLS = 2  # of a block with FLAG_TTLS, and of no other: a program that knows version 1 refuses it
 
 FLAG_COMPRESSED = 1  # the stored body is lz4 of the raw one
 FLAG_SEQS = 2  # the body has a column of seqs: they are not dense
 FLAG_TIMESTAMPS = 4  # the body has a column of timestamps: rows were stamped at different times
 FLAG_TOMBSTONES = 8  # the body has a bitmap of the values that are there: at least one is not
-FLAGS_KNOWN = FLAG_COMPRESSED | FLAG_SEQS | FLAG_TIMESTAMPS | FLAG_TOMBSTONES
+FLAG_TTLS = 16  # the body has a column of ttls: at least one row has a ttl, or is an expiry
+FLAGS_KNOWN = FLAG_COMPRESSED | FLAG_SEQS | FLAG_TIMESTAMPS | FLAG_TOMBSTONES  # of version 1
 
 KEY_BYTES_MAX = 4_096  # an index keeps whole keys, and they are compared where hashes are equal
 VALUE_BYTES_MAX = 16 * 1024 * 1024  # half a body, so that a value of any permitted size fits into a block
@@ -35,11 +37,14 @@ COMPRESS_BYTES_MIN = 256  # below, lz4 saves less than it costs
 LZ4_RATIO_MAX = 255  # a byte of lz4 stands for at most 255 bytes, so a greater ratio cannot be meant
 PARTITION_MAX = 2**31 - 1  # partitions, seqs and timestamps are signed in Arrow and in Spark
 SEQ_MAX = 2**63 - 1
+TTL_S_MAX = 10 * 365 * 86_400  # ten years
+EXPIRED = 1  # in the column of ttls, for a tombstone: its key has expired, and was not deleted by a writer
 TIMESTAMP_MAX = 2**63 - 1
 
 assert VALUE_BYTES_MAX + KEY_BYTES_MAX + HEADER_BYTES < BODY_BYTES_MAX
-assert ROWS_MAX * (8 + 8 + 8 + 4 + 4 + 1) + 64 < BODY_BYTES_MAX
+assert ROWS_MAX * (8 + 8 + 8 + 4 + 4 + 4 + 1) + 64 < BODY_BYTES_MAX
 
+_VERSIONS = (VERSION, VERSION_TTLS)
 _FIELDS = struct.Struct("<4sHHIIQQQQIIIIQQQ")
 _WHOLE = struct.Struct(_FIELDS.format + "Q")
 _SUMMED_BYTES = _FIELDS.size
@@ -79,7 +84,8 @@ class BlockHeader(NamedTuple):
     def pack(self) -> bytes:
         """Returns the 96 bytes, with their sum. ValueError if a number does not fit into its field."""
         try:
-            fields = _FIELDS.pack(MAGIC, VERSION, *self[:10], 0, *self[10:])
+            version = VERSION_TTLS if self[0] & FLAG_TTLS else VERSION
+            fields = _FIELDS.pack(MAGIC, version, *self[:10], 0, *self[10:])
         except struct.error as error:
             raise ValueError(f"a field of {self} does not fit into a block's header: {error}") from None
         return fields + _digest_of(fields)[::-1]
@@ -98,15 +104,17 @@ class BlockHeader(NamedTuple):
         # fmt: on
         if magic != MAGIC:
             raise BadBlock(f"a block begins with {MAGIC!r}, this is {magic!r}")
-        if version != VERSION:
-            raise BadBlock(f"this is a block of version {version}, this program reads version {VERSION}")
+        if version not in _VERSIONS:
+            raise BadBlock(
+                f"this is a block of version {version}, this program reads versions {VERSION} to {VERSION_TTLS}"
+            )
         found = sum_of(view[:_SUMMED_BYTES])
         if found != claimed:
             raise BadBlock(f"the header's checksum is {found:016x}, it says {claimed:016x}: it is damaged")
         if reserved:
             raise BadBlock(f"the header's reserved field is {reserved}, it must be zero")
-        if flags & ~FLAGS_KNOWN:
-            raise BadBlock(f"the flags {flags:#06x} have bits that this version does not know")
+        if flags & ~FLAGS_KNOWN or version != VERSION:
+            _check_flags(version, flags)
         if not 1 <= rows <= ROWS_MAX:
             raise BadBlock(f"a block has 1 to {ROWS_MAX} rows, this one says {rows}")
         if partition > PARTITION_MAX:
@@ -151,6 +159,14 @@ def seqs_of(head: bytes) -> tuple[int, int]:
     """Returns the first and last seq of a packed header."""
     first_seq, last_seq = _SEQS.unpack_from(head, _SEQS_OFFSET)
     return first_seq, last_seq
+
+
+def _check_flags(version: int, flags: int) -> None:
+    """Checks the flags of a block that has others than those of version 1, or another version. BadBlock."""
+    if flags & ~(FLAGS_KNOWN | FLAG_TTLS) or (flags & FLAG_TTLS and version != VERSION_TTLS):
+        raise BadBlock(f"the flags {flags:#06x} have bits that version {version} does not know")
+    if not flags & FLAG_TTLS:
+        raise BadBlock(f"a block of version {version} has ttls, the flags {flags:#06x} say none")
 
 
 def _check_sizes(flags: int, stored: int, raw: int) -> None:

@@ -3,6 +3,7 @@
     key_hash   8 * rows bytes
     seq        8 * rows                 only with FLAG_SEQS
     timestamp  8 * rows                 only with FLAG_TIMESTAMPS
+    ttl        4 * rows                 only with FLAG_TTLS
     key        4 * (rows + 1) bytes of offsets, then the keys
     validity   (rows + 7) // 8          only with FLAG_TOMBSTONES
     value      4 * (rows + 1) bytes of offsets, then the values, up to the body's end
@@ -15,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.block.header import FLAG_SEQS, FLAG_TIMESTAMPS, FLAG_TOMBSTONES
+from tailrace.block.header import FLAG_SEQS, FLAG_TIMESTAMPS, FLAG_TOMBSTONES, FLAG_TTLS
 from tailrace.errors import BadBlock
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Layout(NamedTuple):
     validity: slice | None
     value_offsets: slice
     value_data: slice
+    ttls: slice | None = None
 
 
 def padding_after(nbytes: int) -> int:
@@ -53,6 +55,7 @@ def read_layout(header: BlockHeader, raw: memoryview) -> Layout:
     hashes = walk.take(8 * rows, "the key hashes")
     seqs = walk.take(8 * rows, "the seqs") if flags & FLAG_SEQS else None
     timestamps = walk.take(8 * rows, "the timestamps") if flags & FLAG_TIMESTAMPS else None
+    ttls = walk.take(4 * rows, "the ttls") if flags & FLAG_TTLS else None
     key_offsets = walk.take(4 * (rows + 1), "the key offsets")
     key_data = walk.take(walk.last_offset(key_offsets), "the keys")
     validity = walk.take((rows + 7) // 8, "the validity bitmap") if flags & FLAG_TOMBSTONES else None
@@ -60,7 +63,7 @@ def read_layout(header: BlockHeader, raw: memoryview) -> Layout:
     value_data = walk.take(walk.last_offset(value_offsets), "the values")
     if walk.position != raw.nbytes:
         raise BadBlock(f"the values end at byte {walk.position} of the body, which has {raw.nbytes}")
-    return Layout(hashes, seqs, timestamps, key_offsets, key_data, validity, value_offsets, value_data)
+    return Layout(hashes, seqs, timestamps, key_offsets, key_data, validity, value_offsets, value_data, ttls)
 
 
 class _Walk:

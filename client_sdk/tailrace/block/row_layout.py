@@ -32,7 +32,7 @@ def usual_row_layout(header: BlockHeader, raw: memoryview) -> Layout | None:
     key_bytes = _START.unpack_from(raw)[2]
     key, offsets = slice(_KEY_AT, _KEY_AT + key_bytes), slice(offsets_at, value_at)
     value = slice(value_at, len(raw))
-    return tuple.__new__(Layout, (_HASHES, None, None, _KEY_OFFSETS, key, None, offsets, value))
+    return tuple.__new__(Layout, (_HASHES, None, None, _KEY_OFFSETS, key, None, offsets, value, None))
 
 
 def is_usual_row(header: BlockHeader, raw: bytes | memoryview) -> bool:

@@ -280,7 +280,7 @@ def json_lines(event: Event) -> Iterator[str]:
 
 
 def plain_lines(event: Event) -> Iterator[str]:
-    """Yields a line for each mutation: partition and seq, put or delete, key, and the value if there is one.
+    """Yields a line for each mutation: partition and seq, put, delete or expire, key, and the value if there is one.
 
     Tabs separate the fields; tabs inside a field are escaped.
     """
@@ -288,7 +288,7 @@ def plain_lines(event: Event) -> Iterator[str]:
         for mutation in event:
             where = f"{event.partition}:{mutation.seq}"
             if mutation.value is None:
-                done = "delete" if mutation.deleted else "put"
+                done = ("expire" if mutation.expired else "delete") if mutation.deleted else "put"
                 yield f"{where}\t{done}\t{printable(mutation.key)}\n"
             else:
                 yield f"{where}\tput\t{printable(mutation.key)}\t{printable(mutation.value)}\n"

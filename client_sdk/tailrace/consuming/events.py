@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from tailrace.block.header import FLAG_TTLS
 from tailrace.model import EndReason, Mutation
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ class Mutations:
             deleted = (value is None for value in values)
         else:
             deleted = repeat(False, len(values))
-        rows = zip(self.keys(), values, self.seqs(), self.timestamps(), deleted, strict=True)
+        expired: Iterable[bool] = self.expired() if self.block.header.flags & FLAG_TTLS else repeat(False, len(values))
+        rows = zip(self.keys(), values, self.seqs(), self.timestamps(), deleted, expired, strict=True)
         return map(tuple.__new__, repeat(Mutation), rows)  # the NamedTuple's own constructor takes twice as long
 
     def one_by_one(self) -> Iterator[Mutation]:
@@ -177,10 +179,11 @@ class Mutations:
             An iterator of `Mutation`.
         """
         columns = self.block.columns()
-        numbers = zip(range(self._first_row, self._stop), self.seqs(), self.timestamps(), self.deleted(), strict=True)
-        for row, seq, timestamp, deleted in numbers:
+        rows = range(self._first_row, self._stop)
+        numbers = zip(rows, self.seqs(), self.timestamps(), self.deleted(), self.expired(), strict=True)
+        for row, seq, timestamp, deleted, expired in numbers:
             value = None if deleted or self.keys_only else columns.value_at(row)
-            yield Mutation(columns.key_at(row), value, seq, timestamp, deleted)
+            yield Mutation(columns.key_at(row), value, seq, timestamp, deleted, expired)
 
     def keys(self) -> list[bytes]:
         """Returns the keys.
@@ -207,6 +210,14 @@ class Mutations:
             True for each row that is a deletion.
         """
         return self._cut(self.block.columns().deleted())
+
+    def expired(self) -> list[bool]:
+        """Tells which rows are deletions of keys that have expired.
+
+        Returns:
+            True for each row that is the deletion of a key whose ttl was over; it is True in ``deleted()``, too.
+        """
+        return self._cut(self.block.columns().expired())
 
     def seqs(self) -> Sequence[int]:
         """Returns the seqs.

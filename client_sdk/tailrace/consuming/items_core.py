@@ -65,7 +65,7 @@ class ItemsCore:
     def note(self, event: Event, positions: Positions) -> None:
         """Notes an event. ``positions``: those behind it, from which a read that breaks off goes on."""
         if isinstance(event, Mutations):
-            for key, value, seq, timestamp, _ in event:
+            for key, value, seq, timestamp, *_ in event:
                 if value is None:
                     self._latest.pop(key, None)
                 else:

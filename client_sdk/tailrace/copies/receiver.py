@@ -14,7 +14,7 @@ import xxhash
 
 from tailrace.copies.layout import TEMPORARY_SUFFIX, SegmentCopy
 from tailrace.errors import BadSegment
-from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, end_of
+from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, is_end_of
 from tailrace.segment.errors import SegmentFormatError
 
 _READ_BYTES = 1024 * 1024
@@ -138,7 +138,7 @@ def why_wrong(segment: SegmentCopy, expected: SegmentHeader, nbytes: int, found:
         return f"its {nbytes} bytes are too few for a segment"
     if found != int.from_bytes(segment.checksum, "big"):
         return f"its checksum is {found:032x}, not {segment.checksum.hex()}"
-    if last != end_of(found):
+    if not is_end_of(last, found):
         return "it does not end as a segment with this checksum does"
     try:
         header = SegmentHeader.unpack(first)

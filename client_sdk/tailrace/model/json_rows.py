@@ -33,15 +33,16 @@ def field_bytes(row: dict[str, Any], name: str) -> bytes | None:
 
 
 def mutation_to_row(mutation: Mutation) -> dict[str, Any]:
-    """Returns key, value (null for a deletion), seq, deleted, timestamp (microseconds since 1970 UTC)."""
+    """Returns key, value (null for a deletion), seq, deleted, timestamp (microseconds since 1970), expired if it is."""
     value = {"value": None} if mutation.value is None else bytes_field("value", mutation.value)
-    return {
+    row = {
         **bytes_field("key", mutation.key),
         **value,
         "seq": mutation.seq,
         "deleted": mutation.deleted,
         "timestamp": mutation.timestamp,
     }
+    return {**row, "expired": True} if mutation.expired else row
 
 
 def item_to_row(item: Item) -> dict[str, Any]:

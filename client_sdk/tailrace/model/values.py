@@ -78,6 +78,7 @@ class Mutation(NamedTuple):
         seq: The number in its partition, rising.
         timestamp: When the node accepted it, in microseconds since 1970 UTC.
         deleted: True for a deletion.
+        expired: True for the deletion of a key whose ttl was over; False for one by a writer.
     """
 
     key: bytes
@@ -85,6 +86,7 @@ class Mutation(NamedTuple):
     seq: int
     timestamp: int
     deleted: bool
+    expired: bool = False
 
 
 class Version(NamedTuple):

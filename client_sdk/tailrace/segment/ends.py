@@ -10,7 +10,8 @@ import xxhash
 from tailrace.segment.errors import SegmentFormatError, UnknownSegmentVersion
 
 MAGIC = b"TRSG"
-VERSION = 1
+VERSION = 2  # the newest that this program knows
+VERSION_PLAIN = 1  # of a segment without a block of version 2
 HEADER_BYTES = 64
 TRAILER_BYTES = 96
 FILE_SUM_BYTES = 16
@@ -32,9 +33,9 @@ class SegmentHeader(NamedTuple):
     partition: int
     segment_id: bytes
 
-    def pack(self) -> bytes:
-        """Returns the 64 bytes, with their checksum."""
-        fields = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.partition, self.feed_id, self.segment_id)
+    def pack(self, version: int = VERSION_PLAIN) -> bytes:
+        """Returns the 64 bytes of a file of ``version``, with their checksum."""
+        fields = _HEADER.pack(MAGIC, version, HEADER_BYTES, self.partition, self.feed_id, self.segment_id)
         return fields + _SUM.pack(xxhash.xxh3_64_intdigest(fields))
 
     @classmethod
@@ -45,14 +46,19 @@ class SegmentHeader(NamedTuple):
             raise SegmentFormatError(f"the file begins with {magic!r}, a segment with {MAGIC!r}")
         check_version(version)
         header = cls(feed_id, partition, segment_id)
-        if header.pack() != data:
+        if header.pack(version) != data:
             raise SegmentFormatError("the file's header has a wrong checksum, or something in a reserved field")
         return header
 
 
-def end_of(file_sum: int) -> bytes:
+def end_of(file_sum: int, version: int = VERSION_PLAIN) -> bytes:
     """Returns the end of the trailer: the checksum of everything before it, XXH3-128, version and magic."""
-    return file_sum.to_bytes(FILE_SUM_BYTES, "little") + END.pack(VERSION, TRAILER_BYTES, MAGIC)
+    return file_sum.to_bytes(FILE_SUM_BYTES, "little") + END.pack(version, TRAILER_BYTES, MAGIC)
+
+
+def is_end_of(end: bytes, file_sum: int) -> bool:
+    """Returns whether ``end`` is the end of a file with this checksum, of any version that this program knows."""
+    return any(end == end_of(file_sum, version) for version in range(VERSION_PLAIN, VERSION + 1))
 
 
 def file_sum_in(end: bytes) -> int:
@@ -62,7 +68,7 @@ def file_sum_in(end: bytes) -> int:
 
 def check_version(version: int) -> None:
     """Raises UnknownSegmentVersion for another version than this program knows."""
-    if version != VERSION:
+    if not VERSION_PLAIN <= version <= VERSION:
         raise UnknownSegmentVersion(
-            f"the file has version {version} of the segment; this Tailrace knows version {VERSION}"
+            f"the file has version {version} of the segment; this Tailrace knows versions up to {VERSION}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailrace.segment.block_index import ENTRY_BYTES, BlockIndex
+from tailrace.segment.ends import VERSION_PLAIN
 from tailrace.segment.errors import SegmentFormatError
 from tailrace.segment.file import ReadableFile
 from tailrace.segment.format import HEADER_BYTES, TRAILER_BYTES, SegmentHeader, Trailer, check_footer_sum
@@ -27,9 +28,12 @@ class Footer(NamedTuple):
             raise file.damaged(0, f"the file has {file.nbytes} bytes, a segment at least {least}")
         offset = 0
         try:
-            header = SegmentHeader.unpack(file.read(0, HEADER_BYTES))
+            head = file.read(0, HEADER_BYTES)
+            header = SegmentHeader.unpack(head)
             offset = file.nbytes - TRAILER_BYTES
             trailer = Trailer.unpack(file.read(offset, TRAILER_BYTES), file.nbytes)
+            if head != header.pack(trailer.version):
+                raise SegmentFormatError(f"the trailer is of version {trailer.version}, the header is not")
             offset = trailer.index_offset
             data = file.read(offset, file.nbytes - offset)
             check_footer_sum(data)
@@ -46,6 +50,8 @@ class Footer(NamedTuple):
         if header != (identity.feed_id, identity.partition, identity.segment_id):
             raise SegmentFormatError("the header and the identity name different segments")
         index.check(HEADER_BYTES, identity)
+        if identity.earliest_expiry and trailer.version == VERSION_PLAIN:
+            raise SegmentFormatError(f"a segment of version {VERSION_PLAIN} has no rows with a ttl")
         if trailer.pages != pages_of(identity.rows):
             raise SegmentFormatError(
                 f"the key table has {trailer.pages} pages, which is wrong for {identity.rows} rows"

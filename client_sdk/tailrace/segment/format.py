@@ -28,10 +28,12 @@ from tailrace.segment.ends import (
     MAGIC,
     TRAILER_BYTES,
     VERSION,
+    VERSION_PLAIN,
     SegmentHeader,
     check_version,
     end_of,
     file_sum_in,
+    is_end_of,
 )
 from tailrace.segment.errors import SegmentFormatError
 from tailrace.segment.identity import IDENTITY_BYTES_MAX
@@ -48,11 +50,13 @@ __all__ = [
     "MAGIC",
     "TRAILER_BYTES",
     "VERSION",
+    "VERSION_PLAIN",
     "SegmentHeader",
     "Trailer",
     "check_footer_sum",
     "end_of",
     "file_sum_in",
+    "is_end_of",
 ]
 
 # The offsets of the trailer's parts: the sum of footer and fields, the sum of the file, and the trailer's end.
@@ -78,6 +82,7 @@ class Trailer(NamedTuple):
     identity_bytes: int
     least_hash: int
     greatest_hash: int
+    version: int = VERSION_PLAIN
 
     @property
     def trailer_offset(self) -> int:
@@ -86,7 +91,7 @@ class Trailer(NamedTuple):
 
     def seal(self, index: bytes, identity: bytes) -> bytes:
         """Returns the fields, and behind them the checksum of block index, identity and fields. ``end_of`` follows."""
-        fields = _FIELDS.pack(*self[:7], 0, *self[7:])
+        fields = _FIELDS.pack(*self[:7], 0, *self[7:9])
         return fields + _SUM.pack(xxhash.xxh3_64_intdigest(b"".join((index, identity, fields))))
 
     @classmethod
@@ -103,7 +108,8 @@ class Trailer(NamedTuple):
                 f"the trailer says that it has {trailer_bytes} bytes, version {version} has {TRAILER_BYTES}"
             )
         numbers = _FIELDS.unpack_from(data)
-        trailer = cls(*numbers[:7], *numbers[8:])
+        fields = (*numbers[:7], *numbers[8:], version)
+        trailer = cls(*fields)
         if trailer.file_bytes != file_bytes:
             raise SegmentFormatError(
                 f"the trailer says that the file has {trailer.file_bytes} bytes, it has {file_bytes}"

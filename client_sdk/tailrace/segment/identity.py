@@ -33,7 +33,8 @@ class SegmentIdentity(NamedTuple):
     The segment holds the run (``after_seq``, ``last_seq``]; ``branch`` (16 bytes) is that of its last seq. ``base_id``
     is the segment before it in the chain (zeros: none), ``included_ids`` are the segments that it was compacted from.
     ``deduplicated``: rows that were superseded within the run may be missing. ``purge_seq`` is the highest seq of a row
-    that is missing although no newer row of its key is there; 0 if no row was purged.
+    that is missing although no newer row of its key is there; 0 if no row was purged. ``earliest_expiry`` is the least
+    timestamp plus ttl of the rows with a ttl, in microseconds; 0 if no row has one. The text leaves out a 0.
     """
 
     feed_id: bytes
@@ -52,6 +53,7 @@ class SegmentIdentity(NamedTuple):
     oldest_timestamp: int = 0
     newest_timestamp: int = 0
     key_value_bytes: int = 0
+    earliest_expiry: int = 0
 
     def encode(self) -> bytes:
         """Returns the JSON text."""
@@ -62,6 +64,8 @@ class SegmentIdentity(NamedTuple):
             "base_id": self.base_id.hex(),
             "included_ids": [id_.hex() for id_ in self.included_ids],
         }
+        if not self.earliest_expiry:
+            del members["earliest_expiry"]
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -71,7 +75,7 @@ class SegmentIdentity(NamedTuple):
             members = json.loads(data)
         except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
             raise SegmentFormatError(f"the identity is no JSON: {error}") from None
-        if not isinstance(members, dict) or members.keys() != set(cls._fields):
+        if not isinstance(members, dict) or members.keys() | {"earliest_expiry"} != set(cls._fields):
             raise SegmentFormatError(f"the identity must be an object of exactly the members {', '.join(cls._fields)}")
         for name, nbytes in _IDS.items():
             members[name] = _id_of(members[name], nbytes, name)
@@ -131,6 +135,7 @@ _NUMBERS = {
     "tombstones": ROWS_MAX,
     "oldest_timestamp": TIMESTAMP_MAX,
     "newest_timestamp": TIMESTAMP_MAX,
+    "earliest_expiry": TIMESTAMP_MAX,
     "key_value_bytes": _BYTES_MAX,
 }
 

@@ -11,9 +11,11 @@ from tailrace.block.arrays import I64, ColumnArrays, encode_arrays, join_arrays,
 
 # The most bytes of a row beside key and value: hash, seq, timestamp, both offsets and validity.
 _ROW_BYTES = 8 + 8 + 8 + 4 + 4 + 1
+# The bytes of a ttl, which few blocks have.
+_TTL_BYTES = 4
 # The last offsets, and the padding of each column.
 _BLOCK_BYTES = 2 * 4 + 8 * 8
-TARGET_BYTES_MAX = BODY_BYTES_MAX - _BLOCK_BYTES
+TARGET_BYTES_MAX = BODY_BYTES_MAX - _BLOCK_BYTES - _TTL_BYTES * ROWS_MAX
 
 
 class BlockBuilder:
@@ -71,7 +73,8 @@ class BlockBuilder:
     def _ends(self, arrays: ColumnArrays) -> I64:
         """Returns the bytes of all rows up to each one, itself included."""
         counts = np.arange(1, arrays.rows + 1, dtype=np.int64)
-        return counts * _ROW_BYTES + arrays.key_offsets[1:] + arrays.value_offsets[1:]
+        row_bytes = _ROW_BYTES if arrays.ttls is None else _ROW_BYTES + _TTL_BYTES
+        return counts * row_bytes + arrays.key_offsets[1:] + arrays.value_offsets[1:]
 
     def _check_order(self, arrays: ColumnArrays) -> None:
         first_seq, timestamp = int(arrays.seqs[0]), int(arrays.timestamps[0])

@@ -18,9 +18,9 @@ from tailrace.errors import BadBlock
 from tailrace_server.blocks.heads import Heads, heads_of
 from tailrace_server.blocks.small import join_small
 
-# Bytes that merging may add: to a row a seq, a timestamp and a bit, which a block may leave out; and to the whole block
-# the padding of each column.
-_ADDED_BYTES_A_ROW = 8 + 8 + 1
+# Bytes that merging may add: to a row a seq, a timestamp, a ttl and a bit, which a block may leave out; and to the
+# whole block the padding of each column.
+_ADDED_BYTES_A_ROW = 8 + 8 + 4 + 1
 _ADDED_BYTES = 8 * 8
 # Blocks that are joined in one step: about 0.2 ms. Of small ones all together, which pays from about TOGETHER_MIN on.
 STEP_BLOCKS = 16

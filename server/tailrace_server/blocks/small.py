@@ -21,6 +21,7 @@ from tailrace.block import (
     FLAG_SEQS,
     FLAG_TIMESTAMPS,
     FLAG_TOMBSTONES,
+    FLAG_TTLS,
     KEY_BYTES_MAX,
     Block,
     BlockHeader,
@@ -59,11 +60,11 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
     """Opens the blocks with these ``heads``, whose stored bodies begin at ``bodies`` in ``data``, at multiples of 8.
 
     Blocks of more than ``raw_bytes_max`` raw bytes, compressed ones of more than ``packed_bytes_max``, those with a
-    column of seqs, and those whose columns break the format are not opened.
+    column of seqs or ttls, and those whose columns break the format are not opened.
     """
     flags, rows = heads["flags"], heads["rows"].astype(np.intp)
     sizes = heads["raw_bytes"].astype(np.intp)
-    opened: Bools = (sizes <= raw_bytes_max) & ((flags & FLAG_SEQS) == 0)
+    opened: Bools = (sizes <= raw_bytes_max) & ((flags & (FLAG_SEQS | FLAG_TTLS)) == 0)
     opened &= ((flags & FLAG_COMPRESSED) == 0) | (sizes <= packed_bytes_max)
     raw, begins = _unpacked(data, bodies, heads, opened)
     words, halves = np.frombuffer(raw, "<u8", len(raw) // 8), np.frombuffer(raw, "<u4", len(raw) // 4)
@@ -115,11 +116,11 @@ def open_small(data: bytes, bodies: Indices, heads: Heads, raw_bytes_max: int, p
 
 
 def join_small(blocks: Sequence[Block], heads: Heads) -> ColumnArrays | None:
-    """Returns what `join_blocks` does of blocks without a column of seqs; None if one of them is unusual or broken.
+    """Returns what `join_blocks` does of blocks without seqs and ttls; None if one of them is unusual or broken.
 
     ``heads`` are theirs. The bodies' sums were compared before; the caller checks what becomes of the columns.
     """
-    if (heads["flags"] & (FLAG_COMPRESSED | FLAG_SEQS)).any():
+    if (heads["flags"] & (FLAG_COMPRESSED | FLAG_SEQS | FLAG_TTLS)).any():
         return None
     sizes = heads["stored_bytes"].astype(np.intp)
     padded = _aligned(sizes)

@@ -23,7 +23,8 @@ from tailrace.block import BODY_BYTES_MAX, HEADER_BYTES
 from tailrace.model import BRANCH_BYTES
 
 FILE_MAGIC = b"TRJL"
-VERSION = 1
+VERSION = 2  # the newest that this program knows
+VERSION_PLAIN = 1  # of a file without a block of version 2
 FILE_HEADER_BYTES = 64
 RECORD_HEADER_BYTES = 96
 
@@ -73,18 +74,19 @@ class JournalHeader(NamedTuple):
 
     ``key`` is the random number that all its records repeat, never 0. ``previous_end`` is the length of the file before
     this one (0 for the first file); bytes of that file beyond it do not count. ``synced`` is the offset up to which
-    this file was durable when it got its name.
+    this file was durable when it got its name. ``version`` is VERSION if blocks of version 2 may be in it.
     """
 
     number: int
     key: int
     previous_end: int
     synced: int
+    version: int = VERSION_PLAIN
 
     def pack(self) -> bytes:
         """Returns the 64 bytes, with their checksum."""
-        number, key, previous_end, synced = self
-        data = _FILE.pack(FILE_MAGIC, VERSION, FILE_HEADER_BYTES, number, previous_end, key, synced, 0)
+        number, key, previous_end, synced, version = self
+        data = _FILE.pack(FILE_MAGIC, version, FILE_HEADER_BYTES, number, previous_end, key, synced, 0)
         body = data[:_FILE_SUM_OFFSET]
         return body + _SUM.pack(xxhash.xxh3_64_intdigest(body))
 
@@ -96,14 +98,14 @@ class JournalHeader(NamedTuple):
         magic, version, header_bytes, number, previous_end, key, synced, told = _FILE.unpack_from(data)
         if magic != FILE_MAGIC:
             raise JournalFormatError(f"the file begins with {magic!r}, a journal with {FILE_MAGIC!r}")
-        if version != VERSION:
+        if not VERSION_PLAIN <= version <= VERSION:
             raise JournalFormatError(
-                f"the file has version {version} of the journal; this Tailrace knows version {VERSION}"
+                f"the file has version {version} of the journal; this Tailrace knows versions up to {VERSION}"
             )
         found = xxhash.xxh3_64_intdigest(data[:_FILE_SUM_OFFSET])
         if told != found:
             raise JournalFormatError(f"the file header's checksum is {told:016x}, its bytes have {found:016x}")
-        header = cls(number, key, previous_end, synced)
+        header = cls(number, key, previous_end, synced, version)
         if header_bytes != FILE_HEADER_BYTES or header.pack() != data[:FILE_HEADER_BYTES]:
             raise JournalFormatError("the file's header has something in a reserved field")
         least_end = 0 if number == 1 else FILE_HEADER_BYTES

@@ -157,7 +157,8 @@ def _continue(disk: Disk, directory: str, newest: InspectedFile | None, key: int
         begin, end = copy_from(newest.facts.synced), newest.facts.end
         if begin > FILE_HEADER_BYTES:
             number, previous_end = number + 1, begin
-        header = JournalHeader(number, key, previous_end, FILE_HEADER_BYTES + end - begin)
+        synced = FILE_HEADER_BYTES + end - begin
+        header = JournalHeader(number, key, previous_end, synced, newest.header.version)
     path = os.path.join(directory, file_name(header.number))
     file = create_file(disk, path, header)
     copied = Copied()

@@ -24,6 +24,7 @@ from tailrace.block.header import (
     FLAG_COMPRESSED,
     FLAG_SEQS,
     FLAG_TIMESTAMPS,
+    FLAG_TTLS,
     FLAGS_KNOWN,
     HEADER_BYTES,
     LZ4_RATIO_MAX,
@@ -33,6 +34,7 @@ from tailrace.block.header import (
     SEQ_MAX,
     TIMESTAMP_MAX,
     VERSION,
+    VERSION_TTLS,
     sum_of,
 )
 from tailrace_server.blocks.heads import HEAD_TYPE, Heads
@@ -355,8 +357,10 @@ def _good_bounds(heads: Heads) -> Bools:
     flags, rows = heads["flags"], heads["rows"]
     stored, raw = heads["stored_bytes"].astype("<u8"), heads["raw_bytes"].astype("<u8")
     first, last = heads["first_seq"], heads["last_seq"]
-    good: Bools = (heads["magic"] == MAGIC) & (heads["version"] == VERSION) & (heads["reserved"] == 0)
-    good &= (flags & ~np.uint16(FLAGS_KNOWN)) == 0
+    good: Bools = (heads["magic"] == MAGIC) & (heads["reserved"] == 0)
+    has_ttls = (flags & FLAG_TTLS) != 0
+    good &= heads["version"] == np.where(has_ttls, VERSION_TTLS, VERSION)
+    good &= (flags & ~np.uint16(FLAGS_KNOWN | FLAG_TTLS)) == 0
     good &= (rows >= 1) & (rows <= ROWS_MAX) & (heads["partition"] <= PARTITION_MAX)
     good &= (heads["least_hash"] <= heads["greatest_hash"]) & (raw <= BODY_BYTES_MAX)
     is_packed = (flags & FLAG_COMPRESSED) != 0

@@ -24,6 +24,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from tailrace.block.header import VERSION as BLOCK_VERSION
 from tailrace.errors import Overloaded
 from tailrace_server.host.disk import is_out_of_descriptors, raise_if_no_space
 from tailrace_server.journal.errors import JournalFailed
@@ -33,6 +34,8 @@ from tailrace_server.journal.format import (
     NO_BRANCH,
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
+    VERSION,
+    VERSION_PLAIN,
     JournalHeader,
     RecordKind,
     file_name,
@@ -64,6 +67,9 @@ ALLOCATE_BYTES = 4 << 20
 # A file ends at this surplus, too: 20,000 publishes. Small publishes of 64 MiB would cost a start three times the bound
 # of the whole journal, and only whole files are removed.
 FILE_SURPLUS_NS_MAX = 500_000_000
+
+# The lower byte of the version in a block's header.
+_BLOCK_VERSION_AT = 4
 
 _PADDING = tuple(bytes(count) for count in range(8))
 
@@ -150,6 +156,7 @@ class Journal:
         self._create_ahead_at = self._file_bytes_max // 2
         self._key = header.key
         self._number = header.number
+        self._has_ttls = False  # blocks of version 2 were written to it since it was begun, or opened
         self._base = lsn(header.number, 0)
         self._offset = offset
         self._allocated = allocated
@@ -232,6 +239,8 @@ class Journal:
             JournalFailed: No later append succeeds either.
         """
         head = block.head
+        if head[_BLOCK_VERSION_AT] != BLOCK_VERSION and not self._has_ttls:
+            self._take_ttls()
         return self._append(_BLOCK, feed_id, partition, branch, snapshot, head, (head, block.body), block.nbytes)
 
     def append(self, kind: RecordKind, feed_id: bytes, partition: int, payload: bytes) -> int:
@@ -410,10 +419,12 @@ class Journal:
         except OSError:
             self._create_ahead_at = self._offset + ALLOCATE_BYTES
 
-    def _rotate(self) -> None:
+    def _rotate(self, version: int | None = None) -> None:
         """Begins the next file. NoSpace, Overloaded: the next call tries again. JournalFailed."""
         self._end_rotation()
-        header = JournalHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES)
+        if version is None:
+            version = VERSION if self._has_ttls else VERSION_PLAIN
+        header = JournalHeader(self._number + 1, file_key(self._token), self._offset, FILE_HEADER_BYTES, version)
         try:
             created = self._next.begin(header)
         except OSError as error:
@@ -424,6 +435,18 @@ class Journal:
             self._older.add(OlderFile(self._number, self._offset, self._records, self._surplus_ns))
             self._use(created.file, header, FILE_HEADER_BYTES, created.allocated, 0, 0)
             self._rotation = rotation
+
+    def _take_ttls(self) -> None:
+        """Begins a file of the version that has blocks of version 2, unless this one is. Raises as ``append``.
+
+        It waits until the file has its name: no copy of such a block may be in a file of the earlier version.
+        """
+        if self._stopped:
+            raise JournalFailed(self._stopped)
+        if self._header.version < VERSION:
+            self._rotate(VERSION)
+            self._end_rotation()
+        self._has_ttls = True
 
     def _end_rotation(self) -> None:
         """Waits until the newest file has its name. Blocks for as long as the disk takes. JournalFailed."""

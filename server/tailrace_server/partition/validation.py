@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.block import BODY_BYTES_MAX, FLAG_SEQS, FLAG_TIMESTAMPS
+from tailrace.block import BODY_BYTES_MAX, FLAG_SEQS, FLAG_TIMESTAMPS, FLAG_TTLS
 from tailrace.errors import BadBlock, TooLarge
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def validate_block(block: Block, hash_first: int, hash_last: int) -> None:
     header = block.header
     if header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
         raise BadBlock("a producer's block must not have columns of seqs or timestamps: the server gives them")
+    if header.flags & FLAG_TTLS:
+        raise BadBlock("this node takes no ttls: leave them out, or write to a node of a later release")
     if header.first_seq or header.last_seq or header.timestamp:
         raise BadBlock("a producer's block must not have seqs or a timestamp in its header: the server gives them")
     if header.least_hash < hash_first or header.greatest_hash > hash_last:

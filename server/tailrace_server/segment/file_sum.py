@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-from tailrace.segment.ends import END_BYTES, end_of
+from tailrace.segment.ends import END_BYTES, is_end_of
 from tailrace_server.segment.errors import SegmentDamaged
 from tailrace_server.segment.reader import Segment
 
@@ -35,7 +35,7 @@ class FileSum:
         self._offset += nbytes
         if not is_end:
             self._sum.update(data)
-        elif data != end_of(self._sum.intdigest()):
+        elif not is_end_of(data, self._sum.intdigest()):
             why = f"its bytes have the checksum {self._sum.intdigest():032x}, and its end is {data.hex()}"
             raise SegmentDamaged(segment.path, 0, why)
         return nbytes

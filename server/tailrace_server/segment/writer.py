@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tailrace.block import Block, BlockHeader, Columns
+from tailrace.block import FLAG_TTLS, Block, BlockHeader, Columns
 from tailrace.block.arrays import U64
 from tailrace.block.header import sum_of
 from tailrace.errors import BadBlock
 from tailrace.segment import key_table
 from tailrace.segment.block_index import BlockIndex
-from tailrace.segment.format import TRAILER_BYTES, SegmentHeader, Trailer, end_of
+from tailrace.segment.format import HEADER_BYTES, TRAILER_BYTES, VERSION, VERSION_PLAIN, SegmentHeader, Trailer, end_of
 from tailrace.segment.identity import ROWS_MAX, SegmentIdentity
 from tailrace.segment.page import pages_of, table_begin
 from tailrace_server.host.disk import TEMPORARY, Buffer, Disk, File, raise_if_no_space
@@ -68,11 +68,13 @@ class SegmentWriter:
         self._sum = xxhash.xxh3_128()
         self._buffers: list[Buffer] = []
         self._buffered = 0
+        self._version = VERSION_PLAIN
         self._offset = 0  # of the file's end, when the buffers are written
         self._file: File | None = None
         with self._leaving_nothing():
             self._file = disk.create(path + TEMPORARY)
-        self._put(SegmentHeader(identity.feed_id, identity.partition, identity.segment_id).pack())
+        self._header = SegmentHeader(identity.feed_id, identity.partition, identity.segment_id)
+        self._put(self._header.pack())
 
     def add(self, block: Block) -> None:
         """Writes a block behind the others.
@@ -96,6 +98,8 @@ class SegmentWriter:
         self._entries.append((self._offset, header.first_seq, header.last_seq, block.nbytes, header.rows))
         self._last_seq = header.last_seq
         self._totals.add(columns)
+        if header.flags & FLAG_TTLS:
+            self._version = VERSION
         self._put(block.head, block.body)
 
     def settle(self, **changes: Any) -> None:
@@ -136,6 +140,8 @@ class SegmentWriter:
 
     def _put_the_rest(self) -> None:
         """Writes everything that comes behind the blocks."""
+        if self._version != VERSION_PLAIN:
+            self._change_version()
         table_offset = table_begin(self._offset)
         self._put(bytes(table_offset - self._offset))
         for pages in key_table.build(self._hashes):
@@ -154,10 +160,21 @@ class SegmentWriter:
             identity_bytes=len(identity),
             least_hash=self._totals.least_hash,
             greatest_hash=self._totals.greatest_hash,
+            version=self._version,
         )
         self._put(index, identity, trailer.seal(index, identity))
-        self._put(end_of(self._sum.intdigest()))
+        self._put(end_of(self._sum.intdigest(), self._version))
         assert self._offset == trailer.file_bytes
+
+    def _change_version(self) -> None:
+        """Writes the header anew: its version shows only when all blocks are there. The checksum has it, too."""
+        with self._leaving_nothing():
+            self._write()
+            assert self._file is not None
+            self._file.write_at(0, [self._header.pack(self._version)], HEADER_BYTES)
+            self._sum = xxhash.xxh3_128()
+            for begin in range(0, self._offset, WRITE_BYTES):
+                self._sum.update(self._file.read_at(begin, min(WRITE_BYTES, self._offset - begin)))
 
     def _put(self, *buffers: Buffer) -> None:
         for buffer in buffers:

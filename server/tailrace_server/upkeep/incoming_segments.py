@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import xxhash
 
 from tailrace.errors import BadSegment
-from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, end_of
+from tailrace.segment.ends import END_BYTES, HEADER_BYTES, SegmentHeader, is_end_of
 from tailrace.segment.errors import SegmentFormatError
 from tailrace_server.host.disk import TEMPORARY, raise_if_no_space
 
@@ -92,7 +92,7 @@ class IncomingSegment:
         if found != int.from_bytes(self.pushed.checksum, "big"):
             return f"its checksum is {found:032x}, not {self.pushed.checksum.hex()}"
         # The checksum does not cover the last bytes, which have it.
-        if self._file.read_at(self._summed_bytes, END_BYTES) != end_of(found):
+        if not is_end_of(self._file.read_at(self._summed_bytes, END_BYTES), found):
             return "it does not end as a segment with this checksum does"
         try:
             header = SegmentHeader.unpack(self._file.read_at(0, HEADER_BYTES))

@@ -57,7 +57,7 @@ def test_every_field_is_where_the_format_says():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"flags": 16}, "flags"),
+        ({"flags": 32}, "flags"),
         ({"rows": 0}, "rows"),
         ({"rows": ROWS_MAX + 1}, "rows"),
         ({"partition": 2**31}, "partition"),
@@ -90,6 +90,7 @@ def test_a_header_out_of_bounds_is_refused(changes, message):
         {"flags": 6, "last_seq": 99},
         {"flags": 1, "raw_bytes": 64 * 255},
         {"flags": 8},
+        {"flags": 16},
         {"first_seq": 2**63 - 2, "last_seq": 2**63 - 1},
     ],
 )
@@ -104,8 +105,8 @@ def test_what_is_no_header_is_named():
         BlockHeader.unpack(packed[:95])
     with pytest.raises(BadBlock, match="begins with"):
         BlockHeader.unpack(b"TRBX" + packed[4:])
-    with pytest.raises(BadBlock, match="version 2"):
-        BlockHeader.unpack(packed[:4] + b"\2\0" + packed[6:])
+    with pytest.raises(BadBlock, match="version 3, this program reads versions 1 to 2"):
+        BlockHeader.unpack(packed[:4] + b"\3\0" + packed[6:])
     with pytest.raises(BadBlock, match="checksum"):
         BlockHeader.unpack(packed[:8] + b"\3" + packed[9:])
 

@@ -293,9 +293,9 @@ class TestBadCopies:
     def test_a_newer_segment(self, directory):
         path = segments_of(directory)[0]
         data = bytearray(path.read_bytes())
-        data[-8] = 2
+        data[-8] = 3
         path.write_bytes(data)
-        with pytest.raises(BadCopy, match=r"has version 2 of the segment; .*; read it with the Tailrace"):
+        with pytest.raises(BadCopy, match=r"has version 3 of the segment; .*; read it with the Tailrace"):
             read_all(directory)
 
     def test_a_file_that_is_missing(self, directory):
@@ -373,7 +373,7 @@ class TestBadCopies:
         inside = Path(directory, "0")
         copied.write_checkpoint(inside, 0, [copied.write_segment(inside, 0, later, 7)])
         assert [*first] + [m for event in begun for m in event] == [
-            (row.key, row.value, row.seq, row.timestamp, row.value is None) for row in ALL[0]
+            (row.key, row.value, row.seq, row.timestamp, row.value is None, False) for row in ALL[0]
         ]
         with pytest.raises(IncompleteCopy, match="open the copy again"):
             list(reader.mutations(0))

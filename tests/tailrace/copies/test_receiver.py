@@ -113,7 +113,7 @@ def test_a_half_file_that_is_too_long_is_begun_anew(tmp_path):
 
 def test_a_file_of_another_version(tmp_path):
     data = segment_file(ID, b"")
-    data = data[:4] + b"\2" + data[5:]
+    data = data[:4] + b"\3" + data[5:]
     data = data[:-24] + end_of(xxhash.xxh3_128_intdigest(data[:-24]))
-    with pytest.raises(BadSegment, match="version 2"):
+    with pytest.raises(BadSegment, match="version 3"):
         receive(tmp_path, [data], SEGMENT._replace(nbytes=len(data), checksum=data[-24:-8][::-1]))

@@ -58,3 +58,8 @@ def test_an_unknown_encoding_is_refused():
         field_bytes({"key": "x", "key_encoding": "rot13"}, "key")
     with pytest.raises(ValueError, match=r".*"):
         field_bytes({"key": "not base64!", "key_encoding": "base64"}, "key")
+
+
+def test_an_expiry_is_marked():
+    row = mutation_to_row(Mutation(b"k", None, 7, 1, True, True))
+    assert row == {"key": "k", "value": None, "seq": 7, "deleted": True, "timestamp": 1, "expired": True}

@@ -49,8 +49,8 @@ def test_a_header_of_something_else_or_another_version_is_named():
     data = HEADER.pack()
     with pytest.raises(SegmentFormatError, match=r"the file begins with b'TRJL', a segment with b'TRSG'"):
         SegmentHeader.unpack(b"TRJL" + data[4:])
-    with pytest.raises(SegmentFormatError, match="version 2 of the segment; this Tailrace knows version 1"):
-        SegmentHeader.unpack(data[:4] + b"\2" + data[5:])
+    with pytest.raises(SegmentFormatError, match="version 3 of the segment; this Tailrace knows versions up to 2"):
+        SegmentHeader.unpack(data[:4] + b"\3" + data[5:])
 
 
 @pytest.mark.parametrize("bit", range(HEADER_BYTES * 8))
@@ -89,7 +89,7 @@ def test_the_sums_are_kept(index, identity, sum_):
     ("offset", "new", "why"),
     [
         (92, b"TRBK", r"the file ends with b'TRBK', a segment with b'TRSG': it was cut, or never finished"),
-        (88, b"\2", "version 2 of the segment; this Tailrace knows version 1"),
+        (88, b"\3", "version 3 of the segment; this Tailrace knows versions up to 2"),
         (90, b"\0", "the trailer says that it has 0 bytes, version 1 has 96"),
         (0, b"\0", "the trailer says that the file has"),
         (44, b"\1", "the trailer's reserved field is 1"),

@@ -301,8 +301,8 @@ def test_a_file_under_another_number(disk):
 
 def test_a_newer_version(disk):
     write(disk, 1, synced=[1])
-    disk.content(path(1))[4] = 2
-    assert_damaged(disk, path(1), 0, "version 2 of the journal; this Tailrace knows version 1")
+    disk.content(path(1))[4] = 3
+    assert_damaged(disk, path(1), 0, "version 3 of the journal; this Tailrace knows versions up to 2")
 
 
 def test_newer(disk):

@@ -675,3 +675,46 @@ def test_records_are_counted_over_all_files_and_restarts(disk):
     journal.close()
     journal, recovered = open_journal(disk, "/journal", file_bytes_max=1_000)
     assert journal.statistics().records == len(list(recovered.records)) < 21
+
+
+def versions(disk):
+    return {name: disk.content(f"/journal/{name}")[4] for name in disk.names("/journal") if name.endswith(".log")}
+
+
+def with_ttl(seq):
+    return encode_block([b"%d" % seq], [b"value"], partition=3, ttls=[60]).stamped(seq, 1_000)
+
+
+@pytest.mark.parametrize("records_before", [0, 1])
+def test_the_first_block_with_a_ttl_begins_a_file_of_version_2(disk, journal, records_before):
+    for seq in range(1, records_before + 1):
+        journal.append_block(FEED, 3, BRANCH, block(seq, rows=1))
+    journal.append_block(FEED, 3, BRANCH, with_ttl(records_before + 1))
+    # No part of it is in the file of version 1: the new one has its name already.
+    assert versions(disk) == {"00000001.log": 1, "00000002.log": 2}
+    journal.append_block(FEED, 3, BRANCH, block(records_before + 2, rows=1))
+    journal.append_block(FEED, 3, BRANCH, with_ttl(records_before + 3))
+    assert journal.end[0] == 2
+    disk.kill()
+    reopened, recovered = open_journal(disk, "/journal")
+    assert [record.block.header.first_seq for record in recovered.records] == [*range(1, records_before + 4)]
+    assert versions(disk)["00000002.log"] == 2
+    reopened.append_block(FEED, 3, BRANCH, with_ttl(9))
+    assert reopened.end[0] == 2
+
+
+def test_a_file_after_one_without_ttls_has_version_1_again(disk):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    journal.append_block(FEED, 3, BRANCH, with_ttl(1))
+    for seq in range(2, 20):
+        journal.append_block(FEED, 3, BRANCH, block(seq, rows=1))
+    journal.sync()
+    found = list(versions(disk).values())
+    assert found[:3] == [1, 2, 2]
+    assert set(found[3:]) == {1}
+
+
+def test_a_block_with_a_ttl_is_refused_as_any_other_by_a_journal_that_is_closed(journal):
+    journal.close()
+    with pytest.raises(JournalFailed, match="closed"):
+        journal.append_block(FEED, 3, BRANCH, with_ttl(1))

@@ -85,8 +85,9 @@ def newer(data, format, version):
 def test_every_format_is_in_the_directory_with_its_present_version(every_file):
     found = by_format(every_file)
     assert set(found) == set(FORMATS)
+    plain = {format_versions.JOURNAL: 1, format_versions.SEGMENT: 1}  # without rows that need a later version
     assert {format: version_of(every_file, DATA, path) for format, path in found.items()} == {
-        format: format.version for format in FORMATS
+        format: plain.get(format, format.version) for format in FORMATS
     }
     assert newer_files(every_file, DATA) == []
 

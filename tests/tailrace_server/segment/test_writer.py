@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tailrace.block import Stamps, encode_block
 from tailrace.errors import BadBlock, NoSpace
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.segment import Segment, SegmentWriter
@@ -191,3 +192,37 @@ def write_one(disk, identity_of, block_of):
     writer = SegmentWriter(disk, PATH, identity_of(9))
     writer.add(block_of([(b"a", b"1", 1, 1)]))
     writer.finish()
+
+
+@pytest.mark.parametrize("rows", [1, 30_000])
+def test_a_segment_with_ttls_has_version_2_and_its_earliest_expiry(disk, identity_of, rows):
+    """Also if its first block with a ttl comes when the header has been written."""
+    stamps = Stamps(list(range(1, rows + 1)), [5_000_000] * rows)
+    keys, values = [b"%09d" % row for row in range(rows)], [b"x" * 99] * rows
+    writer = SegmentWriter(disk, PATH, identity_of(rows + 9))
+    writer.add(encode_block(keys, values, partition=3, stamps=stamps, compress=False))
+    assert (writer._offset > writer._buffered) == (rows > 1)  # the header is in the file, or not yet
+    late = Stamps([rows + 2, rows + 3, rows + 4], [6_000_000, 7_000_000, 9_000_000])
+    writer.add(encode_block([b"b", b"c", b"d"], [b"1", b"2", None], partition=3, stamps=late, ttls=[60, 58, 1]))
+    assert writer.finish().earliest_expiry == 65_000_000
+    assert bytes(disk.content(PATH))[4:6] == b"\2\0"
+    segment = Segment.open(disk, PATH)
+    assert segment.identity.earliest_expiry == 65_000_000
+    assert segment.verify() == []
+
+
+def test_a_segment_without_ttls_has_version_1(disk, identity_of, block_of):
+    writer = SegmentWriter(disk, PATH, identity_of(2))
+    writer.add(block_of([(b"a", b"1", 1, 1)]))
+    assert writer.finish().earliest_expiry == 0
+    content = bytes(disk.content(PATH))
+    assert content[4:6] == content[-8:-6] == b"\1\0"
+    assert b"earliest_expiry" not in content
+
+
+def test_a_segment_of_expiries_alone_has_version_2(disk, identity_of):
+    writer = SegmentWriter(disk, PATH, identity_of(2))
+    writer.add(encode_block([b"a"], [None], partition=3, stamps=Stamps([1], [1]), ttls=[1]))
+    assert writer.finish().earliest_expiry == 0
+    assert bytes(disk.content(PATH))[4:6] == b"\2\0"
+    assert Segment.open(disk, PATH).verify() == []

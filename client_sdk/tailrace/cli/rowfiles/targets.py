@@ -75,7 +75,7 @@ class Csv:
 
 
 def _csv_fields(row: Row) -> dict[str, Any]:
-    key, value, seq, timestamp, deleted = row.mutation
+    key, value, seq, timestamp, deleted, _ = row.mutation
     fields: dict[str, Any] = {
         "deleted": "true" if deleted else "false",
         "timestamp": timestamp,
