@@ -31,13 +31,16 @@ class Block:
     __slots__ = ("_checked", "_columns", "body", "head", "header")
     header: BlockHeader
 
-    def __init__(self, header: BlockHeader, head: bytes, body: bytes | memoryview) -> None:
-        """Joins parts that are known to belong together. Other callers parse or encode."""
+    def __init__(self, header: BlockHeader, head: bytes, body: bytes | memoryview, *, is_checked: bool = False) -> None:
+        """Joins parts that are known to belong together. Other callers parse or encode.
+
+        ``is_checked``: the columns are known to keep the format.
+        """
         self.header = header
         self.head = head
         self.body = body
         self._columns: Columns | None = None
-        self._checked = False
+        self._checked = is_checked
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> Block:

@@ -17,7 +17,7 @@ import struct
 
 from tailrace.block.block import Block
 from tailrace.block.encode import stored_form
-from tailrace.block.header import FLAG_TOMBSTONES, BlockHeader, sum_of
+from tailrace.block.header import FLAG_TOMBSTONES, BlockHeader, stamped_head, sum_of
 
 _START = struct.Struct("<QII")
 _OFFSETS = struct.Struct("<II")
@@ -39,3 +39,12 @@ def encode_row(
     numbers = (flags | flag, 1, partition, 0, 0, 0, producer_id, producer_seq, len(stored), len(raw), hash_, hash_)
     header = tuple.__new__(BlockHeader, (*numbers, sum_of(stored)))
     return Block(header, header.pack(), stored)
+
+
+def stamped_row(header: BlockHeader, head: bytes, body: bytes, seq: int, timestamp: int) -> Block:
+    """Returns the block of a usual row that was checked and has no seq, with these.
+
+    ValueError if one of them does not fit into its field.
+    """
+    fields = (*header[:3], seq, seq, timestamp, *header[6:])
+    return Block(tuple.__new__(BlockHeader, fields), stamped_head(head, seq, seq, timestamp), body, is_checked=True)

@@ -132,6 +132,11 @@ class FrameDecoder:
         """The number of received bytes that are not cut: of an incomplete frame, and of frames not taken yet."""
         return self._begun.nbytes + len(self._data) - self._offset
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether all received bytes are cut, so that the next ones begin a frame."""
+        return self._offset == len(self._data) and not (self._begun.nbytes or self._left_bytes)
+
     def receive_data(self, data: bytes | memoryview) -> list[Frame]:
         """Returns all frames that are complete with ``data``, in order.
 

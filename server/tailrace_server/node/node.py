@@ -48,6 +48,7 @@ from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
 from tailrace_server.serving.narrowed_status import HIDDEN
 from tailrace_server.serving.readiness import why_not_ready
+from tailrace_server.serving.row_writes import take_row
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
 from tailrace_server.serving.stopped_consumers import StoppedConsumers
@@ -115,6 +116,7 @@ class Node:
             audit=AuditLog(host.clock.monotonic),
             token_changes=TokenChanges(storage),
             handlers=HANDLERS,
+            take_row=take_row,
             members={},
             started_at=self.turn.now,
             unclean_start=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.block.row import stamped_row
 from tailrace.errors import Forbidden, UnknownFeed
 from tailrace.model import Version, VersionRange
 from tailrace.wire.messages import WriteFlag
@@ -13,7 +14,7 @@ from tailrace_server.segment import Read, SegmentFile
 from tailrace_server.state.producers import ResendVerdict, result_of_resend
 
 if TYPE_CHECKING:
-    from tailrace.block import Block
+    from tailrace.block import Block, BlockHeader
     from tailrace_server.journal import Journal
     from tailrace_server.partition.partition import Partition
 
@@ -81,6 +82,28 @@ def write_block(
     return tuple.__new__(WriteResult, (append_block(partition, block, journal, now_us=now_us, now=now), True))
 
 
+def write_row(
+    partition: Partition, header: BlockHeader, head: bytes, body: bytes, journal: Journal, *, now_us: int, now: float
+) -> VersionRange | None:
+    """Does the same as `write_block` for a producer's usual row that was checked, without flags.
+
+    Returns None if ``write_block`` would raise, or answers a resend; nothing has changed then.
+
+    Raises:
+        NoSpace, NotDurable: The journal takes nothing. Nothing has changed.
+    """
+    if partition.damage is not None or partition.is_dropped or not partition.takes_writes:
+        return None
+    if not partition.hash_first <= header.least_hash <= partition.hash_last:
+        return None
+    decision = partition.producers.decide(header.producer_id, header.producer_seq, resend=False, now=now)
+    if decision.verdict is not _ACCEPT:
+        return None
+    seq = partition.high_seq + 1
+    timestamp = now_us if now_us > partition.last_timestamp else partition.last_timestamp
+    return _append(partition, stamped_row(header, head, body, seq, timestamp), journal, now)
+
+
 def append_block(partition: Partition, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
     """Assigns seqs to a valid block, journals it, and appends it to the tree.
 
@@ -88,7 +111,10 @@ def append_block(partition: Partition, block: Block, journal: Journal, *, now_us
     """
     # A timestamp never falls within a partition, even if the wall clock does.
     timestamp = now_us if now_us > partition.last_timestamp else partition.last_timestamp
-    stamped = block.stamped(partition.high_seq + 1, timestamp)
+    return _append(partition, block.stamped(partition.high_seq + 1, timestamp), journal, now)
+
+
+def _append(partition: Partition, stamped: Block, journal: Journal, now: float) -> VersionRange:
     branch = partition.log.branch
     place = journal.append_block(partition.feed_id, partition.id, branch, stamped)
     return partition.append(stamped, branch, journal.file_of(place), now)

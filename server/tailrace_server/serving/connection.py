@@ -22,7 +22,14 @@ from tailrace.model import EndReason
 from tailrace.trio.tls import handshake_seconds, peer_identity
 from tailrace.trio.transport import Transport, receive_each
 from tailrace.wire.bounds import request_bound
-from tailrace.wire.frames import FRAME_GOES_ON, HELLO_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
+from tailrace.wire.frames import (
+    FRAME_GOES_ON,
+    HELLO_BODY_BYTES_MAX,
+    SMALL_BODY_BYTES,
+    Frame,
+    FrameDecoder,
+    encode_frame,
+)
 from tailrace.wire.messages import Hello, encode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving.access import Access
@@ -50,7 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.stream.told_progress import ToldProgress
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
-_HELLO = Opcode.HELLO
+_HELLO, _WRITE = Opcode.HELLO, Opcode.WRITE
 
 log = logging.getLogger("tailrace.server")
 
@@ -100,6 +107,7 @@ class Connection:
         self.segments = SegmentSender(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
+        self._takes_rows = False  # rows of all keys and feeds, which need no look at rights
         self.is_of_node = False  # another node has said hello
         self.access = Access(WITHOUT_HELLO, node.feeds)  # until HELLO
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
@@ -138,8 +146,15 @@ class Connection:
         """Handles bytes of the peer. Returns False if the next ones have to wait."""
         if self.is_closing:
             return True  # a connection that is closed with something unread is reset, and the reason gets lost
+        if self._takes_rows and type(data) is bytes and self._is_between_frames and self.node.take_row(self, data):
+            self.received_at = self.node.turn.now
+            return self._turn_ended()
         self.decoder.feed(data)
         return self._handle_turn()
+
+    @property
+    def _is_between_frames(self) -> bool:
+        return not (self._cut or self.transport.is_broken) and self.decoder.is_between_frames
 
     async def _handle_rest(self) -> None:
         """Waits until the peer may ask for more, and handles the frames that are left in further turns.
@@ -161,6 +176,9 @@ class Connection:
         except TailraceError as error:
             self._is_behind = False
             self.fail(error)
+        return self._turn_ended()
+
+    def _turn_ended(self) -> bool:
         self.node.connections.turn_ended(self)
         return not (self._is_behind or self.memory.lacks_room() or self.transport.is_broken)
 
@@ -254,6 +272,8 @@ class Connection:
             self.rounds.send_traces(self.node.traces)
         self.decoder.body_bytes_max, self.decoder.in_pieces = limits.frame_body_bytes_max, access.dropped
         self.is_of_node = hello.of_node and access.is_of_node
+        permits_rows = not access.is_limited and _WRITE in access.permitted
+        self._takes_rows = permits_rows and limits.frame_body_bytes_max >= SMALL_BODY_BYTES
         self.greeted, self.changes = True, self.node.leaderships.changes()
         self.node.connections.greeted(self)
 

@@ -92,6 +92,7 @@ class Services(LocalNode):
     audit: AuditLog
     token_changes: TokenChanges
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
+    take_row: Callable[[Any, bytes], bool]  # handles a read that is a WRITE of one usual row; False for all others
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone
     started_at: float
     unclean_start: str | None

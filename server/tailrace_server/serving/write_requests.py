@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tailrace.block import Block
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
-from tailrace.model import Level, Version
+from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import Trace, Write, WriteFlag, encode_error
 from tailrace.wire.opcodes import Opcode
@@ -113,11 +113,17 @@ def _take(
             keep_trace(connection, partition, versions, trace)
         storage.wrote(partition)
         storage.written.wrote(block.header.rows, block.nbytes)
-    if level == _MEMORY:
+    answer_written(connection, id, level, partition, versions)
+
+
+def answer_written(connection: Connection, id: int, level: Level, partition: Partition, versions: VersionRange) -> None:
+    """Answers a WRITE once its rows are at ``level``."""
+    if level == _DISK:
+        connection.answers.add_written(versions, id)
+    elif level == _MEMORY:
+        node = connection.node
         connection.answers.add(written(versions, id))
         node.traffic.write_durations[_MEMORY].add(node.clock.monotonic() - node.turn.now)
-    elif level == _DISK:
-        connection.answers.add_written(versions, id)
     elif not versions.last_seq:
         _answer_unwritten(connection, id, level, partition, written(versions, id))
     else:
