@@ -196,7 +196,7 @@ class Forbidden(TailraceError):
 
 
 class WrongProcess(TailraceError):
-    """A client, or a handle of it, was used in a forked process. Connect again in the new process."""
+    """A client, or a handle of it, was used in a forked process. Connect again, or make another handle, there."""
 
 
 class ProtocolError(TailraceError):

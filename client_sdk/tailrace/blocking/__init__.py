@@ -17,7 +17,8 @@ The client has no thread, except for each index that it follows. It sends and re
     an iterator of items               use it one at a time
     =================================  ===========================================================================
 
-A forked process makes clients of its own: in it every call of an object of the parent raises `tailrace.WrongProcess`.
+In a forked process `Client` and `Feed` connect anew, at their next call. The others belong to the process that has made
+them: each of their calls raises `tailrace.WrongProcess` there.
 """
 
 from __future__ import annotations

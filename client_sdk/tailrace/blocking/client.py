@@ -33,8 +33,8 @@ class Client:
     connection. If the exception interrupts the client while it does not wait, later calls raise `TailraceError`:
     connect again.
 
-    In a forked process every call raises `WrongProcess`, also the calls of the client's feeds, writers, stages and
-    streams. ``close`` there does not touch the connection of the parent.
+    In a forked process the client and its feeds connect anew, at the next call, and the parent's connection stays as it
+    is. Writers, stages, streams, followers and iterators of the parent raise `WrongProcess` there: make others.
     """
 
     def __init__(

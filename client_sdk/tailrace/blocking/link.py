@@ -151,6 +151,15 @@ class BlockingLink:
             for turn in self._waiting:
                 _wake(turn)
 
+    def abandon(self) -> None:
+        """Closes this process's copies of the sockets, after a fork. The parent goes on with the connection.
+
+        Other threads of the parent may have been in the middle of a step, so nothing else is touched.
+        """
+        self._dialer.close()
+        if self._sock is not None:
+            self._sock.close()
+
     def _disconnect(self) -> None:
         if self._sock is not None:
             self._poll.unregister(self._sock)

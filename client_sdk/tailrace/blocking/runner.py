@@ -13,7 +13,8 @@ from tailrace.blocking.link import BlockingLink
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import TailraceError, Unreachable, WrongProcess
+from tailrace.link.forks import OfOneProcess
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane, WriteRequest
@@ -39,8 +40,11 @@ class Work(Protocol):
         ...
 
 
-class BlockingRunner:
+class BlockingRunner(OfOneProcess):
     """A context manager that keeps one connection open and carries out plans on it. Threads may share it.
+
+    In a forked process it begins anew, with a connection of its own. A call that was under way at the fork, and the
+    writers and stages of the parent, still have the parent's link, and are refused.
 
     All requests of a plan are given up at one deadline. If an exception such as KeyboardInterrupt ends ``run``, a
     request that was not sent is never sent, and one that was sent is not sent again.
@@ -52,6 +56,14 @@ class BlockingRunner:
         self._session = core.session
         self._link = BlockingLink(core.session, core.link, tls)
         self._is_closed = False
+        self._register()
+
+    def _forked(self, error: WrongProcess) -> None:
+        self._link.abandon()
+        self.core.begin_anew()
+        self._session = self.core.session
+        self._link = BlockingLink(self.core.session, self.core.link, self._tls)
+        self._forked_from = 0
 
     def __enter__(self) -> BlockingRunner:
         deadline = time.monotonic() + self.core.connect_timeout_s
@@ -127,6 +139,7 @@ class BlockingRunner:
         ``deadline`` is in monotonic seconds; the time that the work takes does not count.
         """
         self._check_open()
+        link = self._link  # a process that is forked by ``work`` has another one, without the request
         reply: Reply[Any] = Reply()
         requests: list[Request | WriteRequest] = []
 
@@ -137,12 +150,13 @@ class BlockingRunner:
             # An interrupt can come right after this, so the requests are in the list before the change ends.
             self._change(queue)
             while work is not None and not reply.finished:
-                self._link.run_until(lambda: reply.finished or work.waits, None)
+                link.run_until(lambda: reply.finished or work.waits, None)
                 work.do()
                 self._check_open()
-            self._link.run_until(lambda: reply.finished, None)
+            link.run_until(lambda: reply.finished, None)
         except BaseException:
-            self._withdraw(requests)
+            if link is self._link:
+                self._withdraw(requests)
             raise
         return reply.get()
 
@@ -203,8 +217,8 @@ class BlockingRunner:
         return result
 
     def _check_open(self) -> None:
+        self.check_process()
         if self._is_closed:
-            self.guard.check_process()
             raise Unreachable("the client was closed: connect again")
         # A program may pause between two calls for as long as it likes, as a task of Spark does. Meanwhile nothing is
         # sent and no answer is taken.

@@ -23,16 +23,20 @@ class TimedQueue:
 
     def __init__(self, runner: BlockingRunner, timeout: float | None) -> None:
         self._runner = runner
+        self._guard = runner.guard
         self._timeout = timeout
         self.kick = runner.kick
 
     def queue(self, step: RequestStep, done: Answered) -> None:
-        """Queues a request. ``done`` is called with the answer."""
+        """Queues a request. ``done`` is called with the answer. Raises WrongProcess in a forked process."""
+        self._guard.check_process()
         self._runner.queue(step, done, self._runner.deadline(self._timeout))
 
     def withdraw_lane(self, lane: Lane) -> None:
         """Drops the blocks of ``lane`` that were not sent, and sends none of the others again."""
-        self._runner.withdraw_lane(lane)
+        # In a forked process the runner has another session, which has to know nothing of the parent's lanes.
+        if self._guard is self._runner.guard:
+            self._runner.withdraw_lane(lane)
 
 
 class Sender(OfOneProcess):

@@ -18,8 +18,8 @@ _handles: weakref.WeakSet[OfOneProcess] = weakref.WeakSet()
 def _wrong_process(pid: int) -> WrongProcess:
     """Returns the error of a call in this process to a handle that belongs to process ``pid``."""
     return WrongProcess(
-        f"this client belongs to process {pid}, this is process {os.getpid()}, which was forked from it: connect again "
-        "in this process"
+        f"this client or handle belongs to process {pid}, this is process {os.getpid()}, which was forked from it: "
+        "connect, or make another handle, in this process"
     )
 
 
@@ -38,7 +38,8 @@ class OfOneProcess(Unpicklable):
     """A base of handles that call ``_register`` when they are made.
 
     In a forked process ``_forked_from`` is the parent's id. Nothing of the parent's trio run may be touched there:
-    to wake one of its tasks would put that task into the child's run.
+    to wake one of its tasks would put that task into the child's run. A handle that can begin anew in the child, as
+    that of a blocking client, sets it to 0 again in ``_forked``.
     """
 
     _forked_from = 0

@@ -41,7 +41,7 @@ class ClientCore(Unpicklable):
         source: random.Random,
         new_session: Callable[[], str],
     ) -> None:
-        addresses, cluster, self.secure, self.tunnel = parse_url(url)
+        self._addresses, self._cluster, self.secure, self.tunnel = parse_url(url)
         check_state(state)
         self.url = url
         self.connect_timeout_s = seconds("connect_timeout", connect_timeout)
@@ -50,12 +50,24 @@ class ClientCore(Unpicklable):
         self.clock = clock
         self.source = source
         self.hello = Hello(name=name or "", token=token)
-        self.finder = Finder(addresses, state, clock, source.random, cluster, self.tunnel)
-        self.session = RequestSession(self.hello, clock, source.random, state, self.finder.check, new_session())
+        self._new_session = new_session
+        self._begin()
+
+    def _begin(self) -> None:
+        random, clock, state = self.source.random, self.clock, self.state
+        self.finder = Finder(self._addresses, state, clock, random, self._cluster, self.tunnel)
+        self.session = RequestSession(self.hello, clock, random, state, self.finder.check, self._new_session())
         self.link = LinkCore(self.session, self.finder, self.connect_timeout_s)
         self.lanes = Lanes(self.new_producer_id)
-        self._where = ", ".join(map(str, addresses))
-        self._new_session = new_session
+
+    def begin_anew(self) -> None:
+        """Begins as a client that was just made: with no request, producer or secret of the process before a fork.
+
+        It still knows what the node said in its last greeting.
+        """
+        before = self.session
+        self._begin()
+        self.session.know_from(before)
 
     def of_leader(self, connect_timeout_s: float) -> ClientCore:
         """Returns another client that asks only the leader. This one may read from followers."""
@@ -79,7 +91,8 @@ class ClientCore(Unpicklable):
         """Returns the error for a client that could not connect in time."""
         reason = self.session.last_error or "nothing heard from a node"
         waited = f"within {self.connect_timeout_s:g} s"
-        return Unreachable(f"no node at {self._where} could be used {waited}: {reason}")
+        where = ", ".join(map(str, self._addresses))
+        return Unreachable(f"no node at {where} could be used {waited}: {reason}")
 
     @property
     def reads_followers(self) -> bool:

@@ -116,6 +116,10 @@ class RequestSession:
         """A request has had its final answer on the present connection, or a part of a file has begun."""
         return self._link is Link.OPEN and (self._is_useful or self._queue.parts.have_come)
 
+    def know_from(self, before: RequestSession) -> None:
+        """Takes over from another session what the node of its last greeting has told."""
+        self.levels, self.peer = before.levels, before.peer
+
     def connection_made(self) -> None:
         """Begins a new connection with a greeting."""
         self.connections += 1

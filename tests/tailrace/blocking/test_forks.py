@@ -1,12 +1,14 @@
-"""A blocking client whose process was forked: it refuses in the child, and works in the parent as before."""
+"""A blocking client whose process was forked: it connects anew in the child, and works in the parent as before."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import copy
 import json
 import os
 import pickle
+import threading
 
 import pytest
 
@@ -57,13 +59,6 @@ def test_every_call_is_refused_in_a_forked_process(client, feed, shared_node):
         def work():
             rows = [Put(b"%d" % number, b"of the child") for number in range(200)]
             calls = {
-                "get": lambda: feed.get(b"1"),
-                "put": lambda: feed.put(b"1", b"of the child"),
-                "write": lambda: feed.write(rows),
-                "feeds": client.feeds,
-                "status": client.status,
-                "writer": feed.writer,
-                "stage": feed.stage,
                 "writer.put": lambda: writer.put(b"1", b"of the child"),
                 "writer.delete": lambda: writer.delete(b"1"),
                 "stage.put": lambda: stage.put(b"1", b"of the child"),
@@ -76,6 +71,8 @@ def test_every_call_is_refused_in_a_forked_process(client, feed, shared_node):
             }
             errors = {name: error_of(call) for name, call in calls.items()}
             stream.close()
+            for number in range(300):  # of the client of the parent, which has connected anew
+                assert feed.get(b"%d" % number).value == b"%d" % number
             client.close()
             errors |= {f"{name}, closed": error_of(call) for name, call in calls.items() if name != "stream"}
             with blocking.connect(shared_node.url) as mine:
@@ -94,6 +91,103 @@ def test_every_call_is_refused_in_a_forked_process(client, feed, shared_node):
     feed.publish("sink", 0, [stage.seal()])
     assert feed.get(b"of the parent").value == b"v"
     assert feed.get(b"1").value == b"1"
+
+
+def test_a_client_and_its_feeds_connect_anew_in_a_forked_process(client, feed):
+    feed.put(b"k", b"of the parent")
+
+    def work():
+        names = [info.name for info in client.feeds()]
+        version = feed.put(b"k", b"of the child", if_version=feed.get(b"k").version, level="disk")
+        feed.write([Put(b"%d" % number, b"of the child") for number in range(100)])
+        with feed.writer(batch_rows=10) as writer, client.stream(wanted(feed)) as stream:
+            for number in range(100, 200):
+                writer.put(b"%d" % number, b"of the child")
+            next(stream)
+        assert client.cluster_id
+        # A worker may fork once more.
+        return [names, version.seq, error_of(lambda: feed.get(b"k")), in_child(lambda: feed.get(b"k").value.decode())()]
+
+    result = in_child(work)
+    for number in range(200, 300):
+        feed.put(b"%d" % number, b"of the parent")
+    names, seq, outcome, grandchild = result()
+    assert feed.name in names
+    assert feed.get(b"k").version.seq == seq
+    assert outcome == ["nothing", ""]
+    assert grandchild == "of the child"
+    values = [item.value for item in feed.get_many([b"%d" % number for number in range(300)])]
+    assert values == [b"of the child"] * 200 + [b"of the parent"] * 100
+
+
+def test_processes_that_fork_within_calls_of_threads_share_nothing(client, feed):
+    """Other threads of the parent are in the middle of calls when it forks, and hold its locks."""
+    stop = threading.Event()
+
+    def put(number):
+        count = 0
+        while not stop.is_set():
+            feed.put(b"%d-%d" % (number, count), b"v")
+            count += 1
+        return count
+
+    def work():
+        for number in range(20):
+            feed.put(b"child-%d-%d" % (os.getpid(), number), b"v")
+        client.close()
+        return [error_of(lambda: feed.get(b"k"))[0], os.getpid()]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        counts = [pool.submit(put, number) for number in range(4)]
+        told = [in_child(work)() for _ in range(10)]
+        stop.set()
+        counts = [count.result() for count in counts]
+    assert {name for name, _ in told} == {"Unreachable"}
+    keys = [b"%d-%d" % (number, count) for number in range(4) for count in range(counts[number])]
+    keys += [b"child-%d-%d" % (pid, number) for _, pid in told for number in range(20)]
+    assert all(item is not None for item in feed.get_many(keys))
+
+
+def test_a_writer_of_the_parent_leaves_nothing_in_the_session_of_the_child(client, feed):
+    """Its rows are on their way when the process forks."""
+    with feed.writer(batch_rows=10) as writer:
+        for number in range(1_000):
+            writer.put(b"%d" % number, b"of the parent")
+
+        def work():
+            errors = [error_of(lambda: writer.__exit__(KeyError, KeyError(), None))]
+            session = client._core.session
+            lanes = len(session._lanes) + len(session._ready_lanes)
+            for number in range(100):
+                feed.put(b"child-%d" % number, b"v")
+            return [errors, lanes]
+
+        assert in_child(work)() == [[["nothing", ""]], 0]
+    assert sum(item.value == b"of the parent" for item in feed.items()) == 1_000
+
+
+def test_a_process_that_is_forked_within_a_call_does_not_go_on_with_it(client, feed, tmp_path):
+    feed.write([Put(b"%d" % number, bytes(1000)) for number in range(300)])
+    results = []
+
+    def progress(done, total):
+        if not results:
+            results.append(os.fork())
+            if not results[0]:
+                raise Forked
+
+    try:
+        fetched = feed.fetch(tmp_path / "copy", progress=progress)
+    except Forked:
+        os._exit(0 if error_of(lambda: feed.get(b"1"))[0] == "nothing" else 1)
+    except BaseException:
+        os._exit(2)
+    assert os.waitpid(results[0], 0)[1] == 0
+    assert fetched
+
+
+class Forked(Exception):
+    """Ends the call of the parent in the child."""
 
 
 def wanted(feed):
