@@ -97,7 +97,7 @@ def serve(config: ConfigFile = None, set_: Assignments = None, **given: Any) -> 
     try:
         with _sigterm_as_sigint():
             opened = open_node(node_config) if configured.store is None else _open_clustered(node_config, configured)
-            trio.run(_serve, node_config, opened, configured.origins, configured.hosts, reload_of)
+            trio.run(_serve, node_config, opened, configured, reload_of)
     except* KeyboardInterrupt:
         print("tailrace: stopped before it was ready", file=sys.stderr)
     except* JournalDamaged as group:
@@ -145,8 +145,7 @@ def _open_clustered(config: Config, configured: Configured) -> contextlib.Abstra
 async def _serve(
     config: Config,
     opened: contextlib.AbstractAsyncContextManager[Node],
-    origins: frozenset[str],
-    hosts: frozenset[str],
+    configured: Configured,
     reload_of: Callable[[Node], Callable[[], None]],
 ) -> None:
     had_terminal = sys.stdin is not None and sys.stdin.isatty()
@@ -161,13 +160,15 @@ async def _serve(
                 if config.http is not None:
                     from tailrace_server.serving.console import http_listener
 
-                    http = await listeners.enter_async_context(http_listener(node, config.http, hosts, tls))
+                    http = await listeners.enter_async_context(
+                        http_listener(node, config.http, configured.hosts, tls, configured.http_origins)
+                    )
                 if config.ws is not None:
                     from tailrace_server.serving.tailing import ws_listener
 
                     most = config.limits.websocket_connections_max
                     ws = await listeners.enter_async_context(
-                        ws_listener(node.handle, node, config.ws, origins, hosts, tls, most)
+                        ws_listener(node.handle, node, config.ws, configured.origins, configured.hosts, tls, most)
                     )
                 _announce(Listening(_listening(node), http, ws))
                 tell_service_manager(READY)

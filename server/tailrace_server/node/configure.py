@@ -32,6 +32,7 @@ class Configured(NamedTuple):
         store: The coordinator of a set, if it has one.
         voters: The number of nodes that found the set of ``store``.
         origins: The further origins whose pages may use the WebSocket.
+        http_origins: The further origins whose pages may use the feeds over HTTP.
         hosts: The names that the node may be reached by, besides its addresses.
     """
 
@@ -39,6 +40,7 @@ class Configured(NamedTuple):
     store: StoreUrl | None
     voters: int
     origins: frozenset[str]
+    http_origins: frozenset[str]
     hosts: frozenset[str]
 
 
@@ -97,7 +99,8 @@ def configure(settings: Settings) -> Configured:
         raise WrongUsage(why)
     named = (*serve.allow_host, *(address[0] for address in (listen, http, ws) if address is not None))
     hosts = frozenset(name.lower() for name in named)
-    return Configured(config, store, serve.voters or VOTERS, frozenset(serve.ws_origin), hosts)
+    origins, http_origins = frozenset(serve.ws_origin), frozenset(serve.http_origin)
+    return Configured(config, store, serve.voters or VOTERS, origins, http_origins, hosts)
 
 
 def _listen(text: str) -> tuple[str, int]:

@@ -42,14 +42,14 @@ class ServeSettings:
         f"127.0.0.1:{LISTEN_PORT}",
         flag=Flag("--listen", "HOST:PORT", "The address for clients and other nodes. Port 0: any free one."),
     )
-    #: The address of health, status and console; ``off`` for none. Without one it is 127.0.0.1, with the port of
-    #: ``listen`` and 80, so that nodes of one machine do not collide.
+    #: The address of feeds over HTTP, health, status and console; ``off`` for none. Without one it is 127.0.0.1, with
+    #: the port of ``listen`` and 80, so that nodes of one machine do not collide.
     http: str | None = setting(
         None,
         flag=Flag(
             "--http",
             "HOST:PORT",
-            "The address of health, status and console; 'off' for none.",
+            "The address of feeds over HTTP, health, status and console; 'off' for none.",
             default="127.0.0.1, port of --listen + 80",
         ),
     )
@@ -71,6 +71,16 @@ class ServeSettings:
             "--ws-origin",
             "ORIGIN",
             "Pages of this origin (https://app.example.org) may use the WebSocket; '*': all. Can be repeated. "
+            "Pages of the node's own address always may.",
+        ),
+    )
+    #: Pages of these origins may use the feeds over HTTP; ``*``: all. Pages of the node's own address always may.
+    http_origin: tuple[str, ...] = setting(
+        (),
+        flag=Flag(
+            "--http-origin",
+            "ORIGIN",
+            "Pages of this origin (https://app.example.org) may use the feeds over HTTP; '*': all. Can be repeated. "
             "Pages of the node's own address always may.",
         ),
     )

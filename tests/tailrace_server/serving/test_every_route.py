@@ -15,6 +15,7 @@ from tailrace_server.serving.console.app import make_routes
 from tailrace_server.serving.console.live import SUBPROTOCOL
 from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.tailing import ws_listener
+from tailrace_server.serving.web.api import FeedsApi
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 READ, ASK = frozenset(("GET", "HEAD")), frozenset(("POST",))
@@ -41,7 +42,13 @@ GUARDED = {
     "/api/feeds/{feed}/reset": (None, ["/api/feeds/payments/reset", "/api/feeds/orders/reset"]),
     "/api/consumers": ("/api/consumers", []),
     "/api/consumers/{id}": (None, []),
+    "/feeds/{feed}/keys/{key:any_text}": (
+        "/feeds/orders/keys/eu/1",
+        ["/feeds/payments/keys/eu/1", "/feeds/orders/keys/us/1", "/feeds/_feeds/keys/eu/1"],
+    ),
 }
+# The methods of the routes that write.
+WRITING = {"/feeds/{feed}/keys/{key:any_text}": READ | {"PUT", "DELETE"}}
 SOCKETS = {"/api/live": "/api/live", "/api/feeds/{feed}/tail": "/api/feeds/payments/tail"}
 SECRET = "payments"
 
@@ -103,7 +110,8 @@ async def web(guarded, speaks_tls, authority):
 
 @pytest.fixture
 async def routes(guarded, nursery):
-    return make_routes(guarded.running.node, Sockets(guarded.running.node, nursery))
+    node = guarded.running.node
+    return make_routes(node, Sockets(node, nursery), FeedsApi(node, nursery))
 
 
 def of_http(routes):
@@ -112,14 +120,16 @@ def of_http(routes):
 
 def filled(path):
     """The path of a route with a feed of which the reader has nothing."""
-    return path.format(feed=SECRET, partition=0, id="1", name="main.js") if path not in OPEN_PATHS else OPEN_PATHS[path]
+    if path in OPEN_PATHS:
+        return OPEN_PATHS[path]
+    return path.replace(":any_text", "").format(feed=SECRET, partition=0, id="1", key="eu/1")
 
 
 async def test_each_route_is_here(routes):
     assert of_http(routes).keys() == OPEN_PATHS.keys() | GUARDED.keys()
     assert {route.path for route in routes if not isinstance(route, Route)} == SOCKETS.keys()
     for path, methods in of_http(routes).items():
-        assert methods == (ASK if path.rpartition("/")[2] in JSON_BODY else READ), path
+        assert methods == WRITING.get(path, ASK if path.rpartition("/")[2] in JSON_BODY else READ), path
 
 
 async def test_each_method_of_each_route_is_refused_to_strangers(web, routes):

@@ -9,9 +9,10 @@ With tokens (`serve --auth`) /metrics and all below /api need one of any role, i
     GET /api/status    the node's whole status, as JSON
     GET /api/...       the console's questions: api.py
     GET /, /page/...   the console's page, which needs no token: it has no data
+    ... /feeds/...     the feeds themselves: tailrace_server.serving.web
 
-Nothing here changes anything, and nothing may be read by the scripts of other origins: there are no CORS headers, and a
-request that names another host than this node is answered 421 (`tailrace_server.serving.hosts`).
+Nothing but the last changes anything. A request that names another host than this node is answered 421
+(`tailrace_server.serving.hosts`). There are no CORS headers, unless the operator has named an origin.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tailrace_server.serving.console.identified import note_identified
 from tailrace_server.serving.console.sockets import HasSockets, Sockets
 from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
+from tailrace_server.serving.web.api import FeedsApi
 
 log = logging.getLogger("tailrace.http")
 
@@ -65,13 +67,15 @@ class HasStatus(HasSockets, Protocol):
         ...
 
 
-def make_app(node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | None = None) -> ASGIApp:
+def make_app(
+    node: HasStatus, hosts: Collection[str] = (), sockets: Sockets | None = None, feeds: FeedsApi | None = None
+) -> ASGIApp:
     """Makes the ASGI application over ``node``, which may be reached by its addresses and by the names in ``hosts``."""
-    routes = make_routes(node, sockets)
+    routes = make_routes(node, sockets, feeds)
     return _checking_hosts(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), hosts)
 
 
-def make_routes(node: HasStatus, sockets: Sockets | None = None) -> list[BaseRoute]:
+def make_routes(node: HasStatus, sockets: Sockets | None = None, feeds: FeedsApi | None = None) -> list[BaseRoute]:
     """Makes all routes of the application over ``node``."""
 
     async def health(request: Request) -> Response:
@@ -121,6 +125,7 @@ def make_routes(node: HasStatus, sockets: Sockets | None = None) -> list[BaseRou
         Route("/api/status", identified(api_status)),
         *ConsoleApi(lambda: node.board, node.identify, node.pause_s).routes(),
         *([] if sockets is None else sockets.routes()),
+        *([] if feeds is None else feeds.routes()),
     ]
 
 
@@ -158,7 +163,7 @@ def _answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Re
 async def _unknown(request: Request, error: Exception) -> Response:
     """Answers a request for a path that there is not, or by another method."""
     assert isinstance(error, HTTPException)
-    if request.url.path.startswith("/api/"):
+    if request.url.path.startswith(("/api/", "/feeds/")):
         message = f"{error.detail}: {request.method} {request.url.path[:_SHOWN_CHARS_MAX]}"
         return json_answer({"error": "NotFound", "message": message}, error.status_code, error.headers)
     return PlainTextResponse(f"{error.detail}\n", error.status_code, {**HEADERS, **(error.headers or {})})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection
+from typing import Protocol
 
 import trio
 from hypercorn.config import Config as HttpConfig
@@ -25,6 +26,7 @@ from tailrace_server.serving.console.plain_websocket import refuse_compression
 from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.secure_stream import certificate_of
+from tailrace_server.serving.web.api import FeedsApi, WebNode
 
 # A scraper, a load balancer and some people with browsers; each connection costs a descriptor and about 100 KiB.
 CONNECTIONS_MAX = 256
@@ -46,24 +48,29 @@ ANSWER_SECONDS_MAX = 1.0
 GRACE_SECONDS = 0.5
 
 
+class ListenedNode(HasStatus, WebNode, Protocol):
+    """The part of a node that the listener uses."""
+
+
 @contextlib.asynccontextmanager
 async def http_listener(
-    node: HasStatus,
+    node: ListenedNode,
     address: tuple[str, int] | None,
     hosts: Collection[str] = (),
     tls: Callable[[], ssl.SSLContext] | None = None,
+    origins: Collection[str] = (),
 ) -> AsyncIterator[tuple[str, int] | None]:
     """Answers HTTP at ``address`` while the body runs; gives the real address. None: nothing is opened.
 
     ``hosts``: the names that the node may be reached by, besides its addresses. ``tls`` gives the present context, if
-    the listener speaks TLS. Raises OSError if the address cannot
+    the listener speaks TLS. ``origins``: pages of these origins may use the feeds. Raises OSError if the address cannot
     be had.
     """
     if address is None:
         yield None
         return
     async with trio.open_nursery() as nursery:
-        server = _HttpServer(node, hosts, Sockets(node, nursery))
+        server = _HttpServer(node, hosts, Sockets(node, nursery), FeedsApi(node, nursery, origins))
         listener = ListenerHandlers("http", CONNECTIONS_MAX, server.handle, server.drain, tls)
         async with listen(listener, address) as opened:
             nursery.start_soon(node.board.run)
@@ -74,10 +81,10 @@ async def http_listener(
 class _HttpServer:
     """The application and its connections."""
 
-    def __init__(self, node: HasStatus, hosts: Collection[str], sockets: Sockets) -> None:
+    def __init__(self, node: HasStatus, hosts: Collection[str], sockets: Sockets, feeds: FeedsApi) -> None:
         refuse_compression()
         self._sockets = sockets
-        self._app: AppWrapper = wrap_app(make_app(node, hosts, sockets), 0, "asgi")  # type: ignore[arg-type]
+        self._app: AppWrapper = wrap_app(make_app(node, hosts, sockets, feeds), 0, "asgi")  # type: ignore[arg-type]
         self._config = _http_config()
         self._context = WorkerContext(None)
         self._open: set[_BoundedStream] = set()

@@ -9,7 +9,7 @@ from typing import Any
 from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
 from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, UnknownFeed
 from tailrace.model.json_rows import bytes_field, mutation_to_row
-from tailrace_server.serving.tailing.request import BadRequest
+from tailrace_server.serving.board.pages import BadRequest
 
 # A message is made, and parsed by a page, in one go: this keeps both to a few milliseconds. It is there four times
 # (rows, text, bytes, frame) while it is sent. One row may be longer.

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from tailrace.block import KEY_BYTES_MAX
-from tailrace.errors import TailraceError
 from tailrace.model.position import Positions
 from tailrace.model.times import looks_like_time, parse_time
 from tailrace_server.serving.bearer import TOKEN_SUBPROTOCOL
+from tailrace_server.serving.board.pages import BadRequest
 
 SUBPROTOCOL = "tailrace.json.v1"
 # The value of ``since`` that says: it is in the first message.
@@ -32,10 +32,6 @@ PARAMETERS = ("since", "key_prefix", "keys_only", "token")
 _PATH_PREFIX = "/feeds/"
 # Python's decoder would leave it as it stands: another prefix than the one that was meant.
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-
-
-class BadRequest(TailraceError):
-    """The client asked for something that this listener does not have; the message names the possible values."""
 
 
 class TailRequest(NamedTuple):
@@ -54,15 +50,15 @@ class TailRequest(NamedTuple):
 def parse_target(target: str) -> TailRequest:
     """Returns the request in a handshake's path and query. Raises BadRequest, BadPosition."""
     path, _, query = target.partition("?")
-    feed = _text("the path", path.removeprefix(_PATH_PREFIX))
+    feed = unescape_text("the path", path.removeprefix(_PATH_PREFIX))
     if not path.startswith(_PATH_PREFIX) or not feed or "/" in feed:
         raise BadRequest(f"there is nothing at {path!r}: a feed is tailed at /feeds/NAME")
     parameters = _parse_query(query)
-    since = _text("since", parameters.get("since", "beginning"))
-    prefix = _bytes("key_prefix", parameters.get("key_prefix", "").replace("+", " "))
+    since = unescape_text("since", parameters.get("since", "beginning"))
+    prefix = unescape("key_prefix", parameters.get("key_prefix", "").replace("+", " "))
     if len(prefix) > KEY_BYTES_MAX:
         raise BadRequest(f"key_prefix has {len(prefix)} bytes, a key at most {KEY_BYTES_MAX}")
-    keys_only = _text("keys_only", parameters.get("keys_only", "false"))
+    keys_only = unescape_text("keys_only", parameters.get("keys_only", "false"))
     if keys_only not in ("true", "false"):
         raise BadRequest(f"keys_only is {keys_only!r}, neither true nor false")
     token = parameters.get("token", "")
@@ -90,7 +86,7 @@ def _parse_query(query: str) -> dict[str, str]:
     return parameters
 
 
-def _bytes(what: str, escaped: str) -> bytes:
+def unescape(what: str, escaped: str) -> bytes:
     """Returns the bytes that percent-encoded text stands for. Raises BadRequest for a % without two hex digits."""
     broken = _BROKEN_ESCAPE.search(escaped)
     if broken is not None:
@@ -102,9 +98,9 @@ def _bytes(what: str, escaped: str) -> bytes:
     return unquote_to_bytes(escaped)
 
 
-def _text(what: str, escaped: str) -> str:
+def unescape_text(what: str, escaped: str) -> str:
     """Returns the text that percent-encoded UTF-8 stands for. Raises BadRequest."""
-    found = _bytes(what, escaped)
+    found = unescape(what, escaped)
     try:
         return found.decode()
     except UnicodeDecodeError:

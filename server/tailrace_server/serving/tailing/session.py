@@ -26,11 +26,11 @@ from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.stream import Stream
 from tailrace.trio.transport import Connect
 from tailrace.wire.filters import StreamFilter
+from tailrace_server.serving.board.pages import BadRequest
 from tailrace_server.serving.tailing.bounded_websocket import BoundedWebSocket
 from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
 from tailrace_server.serving.tailing.request import (
     IN_MESSAGE,
-    BadRequest,
     TailRequest,
     choose_subprotocol,
     parse_first_message,

@@ -1,0 +1,11 @@
+"""The feeds over HTTP, for programs in any language (docs/guides/http.md).
+
+versions   the name of a version in a header or a query                          pure
+request    what a request asks for: feed, key, level, conditions                 pure
+errors     errors as answers                                                     pure
+bodies     the body of a request, with bounds
+clients    clients of the SDK, which the requests share
+guard      who asks, and whether a page of another site does
+keys       PUT, GET and DELETE of a key
+api        all routes
+"""

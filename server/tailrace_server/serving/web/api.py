@@ -1,0 +1,66 @@
+"""The routes of feeds over HTTP.
+
+GET, PUT, DELETE /feeds/FEED/keys/KEY        a key
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import trio
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from tailrace_server.serving.web.bodies import Bodies
+from tailrace_server.serving.web.clients import Clients, ForwardingNode
+from tailrace_server.serving.web.guard import Answer, Guard, Identifying, Who
+from tailrace_server.serving.web.keys import KeysApi
+
+
+class WebNode(ForwardingNode, Identifying, Protocol):
+    """The part of a node that feeds over HTTP use."""
+
+
+class _AnyText(Convertor[str]):
+    """The rest of a path, line ends included. Starlette's own for paths has none."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("any_text", _AnyText())
+
+
+class FeedsApi:
+    """The feeds of a node over HTTP."""
+
+    def __init__(self, node: WebNode, nursery: trio.Nursery, origins: Collection[str] = ()) -> None:
+        """``nursery`` runs the clients. ``origins``: those of the pages that may ask, besides the node's own."""
+        self._guard = Guard(node, origins)
+        self._keys = KeysApi(Clients(node, nursery), Bodies())
+
+    def routes(self) -> list[BaseRoute]:
+        """Returns the routes."""
+        return [
+            self._route(
+                "/feeds/{feed}/keys/{key:any_text}",
+                {"GET": self._keys.get, "PUT": self._keys.put, "DELETE": self._keys.delete},
+            )
+        ]
+
+    def _route(self, path: str, answers: Mapping[str, Answer]) -> Route:
+        """Returns the route of a path, with the answer of each of its methods."""
+
+        async def answer(request: Request, who: Who) -> Response:
+            return await answers["GET" if request.method == "HEAD" else request.method](request, who)
+
+        methods = [*answers, *(["OPTIONS"] if self._guard.has_origins else [])]
+        return Route(path, self._guard.endpoint(answer), methods=methods)

@@ -1,0 +1,138 @@
+"""Parses what a request asks for: its feed and key, its level, and the condition of a write. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from starlette.datastructures import QueryParams
+
+from tailrace.block import KEY_BYTES_MAX
+from tailrace.model import Level, Version
+from tailrace_server.serving.board.pages import BadRequest, NotFound
+from tailrace_server.serving.tailing.request import unescape, unescape_text
+from tailrace_server.serving.web.versions import parse_version
+
+_FLAGS = {"true": True, "false": False}
+# A list of entity tags, or a weak one, names no single version.
+_ONE_TAG = "one version in quotes, as an ETag has it, or *"
+
+
+class Condition(NamedTuple):
+    """The condition of a write. At most one member is set.
+
+    Attributes:
+        version: Write only if this is the current version of the key.
+        absent: Write only if the key does not exist.
+        present: Write only if the key exists.
+    """
+
+    version: Version | None = None
+    absent: bool = False
+    present: bool = False
+
+
+def feed_and_key(raw_path: bytes) -> tuple[str, bytes]:
+    """Returns the feed and the key of ``/feeds/FEED/keys/KEY``, decoded from the bytes of the path.
+
+    Raises BadRequest for a broken escape, NotFound for another path: an escaped slash may have led here.
+    """
+    parts = raw_path.decode("latin-1").split("/", 4)
+    if len(parts) < 5 or parts[3] != "keys":
+        raise NotFound("there is nothing at this path: a slash in the name of a feed is no part of it")
+    key = unescape("the key", parts[4])
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise BadRequest(f"the key has {len(key)} bytes, and a key has 1 to {KEY_BYTES_MAX}")
+    return feed_of(raw_path), key
+
+
+def feed_of(raw_path: bytes) -> str:
+    """Returns the feed of ``/feeds/FEED/...``, decoded from the bytes of the path. Raises BadRequest."""
+    return unescape_text("the feed", raw_path.decode("latin-1").split("/", 3)[2])
+
+
+def checked(query: QueryParams, names: Collection[str]) -> Mapping[str, str]:
+    """Returns a query that has no other parameters than ``names``, and each once. Raises BadRequest."""
+    if len(query) != len(query.multi_items()):
+        raise BadRequest("a parameter was given twice")
+    for name in query:
+        if name not in names:
+            raise BadRequest(f"there is no parameter {name!r:.100}: {', '.join(names)} are known here")
+    return query
+
+
+def level_of(query: Mapping[str, str]) -> str | None:
+    """Returns the level that a query asks for; None without one. Raises BadRequest."""
+    text = query.get("level")
+    if text is None:
+        return None
+    try:
+        return Level.parse(text).name.lower()
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
+
+
+def flag_of(query: Mapping[str, str], name: str) -> bool:
+    """Returns whether a query has ``name=true``. Raises BadRequest for another value than true and false."""
+    text = query.get(name, "false")
+    if text not in _FLAGS:
+        raise BadRequest(f"{name} is {text!r:.100}, neither true nor false")
+    return _FLAGS[text]
+
+
+def version_of(query: Mapping[str, str], name: str) -> Version | None:
+    """Returns the version of a parameter; None without it. Raises BadRequest."""
+    text = query.get(name)
+    return None if text is None else parse_version(name, text)
+
+
+def condition_of(headers: Mapping[str, str], query: Mapping[str, str]) -> Condition:
+    """Returns the condition of a write, from ``If-Match``, ``If-None-Match`` or the query. Raises BadRequest."""
+    found = [
+        *_of_match(headers.get("if-match")),
+        *_of_none_match(headers.get("if-none-match")),
+        *_of_query(query),
+    ]
+    if len(found) > 1:
+        raise BadRequest(
+            "a write has one condition: give one of If-Match, If-None-Match, if_version, if_absent and if_present"
+        )
+    return found[0] if found else Condition()
+
+
+def _of_match(header: str | None) -> list[Condition]:
+    if header is None:
+        return []
+    if header.strip() == "*":
+        return [Condition(present=True)]
+    return [Condition(_tagged("If-Match", header))]
+
+
+def _of_none_match(header: str | None) -> list[Condition]:
+    if header is None:
+        return []
+    if header.strip() != "*":
+        raise BadRequest(f"If-None-Match is {header!r:.100}, and a write takes * alone: only if the key does not exist")
+    return [Condition(absent=True)]
+
+
+def _of_query(query: Mapping[str, str]) -> list[Condition]:
+    version = version_of(query, "if_version")
+    found = [] if version is None else [Condition(version)]
+    found += [Condition(absent=True)] if flag_of(query, "if_absent") else []
+    return found + ([Condition(present=True)] if flag_of(query, "if_present") else [])
+
+
+def _tagged(what: str, header: str) -> Version:
+    text = header.strip()
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        raise BadRequest(f"{what} is {header!r:.100}, and has to be {_ONE_TAG}")
+    return parse_version(what, text[1:-1])
+
+
+def has_tag(header: str | None, tag: str) -> bool:
+    """Returns whether ``If-None-Match`` of a read names this entity tag, or any."""
+    if header is None:
+        return False
+    tags = [each.strip().removeprefix("W/") for each in header.split(",")]
+    return tag in tags or tags == ["*"]
