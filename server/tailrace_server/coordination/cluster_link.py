@@ -116,6 +116,7 @@ class ClusterLink:
         self._has_seat: Callable[[], bool] = _has_no_seat
         self._published: Leading | None = None
         self._registered = b""  # the value of this node's key
+        self._lease_id = 0  # the lease of that key
         self._is_seen = False  # whether that key was among those that were told since it was written
         self._registered_at: Address | None = None  # the address at which another process is registered as this node
 
@@ -233,7 +234,7 @@ class ClusterLink:
                 )
             self._registered_at = address
             return False
-        self._registered_at, self._registered, self._is_seen = None, value, False
+        self._registered_at, self._registered, self._lease_id, self._is_seen = None, value, lease.id, False
         return await self._store.txn([Unchanged(key, before.revision)], [Put(key, value, lease.id)])
 
     def _own_value(self) -> bytes:
@@ -327,7 +328,7 @@ class ClusterLink:
             return
         self._tell_leader(known)
         self.known = known
-        self._find_gone(known)
+        self._find_gone(known, view)
         step = decide(self._keys, self._own, known)
         self._is_at(step)
         if step.move is Move.SERVE:
@@ -337,7 +338,7 @@ class ClusterLink:
         elif step.move in (Move.FOUND, Move.PUT_BACK) and await self._store.txn(step.comparisons, step.puts):
             log.warning("the voters of the set are written to %s: %s", self._keys.prefix, step.case)
 
-    def _find_gone(self, known: Known) -> None:
+    def _find_gone(self, known: Known, view: View) -> None:
         """Has the keys of this node written again that another program has removed or changed while the lease lasts."""
         told, own = known.nodes.get(self._own.node_id), self._own.value
         if self._is_seen and told is None:
@@ -350,7 +351,11 @@ class ClusterLink:
                 *(self._keys.prefix, told.address, own.address),
             )
             self._registered = b""
-        self._is_seen = told is not None and told[:2] == own[:2]
+        if told is not None and told[:2] == own[:2]:
+            # The key of a former process ends with a lease of its own, which is no loss.
+            self._is_seen = view.entries[self._keys.node(self._own.node_id)].lease in (0, self._lease_id)
+        else:
+            self._is_seen = False
         if known.leader is None:
             self._published = None
 

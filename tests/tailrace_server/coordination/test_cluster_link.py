@@ -44,6 +44,7 @@ class DoubtfulStore:
         self.faults = []
         self.written = []
         self.asked = 0  # the transactions of the voters
+        self.leases_wait = None  # no lease is given until this event is set
 
     async def get(self, key):
         await trio.lowlevel.checkpoint()
@@ -64,6 +65,8 @@ class DoubtfulStore:
         return done
 
     async def lease(self, ttl_s):
+        if self.leases_wait is not None:
+            await self.leases_wait.wait()
         return await self.store.lease(ttl_s)
 
     def watch(self, prefix):
@@ -502,3 +505,21 @@ async def test_keys_of_nodes_and_of_the_leader_that_an_operator_removes_are_writ
         before = {key: store.store.read(key).value for key in keys}
         assert store.store.write([], [Put(key, None) for key in keys])
         await until(lambda: {key: store.store.read(key).value for key in keys} == before)
+
+
+async def test_the_end_of_a_former_process_is_no_loss_of_the_key(store, links, caplog, autojump_clock):
+    """The former process was killed, and its lease ends before this one has registered."""
+    key = KEYS.node(links[0].node_id)
+    former = await store.lease(60)
+    assert store.store.write([], [Put(key, node_to_bytes(links[0].value), former.id)])
+    store.leases_wait = trio.Event()
+    async with running(*links):
+        await until(lambda: links[0].node_id in links[0].link.known.nodes)
+        await former.revoke()
+        await until(lambda: links[0].node_id not in links[0].link.known.nodes)
+        store.leases_wait.set()
+        await founded(links)
+        assert "key is gone" not in caplog.text
+        assert store.store.write([], [Put(key, None)])
+        await until(lambda: store.store.read(key).value is not None)
+    assert caplog.text.count("key is gone") == 1
