@@ -101,7 +101,7 @@ class Journal:
 
     ``written`` and ``synced`` are lsns: numbers that grow over all files, each the end of a record. A record is durable
     once ``synced`` has reached the lsn that its ``append`` returned. ``failed`` is the error that ended the journal, or
-    None.
+    None. ``refusal`` is why the last record was refused, "" if it was written.
     """
 
     def __init__(
@@ -139,6 +139,7 @@ class Journal:
         self._rotation: Rotation | None = None  # the loop's thread sets it, and removes it some time after its end
         self._stopped = ""
         self.failed: JournalFailed | None = None
+        self.refusal = ""
         self._finished_ns = 0  # the cost to a start of all files that were finished since the journal was opened
         self._syncs = 0
         self._last_sync_seconds = 0.0
@@ -311,6 +312,7 @@ class Journal:
             self._copy(self._rotation, kind, feed_id, partition, branch, snapshot, covered, rest, nbytes, size)
         self._offset = end
         self._records += 1
+        self.refusal = ""
         self.written = self._base + end
         return self.written
 
@@ -331,6 +333,7 @@ class Journal:
 
     def _refuse(self, error: OSError) -> NoReturn:
         """Raises NoSpace, Overloaded or JournalFailed for a write that left nothing behind."""
+        self.refusal = f"the journal in {self._directory} takes no record: {error.strerror}"
         raise_if_no_space(error, f"for the journal in {self._directory}")
         if is_out_of_descriptors(error):
             raise Overloaded(

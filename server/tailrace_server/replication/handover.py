@@ -66,7 +66,7 @@ _UNASKED_SECONDS = 0.5
 async def hand_over(member: Member, to: Address, *, force: bool = False) -> int:
     """Hands the leadership over to the member at ``to``. Returns the term in which that leads.
 
-    A member whose disk is nearly full is refused, unless ``force``: it would refuse writes.
+    A member whose disk is nearly full or fails is refused, unless ``force``: it would refuse writes.
 
     Raises NotLeader if this node does not lead, and TailraceError that says why the handover failed.
     """
@@ -86,7 +86,7 @@ async def hand_over(member: Member, to: Address, *, force: bool = False) -> int:
             raise TailraceError(f"{to} has no vote yet: it has not caught up")
         if not seen.has_room and not force:
             raise TailraceError(
-                f"the disk of {to} is nearly full, so it would refuse writes as the leader: free some space there, or "
+                f"the disk of {to} is nearly full or fails, so it would refuse writes as the leader: see to it, or "
                 "take another member. --force hands over all the same"
             )
         member.report(f"hands over to {to}")

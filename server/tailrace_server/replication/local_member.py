@@ -261,7 +261,7 @@ class LocalMember:
             self.is_in_set and node.config.replication.failover is Failover.AUTO,
             now.voters,
             self.ready,
-            not node.storage.space.is_tight,
+            not node.storage.is_hindered,
             leads and bool(leadership.withheld),
             f"tailrace {_version.__version__}",
         )

@@ -181,8 +181,8 @@ class Promotion:
             )
         for step in [*([self._unreadable] if self._unreadable else []), *passed_over(answers)]:
             self._say(step)
-        if self._node.storage.space.is_tight:
-            self._say(why_no_writes(self._node.storage.space.low, answers))
+        if self._node.storage.is_hindered:
+            self._say(why_no_writes(self._node.storage.refusal, answers))
 
     def _join(self, others: Iterable[MemberState]) -> None:
         """Joins the cluster of the members that are not new, if this node is new.

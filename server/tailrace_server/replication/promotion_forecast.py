@@ -176,7 +176,7 @@ def _kept(followers: list[KnownReplica], *, in_set: bool) -> str:
     if behind:
         texts.append(", ".join(f"{address} {_lacks(missing) or 'has no vote'}" for missing, address in behind))
     texts += sorted(f"{f.address} cannot read {partitions_of(f.unreadable)}" for f in here if f.unreadable)
-    texts += sorted(f"the disk of {f.address} is nearly full" for f in here if not f.has_room)
+    texts += sorted(f"the disk of {f.address} is nearly full or fails" for f in here if not f.has_room)
     texts += sorted(_away(f, level) for f in followers if not f.connected)
     return "; ".join(texts)
 
@@ -286,6 +286,11 @@ def set_problem(member: Member) -> str | None:
         return outside
     if not member.successor.is_on:
         return "no leader: this member follows no one; a leader that comes back, or `tailrace promote`, mends it"
+    unfit = member.successor.why_unfit()
+    if unfit:
+        storage = member.node.storage
+        failed = storage.committer.failure or storage.journal.failed  # which is told elsewhere
+        return f"this member neither leads nor votes, {'until it is restarted' if failed else f'since {unfit}'}"
     seen = member.peers.states
     voters = {name: state for name, state in seen.items() if state is not None and member.local.counts_seen(state)}
     if own.votes:
@@ -307,16 +312,16 @@ def _damaged_leader(own: MemberState, followers: Iterable[KnownReplica]) -> str 
 
 
 def _full_leader(own: MemberState, followers: Iterable[KnownReplica]) -> str | None:
-    """Returns what to do if this leader's disk is nearly full; its health tells the bytes. None with room."""
+    """Returns what to do if this leader's disk is nearly full or fails; its health tells why. None with room."""
     if own.has_room:
         return None
     roomy = sorted(f.address for f in followers if f.connected and f.votes and f.has_room and not f.unreadable)
     if roomy:
         return (
-            f"the disk of this leader is nearly full: it is to hand over to {_listed(roomy)}, which can take writes "
-            f"(`tailrace handover --to {roomy[0]}`)"
+            f"the disk of this leader is nearly full or fails: it is to hand over to {_listed(roomy)}, which can take "
+            f"writes (`tailrace handover --to {roomy[0]}`)"
         )
-    return "the disk of this leader is nearly full, and no voter with room on its disk is connected: free some space"
+    return "the disk of this leader is nearly full or fails, and no voter with room on its disk is connected: see to it"
 
 
 def _followers(

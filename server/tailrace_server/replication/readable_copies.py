@@ -60,16 +60,18 @@ def instead(voters: Mapping[str, MemberState]) -> str:
     return "no other voter that answers can read all its partitions"
 
 
-def why_no_writes(low: str, others: Mapping[str, MemberState]) -> str:
-    """Returns the sentence on a node with a nearly full disk that is to lead, and who has room.
+def why_no_writes(refusal: str, others: Mapping[str, MemberState]) -> str:
+    """Returns the sentence on a node that is to lead though its disk is nearly full or fails, and who has room.
 
     Args:
-        low: Why the node refuses writes; "" if it has just room enough.
+        refusal: Why the node refuses writes; "" if it takes them for now.
         others: The answers of the others by address.
     """
     roomy = [name for name in good_copies(others) if others[name].votes and others[name].has_room]
     there = f"{roomy[0]} has room" if roomy else "no other voter that answers has room"
-    return f"this node would {'' if low else 'soon '}refuse writes, because its disk is nearly full; {there}"
+    return (
+        f"this node would {'' if refusal else 'soon '}refuse writes, because its disk is nearly full or fails; {there}"
+    )
 
 
 def why_none_leads(own: str, voters: Mapping[str, MemberState], silent: list[str]) -> str:

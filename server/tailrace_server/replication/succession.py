@@ -317,8 +317,8 @@ class Succession:
         return True
 
     def _has_no_room(self) -> bool:
-        """Returns whether this member's disk is so full that it would soon refuse writes as the leader."""
-        return self._node.storage.space.is_tight
+        """Returns whether this member would soon refuse writes as the leader, because of its disk."""
+        return self._node.storage.is_hindered
 
     def _unreadable(self) -> str:
         """Returns the sentence on the partitions that this member is known to be unable to read; "" without any."""

@@ -36,6 +36,8 @@ def health_of(node: Services) -> dict[str, Any]:
     problems = [str(failure)] if failure is not None else []
     problems += [f"flushing fails: {node.storage.flusher.failure}"] if node.storage.flusher.failure else []
     problems += [f"compacting fails: {node.storage.compactor.failure}"] if node.storage.compactor.failure else []
+    refusal = node.storage.journal.refusal
+    problems += [f"writes are refused: {refusal}"] if refusal and not node.storage.space.low else []
     problems += [text for text in (node.storage.space.low, node.storage.compactor.uptime.suspended) if text]
     problems += node.storage.damages.values()
     problems += [text for text in map(set_problem, node.members.values()) if text]

@@ -105,6 +105,11 @@ class Flusher:
         self.count_partitions: Callable[[], int] = lambda: 1  # those of the node, which a start opens
 
     @property
+    def is_failing(self) -> bool:
+        """Whether flushes fail, so that memory gets full."""
+        return bool(self._flush_failure)
+
+    @property
     def failure(self) -> str:
         """The error of a flush or a trim that failed; "" if all is well."""
         return self._flush_failure or self._trim_failure

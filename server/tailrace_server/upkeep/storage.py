@@ -154,6 +154,16 @@ class Storage:
         if self.space.low or (self.memory.stuck and self.memory.is_full):
             raise NoSpace(self.space.low or self.memory.stuck)
 
+    @property
+    def refusal(self) -> str:
+        """Why writes are refused, though the journal has not failed; "" if they are taken, as far as it is known."""
+        return self.space.low or (self.memory.stuck if self.memory.is_full else "") or self.journal.refusal
+
+    @property
+    def is_hindered(self) -> bool:
+        """Whether other members had better lead: this node refuses writes, or will soon, because of its disk."""
+        return self.space.is_tight or bool(self.journal.refusal) or self.flusher.is_failing
+
     def require_writable(self) -> None:
         """Raises as ``require_durable`` and ``require_space``. Each write asks, and most often nothing is wrong."""
         if self.committer.failure is not None:

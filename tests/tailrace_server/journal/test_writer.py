@@ -218,6 +218,23 @@ def test_while_the_next_file_cannot_be_created_a_rotation_creates_it(disk, monke
     assert len(payloads(disk)) == 3
 
 
+@pytest.mark.parametrize(
+    ("code", "error", "why"),
+    [(errno.EDQUOT, NoSpace, "Disk quota exceeded"), (errno.EMFILE, Overloaded, "Too many open files")],
+)
+def test_a_refusal_is_told_until_a_record_was_written(disk, code, error, why):
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    assert journal.refusal == ""
+    disk.fail("write_at", code)
+    with pytest.raises(error):
+        append(journal, b"refused")
+    assert why in journal.refusal
+    disk.before = None
+    append(journal, b"taken")
+    assert journal.refusal == ""
+    journal.close()
+
+
 def test_a_file_that_fills_up_before_its_name_is_durable_waits_for_that(disk):
     journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
     for number in range(10):

@@ -73,7 +73,7 @@ class Faults:
 
 @pytest.fixture
 def faults(monkeypatch):
-    monkeypatch.setattr(giving_way, "FULL_SECONDS", 0.0)
+    monkeypatch.setattr(giving_way, "REFUSING_SECONDS", 0.0)
     return Faults(monkeypatch)
 
 

@@ -243,6 +243,8 @@ async def test_a_member_whose_disk_hangs_does_not_hold_up_a_failover(nodes, monk
     monkeypatch.setattr(first.member.successor, "why_unfit", lambda: "an fsync has taken 5 s so far")
     await until(lambda: second.leads or third.leads)
     assert not first.leads
+    told = "this member neither leads nor votes, since an fsync has taken 5 s so far"
+    await until(lambda: told in (first.node.status()["failure"] or ""))  # and not that there is no leader
     answer = await first.ask(Opcode.PROMISE, term=99, address=str(second.address), by_itself=True)
     assert (answer["promised"], answer["refused"]) == (False, "an fsync has taken 5 s so far")
 
@@ -438,7 +440,7 @@ async def test_a_member_without_room_lets_one_that_has_less_lead(nodes, monkeypa
 
 @pytest.fixture
 def full_at_once(monkeypatch):
-    monkeypatch.setattr(giving_way, "FULL_SECONDS", 0.0)
+    monkeypatch.setattr(giving_way, "REFUSING_SECONDS", 0.0)
 
 
 async def test_a_leader_whose_disk_gets_full_hands_over_to_a_member_with_room(nodes, monkeypatch, full_at_once):
@@ -479,11 +481,16 @@ async def test_a_disk_that_is_full_for_a_moment_moves_no_leader(nodes, monkeypat
         first, begun = nodes.leader, []
         monkeypatch.setattr(first.member, "start", begun.append)
         way, space = giving_way.GivingWay(first.member), first.node.storage.space
-        for at, low in [(100.0, "full"), (100.0 + giving_way.FULL_SECONDS / 2, "full"), (200.0, ""), (300.0, "full")]:
+        for at, low in [
+            (100.0, "full"),
+            (100.0 + giving_way.REFUSING_SECONDS / 2, "full"),
+            (200.0, ""),
+            (300.0, "full"),
+        ]:
             monkeypatch.setattr(space, "low", low)
             way.consider(at)
         assert not begun
-        way.consider(300.0 + giving_way.FULL_SECONDS)
+        way.consider(300.0 + giving_way.REFUSING_SECONDS)
         assert begun
 
 
@@ -508,7 +515,7 @@ async def test_a_promotion_of_a_member_without_room_warns(nodes, monkeypatch):
         full = next(node for node in nodes if not node.leads)
         await fill_disk(full, monkeypatch)
         answer = await full.promote()
-        assert any("would refuse writes, because its disk is nearly full" in step for step in answer["steps"])
+        assert any("would refuse writes, because its disk is nearly full or fails" in step for step in answer["steps"])
 
 
 async def test_a_member_that_has_promised_more_is_led_again_by_a_leader_that_cannot_ask_it(nodes, monkeypatch):

@@ -59,6 +59,8 @@ def _storage(node: Services) -> Iterator[Problem]:
     failure = storage.committer.failure or storage.journal.failed
     if failure is not None:
         yield Problem(ERROR, "journal", "", str(failure))
+    if storage.journal.refusal and not storage.space.low:
+        yield Problem(ERROR, "journal", "", f"writes are refused: {storage.journal.refusal}")
     if storage.flusher.failure:
         yield Problem(ERROR, "flush", "", f"flushing fails: {storage.flusher.failure}")
     if storage.compactor.failure:
