@@ -48,6 +48,7 @@ INTERNAL_TYPES = {
     "Host",
     "HashRange",
     "Items",
+    "Batches",
     "FailoverLog",
     "Resolved",
     "RingChange",

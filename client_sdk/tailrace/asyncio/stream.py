@@ -17,7 +17,14 @@ from tailrace.asyncio.watch import keep_looking
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import OWN_BARRIER, OWN_LOOP_LOOKS, OWN_LOOP_SECONDS, POLL_ROWS, StreamCore
+from tailrace.consuming.stream_core import (
+    OWN_BARRIER,
+    OWN_LOOP_LOOKS,
+    OWN_LOOP_SECONDS,
+    POLL_ROWS,
+    BatchReader,
+    StreamCore,
+)
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
@@ -27,6 +34,7 @@ from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
+    from tailrace.consuming.arrow_batches import AsyncBatches as Batches
     from tailrace.consuming.stream_status import StreamStatus
 
 
@@ -161,6 +169,12 @@ class Stream(OfOneProcess):
         rows_max = count("max_rows", max_rows, 1)
         event = await self.next(timeout)
         return [] if event is None else self._core.poll(rows_max)
+
+    @documented(BatchReader.batches)
+    def batches(self) -> Batches:
+        from tailrace.consuming.arrow_batches import AsyncBatches
+
+        return AsyncBatches(self)
 
     @property
     def finished(self) -> bool:

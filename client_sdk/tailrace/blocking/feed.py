@@ -207,7 +207,7 @@ class Feed:
             key_prefix: Only keys that begin with these bytes. The node sends no others.
 
         Returns:
-            An iterator of `Item`.
+            An iterator of `Item`. Its ``to_arrow()`` reads all items into a ``pyarrow.Table`` instead.
 
         Raises:
             ValueError: The prefix is longer than a key can be.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.consuming.items_core import ItemsCore
+from tailrace.consuming.items_core import ItemsCore, ItemsReader
 from tailrace.model import Item
+from tailrace.model.documented import documented
 
 if TYPE_CHECKING:
     from tailrace.blocking.stream import Stream
@@ -39,14 +40,30 @@ class Items:
     def __next__(self) -> Item:
         item = next(self._ready, None)
         while item is None:
-            if not self._core.has_begun:
-                self._core.begin(self._feed.partition_map())
-            wanted = self._core.subscription()
-            if wanted is None:
+            items = self._next_partition(self._core)
+            if items is None:
                 raise StopIteration
-            with self._feed.stream(wanted) as stream:
-                for event in stream:
-                    self._core.note(event, stream.latest_positions)
-            self._ready = iter(self._core.take())
+            self._ready = iter(items)
             item = next(self._ready, None)
         return item
+
+    @documented(ItemsReader.to_arrow)
+    def to_arrow(self) -> Any:
+        core, tables = self._core.by_columns(), []
+        while (table := self._next_partition(core)) is not None:
+            tables.append(table)
+        from tailrace.consuming.arrow_items import joined
+
+        return joined(tables)
+
+    def _next_partition(self, core: ItemsCore) -> Any | None:
+        """Reads the next partition of ``core``; None at the end."""
+        if not core.has_begun:
+            core.begin(self._feed.partition_map())
+        wanted = core.subscription()
+        if wanted is None:
+            return None
+        with self._feed.stream(wanted) as stream:
+            for event in stream:
+                core.note(event, stream.latest_positions)
+        return core.take()

@@ -14,7 +14,14 @@ from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import OWN_BARRIER, OWN_LOOP_LOOKS, OWN_LOOP_SECONDS, POLL_ROWS, StreamCore
+from tailrace.consuming.stream_core import (
+    OWN_BARRIER,
+    OWN_LOOP_LOOKS,
+    OWN_LOOP_SECONDS,
+    POLL_ROWS,
+    BatchReader,
+    StreamCore,
+)
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import count, seconds
 from tailrace.model.documented import documented
@@ -22,6 +29,7 @@ from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
+    from tailrace.consuming.arrow_batches import Batches
     from tailrace.consuming.stream_status import StreamStatus
 
 # The seconds between two checks that a node still serves the streams, while no event arrives.
@@ -143,6 +151,12 @@ class Stream:
             return []
         with self._link.guard.lock:
             return self._core.poll(rows_max)
+
+    @documented(BatchReader.batches)
+    def batches(self) -> Batches:
+        from tailrace.consuming.arrow_batches import Batches
+
+        return Batches(self)
 
     @property
     def finished(self) -> bool:

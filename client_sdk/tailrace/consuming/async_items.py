@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.consuming.items_core import ItemsCore
+from tailrace.consuming.items_core import ItemsCore, ItemsReader
 from tailrace.model import Item
+from tailrace.model.documented import documented
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -48,12 +49,28 @@ class AsyncItems:
             item = next(self._ready, None)
             if item is not None:
                 return item
-            if not self._core.has_begun:
-                self._core.begin(await self._feed.partition_map())
-            subscription = self._core.subscription()
-            if subscription is None:
+            items = await self._next_partition(self._core)
+            if items is None:
                 raise StopAsyncIteration
-            async with self._feed.stream(subscription) as stream:
-                async for event in stream:  # a cancelled read goes on with the next step
-                    self._core.note(event, stream.latest_positions)
-            self._ready = iter(self._core.take())
+            self._ready = iter(items)
+
+    @documented(ItemsReader.to_arrow, "If it is cancelled, the next call reads all anew.")
+    async def to_arrow(self) -> Any:
+        core, tables = self._core.by_columns(), []
+        while (table := await self._next_partition(core)) is not None:
+            tables.append(table)
+        from tailrace.consuming.arrow_items import joined
+
+        return joined(tables)
+
+    async def _next_partition(self, core: ItemsCore) -> Any | None:
+        """Reads the next partition of ``core``; None at the end."""
+        if not core.has_begun:
+            core.begin(await self._feed.partition_map())
+        subscription = core.subscription()
+        if subscription is None:
+            return None
+        async with self._feed.stream(subscription) as stream:
+            async for event in stream:  # a cancelled read goes on with the next step
+                core.note(event, stream.latest_positions)
+        return core.take()

@@ -243,6 +243,14 @@ class Mutations:
         """
         return self._cut(self.block.columns().hashes())
 
+    def hash_buffer(self) -> memoryview:
+        """Returns the key hashes without making numbers of them, for numpy and the like.
+
+        Returns:
+            The hash of each key, 8 little-endian bytes.
+        """
+        return self.block.columns().hash_buffer[8 * self._first_row : 8 * self._stop]
+
     def to_arrow(self) -> Any:
         """Makes an Arrow record batch. Keys and values are not copied.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tailrace.block.lazy import pyarrow
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.subscription import Subscription
 from tailrace.model import Item, Version
@@ -16,17 +17,50 @@ if TYPE_CHECKING:
     from tailrace.requests.replies import PartitionMap
 
 
+class Latest(Protocol):
+    """The newest row of each key of the partition that is being read."""
+
+    def note(self, event: Mutations) -> None: ...
+    def clear(self) -> None: ...
+    def take(self) -> Any: ...
+
+
+class LatestItems:
+    """The newest rows as items."""
+
+    def __init__(self) -> None:
+        self._items: dict[bytes, Item] = {}
+
+    def note(self, event: Mutations) -> None:
+        """Adds rows."""
+        for key, value, seq, timestamp, *_ in event:
+            if value is None:
+                self._items.pop(key, None)
+            else:
+                self._items[key] = Item(key, value, Version(event.partition, event.branch, seq), timestamp)
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        self._items.clear()
+
+    def take(self) -> list[Item]:
+        """Returns the items, and forgets them."""
+        items, self._items = self._items, {}
+        return list(items.values())
+
+
 class ItemsCore:
     """The state of a read of all items: the partitions that are left, and the rows of the present one."""
 
-    def __init__(self, feed: str, key_prefix: bytes) -> None:
+    def __init__(self, feed: str, key_prefix: bytes, latest: Latest | None = None) -> None:
         """Raises ValueError if the prefix is longer than a key can be."""
         self._feed = feed
+        self._key_prefix = key_prefix
         self._filter = StreamFilter(key_prefix)
         self._filter.check()
         self._map: PartitionMap | None = None
         self._left: collections.deque[int] = collections.deque()
-        self._latest: dict[bytes, Item] = {}  # of the partition that is being read, up to ``_since``
+        self._latest = LatestItems() if latest is None else latest  # of the present partition, up to ``_since``
         self._since: str | Positions = "beginning"
 
     @property
@@ -65,17 +99,39 @@ class ItemsCore:
     def note(self, event: Event, positions: Positions) -> None:
         """Notes an event. ``positions``: those behind it, from which a read that breaks off goes on."""
         if isinstance(event, Mutations):
-            for key, value, seq, timestamp, *_ in event:
-                if value is None:
-                    self._latest.pop(key, None)
-                else:
-                    self._latest[key] = Item(key, value, Version(event.partition, event.branch, seq), timestamp)
+            self._latest.note(event)
         elif isinstance(event, Rollback):
             self._latest.clear()  # the node sends the partition again
         self._since = positions
 
-    def take(self) -> list[Item]:
-        """Returns the items of the partition, all of which has come; the next one follows."""
-        latest, self._latest, self._since = self._latest, {}, "beginning"
+    def take(self) -> Any:
+        """Returns the rows of the partition, all of which has come; the next one follows."""
+        self._since = "beginning"
         self._left.popleft()
-        return list(latest.values())
+        return self._latest.take()
+
+    def by_columns(self) -> ItemsCore:
+        """Returns the state of another read of the same items, whose partitions are Arrow tables."""
+        pyarrow()
+        from tailrace.consuming.arrow_items import ArrowLatest
+
+        return ItemsCore(self._feed, self._key_prefix, ArrowLatest())
+
+
+class ItemsReader(Protocol):
+    """The call of all shells that reads the items as a table."""
+
+    def to_arrow(self) -> Any:
+        """Reads the items into an Arrow table, which is in memory as a whole. No object is made for an item.
+
+        It reads all items, also if the iterator has given some. The columns are those of `tailrace.Mutations.to_arrow`,
+        and ``deleted`` is False in each row. Rows come by partition, and in the order of their seqs.
+
+        Returns:
+            A ``pyarrow.Table``.
+
+        Raises:
+            ImportError: pyarrow is not installed; ``pip install 'tailrace[arrow]'`` installs it.
+            TailraceError: As in the iterator.
+        """
+        ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.consuming.session import ConsumerSession
 from tailrace.consuming.subscription import Subscription
@@ -182,6 +182,29 @@ class StreamCore(Unpicklable):
         """Drops a barrier for which no task waits any more."""
         del self._barriers[barrier]
         self.session.forget_barrier(barrier.cookie)
+
+
+class BatchReader(Protocol):
+    """The call of the streams of all shells that gives Arrow record batches."""
+
+    def batches(self) -> Any:
+        """Iterates over the mutations as Arrow record batches. No object is made for a row.
+
+        There is a batch for each `Mutations` event, with the columns of its ``to_arrow``, and none for other events.
+        ``positions`` and ``latest_positions`` count a batch as its event. The iterator and the stream have the same
+        events, so use one of them at a time.
+
+        After a rollback the present rows of its keys come as batches, as ``on_rollback`` "follow" says. A consumer that
+        sets the row of each key has nothing to do. One that appends rows should use "stop".
+
+        Returns:
+            An iterator of ``pyarrow.RecordBatch``. It raises `StreamEnded` for a rollback after which a whole partition
+            comes again: with "restart", or if the ring does not reach back.
+
+        Raises:
+            ImportError: pyarrow is not installed; ``pip install 'tailrace[arrow]'`` installs it.
+        """
+        ...
 
 
 class BarrierWait:

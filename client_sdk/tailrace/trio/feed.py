@@ -156,7 +156,7 @@ class Feed:
             key_prefix: Only keys that begin with these bytes. The node sends no others.
 
         Returns:
-            An async iterator of `Item`.
+            An async iterator of `Item`. ``await items.to_arrow()`` reads all of them into a ``pyarrow.Table`` instead.
 
         Raises:
             ValueError: The prefix is longer than a key can be.

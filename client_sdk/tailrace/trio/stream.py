@@ -12,7 +12,14 @@ import trio
 from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
-from tailrace.consuming.stream_core import OWN_BARRIER, OWN_LOOP_LOOKS, OWN_LOOP_SECONDS, POLL_ROWS, StreamCore
+from tailrace.consuming.stream_core import (
+    OWN_BARRIER,
+    OWN_LOOP_LOOKS,
+    OWN_LOOP_SECONDS,
+    POLL_ROWS,
+    BatchReader,
+    StreamCore,
+)
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
@@ -27,6 +34,7 @@ from tailrace.trio.transport import Transport
 from tailrace.trio.watch import keep_looking
 
 if TYPE_CHECKING:
+    from tailrace.consuming.arrow_batches import AsyncBatches as Batches
     from tailrace.consuming.stream_status import StreamStatus
 
 # A step with a time-out of 0 takes what has arrived: a pass of the loop looks at the socket.
@@ -160,6 +168,12 @@ class Stream(OfOneProcess):
         rows_max = count("max_rows", max_rows, 1)
         event = await self.next(timeout)
         return [] if event is None else self._core.poll(rows_max)
+
+    @documented(BatchReader.batches)
+    def batches(self) -> Batches:
+        from tailrace.consuming.arrow_batches import AsyncBatches
+
+        return AsyncBatches(self)
 
     @property
     def finished(self) -> bool:

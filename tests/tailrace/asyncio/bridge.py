@@ -120,7 +120,7 @@ class Loop:
     def bridged(self, value):
         """``value``, behind a `Bridged` if it is of the client for asyncio."""
         module = type(value).__module__
-        is_own = module.startswith("tailrace.asyncio.") or module == "tailrace.consuming.items"
+        is_own = module.startswith("tailrace.asyncio.") or module == "tailrace.consuming.arrow_batches"
         return Bridged(self, value) if is_own else value
 
 
