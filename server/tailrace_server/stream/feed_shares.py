@@ -26,9 +26,10 @@ class FeedShares:
         return bool(self._held)
 
     def sent(self, slot: StreamSlot, nbytes: int) -> None:
-        """Notes that a block of so many bytes was sent."""
-        slot.add_under_way(nbytes)
-        self._change(slot.stream.partition.feed_id, nbytes)
+        """Notes that blocks of so many bytes were sent, if the stream counts."""
+        if slot.stream.is_credited:
+            slot.add_under_way(nbytes)
+            self._change(slot.stream.partition.feed_id, nbytes)
 
     def credited(self, slot: StreamSlot, nbytes: int) -> None:
         """Notes that the replica has handled so many bytes of the stream."""
@@ -46,6 +47,12 @@ class FeedShares:
     def has_room(self, slot: StreamSlot, free_bytes: int) -> bool:
         """Returns whether the stream may send a block, if ``free_bytes`` are left of the window."""
         return not slot.stream.is_credited or self._fits(slot.stream.partition.feed_id, free_bytes)
+
+    def has_room_behind(self, slot: StreamSlot, nbytes: int, free_bytes: int) -> bool:
+        """Returns whether the stream may send a block behind others of so many bytes, if ``free_bytes`` are left."""
+        if not slot.stream.is_credited:
+            return nbytes < free_bytes
+        return self._under_way.get(slot.stream.partition.feed_id, 0) + nbytes < free_bytes - nbytes
 
     def _fits(self, feed_id: bytes, free_bytes: int) -> bool:
         return self._under_way.get(feed_id, 0) < max(free_bytes, 1)

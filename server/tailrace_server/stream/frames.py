@@ -26,6 +26,8 @@ _WRITTEN = struct.Struct("<12sII4x16sQQ")
 _BEFORE_BLOCK = struct.Struct("<16sII16sQQQ16s")
 # A SNAPSHOT_END or a SEQ_ADVANCED, and a ROUND_COMPLETE, each behind its header.
 _AFTER_BLOCK = struct.Struct("<16sI4xQ16sQ")
+# A SNAPSHOT_END behind its header.
+_END = struct.Struct("<16sI4xQ")
 
 WRITTEN_FRAME_BYTES = _WRITTEN.size
 _WRITTEN_BODY_BYTES = WRITTEN_FRAME_BYTES - FRAME_HEADER_BYTES
@@ -44,7 +46,7 @@ def written(versions: VersionRange, id: int) -> bytes:
 
 
 class SnapshotFrames:
-    """The frames around the only block of a snapshot that is alone in its round."""
+    """The frames around the blocks of a snapshot that is made at once."""
 
     __slots__ = ("_advanced", "_end", "_partition", "_start", "_stream_id")
 
@@ -71,6 +73,10 @@ class SnapshotFrames:
     def after_block(self, last_seq: int, round_number: int) -> bytes:
         """Returns SNAPSHOT_END and ROUND_COMPLETE."""
         return _AFTER_BLOCK.pack(self._end, self._partition, last_seq, _ROUND_COMPLETE, round_number)
+
+    def end(self, last_seq: int) -> bytes:
+        """Returns SNAPSHOT_END."""
+        return _END.pack(self._end, self._partition, last_seq)
 
     def passed_over(self, last_seq: int, round_number: int) -> bytes:
         """Returns SEQ_ADVANCED and ROUND_COMPLETE, in place of a snapshot without rows to send."""

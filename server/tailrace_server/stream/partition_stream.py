@@ -16,7 +16,7 @@ import collections
 from collections.abc import Sequence
 
 from tailrace.block import Block
-from tailrace.model import Level
+from tailrace.model import EndReason, Level
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.stream_messages import SnapshotStartMessage
 from tailrace_server.partition.chain import Pins
@@ -147,6 +147,24 @@ class PartitionStream:
         """Whether rows that the consumer has not seen are gone, from a feed that drops old history."""
         return 0 < self.delivered_seq < self.partition.trim_seq
 
+    @property
+    def why_gone(self) -> tuple[EndReason, str, int] | None:
+        """The end of a stream if mutations that its consumer lacks are gone: reason, message, and the first seq left.
+
+        None if nothing is gone; 0 for the seq if deletions have been purged.
+        """
+        partition = self.partition
+        if self.is_purged:
+            return EndReason.PURGED, f"deletions up to seq {partition.purge_seq} have been purged", 0
+        if self.is_trimmed:
+            message = f"the kept mutations begin above seq {partition.trim_seq}"
+            return EndReason.TRIMMED, message, partition.trim_seq + 1
+        return None
+
+    def few_blocks(self) -> Sequence[Block]:
+        """Returns the blocks of a whole snapshot that begins now and needs no frames but theirs; () for all others."""
+        return ()
+
     def only_block(self) -> Block | None:
         """Returns the block of a snapshot that begins now and has no other block.
 
@@ -160,10 +178,10 @@ class PartitionStream:
             return None
         return block
 
-    def sent_only_block(self, block: Block) -> None:
-        """Notes that the whole snapshot of ``only_block`` was sent, or skipped by the filter."""
+    def sent_snapshot(self, last_seq: int) -> None:
+        """Notes that a whole snapshot up to ``last_seq``, as of ``only_block``, was sent, or skipped by the filter."""
         self.snapshot_after = self.delivered_seq
-        self.snapshot_last = self.delivered_seq = self.sent_seq = block.header.last_seq
+        self.snapshot_last = self.delivered_seq = self.sent_seq = last_seq
 
     def begin_snapshot(self) -> None:
         """Takes a snapshot of the visible rows: references to segments or to a part of the tree, and its last seq."""

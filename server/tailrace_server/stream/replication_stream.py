@@ -12,10 +12,11 @@ to the last of them: the last batches at a seq below it are not known any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tailrace.block import Block
+from tailrace.model import Level
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX
 from tailrace.wire.frames import FRAME_HEADER_BYTES
 from tailrace.wire.replica_messages import Producers
@@ -24,6 +25,8 @@ from tailrace_server.manifest import producers_to_json
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.last_batches import to_json
 from tailrace_server.stream.partition_stream import PartitionStream
+
+_MEMORY = Level.MEMORY  # an attribute of an Enum is slow to read
 
 
 class ReplicationStream(PartitionStream):
@@ -54,6 +57,19 @@ class ReplicationStream(PartitionStream):
             return None
         block = super().only_block()
         return block if block is not None and block.header.producer_id else None
+
+    def few_blocks(self) -> Sequence[Block]:
+        """Returns the blocks that were just written, if nothing has to be sent with them."""
+        partition, seq = self.partition, self.delivered_seq
+        if self._lacks_producers or not self._knows_sinks or self.end_seq is not None or self.level != _MEMORY:
+            return ()
+        if seq < max(partition.flushed_seq, partition.purge_seq, 1) or partition.published:
+            return ()
+        blocks = partition.tree.tail_above(seq)
+        for block in blocks:
+            if not block.header.producer_id:
+                return ()
+        return blocks
 
     def _take_segments(self, least_seq: int) -> None:
         if len(self.partition.sinks):

@@ -31,6 +31,7 @@ from tailrace_server.stream.frames import block_header
 from tailrace_server.stream.held_rows import HeldRows
 from tailrace_server.stream.partition_stream import PartitionStream, examined_bytes
 from tailrace_server.stream.segment_cursor import SegmentCursor
+from tailrace_server.stream.small_snapshots import encode_snapshot, small_bytes
 from tailrace_server.stream.stream_barriers import StreamBarriers
 from tailrace_server.stream.stream_slot import Key, StreamSlot
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
@@ -247,7 +248,9 @@ class Rounds:
                 self._turns.remove(slot)
                 self._shares.hold(slot)
                 continue
-            budget -= self._give_turn(slot)
+            slot.stream.begin_turn()
+            budget -= self._send_slice(slot, slot.stream) + slot.stream.examined_bytes
+            self.examined_bytes += slot.stream.examined_bytes
         buffers = self._out.copy()
         self._out.clear()
         return buffers
@@ -255,7 +258,7 @@ class Rounds:
     def _only_block(self, slot: StreamSlot, bytes_max: int) -> list[bytes | memoryview]:
         """Sends a whole round of one block of the only stream that has a turn; returns nothing if it needs more.
 
-        The bytes, and the state after them, are those that ``_next_slot`` and ``_give_turn`` come to.
+        The bytes, and the state after them, are those that ``_next_slot`` and ``_send_slice`` come to.
         """
         if self._in_pass or self._out or self.barriers.waiting or slot.state is not _READY:
             return []
@@ -280,13 +283,12 @@ class Rounds:
         if size >= bytes_max or self.outstanding_bytes + size >= self.window_bytes:
             return []
         stream, frames = slot.stream, slot.frames
-        if stream.is_credited:
-            if not self._shares.has_room(slot, self._free_bytes):
-                return []
-            self._shares.sent(slot, size)
+        if not self._shares.has_room(slot, self._free_bytes):
+            return []
+        self._shares.sent(slot, size)
         self.round_number += 1
         last_seq, after_seq = block.header.last_seq, stream.delivered_seq
-        stream.sent_only_block(block)
+        stream.sent_snapshot(last_seq)
         slot.move(_SNAPSHOT_SENT)
         self._turns.clear()
         if sent is None:
@@ -319,23 +321,20 @@ class Rounds:
         slot: StreamSlot = self._turns[index]
         return slot
 
-    def _give_turn(self, slot: StreamSlot) -> int:
-        """Sends a slice of a stream's snapshot. Returns its bytes and those that were looked through."""
-        stream = slot.stream
-        stream.begin_turn()
-        taken = self._send_slice(slot, stream)
-        self.examined_bytes += stream.examined_bytes
-        return taken + stream.examined_bytes
-
     def _send_slice(self, slot: StreamSlot, stream: PartitionStream) -> int:
-        if slot.state is _READY and not self._start_snapshot(slot):
-            return 0
+        """Sends a slice of a stream's snapshot. Returns its bytes."""
+        if slot.state is _READY:
+            sent_bytes = self._send_few(slot, stream)
+            if sent_bytes:
+                return sent_bytes
+            if not self._start_snapshot(slot):
+                return 0
         self._last_turn = slot.key
         taken = 0
         # A replica gathers a publish until its end. One partition at a time, so that it never holds a whole batch.
         while (taken < SLICE_BYTES or stream.is_published) and (block := stream.next_block()) is not None:
             if not stream.is_announced:
-                self._announce(stream)
+                self._out.append(stream.announce().encode(stream.id))
             before = stream.before_block(block)
             if before:
                 self._out += before
@@ -361,6 +360,23 @@ class Rounds:
             self._load_next(slot)
         return taken
 
+    def _send_few(self, slot: StreamSlot, stream: PartitionStream) -> int:
+        """Sends a whole snapshot of a few small blocks, and returns its bytes; 0 if that needs the general way."""
+        blocks = () if self._traces or self.barriers.waiting else stream.few_blocks()
+        size = small_bytes(blocks)
+        if not size or not self._shares.has_room_behind(slot, size, self._free_bytes):
+            return 0
+        self._out.append(encode_snapshot(slot, blocks))
+        self._last_turn = slot.key
+        self._shares.sent(slot, size)
+        self.outstanding_bytes += size
+        self.sent_blocks += len(blocks)
+        self.sent_bytes += size
+        stream.sent_snapshot(blocks[-1].header.last_seq)
+        slot.move(_SNAPSHOT_SENT)
+        self._end_turn(slot)
+        return size
+
     def _end_turn(self, slot: StreamSlot) -> None:
         """Gives a stream whose snapshot has been sent its next turn, takes it away, or ends the stream."""
         stream = slot.stream
@@ -383,28 +399,19 @@ class Rounds:
         stream.begin_snapshot()
         slot.move(_SNAPSHOT_STARTED)
         if stream.must_be_announced:
-            self._announce(stream)
+            self._out.append(stream.announce().encode(stream.id))
         return True
 
     def _end_if_gone(self, slot: StreamSlot) -> bool:
         """Ends a stream if mutations that its consumer lacks are gone. Returns whether it did."""
-        stream = slot.stream
-        if stream.is_purged:
-            self._end(slot, EndReason.PURGED, f"deletions up to seq {stream.partition.purge_seq} have been purged")
-        elif stream.is_trimmed:
-            trim_seq = stream.partition.trim_seq
-            self._end(slot, EndReason.TRIMMED, f"the kept mutations begin above seq {trim_seq}", trim_seq + 1)
-        else:
-            return False
-        return True
-
-    def _announce(self, stream: PartitionStream) -> None:
-        self._out.append(stream.announce().encode(stream.id))
+        gone = slot.stream.why_gone
+        if gone is not None:
+            self._end(slot, *gone)
+        return gone is not None
 
     def _send_block(self, slot: StreamSlot, block: Block) -> int:
         stream, size = slot.stream, block.nbytes
-        if stream.is_credited:
-            self._shares.sent(slot, size)
+        self._shares.sent(slot, size)
         if self._traces and stream.wanted is None:
             self._out.append(stream.traces_of(block, self._traces))
         self._out.append(block_header(size, stream.id) + block.head)
@@ -492,5 +499,5 @@ class Rounds:
         stream.let_go()
         self._held.count(slot)
         if stream.must_be_announced:
-            self._announce(stream)
+            self._out.append(stream.announce().encode(stream.id))
         self._load_next(slot)

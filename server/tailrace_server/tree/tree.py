@@ -277,6 +277,19 @@ class Tree:
             yield from chunks[index].blocks
         yield from tail
 
+    def tail_above(self, seq: int) -> tuple[Block, ...]:
+        """Returns the blocks with rows above ``seq``, if all of them are among the newest ones; else ().
+
+        It takes constant time for each of them, and has no other cost.
+        """
+        tail = self._tail
+        if not tail or tail[0].header.first_seq > seq + 1:
+            return ()
+        index = len(tail)
+        while index and tail[index - 1].header.last_seq > seq:
+            index -= 1
+        return tail[index:]
+
     def nbytes_after(self, seq: int) -> int:
         """Returns the bytes on the wire of the blocks with rows above ``seq``."""
         if seq <= self.base_seq:
