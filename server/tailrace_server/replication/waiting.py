@@ -21,25 +21,52 @@ from tailrace_server.partition.partition import Partition
 _QUORUM = Level.QUORUM
 
 
-class _WaitingAnswer:
-    __slots__ = ("answer", "pending", "queues")
+class Waiter:
+    """What waits for seqs. Only its own methods and its queues change its fields."""
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer: Answer | None = answer  # None after the call
-        self.queues: list[_Queue] = []
+    __slots__ = ("is_over", "pending", "queues")
+
+    def __init__(self) -> None:
+        self.is_over = False  # it was ended or cancelled
+        self.queues: tuple[_Queue, ...] = ()
         self.pending = 0  # the number of seqs that are not there yet
 
+    def reached(self) -> None:
+        """Notes that one of the seqs is there."""
+        self.pending -= 1
+        if not self.pending:
+            self.call(None)
+
     def call(self, error: TailraceError | None) -> None:
-        """Calls the answer, unless it was called or cancelled."""
-        answer, self.answer = self.answer, None
-        if answer is not None:
-            answer(error)
+        """Calls ``end``, unless it was called or the waiting was cancelled."""
+        if not self.is_over:
+            self.is_over = True
+            self.end(error)
+
+    def end(self, error: TailraceError | None) -> None:
+        """Takes the end of the waiting, or the error that ends it. It may not raise."""
+        raise NotImplementedError
 
     def cancel(self) -> None:
-        """Forgets the answer."""
-        self.answer = None
+        """Ends the waiting without a call."""
+        self.is_over = True
         for queue in self.queues:
             queue.cancelled()
+
+
+class _WaitingAnswer(Waiter):
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def end(self, error: TailraceError | None) -> None:
+        self._answer(error)
+
+    def cancel(self) -> None:
+        super().cancel()
+        del self._answer  # this may stay in a queue for long
 
 
 class _Queue:
@@ -48,14 +75,14 @@ class _Queue:
     def __init__(self, partition: Partition, level: Level) -> None:
         self.partition = partition
         self.level = level
-        self.waiting: collections.deque[tuple[int, _WaitingAnswer]] = collections.deque()
+        self.waiting: collections.deque[tuple[int, Waiter]] = collections.deque()
         self._cancelled = 0  # an upper bound of the cancelled answers in ``waiting``
         partition.watchers.watch(level, self.advanced)
 
-    def add(self, seq: int, waiting: _WaitingAnswer) -> None:
+    def add(self, seq: int, waiting: Waiter) -> None:
         # A block that was sent again has a lower seq. Its answer goes behind the answers that came before it.
         self.waiting.append((max(seq, self.waiting[-1][0]) if self.waiting else seq, waiting))
-        waiting.queues.append(self)
+        waiting.queues = (*waiting.queues, self)
         waiting.pending += 1
 
     def advanced(self) -> None:
@@ -64,16 +91,13 @@ class _Queue:
             return
         seq = _reached(self.partition, self.level)
         while self.waiting and self.waiting[0][0] <= seq:
-            _, waiting = self.waiting.popleft()
-            waiting.pending -= 1
-            if not waiting.pending:
-                waiting.call(None)
+            self.waiting.popleft()[1].reached()
 
     def cancelled(self) -> None:
         """Notes that an answer was cancelled, and removes the cancelled ones once they may be the majority."""
         self._cancelled += 1
         if 2 * self._cancelled > len(self.waiting):
-            self.waiting = collections.deque(item for item in self.waiting if item[1].answer is not None)
+            self.waiting = collections.deque(item for item in self.waiting if not item[1].is_over)
             self._cancelled = 0
 
     def fail(self, error: TailraceError) -> None:
@@ -111,11 +135,24 @@ class WaitingAnswers:
             return None
         waiting = _WaitingAnswer(answer)
         for partition, seq in missing:
-            queue = self._queues.get((partition, level))
-            if queue is None:
-                queue = self._queues[partition, level] = _Queue(partition, level)
-            queue.add(seq, waiting)
+            self._queue(partition, level).add(seq, waiting)
         return waiting.cancel
+
+    def wait_for(self, level: Level, partition: Partition, seq: int, waiting: Waiter) -> None:
+        """Does as ``wait`` for one partition, whose feed was not dropped, with a ``waiting`` that the caller has made.
+
+        It is cancelled by its own method.
+        """
+        if _reached(partition, level) >= seq:
+            waiting.call(None)
+        else:
+            self._queue(partition, level).add(seq, waiting)
+
+    def _queue(self, partition: Partition, level: Level) -> _Queue:
+        queue = self._queues.get((partition, level))
+        if queue is None:
+            queue = self._queues[partition, level] = _Queue(partition, level)
+        return queue
 
     def awaited(self, level: Level) -> Iterator[Partition]:
         """Returns the partitions for which answers wait at ``level``. They must not change meanwhile."""

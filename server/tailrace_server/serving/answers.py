@@ -24,6 +24,7 @@ from tailrace_server.host.answers import Answer, Cancel
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import confirm_all, lead_all
+from tailrace_server.replication.waiting import Waiter
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.stream.frames import WRITTEN_FRAME_BYTES, written
 
@@ -32,6 +33,26 @@ if TYPE_CHECKING:
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _MEMORY, _DISK, _QUORUM = Level.MEMORY, Level.DISK, Level.QUORUM
+
+
+class _Written(Waiter):
+    """The answer to a WRITE that waits for a majority."""
+
+    __slots__ = ("_answers", "_began_at", "_id", "_versions")
+
+    def __init__(self, answers: Answers, versions: VersionRange, id: int, began_at: float) -> None:
+        super().__init__()
+        self._answers = answers
+        self._versions = versions
+        self._id = id
+        self._began_at = began_at
+
+    def end(self, error: TailraceError | None) -> None:
+        self._answers.end_written(self, self._versions, self._id, self._began_at, error)
+
+    def cancel(self) -> None:
+        super().cancel()
+        del self._answers  # this may stay in a queue for long
 
 
 class Answers:
@@ -46,6 +67,7 @@ class Answers:
         self._is_closed = False
         # A wait for other nodes may never end by itself, so it has to end with the connection.
         self._waits: dict[int, Cancel] = {}
+        self._written: dict[_Written, None] = {}  # likewise, of writes at quorum
         # By the id of the request: what hears of the next answer with that id. Several requests may have one id.
         self._watched: dict[int, list[Callable[[bytes | None], None]]] = {}
         self._wait_numbers = itertools.count()
@@ -94,18 +116,28 @@ class Answers:
 
     def add_written_at_quorum(self, partition: Partition, versions: VersionRange, id: int) -> None:
         """Queues a WRITTEN once a majority has the rows on disk, or an ERROR if that fails."""
-        node, began_at = self._node, self._node.turn.now
-        if node.storage.committer.failure is not None:
-            self.add_error(node.storage.committer.failure, id)
+        node, committer = self._node, self._node.storage.committer
+        if committer.failure is not None:
+            self.add_error(committer.failure, id)
             return
-        data = written(versions, id)
+        self.held_bytes += WRITTEN_FRAME_BYTES
+        waiting = _Written(self, versions, id, node.turn.now)
+        self._written[waiting] = None
+        node.waiting.wait_for(_QUORUM, partition, versions.last_seq, waiting)
+        committer.hurry()
 
-        def held(error: TailraceError | None) -> None:
-            if error is None:
-                node.traffic.write_durations[_QUORUM].add(node.clock.monotonic() - began_at)
-            self._waited(data, id, error)
-
-        self._wait(_QUORUM, ((partition, versions.last_seq),), len(data), held)
+    def end_written(
+        self, waiting: _Written, versions: VersionRange, id: int, began_at: float, error: TailraceError | None
+    ) -> None:
+        """Queues a WRITTEN that has waited for a majority, or the ERROR that ended the wait."""
+        self._written.pop(waiting, None)
+        if error is None:
+            node = self._node
+            self._queue(written(versions, id))
+            node.traffic.write_durations[_QUORUM].add(node.clock.monotonic() - began_at)
+        else:
+            self.held_bytes -= WRITTEN_FRAME_BYTES
+            self.add_error(error, id)
 
     def add_at(self, level: Level, needs: Sequence[tuple[Partition, int]], data: bytes, id: int) -> None:
         """Queues an answer once each of these partitions shows its seq at ``level``, or an ERROR if that fails.
@@ -170,6 +202,9 @@ class Answers:
         waits, self._waits = self._waits, {}
         for cancel in waits.values():
             cancel()
+        writes, self._written = self._written, {}
+        for waiting in writes:
+            waiting.cancel()
         self._tell_all()
 
     def watch(self, id: int, answered: Callable[[bytes | None], None]) -> None:

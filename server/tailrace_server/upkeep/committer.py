@@ -102,7 +102,7 @@ class Committer:
 
     def hurry(self) -> None:
         """Begins an fsync as soon as the loop is free, because a writer waits for it."""
-        if not self._is_settled:
+        if not self._urgent and not self._is_settled:
             self._urgent = True
 
     @property
