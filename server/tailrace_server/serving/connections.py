@@ -75,7 +75,8 @@ class Connections:
         self._to_flush: dict[Sender, None] = {}
         self._replicas: dict[Sender, None] = {}  # the connections of replicas that have something to send
         self._wanted = trio.Event()  # set when `run` has something to send
-        self._later: dict[Sender, None] = {}  # those with news for a replica that may wait for other news
+        # Those with news for a replica that may wait, and when it leaves at the latest; the earliest is first.
+        self._later: dict[Sender, float] = {}
         self._later_wanted = trio.Event()  # set when some are among those
 
     def __iter__(self) -> Iterator[Connection]:
@@ -98,8 +99,9 @@ class Connections:
 
     def has_later_replica_news(self, sender: Sender) -> None:
         """Notes that ``sender`` has something for a replica. It leaves with other news to it, or in LATER_SECONDS."""
-        self._later[sender] = None
-        self._later_wanted.set()
+        if sender not in self._later:
+            self._later[sender] = trio.current_time() + LATER_SECONDS
+            self._later_wanted.set()
 
     def has_acknowledgements(self, link: Sender) -> None:
         """Notes that ``link``, to the node that is followed, has something to send.
@@ -132,7 +134,8 @@ class Connections:
         if self._replicas:
             senders, self._replicas = self._replicas, {}
             if self._later:
-                self._later = {sender: None for sender in self._later if sender not in senders}
+                for sender in senders:
+                    self._later.pop(sender, None)
             _flush(senders)
 
     async def run(self) -> None:
@@ -148,10 +151,12 @@ class Connections:
         """Sends the news that have found no others to leave with."""
         while True:
             await self._later_wanted.wait()
-            await trio.sleep(LATER_SECONDS)
             self._later_wanted = trio.Event()
-            self._replicas.update(self._later)
-            self.flush_replicas()
+            while self._later:
+                await trio.sleep_until(next(iter(self._later.values())))
+                now = trio.current_time()
+                self._replicas.update((sender, None) for sender, at in self._later.items() if at <= now)
+                self.flush_replicas()
 
     def end_streams(
         self,

@@ -143,6 +143,21 @@ async def test_news_that_may_wait_leaves_soon_without_rows(made, autojump_clock)
         made.log.clear()
 
 
+async def test_news_that_may_wait_leaves_by_its_own_time(made, autojump_clock):
+    """While rows come all the time, a message of its own would cost each node as much as a put."""
+    for _ in range(4):
+        made.connections.has_later_replica_news(made.replica)
+        await trio.sleep(0.75 * LATER_SECONDS)
+        assert made.log == []
+        made.connections.has_replica_news(made.replica)
+        await settled(made)
+        assert made.log == ["replica"]
+        made.log.clear()
+    made.connections.has_later_replica_news(made.replica)
+    await trio.sleep(1.1 * LATER_SECONDS)
+    assert made.log == ["replica"]
+
+
 async def test_the_acknowledgements_of_a_turn_leave_together(made):
     for _ in range(3):
         made.connections.has_acknowledgements(made.leader)
