@@ -46,6 +46,7 @@ GUARDED = {
         "/feeds/orders/keys/eu/1",
         ["/feeds/payments/keys/eu/1", "/feeds/orders/keys/us/1", "/feeds/_feeds/keys/eu/1"],
     ),
+    "/feeds/{feed}/events": (None, ["/feeds/payments/events", "/feeds/orders/events", "/feeds/_feeds/events"]),
 }
 # The methods of the routes that write.
 WRITING = {"/feeds/{feed}/keys/{key:any_text}": READ | {"PUT", "DELETE"}}

@@ -8,6 +8,7 @@ connection, and everything around it is ours.
 from __future__ import annotations
 
 import contextlib
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Protocol
@@ -22,6 +23,7 @@ from hypercorn.utils import wrap_app
 from tailrace_server.serving.console.app import HasStatus, make_app
 from tailrace_server.serving.console.certificate import CERTIFICATE
 from tailrace_server.serving.console.identified import IDENTIFIED
+from tailrace_server.serving.console.patience import PATIENCE
 from tailrace_server.serving.console.plain_websocket import refuse_compression
 from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
@@ -84,6 +86,7 @@ class _HttpServer:
     def __init__(self, node: HasStatus, hosts: Collection[str], sockets: Sockets, feeds: FeedsApi) -> None:
         refuse_compression()
         self._sockets = sockets
+        self._feeds = feeds
         self._app: AppWrapper = wrap_app(make_app(node, hosts, sockets, feeds), 0, "asgi")  # type: ignore[arg-type]
         self._config = _http_config()
         self._context = WorkerContext(None)
@@ -97,7 +100,9 @@ class _HttpServer:
         self._open.add(connection)
         try:
             with scope:
-                state = ConnectionState({CERTIFICATE: certificate_of(stream), IDENTIFIED: identified})
+                state = ConnectionState(
+                    {CERTIFICATE: certificate_of(stream), IDENTIFIED: identified, PATIENCE: connection.have_patience}
+                )
                 await TCPServer(self._app, self._config, self._context, state, connection)  # type: ignore[arg-type]
         finally:
             self._open.discard(connection)
@@ -107,6 +112,7 @@ class _HttpServer:
     async def drain(self) -> None:
         """Lets answers that are on their way out, for a moment; then ends every connection."""
         self._sockets.stop()
+        self._feeds.stop()
         await self._context.terminated.set()  # idle connections close at once
         self._all_closed = trio.Event()
         if self._open:
@@ -126,9 +132,26 @@ class _BoundedStream:
     def __init__(self, stream: WebStream, scope: trio.CancelScope) -> None:
         self._stream = stream
         self._scope = scope
+        self._reading = trio.CancelScope()
+        self._patience = 0  # the answers that take long
         self.socket = stream.socket
 
+    def have_patience(self, begins: bool) -> None:
+        """Notes that an answer begins that takes long, or ends: the client need not say anything meanwhile."""
+        self._patience += 1 if begins else -1
+        self._reading.deadline = self._read_deadline()
+
+    def _read_deadline(self) -> float:
+        return math.inf if self._patience else trio.current_time() + READ_SECONDS_MAX
+
     async def receive_some(self, bytes_max: int) -> bytes | bytearray:
+        """Returns some bytes; none at the end. Raises TooSlowError if none come for READ_SECONDS_MAX."""
+        self._reading = trio.CancelScope(deadline=self._read_deadline())
+        with self._reading:
+            return await self._receive_some(bytes_max)
+        raise trio.TooSlowError
+
+    async def _receive_some(self, bytes_max: int) -> bytes | bytearray:
         try:
             data = await self._stream.receive_some(bytes_max)
         except trio.BrokenResourceError:
@@ -167,7 +190,7 @@ def _http_config() -> HttpConfig:
     config.accesslog = None
     config.h11_max_incomplete_size = REQUEST_HEAD_BYTES_MAX
     config.keep_alive_timeout = IDLE_SECONDS_MAX
-    config.read_timeout = READ_SECONDS_MAX
+    config.read_timeout = None  # _BoundedStream has it: answers may take longer
     config.include_server_header = False
     config.websocket_ping_interval = PING_SECONDS
     config.websocket_max_message_size = MESSAGE_BYTES_MAX

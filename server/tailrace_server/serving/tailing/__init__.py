@@ -4,6 +4,7 @@ request    the request of a client, and the pages that may make it              
 messages   the messages to it: events of a stream, errors, codes of a close      pure
 loopback   a connection to the node without a socket
 session    one WebSocket: greeting, tail, pings, end
+streams    the stream of the SDK behind a tail
 tail       a feed to one client, by a stream of its own or by a hub
 gathering  rows that came together, as few messages                              pure
 sharing    which tails share a hub

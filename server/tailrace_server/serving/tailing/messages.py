@@ -36,6 +36,12 @@ def encode_message(type_: str, **fields: Any) -> str:
     return json.dumps({"type": type_, **fields}, ensure_ascii=False, separators=(",", ":"))
 
 
+def type_of(message: str) -> str:
+    """Returns the type of a message that `encode_message` has made."""
+    begin = len('{"type":"')
+    return message[begin : message.index('"', begin)]
+
+
 def encode_mutations(event: Mutations) -> Iterator[str]:
     """Returns the mutations, in messages of bounded size."""
     rows: list[dict[str, Any]] = []

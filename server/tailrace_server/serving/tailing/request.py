@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -38,6 +38,7 @@ class TailRequest(NamedTuple):
     """A feed to tail. ``since``: "beginning", "now", "message", positions or a time.
 
     "message": a message has it. ``token_in_message``: the first message has the token, and comes before that one.
+    ``partitions``: None for all.
     """
 
     feed: str
@@ -45,6 +46,7 @@ class TailRequest(NamedTuple):
     key_prefix: bytes
     keys_only: bool = False
     token_in_message: bool = False
+    partitions: frozenset[int] | None = None
 
 
 def parse_target(target: str) -> TailRequest:
@@ -53,19 +55,25 @@ def parse_target(target: str) -> TailRequest:
     feed = unescape_text("the path", path.removeprefix(_PATH_PREFIX))
     if not path.startswith(_PATH_PREFIX) or not feed or "/" in feed:
         raise BadRequest(f"there is nothing at {path!r}: a feed is tailed at /feeds/NAME")
-    parameters = _parse_query(query)
+    parameters = parse_query(query, PARAMETERS)
     since = unescape_text("since", parameters.get("since", "beginning"))
+    prefix, keys_only = parse_filter(parameters)
+    token = parameters.get("token", "")
+    if token not in ("", IN_MESSAGE):
+        raise BadRequest("a token in the URL does not count: with token=message the first message has it")
+    begin = since if since == IN_MESSAGE else parse_since(since)
+    return TailRequest(feed, begin, prefix, keys_only, token == IN_MESSAGE)
+
+
+def parse_filter(parameters: Mapping[str, str]) -> tuple[bytes, bool]:
+    """Returns the key prefix and whether only keys are wanted, from escaped parameters. Raises BadRequest."""
     prefix = unescape("key_prefix", parameters.get("key_prefix", "").replace("+", " "))
     if len(prefix) > KEY_BYTES_MAX:
         raise BadRequest(f"key_prefix has {len(prefix)} bytes, a key at most {KEY_BYTES_MAX}")
     keys_only = unescape_text("keys_only", parameters.get("keys_only", "false"))
     if keys_only not in ("true", "false"):
         raise BadRequest(f"keys_only is {keys_only!r}, neither true nor false")
-    token = parameters.get("token", "")
-    if token not in ("", IN_MESSAGE):
-        raise BadRequest("a token in the URL does not count: with token=message the first message has it")
-    begin = since if since == IN_MESSAGE else parse_since(since)
-    return TailRequest(feed, begin, prefix, keys_only == "true", token == IN_MESSAGE)
+    return prefix, keys_only == "true"
 
 
 def announces_token(target: str) -> bool:
@@ -74,12 +82,13 @@ def announces_token(target: str) -> bool:
     return f"token={IN_MESSAGE}" in query.split("&")
 
 
-def _parse_query(query: str) -> dict[str, str]:
+def parse_query(query: str, known: Collection[str]) -> dict[str, str]:
+    """Returns the parameters of a query, still escaped. Raises BadRequest unless each is known, and there once."""
     parameters: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
-        if name not in PARAMETERS:
-            raise BadRequest(f"there is no parameter {name!r}: {', '.join(PARAMETERS)} are known")
+        if name not in known:
+            raise BadRequest(f"there is no parameter {name!r}: {', '.join(known)} are known")
         if name in parameters:
             raise BadRequest(f"the parameter {name!r} was given twice")
         parameters[name] = value

@@ -16,16 +16,11 @@ from typing import Protocol
 import trio
 from trio_websocket import ConnectionClosed
 
-from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.subscription import checked_subscription
 from tailrace.errors import TailraceError
 from tailrace.tls.engine import PeerIdentity
-from tailrace.trio.client import Client
-from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.stream import Stream
 from tailrace.trio.transport import Connect
-from tailrace.wire.filters import StreamFilter
 from tailrace_server.serving.board.pages import BadRequest
 from tailrace_server.serving.tailing.bounded_websocket import BoundedWebSocket
 from tailrace_server.serving.tailing.messages import GOING_AWAY, INTERNAL_ERROR, close_of, encode_failure
@@ -38,11 +33,10 @@ from tailrace_server.serving.tailing.request import (
     parse_token_message,
 )
 from tailrace_server.serving.tailing.sharing import Shared, Sharing
+from tailrace_server.serving.tailing.streams import open_stream
 from tailrace_server.serving.tailing.tail import Since, Tail
 from tailrace_server.serving.tailing.ticks import Start
 
-# The bytes in flight to one page, besides one block more. The next block is sent when most of them are handled.
-WINDOW_BYTES = 256 * 1024
 # A first message that is longer is parsed by a thread: this one takes some 5 ms.
 PARSED_HERE_BYTES_MAX = 4 * 1024
 # The memory that one page costs if no block is longer than the SDK makes them (docs/formats/websocket.md).
@@ -225,24 +219,7 @@ class TailSession:
                 await Tail(request.feed, consume, _Outlet(ws, self._in_time), group).run(since)
 
     def _consume(self, request: TailRequest, start: Start, name: str | None = None) -> Stream:
-        # A stream has a connection of its own, so the client itself needs none and is never entered.
-        host = Host(connect=self._connect)
-        name = name or f"websocket {self._peer}"
-        client = Client("tailrace://loopback", token=self._token, name=name, state="any", host=host)
-        # Segments would take memory beside the window, and they spare a node nothing that reads its own ones.
-        feed = client.feed(request.feed)
-        subscription = checked_subscription(
-            request.feed,
-            start.since,
-            None,
-            partitions=None,
-            level=feed.level("disk"),
-            filter=StreamFilter(request.key_prefix, request.keys_only),
-            on_rollback="follow",
-            ring=RING_ROWS,
-            catch_up="stream",
-        )
-        return feed.stream(subscription._replace(rings=start.rings), WINDOW_BYTES)
+        return open_stream(self._connect, request, start, name or f"websocket {self._peer}", self._token)
 
     async def _send(self, ws: Page, message: str) -> None:
         await self._in_time(partial(ws.send_message, message))

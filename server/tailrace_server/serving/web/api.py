@@ -1,6 +1,7 @@
 """The routes of feeds over HTTP.
 
 GET, PUT, DELETE /feeds/FEED/keys/KEY        a key
+    GET              /feeds/FEED/events          its mutations as server-sent events
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients, ForwardingNode
+from tailrace_server.serving.web.events import EventsApi
 from tailrace_server.serving.web.guard import Answer, Guard, Identifying, Who
 from tailrace_server.serving.web.keys import KeysApi
 
@@ -46,6 +48,7 @@ class FeedsApi:
         """``nursery`` runs the clients. ``origins``: those of the pages that may ask, besides the node's own."""
         self._guard = Guard(node, origins)
         self._keys = KeysApi(Clients(node, nursery), Bodies())
+        self._events = EventsApi(node, nursery)
 
     def routes(self) -> list[BaseRoute]:
         """Returns the routes."""
@@ -53,8 +56,13 @@ class FeedsApi:
             self._route(
                 "/feeds/{feed}/keys/{key:any_text}",
                 {"GET": self._keys.get, "PUT": self._keys.put, "DELETE": self._keys.delete},
-            )
+            ),
+            self._route("/feeds/{feed}/events", {"GET": self._events.get}),
         ]
+
+    def stop(self) -> None:
+        """Ends the streams of events: the node is about to stop."""
+        self._events.stop()
 
     def _route(self, path: str, answers: Mapping[str, Answer]) -> Route:
         """Returns the route of a path, with the answer of each of its methods."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -10,9 +11,19 @@ from starlette.datastructures import QueryParams
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.model import Level, Version
 from tailrace_server.serving.board.pages import BadRequest, NotFound
-from tailrace_server.serving.tailing.request import unescape, unescape_text
+from tailrace_server.serving.tailing.request import (
+    TailRequest,
+    parse_filter,
+    parse_query,
+    parse_since,
+    unescape,
+    unescape_text,
+)
 from tailrace_server.serving.web.versions import parse_version
 
+EVENTS_PARAMETERS = ("since", "key_prefix", "keys_only", "partitions")
+# At most 256 numbers of partitions, each once or more.
+_PARTITIONS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6}){0,255}")
 _FLAGS = {"true": True, "false": False}
 # A list of entity tags, or a weak one, names no single version.
 _ONE_TAG = "one version in quotes, as an ETag has it, or *"
@@ -128,6 +139,27 @@ def _tagged(what: str, header: str) -> Version:
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         raise BadRequest(f"{what} is {header!r:.100}, and has to be {_ONE_TAG}")
     return parse_version(what, text[1:-1])
+
+
+def parse_events(feed: str, query: str, last_id: str | None) -> TailRequest:
+    """Returns the stream of events that is asked for. Raises BadRequest, BadPosition.
+
+    ``last_id``: the id of the last event that the client has handled. It counts in place of ``since``: a browser that
+    connects again sends it with the URL of the first time.
+    """
+    parameters = parse_query(query, EVENTS_PARAMETERS)
+    since = last_id or unescape_text("since", parameters.get("since", "beginning"))
+    prefix, keys_only = parse_filter(parameters)
+    partitions = parameters.get("partitions")
+    only = None if partitions is None else _partitions(unescape_text("partitions", partitions))
+    return TailRequest(feed, parse_since(since), prefix, keys_only, partitions=only)
+
+
+def _partitions(text: str) -> frozenset[int]:
+    """Returns the partitions in ``0,3,7``. Raises BadRequest."""
+    if not _PARTITIONS.fullmatch(text):
+        raise BadRequest(f"partitions is {text!r:.100}, and has to be numbers with commas between them, such as 0,3")
+    return frozenset(map(int, text.split(",")))
 
 
 def has_tag(header: str | None, tag: str) -> bool:

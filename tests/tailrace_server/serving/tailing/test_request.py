@@ -26,12 +26,12 @@ POSITIONS = Positions(bytes(16), bytes(range(16)), {3: Position.at(FailoverLog([
 
 
 def test_a_feed_alone_is_tailed_from_the_beginning():
-    assert parse_target("/feeds/orders") == ("orders", "beginning", b"", False, False)
+    assert parse_target("/feeds/orders") == ("orders", "beginning", b"", False, False, None)
 
 
 @pytest.mark.parametrize("since", ["beginning", "now", "message"])
 def test_where_to_begin(since):
-    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"", False, False)
+    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"", False, False, None)
 
 
 def test_positions_in_the_url():
@@ -139,7 +139,14 @@ def test_no_place_takes_an_escape_for_itself(place, text):
 
 @pytest.mark.parametrize("text", ["true", "tru%65", "%74%72%75%65"])
 def test_every_parameter_may_be_percent_encoded(text):
-    assert parse_target(f"/feeds/%61?keys_only={text}&since=%6eow&key_prefix=%61") == ("a", "now", b"a", True, False)
+    assert parse_target(f"/feeds/%61?keys_only={text}&since=%6eow&key_prefix=%61") == (
+        "a",
+        "now",
+        b"a",
+        True,
+        False,
+        None,
+    )
 
 
 @pytest.mark.parametrize("since", ["yesterday", "trp1.AAAA", str(POSITIONS)[:-1]])

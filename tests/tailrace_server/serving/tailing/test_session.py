@@ -16,6 +16,7 @@ from trio_websocket import ConnectionClosed
 from tailrace.model.json_rows import field_bytes
 from tailrace.model.position import Positions
 from tailrace_server.serving.tailing import session as session_module
+from tailrace_server.serving.tailing.streams import WINDOW_BYTES
 
 
 async def test_a_page_gets_what_there_is_and_what_comes(open_page, feed):
@@ -217,8 +218,8 @@ async def test_a_page_that_does_not_read_costs_a_window(open_page, handshake, fi
         await ended(lambda: any(c.rounds.window_full for c in running.node.connections))
         await trio.testing.wait_all_tasks_blocked(0.1)
         [connection] = [c for c in running.node.connections if c.name.startswith("websocket")]
-        assert connection.rounds.outstanding_bytes <= session_module.WINDOW_BYTES + 1024 * 1024
-        assert connection.transport.backlog_bytes <= session_module.WINDOW_BYTES
+        assert connection.rounds.outstanding_bytes <= WINDOW_BYTES + 1024 * 1024
+        assert connection.transport.backlog_bytes <= WINDOW_BYTES
 
 
 # What the node does in the background, such as the rest of a merge, is in one measure; a page's cost is in all.

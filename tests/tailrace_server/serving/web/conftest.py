@@ -26,8 +26,9 @@ class Answer(NamedTuple):
 class Web:
     """The HTTP listener of a node. Each request has a connection of its own."""
 
-    def __init__(self, address):
+    def __init__(self, address, stop):
         self.address = address
+        self.stop = stop  # ends the listener, as a node that stops does
 
     async def __call__(self, method, path, body=b"", **headers):
         """The answer to a request; ``headers`` have ``_`` for ``-``."""
@@ -76,20 +77,31 @@ class Reader:
             pass
         return Answer(event.status_code, {name.decode(): value.decode() for name, value in event.headers}, b"")
 
-    async def parts(self):
-        """The body, as it comes."""
-        while isinstance(event := await self._next(), h11.Data):
-            yield bytes(event.data)
+    async def part(self):
+        """The next bytes of the body; none at its end."""
+        event = await self._next()
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def answer(self):
-        head = await self.head()
-        return head._replace(body=b"".join([part async for part in self.parts()]))
+        head, body = await self.head(), b""
+        while part := await self.part():
+            body += part
+        return head._replace(body=body)
 
 
 @asynccontextmanager
 async def opened_web(node, origins=()):
+    async with trio.open_nursery() as nursery:
+        stopping = trio.Event()
+        made = Web(await nursery.start(_listen, node, origins, stopping), stopping.set)
+        yield made
+        stopping.set()
+
+
+async def _listen(node, origins, stopping, *, task_status):
     async with http_listener(node, ("127.0.0.1", 0), origins=origins) as address:
-        yield Web(address)
+        task_status.started(address)
+        await stopping.wait()
 
 
 @pytest.fixture
