@@ -14,10 +14,12 @@ import collections
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import cast
 
 from pyspark_tailrace.options import SinkOptions, context_of
 from tailrace import blocking
 from tailrace.errors import UnknownFeed
+from tailrace.model import LevelName
 
 # For each task; several tasks run on one machine.
 IN_FLIGHT_BYTES = 8 * 1024 * 1024
@@ -30,7 +32,7 @@ CONNECTIONS_MAX = 16
 class _Connection:
     """A client, its feed, and a writer that is opened on first use."""
 
-    def __init__(self, client: blocking.Client, feed: blocking.Feed, level: str | None) -> None:
+    def __init__(self, client: blocking.Client, feed: blocking.Feed, level: LevelName | None) -> None:
         self.client = client
         self._level = level
         self.feed = feed
@@ -128,7 +130,7 @@ def _open(options: SinkOptions) -> _Connection:
             )
         )
         feed = _found_or_created(client, options)
-        connection = _Connection(client, feed, options.level)
+        connection = _Connection(client, feed, cast(LevelName | None, options.level))
         on_error.pop_all()
     return connection
 

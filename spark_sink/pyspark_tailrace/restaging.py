@@ -20,6 +20,7 @@ from pyspark_tailrace.kept_files import KeptBlock, KeptFile, KeptFileWriter, Kep
 from tailrace.block import Block
 from tailrace.blocking import Feed, Stage
 from tailrace.errors import BadBlock, UnknownStage
+from tailrace.model import SealLevel
 from tailrace.requests.staging import SealedStage
 
 log = logging.getLogger("tailrace.spark")
@@ -127,7 +128,7 @@ class KeptWriter:
     def __init__(self, feed: Feed, keeper: Keeper, *, else_at_quorum: bool) -> None:
         self._feed = feed
         self._keeper = keeper
-        self._level = "quorum" if else_at_quorum else "disk"
+        self._level: SealLevel = "quorum" if else_at_quorum else "disk"
         self._restages = 0
         self._stage = feed.stage(in_flight_bytes=IN_FLIGHT_BYTES)
         keeper.next_stage()

@@ -17,7 +17,7 @@ from tailrace.asyncio.transport import Connect
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.secret import new_session
-from tailrace.model import FeedInfo, Level, NodeStatus, TokenInfo
+from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, ReplicationMode, Retention, TokenInfo
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -44,7 +44,7 @@ class Client(OfOneProcess):
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = 10.0,
         retry_for: float = 30.0,
-        state: str = "leader",
+        state: NodeState = "leader",
         connect: Connect | None = None,
     ) -> None:
         """Makes a client. ``connect`` makes its connections in place of those that the URL asks for, in tests."""
@@ -83,12 +83,12 @@ class Client(OfOneProcess):
         *,
         partitions: int | None = None,
         keyspace: str | None = None,
-        retention: str | None = None,
+        retention: Retention | None = None,
         history_age_s: float | None = None,
         history_bytes: int | None = None,
         tombstone_age_s: float | None = None,
-        replication: str | None = None,
-        level: str | None = None,
+        replication: ReplicationMode | None = None,
+        level: LevelName | None = None,
         exist_ok: bool = True,
     ) -> Feed:
         plan = self._core.create_feed(
@@ -126,11 +126,11 @@ class Client(OfOneProcess):
         self,
         name: str,
         *,
-        replication: str | None = None,
+        replication: ReplicationMode | None = None,
         history_age_s: float | None = None,
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
-        level: str | None = None,
+        level: LevelName | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
             name,
@@ -203,7 +203,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
-    state: str = "leader",
+    state: NodeState = "leader",
 ) -> Client:
     """Makes a client for programs under asyncio. Nothing is sent before the client is entered.
 

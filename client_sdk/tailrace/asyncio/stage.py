@@ -6,6 +6,7 @@ from types import TracebackType
 
 from tailrace.asyncio.runner import RequestRunner
 from tailrace.asyncio.sender import Sender
+from tailrace.model import SealLevel
 from tailrace.model.documented import documented
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.outbox import Batching
@@ -49,6 +50,6 @@ class Stage(Sender):
         "If it is cancelled, the stage takes no more rows, and ``seal`` may be called again. "
         "Several tasks may call it.",
     )
-    async def seal(self, level: str = "disk") -> SealedStage:
+    async def seal(self, level: SealLevel = "disk") -> SealedStage:
         assert self._core is not None, "the stage was not entered"
         return await self._room.pass_all(self._core.seal(level))

@@ -14,7 +14,7 @@ from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.secret import new_session
-from tailrace.model import FeedInfo, Level, NodeStatus, TokenInfo
+from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, ReplicationMode, Retention, TokenInfo
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -87,12 +87,12 @@ class Client:
         *,
         partitions: int | None = None,
         keyspace: str | None = None,
-        retention: str | None = None,
+        retention: Retention | None = None,
         history_age_s: float | None = None,
         history_bytes: int | None = None,
         tombstone_age_s: float | None = None,
-        replication: str | None = None,
-        level: str | None = None,
+        replication: ReplicationMode | None = None,
+        level: LevelName | None = None,
         exist_ok: bool = True,
         timeout: float | None = None,
     ) -> Feed:
@@ -131,11 +131,11 @@ class Client:
         self,
         name: str,
         *,
-        replication: str | None = None,
+        replication: ReplicationMode | None = None,
         history_age_s: float | None = None,
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
-        level: str | None = None,
+        level: LevelName | None = None,
         timeout: float | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
@@ -224,7 +224,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
-    state: str = "leader",
+    state: NodeState = "leader",
 ) -> Client:
     """Makes a client for programs without async. Use it as a context manager; entering connects.
 

@@ -17,7 +17,19 @@ from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.subscription import Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.errors import TailraceError
-from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model import (
+    CatchUpMode,
+    Delete,
+    Item,
+    Level,
+    LevelName,
+    OnRollback,
+    PartitionInfo,
+    Put,
+    Resolved,
+    Version,
+    VersionRange,
+)
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
@@ -54,7 +66,7 @@ class Feed:
         key: bytes,
         value: bytes,
         *,
-        level: str | None = None,
+        level: LevelName | None = None,
         if_version: Version | None = None,
         if_absent: bool = False,
         timeout: float | None = None,
@@ -63,19 +75,24 @@ class Feed:
 
     @documented(FeedCore.delete, timeout=TIMEOUT)
     def delete(
-        self, key: bytes, *, level: str | None = None, if_version: Version | None = None, timeout: float | None = None
+        self,
+        key: bytes,
+        *,
+        level: LevelName | None = None,
+        if_version: Version | None = None,
+        timeout: float | None = None,
     ) -> Version:
         return self._runner.run(self._core.delete(key, level, if_version), timeout)
 
     @documented(FeedCore.delete_if_present, timeout=TIMEOUT)
     def delete_if_present(
-        self, key: bytes, *, level: str | None = None, timeout: float | None = None
+        self, key: bytes, *, level: LevelName | None = None, timeout: float | None = None
     ) -> Version | None:
         return self._runner.run(self._core.delete_if_present(key, level), timeout)
 
     @documented(FeedCore.write, timeout=TIMEOUT)
     def write(
-        self, changes: Sequence[Put | Delete], *, level: str | None = None, timeout: float | None = None
+        self, changes: Sequence[Put | Delete], *, level: LevelName | None = None, timeout: float | None = None
     ) -> dict[int, VersionRange]:
         return self._runner.run(self._core.write(changes, level), timeout)
 
@@ -87,7 +104,7 @@ class Feed:
     def writer(
         self,
         *,
-        level: str | None = None,
+        level: LevelName | None = None,
         batch_bytes: int = 1024 * 1024,
         batch_rows: int = 10_000,
         in_flight_bytes: int = 16 * 1024 * 1024,
@@ -139,7 +156,7 @@ class Feed:
         key: str = "key",
         value: str = "value",
         deleted: str | None = None,
-        level: str | None = None,
+        level: LevelName | None = None,
         timeout: float | None = None,
     ) -> dict[int, VersionRange]:
         from tailrace.requests.arrow_write import tell
@@ -159,13 +176,13 @@ class Feed:
 
     @documented(FeedCore.get, timeout=TIMEOUT)
     def get(
-        self, key: bytes, *, level: str = "disk", at_least: Version | None = None, timeout: float | None = None
+        self, key: bytes, *, level: LevelName = "disk", at_least: Version | None = None, timeout: float | None = None
     ) -> Item | None:
         return self._runner.run(self._core.get(key, level, at_least), timeout)
 
     @documented(FeedCore.get_many, timeout=TIMEOUT)
     def get_many(
-        self, keys: Iterable[bytes], *, level: str = "disk", timeout: float | None = None
+        self, keys: Iterable[bytes], *, level: LevelName = "disk", timeout: float | None = None
     ) -> list[Item | None]:
         return self._runner.run(self._core.get_many(keys, level), timeout)
 
@@ -178,7 +195,7 @@ class Feed:
         directory: str | os.PathLike[str],
         *,
         partitions: Iterable[int] | None = None,
-        visibility: str = "disk",
+        visibility: LevelName = "disk",
         progress: Callable[[int, int], None] | None = None,
         timeout: float | None = None,
     ) -> Fetched:
@@ -193,7 +210,7 @@ class Feed:
 
     @documented(explain_plan, timeout=TIMEOUT)
     def explain_resume(
-        self, positions: Positions, *, visibility: str = "disk", timeout: float | None = None
+        self, positions: Positions, *, visibility: LevelName = "disk", timeout: float | None = None
     ) -> dict[int, Explanation]:
         return self._runner.run(explain_plan(self._runner.core, self._core, positions, visibility), timeout)
 
@@ -228,13 +245,13 @@ class Feed:
         *,
         until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,
-        visibility: str = "disk",
+        visibility: LevelName = "disk",
         key_prefix: bytes = b"",
         keys_only: bool = False,
         window_bytes: int = 8 * 1024 * 1024,
-        on_rollback: str = "follow",
+        on_rollback: OnRollback = "follow",
         ring: int = RING_ROWS,
-        catch_up: str = "auto",
+        catch_up: CatchUpMode = "auto",
         caught_up: bool = False,
     ) -> Stream:
         return self.stream(
@@ -255,7 +272,7 @@ class Feed:
         )
 
     def follow(
-        self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS, catch_up: str = "auto"
+        self, index: Index, *, visibility: LevelName = "disk", ring: int = RING_ROWS, catch_up: CatchUpMode = "auto"
     ) -> Follower:
         """Keeps an index equal to the feed while the body of this context manager runs, by a thread of its own.
 

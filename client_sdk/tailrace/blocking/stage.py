@@ -8,7 +8,7 @@ from types import TracebackType
 from tailrace.block import Block
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.sender import Sender, TimedQueue
-from tailrace.model import Resolved
+from tailrace.model import Resolved, SealLevel
 from tailrace.model.documented import documented
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.outbox import Batching
@@ -57,7 +57,7 @@ class Stage(Sender):
         self._ship(block, functools.partial(self._core.send, digest=digest))
 
     @documented(StageCore.seal, "After an interrupt ``seal`` may be called again; the stage takes no more rows.")
-    def seal(self, level: str = "disk") -> SealedStage:
+    def seal(self, level: SealLevel = "disk") -> SealedStage:
         sealed = self._runner.pass_all(self._core.seal(level))
         assert sealed is not None, "without a deadline it waits until all is answered"
         return sealed

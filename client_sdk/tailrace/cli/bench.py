@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
 import trio
 import typer
@@ -22,6 +22,7 @@ from tailrace.cli.options import DEFAULT_URL, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.events import Mutations
+from tailrace.model import LevelName
 from tailrace.trio.client import Client
 from tailrace.trio.feed import Feed
 
@@ -78,8 +79,8 @@ def bench(
         feed = await client.create_feed(name, partitions=partitions)
         try:
             return [
-                *await _puts(feed, value_bytes, level),
-                *await _ingest(feed, rows, value_bytes, level),
+                *await _puts(feed, value_bytes, cast(LevelName | None, level)),
+                *await _ingest(feed, rows, value_bytes, cast(LevelName | None, level)),
                 *await _catch_up(feed, rows),
             ]
         finally:
@@ -107,7 +108,7 @@ def syncs(directory: str) -> list[Figure]:
     return _latencies("fsync of 4 KiB", times)
 
 
-async def _puts(feed: Feed, value_bytes: int, level: str | None) -> list[Figure]:
+async def _puts(feed: Feed, value_bytes: int, level: LevelName | None) -> list[Figure]:
     """Measures puts, one after the other."""
     times = []
     for _, (key, value) in zip(range(_PUTS), _rows(value_bytes), strict=False):
@@ -117,7 +118,7 @@ async def _puts(feed: Feed, value_bytes: int, level: str | None) -> list[Figure]
     return _latencies("put, one after the other", times)
 
 
-async def _ingest(feed: Feed, rows: int, value_bytes: int, level: str | None) -> list[Figure]:
+async def _ingest(feed: Feed, rows: int, value_bytes: int, level: LevelName | None) -> list[Figure]:
     """Measures a writer, until the last row has its level."""
 
     async def write() -> int:

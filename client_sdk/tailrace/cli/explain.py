@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.text import Text
@@ -13,6 +13,7 @@ from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, 
 from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.explain import Explanation, Outcome
+from tailrace.model import LevelName
 from tailrace.trio.client import Client
 
 _COLUMNS = (
@@ -58,7 +59,7 @@ def explain_resume(
         raise WrongUsage(f"--visibility is {visibility!r}, but has to be memory, disk or quorum")
 
     async def work(client: Client) -> dict[int, Explanation]:
-        return await client.feed(feed).explain_resume(parsed, visibility=visibility)
+        return await client.feed(feed).explain_resume(parsed, visibility=cast(LevelName, visibility))
 
     explained = target("explain-resume", url, node, token).call(work)
     if json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -14,7 +14,7 @@ from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, 
 from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.cli.tls_options import uses_node
 from tailrace.errors import UnknownFeed
-from tailrace.model import FeedInfo, PartitionInfo
+from tailrace.model import FeedInfo, LevelName, PartitionInfo, ReplicationMode, Retention
 from tailrace.model.quantities import Unit, quantity, show_quantity
 from tailrace.trio.client import Client
 
@@ -118,12 +118,12 @@ def create(
         await client.create_feed(
             feed,
             partitions=partitions,
-            retention=retention,
+            retention=cast(Retention | None, retention),
             history_age_s=None if age_s == math.inf else age_s,
             history_bytes=None if nbytes is None or nbytes == math.inf else int(nbytes),
             tombstone_age_s=tombstone_age_s,
-            replication=replication,
-            level=level,
+            replication=cast(ReplicationMode | None, replication),
+            level=cast(LevelName | None, level),
         )
         return await _find(client, feed)
 
@@ -232,11 +232,11 @@ def set_feed(
     async def work(client: Client) -> FeedInfo:
         return await client.set_feed(
             feed,
-            replication=replication,
+            replication=cast(ReplicationMode | None, replication),
             history_age_s=age_s,
             history_bytes=nbytes,
             tombstone_age_s=tombstone_age_s,
-            level=level,
+            level=cast(LevelName | None, level),
         )
 
     info = target("feed set", url, node, token).call(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,7 +12,7 @@ from tailrace.cli.inputs import read_value
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, ReadState, StateOption, Token, Url, target
 from tailrace.cli.output import from_argument, print_bytes, print_json, printable
 from tailrace.cli.tls_options import uses_node
-from tailrace.model import Item, Version
+from tailrace.model import Item, LevelName, Version
 from tailrace.model.json_rows import item_to_row
 from tailrace.trio.client import Client
 
@@ -64,7 +64,7 @@ def put(
     value_bytes = read_value() if value == "-" else from_argument(value)
 
     async def work(client: Client) -> Version:
-        return await client.feed(feed).put(key_bytes, value_bytes, level=level)
+        return await client.feed(feed).put(key_bytes, value_bytes, level=cast(LevelName | None, level))
 
     _print_version(target("put", url, node, token).call(work), json)
 
@@ -120,7 +120,7 @@ def delete(
     key_bytes = _key_bytes(key)
 
     async def work(client: Client) -> Version:
-        return await client.feed(feed).delete(key_bytes, level=level)
+        return await client.feed(feed).delete(key_bytes, level=cast(LevelName | None, level))
 
     _print_version(target("delete", url, node, token).call(work), json)
 

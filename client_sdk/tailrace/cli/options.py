@@ -13,6 +13,7 @@ import typer
 from tailrace.cli.errors import WrongUsage
 from tailrace.cli.tls_options import files
 from tailrace.link.address import parse_address, parse_url
+from tailrace.model import NodeState
 from tailrace.tls.context import client_context
 from tailrace.trio.client import Client, connect
 
@@ -68,7 +69,7 @@ class Target(NamedTuple):
     url: str
     token: str | None
     name: str
-    state: str = "leader"
+    state: NodeState = "leader"
     tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -100,7 +101,7 @@ class Target(NamedTuple):
         return result
 
 
-def target(command: str, url: str, node: str | None, token: str | None, state: str = "leader") -> Target:
+def target(command: str, url: str, node: str | None, token: str | None, state: NodeState = "leader") -> Target:
     """Returns the target that the options name. Raises WrongUsage for a bad address, or bad files of TLS.
 
     Without a URL, files of TLS say that the node speaks TLS.

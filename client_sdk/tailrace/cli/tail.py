@@ -25,6 +25,7 @@ from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
 from tailrace.consuming.subscription import require_catch_up
+from tailrace.model import CatchUpMode
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 from tailrace.model.position import Positions
 from tailrace.model.times import looks_like_time, parse_time
@@ -163,7 +164,7 @@ class _Follower:
         since: str | Positions | datetime,
         until: str | Positions | datetime | None,
         filter: StreamFilter,
-        catch_up: str,
+        catch_up: CatchUpMode,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from tailrace.block.header import FLAG_TTLS
 from tailrace.model import EndReason, Mutation
+from tailrace.model.values import mutations_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -168,7 +169,7 @@ class Mutations:
             deleted = repeat(False, len(values))
         expired: Iterable[bool] = self.expired() if self.block.header.flags & FLAG_TTLS else repeat(False, len(values))
         rows = zip(self.keys(), values, self.seqs(), self.timestamps(), deleted, expired, strict=True)
-        return map(tuple.__new__, repeat(Mutation), rows)  # the NamedTuple's own constructor takes twice as long
+        return map(tuple.__new__, repeat(self._kind), rows)  # the NamedTuple's own constructor takes twice as long
 
     def one_by_one(self) -> Iterator[Mutation]:
         """Iterates over the rows, and makes each object when it is asked for.
@@ -183,7 +184,11 @@ class Mutations:
         numbers = zip(rows, self.seqs(), self.timestamps(), self.deleted(), self.expired(), strict=True)
         for row, seq, timestamp, deleted, expired in numbers:
             value = None if deleted or self.keys_only else columns.value_at(row)
-            yield Mutation(columns.key_at(row), value, seq, timestamp, deleted, expired)
+            yield self._kind(columns.key_at(row), value, seq, timestamp, deleted, expired)
+
+    @property
+    def _kind(self) -> type[Mutation]:
+        return mutations_of(self.partition, self.branch) if self.branch else Mutation
 
     def keys(self) -> list[bytes]:
         """Returns the keys.

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from tailrace.model.failover import FailoverLog
 
 FEED_ID_BYTES = 16
+
+# The words that calls take, for type checkers. A call checks them, too.
+#: The levels: how far a write has come when it is acknowledged, or a mutation when it is delivered.
+LevelName: TypeAlias = Literal["memory", "disk", "quorum"]
+#: The levels at which a stage is sealed.
+SealLevel: TypeAlias = Literal["disk", "quorum"]
+#: The nodes that a client asks.
+NodeState: TypeAlias = Literal["leader", "follower", "any"]
+#: The kinds of retention of a feed.
+Retention: TypeAlias = Literal["compact", "history"]
+#: The ways to replicate a feed.
+ReplicationMode: TypeAlias = Literal["stream", "segment"]
+#: The answers of a consumer to a rollback.
+OnRollback: TypeAlias = Literal["follow", "stop", "restart"]
+#: The ways to catch up.
+CatchUpMode: TypeAlias = Literal["auto", "segments", "stream"]
 
 
 class Level(enum.IntEnum):
@@ -88,6 +105,18 @@ class Mutation(NamedTuple):
     deleted: bool
     expired: bool = False
 
+    @property
+    def version(self) -> Version:
+        """The version, for example for ``if_version`` of `tailrace.Feed.put`.
+
+        Raises:
+            ValueError: A program has made this object; only a stream knows partition and branch.
+        """
+        place: tuple[int, bytes] | None = getattr(self, "_place", None)
+        if place is None:
+            raise ValueError(f"the version of the mutation at seq {self.seq} is not known: no stream has delivered it")
+        return Version(*place, self.seq)
+
 
 class Version(NamedTuple):
     """The name of one mutation, for ever.
@@ -104,6 +133,25 @@ class Version(NamedTuple):
 
     def __str__(self) -> str:
         return f"seq {self.seq} of branch {self.branch.hex()} of partition {self.partition}"
+
+
+@functools.lru_cache(maxsize=4_096)
+def mutations_of(partition: int, branch: bytes) -> type[Mutation]:
+    """Returns the class of the mutations of a branch, which know their version.
+
+    An object then costs no more than one that does not know it: there is one for each row.
+    """
+
+    def reduce(self: Mutation) -> tuple[Any, ...]:
+        return _mutation, (partition, branch, tuple(self))
+
+    body = {"__slots__": (), "_place": (partition, branch), "__reduce__": reduce, "__module__": __name__}
+    return type("Mutation", (Mutation,), body)
+
+
+def _mutation(partition: int, branch: bytes, fields: tuple[Any, ...]) -> Mutation:
+    """Returns a mutation that was pickled or copied."""
+    return mutations_of(partition, branch)(*fields)
 
 
 class VersionRange(NamedTuple):
@@ -186,12 +234,12 @@ class FeedInfo(NamedTuple):
     feed_id: bytes
     partitions: int
     keyspace: str
-    retention: str
+    retention: Retention
     history_age_s: float | None
     history_bytes: int | None
     tombstone_age_s: float
-    replication: str
-    level: str | None = None
+    replication: ReplicationMode
+    level: LevelName | None = None
 
 
 class TokenInfo(NamedTuple):

@@ -13,7 +13,7 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from tailrace.model import VersionRange
+    from tailrace.model import LevelName, VersionRange
 
 
 class ArrowWriter(Protocol):
@@ -28,11 +28,11 @@ class ArrowWriter(Protocol):
 class ArrowFeed(Protocol):
     """A feed of a shell with async."""
 
-    def writer(self, *, level: str | None) -> AbstractAsyncContextManager[ArrowWriter]: ...
+    def writer(self, *, level: LevelName | None) -> AbstractAsyncContextManager[ArrowWriter]: ...
 
 
 async def write_arrow(
-    feed: ArrowFeed, data: Any, key: str, value: str, deleted: str | None, level: str | None
+    feed: ArrowFeed, data: Any, key: str, value: str, deleted: str | None, level: LevelName | None
 ) -> dict[int, VersionRange]:
     """Writes ``data``, and returns the versions. Errors have a note of what was written, as `told` says."""
     async with feed.writer(level=level) as writer:

@@ -11,7 +11,7 @@ import trio
 
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import FeedInfo, Level, NodeStatus, TokenInfo
+from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, ReplicationMode, Retention, TokenInfo
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -42,7 +42,7 @@ class Client(OfOneProcess):
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = 10.0,
         retry_for: float = 30.0,
-        state: str = "leader",
+        state: NodeState = "leader",
         host: Host | None = None,
     ) -> None:
         host = Host() if host is None else host
@@ -87,12 +87,12 @@ class Client(OfOneProcess):
         *,
         partitions: int | None = None,
         keyspace: str | None = None,
-        retention: str | None = None,
+        retention: Retention | None = None,
         history_age_s: float | None = None,
         history_bytes: int | None = None,
         tombstone_age_s: float | None = None,
-        replication: str | None = None,
-        level: str | None = None,
+        replication: ReplicationMode | None = None,
+        level: LevelName | None = None,
         exist_ok: bool = True,
     ) -> Feed:
         plan = self._core.create_feed(
@@ -130,11 +130,11 @@ class Client(OfOneProcess):
         self,
         name: str,
         *,
-        replication: str | None = None,
+        replication: ReplicationMode | None = None,
         history_age_s: float | None = None,
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
-        level: str | None = None,
+        level: LevelName | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
             name,
@@ -207,7 +207,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     connect_timeout: float = 10.0,
     retry_for: float = 30.0,
-    state: str = "leader",
+    state: NodeState = "leader",
     host: Host | None = None,
 ) -> Client:
     """Makes a client of one node or of a set of nodes. Nothing is sent before the client is entered.

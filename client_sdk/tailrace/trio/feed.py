@@ -11,7 +11,19 @@ from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.subscription import Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
-from tailrace.model import Delete, Item, Level, PartitionInfo, Put, Resolved, Version, VersionRange
+from tailrace.model import (
+    CatchUpMode,
+    Delete,
+    Item,
+    Level,
+    LevelName,
+    OnRollback,
+    PartitionInfo,
+    Put,
+    Resolved,
+    Version,
+    VersionRange,
+)
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 from tailrace.requests.feed_core import FeedCore
@@ -58,22 +70,24 @@ class Feed:
         key: bytes,
         value: bytes,
         *,
-        level: str | None = None,
+        level: LevelName | None = None,
         if_version: Version | None = None,
         if_absent: bool = False,
     ) -> Version:
         return await self._runner.run(self._core.put(key, value, level, if_version, if_absent))
 
     @documented(FeedCore.delete)
-    async def delete(self, key: bytes, *, level: str | None = None, if_version: Version | None = None) -> Version:
+    async def delete(self, key: bytes, *, level: LevelName | None = None, if_version: Version | None = None) -> Version:
         return await self._runner.run(self._core.delete(key, level, if_version))
 
     @documented(FeedCore.delete_if_present)
-    async def delete_if_present(self, key: bytes, *, level: str | None = None) -> Version | None:
+    async def delete_if_present(self, key: bytes, *, level: LevelName | None = None) -> Version | None:
         return await self._runner.run(self._core.delete_if_present(key, level))
 
     @documented(FeedCore.write)
-    async def write(self, changes: Sequence[Put | Delete], *, level: str | None = None) -> dict[int, VersionRange]:
+    async def write(
+        self, changes: Sequence[Put | Delete], *, level: LevelName | None = None
+    ) -> dict[int, VersionRange]:
         return await self._runner.run(self._core.write(changes, level))
 
     @documented(
@@ -84,7 +98,7 @@ class Feed:
     def writer(
         self,
         *,
-        level: str | None = None,
+        level: LevelName | None = None,
         batch_bytes: int = 1024 * 1024,
         batch_rows: int = 10_000,
         in_flight_bytes: int = 16 * 1024 * 1024,
@@ -129,7 +143,7 @@ class Feed:
         key: str = "key",
         value: str = "value",
         deleted: str | None = None,
-        level: str | None = None,
+        level: LevelName | None = None,
     ) -> dict[int, VersionRange]:
         from tailrace.requests.arrow_write import write_arrow
 
@@ -138,11 +152,11 @@ class Feed:
     # Reading
 
     @documented(FeedCore.get)
-    async def get(self, key: bytes, *, level: str = "disk", at_least: Version | None = None) -> Item | None:
+    async def get(self, key: bytes, *, level: LevelName = "disk", at_least: Version | None = None) -> Item | None:
         return await self._runner.run(self._core.get(key, level, at_least))
 
     @documented(FeedCore.get_many)
-    async def get_many(self, keys: Iterable[bytes], *, level: str = "disk") -> list[Item | None]:
+    async def get_many(self, keys: Iterable[bytes], *, level: LevelName = "disk") -> list[Item | None]:
         return await self._runner.run(self._core.get_many(keys, level))
 
     def items(self, *, key_prefix: bytes = b"") -> Items:
@@ -174,13 +188,13 @@ class Feed:
         *,
         until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,
-        visibility: str = "disk",
+        visibility: LevelName = "disk",
         key_prefix: bytes = b"",
         keys_only: bool = False,
         window_bytes: int = 8 * 1024 * 1024,
-        on_rollback: str = "follow",
+        on_rollback: OnRollback = "follow",
         ring: int = RING_ROWS,
-        catch_up: str = "auto",
+        catch_up: CatchUpMode = "auto",
         caught_up: bool = False,
     ) -> Stream:
         subscription = consume(
@@ -199,7 +213,7 @@ class Feed:
         return self._runner.stream(subscription, window_bytes)
 
     def follow(
-        self, index: Index, *, visibility: str = "disk", ring: int = RING_ROWS, catch_up: str = "auto"
+        self, index: Index, *, visibility: LevelName = "disk", ring: int = RING_ROWS, catch_up: CatchUpMode = "auto"
     ) -> Follower:
         """Keeps an index equal to the feed while the body of this async context manager runs.
 
@@ -232,7 +246,7 @@ class Feed:
         directory: str | os.PathLike[str],
         *,
         partitions: Iterable[int] | None = None,
-        visibility: str = "disk",
+        visibility: LevelName = "disk",
         progress: Callable[[int, int], None] | None = None,
     ) -> Fetched:
         from tailrace.trio.fetch import run_fetch
@@ -245,7 +259,7 @@ class Feed:
         return await self._runner.run(self._core.partitions())
 
     @documented(explain_plan)
-    async def explain_resume(self, positions: Positions, *, visibility: str = "disk") -> dict[int, Explanation]:
+    async def explain_resume(self, positions: Positions, *, visibility: LevelName = "disk") -> dict[int, Explanation]:
         return await self._runner.run(explain_plan(self._runner.core, self._core, positions, visibility))
 
     # For writers, followers and iterators of items

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from tailrace.model import SealLevel
 from tailrace.model.documented import documented
 from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.outbox import Batching
@@ -49,5 +50,5 @@ class Stage(Sender):
         "If it is cancelled, the stage takes no more rows, and ``seal`` may be called again. "
         "Several tasks may call it.",
     )
-    async def seal(self, level: str = "disk") -> SealedStage:
+    async def seal(self, level: SealLevel = "disk") -> SealedStage:
         return await self._room.pass_all(self._core.seal(level))

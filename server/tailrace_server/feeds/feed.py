@@ -8,7 +8,7 @@ from typing import Any
 
 from tailrace.block.header import TIMESTAMP_MAX
 from tailrace.errors import Forbidden, ProtocolError, TailraceError
-from tailrace.model import FeedInfo, Level
+from tailrace.model import FeedInfo, Level, ReplicationMode
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
 from tailrace_server.feeds.feed_settings import LEVELS, NO_FLOORS, Floors, level_of, loosest
@@ -76,7 +76,7 @@ class Feed:
             self._kept = None
         return self.info if self._kept is None else self._kept
 
-    def replicate(self, mode: str) -> None:
+    def replicate(self, mode: ReplicationMode) -> None:
         """Sets the replication mode, "stream" or "segment". The caller ends the streams that replicas have of it."""
         self.info = self.info._replace(replication=mode)
         for partition in self.partitions:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyspark_tailrace.demo.jsonlines import FILE_BYTES_MAX, FILE_ROWS_MAX
+from tailrace.model import LevelName
 
 FEED = "demo"
 # Spark waits for this level, and the index reads at it: the disks of two of the three servers.
-LEVEL = "quorum"
+LEVEL: LevelName = "quorum"
 PARTITIONS = 16
 
 # A short history gets small files, so that there are several micro-batches: eight of three files each.

@@ -8,7 +8,7 @@ from tailrace.block import FLAG_SEQS, Block, encode_block
 from tailrace.block.encode import Stamps
 from tailrace.consuming.events import Mutations
 from tailrace.errors import BadBlock
-from tailrace.model import Mutation
+from tailrace.model import Mutation, Version
 
 KEYS = [b"a", b"b", b"c", b"d"]
 VALUES = [b"1", None, b"3", b""]
@@ -24,7 +24,9 @@ def test_rows():
     rows = list(event)
     assert rows[1] == Mutation(b"b", None, 11, 1_700_000_000_000_001, True)
     assert rows[3] == Mutation(b"d", b"", 13, 1_700_000_000_000_001, False)
-    assert all(type(row) is Mutation for row in rows)
+    assert all(isinstance(row, Mutation) for row in rows)
+    assert rows[1].version == Version(4, b"b" * 16, 11)
+    assert list(event.one_by_one())[1].version == rows[1].version
     assert list(event) == rows
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.block import VALUE_BYTES_MAX
-from tailrace.model import Item, Version
+from tailrace.model import Item, LevelName, Version
 from tailrace.trio.feed import Feed
 from tailrace_server.serving.board.pages import BadRequest
 from tailrace_server.serving.console.api import json_answer
@@ -82,11 +82,11 @@ class KeysApi:
         return _written(version)
 
 
-async def _put(key: bytes, value: bytes, level: str | None, condition: Condition, feed: Feed) -> Version:
+async def _put(key: bytes, value: bytes, level: LevelName | None, condition: Condition, feed: Feed) -> Version:
     return await feed.put(key, value, level=level, if_version=condition.version, if_absent=condition.absent)
 
 
-async def _delete(key: bytes, level: str | None, condition: Condition, feed: Feed) -> Version | None:
+async def _delete(key: bytes, level: LevelName | None, condition: Condition, feed: Feed) -> Version | None:
     if condition.present:
         return await feed.delete_if_present(key, level=level)
     return await feed.delete(key, level=level, if_version=condition.version)

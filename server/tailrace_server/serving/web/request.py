@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from starlette.datastructures import QueryParams
 
 from tailrace.block import KEY_BYTES_MAX
-from tailrace.model import Level, Version
+from tailrace.model import Level, LevelName, Version
 from tailrace_server.serving.board.pages import BadRequest, NotFound
 from tailrace_server.serving.tailing.request import (
     TailRequest,
@@ -72,13 +72,13 @@ def checked(query: QueryParams, names: Collection[str]) -> Mapping[str, str]:
     return query
 
 
-def level_of(query: Mapping[str, str]) -> str | None:
+def level_of(query: Mapping[str, str]) -> LevelName | None:
     """Returns the level that a query asks for; None without one. Raises BadRequest."""
     text = query.get("level")
     if text is None:
         return None
     try:
-        return Level.parse(text).name.lower()
+        return cast(LevelName, Level.parse(text).name.lower())
     except ValueError as error:
         raise BadRequest(str(error)) from None
 
