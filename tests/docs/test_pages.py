@@ -12,7 +12,7 @@ PAGES = [
     DOCS / "reference" / "command-line.md",
     *(
         DOCS / "guides" / f"{name}.md"
-        for name in ("asyncio", "arrow", "files", "indexes", "replication", "operations", "spark")
+        for name in ("asyncio", "blocking", "arrow", "files", "indexes", "replication", "operations", "spark")
     ),
     DOCS / "examples" / "README.md",
 ]
