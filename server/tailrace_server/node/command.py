@@ -41,6 +41,7 @@ from tailrace_server.serving.listeners import show_listen_address
 log = logging.getLogger("tailrace.server")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DISK_ERRORS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 # A descriptor for each of Limits.connections_max, as many again for the other listeners, and a quarter for segments.
 DESCRIPTORS_WANTED = 12_000
@@ -125,6 +126,8 @@ def _explain(group: BaseExceptionGroup[OSError], listen: str, data: str) -> str:
         return f"{error.filename}: {reason}"
     if is_no_space(error):
         return f"{data}: {reason}"
+    if error.errno in _DISK_ERRORS:  # a call with a descriptor tells no name
+        return f"{data}: {reason}: see to the disk"
     if isinstance(error, socket.gaierror) or error.errno in ADDRESS_ERRORS:
         return reason if reason.startswith("--") else f"--listen {listen}: {reason}"
     return reason

@@ -474,11 +474,15 @@ def test_what_reads_the_ready_line_may_go_away(data):
         assert server.process.wait(SECONDS_MAX) == 0
 
 
-def test_a_full_disk_is_told_with_the_directory(tmp_path, monkeypatch, capsys):
-    def pwrite(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(errno.ENOSPC, "No space left on device"), (errno.EIO, "Input/output error: see to the disk")],
+)
+def test_a_full_disk_or_a_broken_one_is_told_with_the_directory(code, told, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("os.pwrite", pwrite)
+    monkeypatch.setattr("os.pwrite", fail)
     monkeypatch.setattr(command, "set_up_logs", lambda *_: None)  # of this process
     assert run(["serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "off", "--ws", "off"]) == 1
-    assert capsys.readouterr().err == f"tailrace: cannot serve: {tmp_path}: No space left on device\n"
+    assert capsys.readouterr().err == f"tailrace: cannot serve: {tmp_path}: {told}\n"
