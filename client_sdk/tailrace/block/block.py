@@ -12,6 +12,7 @@ from tailrace.block.header import (
     FLAG_TIMESTAMPS,
     HEADER_BYTES,
     BlockHeader,
+    producer_of,
     seqs_of,
     stamped_head,
     sum_of,
@@ -92,9 +93,14 @@ class Block:
         return seqs_of(self.head)
 
     @property
+    def producer_id(self) -> int:
+        """The id of its producer, without a look at the rest of the header; 0 if it names none."""
+        return producer_of(self.head)
+
+    @property
     def nbytes(self) -> int:
         """The length of the whole block."""
-        return HEADER_BYTES + self.header.stored_bytes
+        return HEADER_BYTES + len(self.body)
 
     @property
     def rows(self) -> int:

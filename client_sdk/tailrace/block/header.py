@@ -57,6 +57,7 @@ _SEQS = struct.Struct("<QQ")
 _STAMP = struct.Struct("<QQQ")  # both seqs and the timestamp
 _SEQS_OFFSET = 16
 _BEHIND_STAMP = _SEQS_OFFSET + _STAMP.size
+_PRODUCER = struct.Struct("<Q")  # right behind the stamp
 
 
 class BlockHeader(NamedTuple):
@@ -167,6 +168,12 @@ def _check_flags(version: int, flags: int) -> None:
         raise BadBlock(f"the flags {flags:#06x} have bits that version {version} does not know")
     if not flags & FLAG_TTLS:
         raise BadBlock(f"a block of version {version} has ttls, the flags {flags:#06x} say none")
+
+
+def producer_of(head: bytes) -> int:
+    """Returns the producer id of a packed header."""
+    found: int = _PRODUCER.unpack_from(head, _BEHIND_STAMP)[0]
+    return found
 
 
 def _check_sizes(flags: int, stored: int, raw: int) -> None:

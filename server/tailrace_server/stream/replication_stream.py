@@ -65,9 +65,9 @@ class ReplicationStream(PartitionStream):
             return ()
         if seq < max(partition.flushed_seq, partition.purge_seq, 1) or partition.published:
             return ()
-        blocks = partition.tree.tail_above(seq)
+        blocks = partition.tree.newest_above(seq)
         for block in blocks:
-            if not block.header.producer_id:
+            if not block.producer_id:
                 return ()
         return blocks
 

@@ -277,14 +277,15 @@ class Tree:
             yield from chunks[index].blocks
         yield from tail
 
-    def tail_above(self, seq: int) -> tuple[Block, ...]:
-        """Returns the blocks with rows above ``seq``, if all of them are among the newest ones; else ().
+    def newest_above(self, seq: int) -> tuple[Block, ...]:
+        """Returns the blocks with rows above ``seq``, if all of them are in the tail and the last chunk; else ().
 
-        It takes constant time for each of them, and has no other cost.
+        It costs little if these are few.
         """
         tail = self._tail
         if not tail or tail[0].header.first_seq > seq + 1:
-            return ()
+            chunk = self._chunks[-1] if self._chunks else None
+            return () if chunk is None or chunk.first_seq > seq + 1 else (*_above(chunk.blocks, seq), *tail)
         index = len(tail)
         while index and tail[index - 1].header.last_seq > seq:
             index -= 1

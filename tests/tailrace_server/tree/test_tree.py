@@ -204,3 +204,17 @@ def test_check_notices_what_does_not_hold():
     ):
         with pytest.raises(AssertionError, match=problem):
             broken(**parts).check()
+
+
+def test_the_newest_blocks_are_those_of_a_walk_or_none():
+    tree = Tree()
+    for seq in range(1, 3 * CHUNK_BLOCKS_MAX + 10):
+        tree = tree.append(encode_block([b"k"], [b"v"], partition=0).stamped(seq, 1))
+        for after_seq in {0, seq - 1, seq, seq - 2, seq - CHUNK_BLOCKS_MAX + 1, seq - 2 * CHUNK_BLOCKS_MAX - 1}:
+            if after_seq < 0:
+                continue
+            found = tree.newest_above(after_seq)
+            assert found in ((), tuple(tree.blocks_after(after_seq)))
+            assert found or seq == after_seq or seq - after_seq >= CHUNK_BLOCKS_MAX
+    assert Tree().newest_above(0) == ()
+    assert tree.drop_through(tree.last_seq).newest_above(tree.last_seq) == ()
