@@ -205,15 +205,13 @@ class ReplicaStreams(PartitionStreams):
         return None
 
     def _take_frame(self) -> Queued | None:
-        frame = self._next_frame()
+        frame = self._frames.popleft()
+        if frame.opcode is _LEADER_SEQS:
+            frame = self._leader_seqs.pop(frame.id)
         queued = self.receive(frame)
         if self._dropped_bytes:
             self._credits.consumed(frame.id, self.take_dropped_bytes())
         return queued
-
-    def _next_frame(self) -> Frame:
-        frame = self._frames.popleft()
-        return self._leader_seqs.pop(frame.id) if frame.opcode is _LEADER_SEQS else frame
 
     def _hand_over(self) -> None:
         """Notes that the last event was handled."""

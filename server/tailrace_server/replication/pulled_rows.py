@@ -51,6 +51,17 @@ class PulledRows:
             block = cut_above(block, event.first_seq - 1)
         return partition, block
 
+    def gathers(self, partition: Partition) -> bool:
+        """Returns whether the rows of the partition take effect at the end of their snapshot only."""
+        return self._snapshots.gathers(partition)
+
+    def needs_no_start(self, event: SnapshotStart) -> bool:
+        """Returns whether ``take`` of this event does nothing: the blocks of the snapshot are applied as they come."""
+        partition = self._feed.partitions[event.partition]
+        if not event.complete or event.published or self._snapshots.gathers(partition):
+            return False
+        return not self._pushed.is_receiving(partition)
+
     async def take(self, event: Event | ReplicaEvent) -> None:
         """Takes the beginning of a snapshot, or the producers or sinks of following blocks."""
         match event:

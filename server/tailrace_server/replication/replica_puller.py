@@ -31,6 +31,7 @@ from tailrace.consuming.events import (
     Rollback,
     RoundComplete,
     SnapshotEnd,
+    SnapshotStart,
     StreamFailed,
 )
 from tailrace.errors import Retryable, StreamEnded, TailraceError, UnknownFeed
@@ -288,9 +289,9 @@ class ReplicaPuller:
 
     async def _take_all(self, stream: ReplicaStream) -> None:
         """Handles the events that have arrived. Raises the errors that end the feed or the connection."""
-        monotonic = self._node.clock.monotonic
+        monotonic, pulled = self._node.clock.monotonic, self._pulled
         turn_ends_at = monotonic() + TURN_SECONDS
-        while not self._stopped:
+        while not (self._is_left or pulled.is_stopped):
             if self._unreadable:
                 await self._give_up_unreadable(stream)
             event = stream.next_event()
@@ -311,8 +312,11 @@ class ReplicaPuller:
     async def _take_apart(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
         """Handles an event. An error that is the partition's alone ends its stream, which is asked for again."""
         self.handled += 1
+        kind = type(event)  # these come with each write, and a comparison of all types takes longer than their work
         try:
-            if not (type(event) is Mutations and self._take_now(event)):
+            if kind is SnapshotEnd or kind is SnapshotStart:
+                await self._apply(event)
+            elif not (kind is Mutations and self._take_now(event)):  # type: ignore[arg-type]
                 await self._handle(stream, event)
         except (Retryable, UnknownFeed, StreamEnded, OSError):
             raise
@@ -338,13 +342,13 @@ class ReplicaPuller:
 
     async def _handle(self, stream: ReplicaStream, event: Event | ReplicaEvent) -> None:
         match event:
-            case Mutations():
-                await self._take(event)
             case LeaderSeqs():
                 self.feed.partitions[event.partition].set_leader_seqs(event.durable_seq, event.quorum_seq)
                 self._lagging.told(self.feed.partitions[event.partition], event.durable_seq)
                 if self._node.storage.memory.is_full:
                     self._node.storage.flusher.wake()
+            case Mutations():
+                await self._take(event)
             case StreamFailed():
                 await self._stream_failed(stream, event)
             case SegmentOffered() | SegmentTransit():
@@ -357,12 +361,15 @@ class ReplicaPuller:
     async def _apply(self, event: Event | ReplicaEvent) -> None:
         """Applies an event of the stream, or one that came ahead of the partition's segments."""
         match event:
+            case SnapshotEnd():
+                await self._snapshot_ended(self.feed.partitions[event.partition])
+            case SnapshotStart():
+                if not self._rows.needs_no_start(event):
+                    await self._rows.take(event)
             case Mutations():
                 await self._take(event)
             case Agreed():
                 await self._agreed(event, self.feed.partitions[event.partition])
-            case SnapshotEnd():
-                await self._snapshot_ended(self.feed.partitions[event.partition])
             case _:
                 await self._rows.take(event)
 
@@ -403,7 +410,7 @@ class ReplicaPuller:
 
     async def _snapshot_ended(self, partition: Partition) -> None:
         self.failed.pop(partition.id, None)
-        is_installed = await self._rows.end_snapshot(partition)
+        is_installed = self._rows.gathers(partition) and await self._rows.end_snapshot(partition)
         if self._stopped:
             return
         if is_installed:
