@@ -146,15 +146,17 @@ class Connection:
         """Handles bytes of the peer. Returns False if the next ones have to wait."""
         if self.is_closing:
             return True  # a connection that is closed with something unread is reset, and the reason gets lost
-        if self._takes_rows and type(data) is bytes and self._is_between_frames and self.node.take_row(self, data):
+        if (
+            self._takes_rows
+            and type(data) is bytes
+            and not (self._cut or self.transport.is_broken)
+            and self.decoder.is_between_frames
+            and self.node.take_row(self, data)
+        ):
             self.received_at = self.node.turn.now
             return self._turn_ended()
         self.decoder.feed(data)
         return self._handle_turn()
-
-    @property
-    def _is_between_frames(self) -> bool:
-        return not (self._cut or self.transport.is_broken) and self.decoder.is_between_frames
 
     async def _handle_rest(self) -> None:
         """Waits until the peer may ask for more, and handles the frames that are left in further turns.

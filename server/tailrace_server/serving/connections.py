@@ -94,8 +94,9 @@ class Connections:
 
     def has_replica_news(self, sender: Sender) -> None:
         """Notes that ``sender`` has something for a replica. It leaves before the next fsync, or in the next pass."""
+        if not self._replicas:  # else `run` knows
+            self._wanted.set()
         self._replicas[sender] = None
-        self._wanted.set()
 
     def has_later_replica_news(self, sender: Sender) -> None:
         """Notes that ``sender`` has something for a replica. It leaves with other news to it, or in LATER_SECONDS."""
