@@ -19,7 +19,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tailrace._version import __version__
-from tailrace.consuming.events import CaughtUp, Event, Mutations, Rollback, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.consuming.events import (
+    Assigned,
+    CaughtUp,
+    Event,
+    Mutations,
+    Revoked,
+    Rollback,
+    RoundComplete,
+    SnapshotEnd,
+    SnapshotStart,
+)
 from tailrace.consuming.partition import PartitionStatus
 from tailrace.errors import (
     BadBlock,
@@ -35,6 +45,7 @@ from tailrace.errors import (
     NoSpace,
     NotDurable,
     NotLeader,
+    NotOwner,
     OutcomeUnknown,
     Overloaded,
     ProtocolError,
@@ -91,6 +102,7 @@ if TYPE_CHECKING:
     from tailrace.trio.follower import Follower
 
 __all__ = [
+    "Assigned",
     "BadBlock",
     "BadCopy",
     "BadPosition",
@@ -123,6 +135,7 @@ __all__ = [
     "NodeStatus",
     "NotDurable",
     "NotLeader",
+    "NotOwner",
     "OnRollback",
     "Outcome",
     "OutcomeUnknown",
@@ -138,6 +151,7 @@ __all__ = [
     "ReplicationMode",
     "Retention",
     "Retryable",
+    "Revoked",
     "Rollback",
     "RoundComplete",
     "SealLevel",

@@ -10,6 +10,7 @@
     ├── OutcomeUnknown          a write may or may not have happened, and no node can tell
     ├── WritesLost              acknowledged writes were lost together with the level that they had asked for
     ├── VersionLost             the version named belongs to a history that has been dropped
+    ├── NotOwner                another program reads under this name, or another member owns the partition
     ├── VersionConflict         the condition of a write does not hold
     ├── UnknownFeed, FeedExists
     ├── UnknownStage            the node has lost a stage of a batch, or a part of it
@@ -116,6 +117,18 @@ class VersionConflict(TailraceError):
     def __init__(self, message: str, *, current: Version | None = None) -> None:
         super().__init__(message)
         self.current = current
+
+
+class NotOwner(TailraceError):
+    """Positions were not stored: another program reads under this name, or another member owns the partitions.
+
+    Attributes:
+        partitions: The partitions that are not owned any more.
+    """
+
+    def __init__(self, message: str, *, partitions: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.partitions = tuple(partitions)
 
 
 class UnknownFeed(TailraceError):

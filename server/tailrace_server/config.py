@@ -76,6 +76,13 @@ class Limits:
     #: The seconds for which a named consumer that has gone is shown, with a lag that grows. A day leaves time to see an
     #: alert. 0: none is shown.
     stopped_consumer_kept_s: float = setting(86_400.0, Unit.SECONDS, least=0, reloads=True)
+    #: The partitions of named consumers and groups of which a position is kept, in all feeds together. Each takes 1 KB.
+    consumer_partitions_max: int = setting(65_536, least=1, reloads=True)
+    #: The seconds for which a member of a group owns its partitions after its last sign of life. Members send one in a
+    #: quarter of it. A program that handles events without async has to ask for the next one more often.
+    group_lease_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600, reloads=True)
+    #: The seconds within which a member has to release partitions that another one is to have. Then it loses them.
+    group_release_s: float = setting(60.0, Unit.SECONDS, least=0.1, reloads=True)
     #: The seconds within which HELLO has to come.
     hello_timeout_s: float = setting(10.0, Unit.SECONDS, least=0.1, most=3_600, reloads=True)
 

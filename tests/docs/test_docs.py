@@ -20,6 +20,7 @@ from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog, ResumeRe
 from tailrace.model.position import Position
 from tailrace.wire import (
     bodies,
+    consumer_messages,
     failures,
     frames,
     messages,
@@ -155,6 +156,7 @@ JSON_MESSAGES = {
     "STREAM_END": stream_messages.StreamEnd,
     "PRODUCERS": replica_messages.Producers,
     "SEGMENT_DECLINE": push_messages.SegmentDecline,
+    "CONSUMER_CHANGE": consumer_messages.Change,
 }
 
 
@@ -186,6 +188,9 @@ def test_members_of_the_other_requests_are_listed():
         "CREATE_TOKEN",
         "REVOKE_TOKEN",
         "PROGRESS",
+        "CONSUMER_JOIN",
+        "CONSUMER_RENEW",
+        "CONSUMER_RELEASE",
         *of_segments,
         *between_nodes,
     ):

@@ -216,4 +216,33 @@ async def progress(stage):
         stage.tell("progress", await client.call(Opcode.PROGRESS, told.to_json()))
 
 
-SESSIONS = {each.__name__: each for each in (writes, streams, segments, stages, tokens, progress)}
+async def consumers(stage):
+    """A consumer with a name: it commits, goes on, and loses its name to another program."""
+    async with stage.client(name="consumers") as client:
+        orders = await client.create_feed("orders", partitions=2)
+        await orders.write([tailrace.Put(b"key %d" % number, b"%d" % number) for number in range(10)])
+        async with orders.consume(until="now", name="reader") as stream:
+            stage.tell("read", await read(stream))
+            await stream.commit()
+            given = stream.latest_positions
+        await orders.put(b"later", b"1")
+        async with orders.consume(name="reader") as before:
+            async for event in before:
+                if isinstance(event, tailrace.Mutations):
+                    stage.tell("later", rows_told(event))
+                    break
+            async with orders.consume(given, name="reader", partitions=[0, 1]), failing(stage, "taken"):
+                await before.commit()
+        async with orders.consume(given, name="given"):
+            pass
+        feed_id = (await orders.resolve()).feed_id
+        member = {"feed_id": feed_id.hex(), "kind": "group", "name": "others", "member": "31" * 16}
+        async with failing(stage, "no member"):
+            await client.call(Opcode.CONSUMER_RENEW, member)
+        stage.tell("released", await client.call(Opcode.CONSUMER_RELEASE, {**member, "leave": True}))
+        asked = {"feed_id": feed_id.hex(), "kind": "name", "name": "reader", "member": "30" * 16, "since": "now"}
+        async with failing(stage, "not owned"):
+            await client.call(Opcode.CONSUMER_JOIN, {**asked, "held": {"0": 99}})
+
+
+SESSIONS = {each.__name__: each for each in (writes, streams, segments, stages, tokens, progress, consumers)}

@@ -13,8 +13,17 @@ from typing import NamedTuple
 from tailrace.block import Block
 from tailrace.errors import TailraceError
 from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Positions
 from tailrace.requests import replies
-from tailrace.wire import messages, progress, push_messages, replica_messages, segment_messages, stage_copy_messages
+from tailrace.wire import (
+    consumer_messages,
+    messages,
+    progress,
+    push_messages,
+    replica_messages,
+    segment_messages,
+    stage_copy_messages,
+)
 from tailrace.wire import stage_messages as stages
 from tailrace.wire import stream_messages as streams
 from tailrace.wire.bodies import decode_json, encode_json
@@ -62,6 +71,12 @@ def _seq(name):
 def _number(name):
     return Codec(
         lambda body: streams.decode_number(body, name), lambda value, id: streams.encode_number(Opcode[name], value, id)
+    )
+
+
+def _hold(opcode):
+    return Codec(
+        lambda body: consumer_messages.Hold.decode(body, opcode.name), lambda value, id: value.encode(opcode, id)
     )
 
 
@@ -129,6 +144,10 @@ CODECS = {
     Opcode.PROGRESS: Codec(
         progress.Progress.decode, lambda value, id: encode_json(Opcode.PROGRESS, value.to_json(), id)
     ),
+    Opcode.CONSUMER_JOIN: _class(consumer_messages.Join),
+    Opcode.CONSUMER_COMMIT: _class(consumer_messages.Commit),
+    Opcode.CONSUMER_CHANGE: _class(consumer_messages.Change),
+    **{opcode: _hold(opcode) for opcode in (Opcode.CONSUMER_RENEW, Opcode.CONSUMER_RELEASE)},
     Opcode.STREAM_OK: _class(streams.StreamOk),
     Opcode.ROLLBACK: _class(streams.RollBack),
     Opcode.STREAM_CLOSE: _nothing("STREAM_CLOSE"),
@@ -285,6 +304,8 @@ def to_json(value):
         return bytes(value).hex()
     if isinstance(value, FailoverLog):
         return value.to_json()
+    if isinstance(value, Positions):
+        return str(value)
     if isinstance(value, Block):
         return _block_to_json(value)
     if isinstance(value, Exception):

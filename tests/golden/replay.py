@@ -14,6 +14,8 @@ from tests.golden.meaning import meaning_of, read, written
 from tests.golden.recording import ANSWERED, THERE
 
 from tailrace.errors import TailraceError
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder, encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import SegmentFetch
@@ -53,6 +55,7 @@ VARIABLE = {
     "producers": "its branches are random",
 }
 MISSING = "missing"
+_POSITIONS = re.compile(rb"trp1\.[A-Za-z0-9_-]+")
 _HEX_ID = re.compile(r"[0-9a-f]{16,64}")
 # Frames that come whenever time or the network say so.
 UNTIMED = {Opcode.NOOP, Opcode.CREDIT, Opcode.LEADER_CHECK, Opcode.LEADER_CONFIRM}
@@ -110,7 +113,21 @@ class Substitution:
             body = body.replace(recorded.encode(), now.encode())
             if _HEX_ID.fullmatch(recorded) and len(recorded) == 32:
                 body = body.replace(bytes.fromhex(recorded), bytes.fromhex(now))
-        return body
+        return _POSITIONS.sub(self._positions, body)
+
+    def _positions(self, found):
+        """Recorded positions as text, with the ids of now."""
+        positions = Positions.parse(found.group().decode())
+        there = {
+            number: Position.at(
+                FailoverLog([(self._id(entry.branch), entry.term, entry.base) for entry in at.log]), *at[1:5]
+            )
+            for number, at in positions.items()
+        }
+        return str(Positions(self._id(positions.cluster_id), self._id(positions.feed_id), there)).encode()
+
+    def _id(self, recorded):
+        return bytes.fromhex(self._now.get(recorded.hex(), recorded.hex()))
 
 
 def differences(recorded, now, path="", variable=VARIABLE):
@@ -121,9 +138,19 @@ def differences(recorded, now, path="", variable=VARIABLE):
         pairs = [(f"{path}.{name}", recorded[name], now.get(name, MISSING)) for name in sorted(recorded)]
     elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
         pairs = [(f"{path}[{number}]", *both) for number, both in enumerate(zip(recorded, now, strict=True))]
+    elif _are_positions(recorded) and _are_positions(now):
+        return differences(_seqs(recorded), _seqs(now), path, variable)
     else:
         return [] if recorded == now else [f"{path}: {recorded!r} was recorded, it is {now!r}"]
     return [each for place, *both in pairs for each in differences(*both, place, variable)]
+
+
+def _are_positions(value):
+    return isinstance(value, str) and _POSITIONS.fullmatch(value.encode()) is not None
+
+
+def _seqs(text):
+    return {str(number): seq for number, seq in Positions.parse(text).seqs().items()}
 
 
 def rows_of(meaning):

@@ -195,6 +195,8 @@ class Feed:
         ring: int = RING_ROWS,
         catch_up: CatchUpMode = "auto",
         caught_up: bool = False,
+        name: str | None = None,
+        group: str | None = None,
     ) -> Stream:
         subscription = consume(
             self._core,
@@ -208,6 +210,8 @@ class Feed:
             ring=ring,
             catch_up=catch_up,
             caught_up=caught_up,
+            name=name,
+            group=group,
         )
         return self._runner.stream(subscription, window_bytes)
 

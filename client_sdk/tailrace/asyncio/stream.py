@@ -69,6 +69,7 @@ class Stream(OfOneProcess):
         self._has_tried = asyncio.Event()  # to connect, since a reader has begun to wait for it
         self._failure: Exception | None = None  # of the last try, for the next who reads
         self._loop_task: asyncio.Task[Any] | None = None  # that has asked for an event last
+        self._one_reads, self._rounds = asyncio.Lock(), 0  # the task that reads has it; how often one has read
         self._heard = 0  # connections, and reads of earlier ones
         self._wake = asyncio.Event()
         self._wakes_at = math.inf  # when `_keep` looks next, unless it is woken
@@ -227,6 +228,20 @@ class Stream(OfOneProcess):
     def status(self) -> StreamStatus:
         return self._core.status()
 
+    @documented(StreamCore.commit)
+    async def commit(self) -> None:
+        self.check_process()
+        check_loop(self._loop, "stream")
+        stored = asyncio.Event()
+        commit = self._core.commit(stored.set)
+        try:
+            while not stored.is_set():
+                self._send()
+                await self._read_more()
+        finally:
+            self._core.forget_commit(commit)
+        commit.result()
+
     async def barrier(self) -> None:
         """Waits until the loop has handled all that was acknowledged, at any level, before this call.
 
@@ -262,8 +277,17 @@ class Stream(OfOneProcess):
     # The connection
 
     async def _read_more(self, handle: Callable[[], None] = _keep_for_later) -> None:
-        """Reads once, from a new connection if there is none, and calls ``handle``. Raises final errors only."""
+        """Reads once, from a new connection if there is none, and calls ``handle``. Raises final errors only.
+
+        If another task reads meanwhile, that is enough: a commit and the loop may wait at the same time.
+        """
         check_loop(self._loop, "stream")
+        rounds = self._rounds
+        async with self._one_reads:
+            if self._rounds == rounds:
+                await self._read(handle)
+
+    async def _read(self, handle: Callable[[], None]) -> None:
         try:
             transport = self._transport or await self._connected()
             data = await transport.receive()
@@ -273,6 +297,8 @@ class Stream(OfOneProcess):
             handle()
         except (TailraceError, OSError) as error:
             self._lost(error)
+        finally:
+            self._rounds += 1
 
     def _lost(self, error: Exception) -> None:
         """Drops the connection: another one is made, unless the error is final, and is raised."""

@@ -253,6 +253,8 @@ class Feed:
         ring: int = RING_ROWS,
         catch_up: CatchUpMode = "auto",
         caught_up: bool = False,
+        name: str | None = None,
+        group: str | None = None,
     ) -> Stream:
         return self.stream(
             consume(
@@ -267,6 +269,8 @@ class Feed:
                 ring=ring,
                 catch_up=catch_up,
                 caught_up=caught_up,
+                name=name,
+                group=group,
             ),
             window_bytes,
         )

@@ -180,6 +180,33 @@ class Stream:
         with self._link.guard.lock:
             return self._core.status()
 
+    def commit(self, *, timeout: float | None = None) -> None:
+        """Stores the positions behind the event in hand, which counts as handled, under the name of the consumer.
+
+        Call it in the loop, when the event is done, or from another thread. It survives reconnects. After an
+        interrupted wait the positions may be stored all the same.
+
+        Args:
+            timeout: The seconds to wait. None: as long as it takes.
+
+        Raises:
+            NotOwner: Another program was started under the name, which reads on from the last commit.
+            TailraceError: The stream has no name.
+            TimeoutError: They are not known to be stored after ``timeout`` seconds.
+            StreamEnded: The stream has ended.
+        """
+        deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        with self._link.guard.lock:
+            self._link.guard.check()
+            commit = self._core.commit(lambda: None)
+        try:
+            if not self._link.run_until(lambda: commit.is_over, deadline):
+                raise TimeoutError(f"the positions are not known to be stored within {timeout:g} s")
+        finally:
+            with self._link.guard.lock:
+                self._core.forget_commit(commit)
+        commit.result()
+
     def barrier(self, *, timeout: float | None = None) -> None:
         """Waits until the loop has handled every write that was acknowledged, at any level, before this call.
 

@@ -18,6 +18,7 @@ from tailrace.cli.output import make_console, make_table, print_json, printable
 from tailrace.cli.tls_options import uses_node
 from tailrace.cli.watching import render_moving
 from tailrace.errors import Retryable
+from tailrace.model.times import to_text
 from tailrace.trio.client import Client
 
 WATCH_INTERVAL_SECONDS = 1.0
@@ -99,6 +100,8 @@ def render(details: dict[str, Any]) -> RenderableType:
         parts.append(_replicas(replication["replicas"]))
     if any(feed.get("states") for feed in details["feeds"]):
         parts.append(_partitions(details["feeds"], in_set=bool(replication.get("members"))))
+    if details.get("consumers"):  # an older node tells none
+        parts.append(_consumers(details["consumers"]))
     return Group(*parts, _connections(details["connections"]))
 
 
@@ -308,6 +311,29 @@ def _feeds(feeds: list[dict[str, Any]]) -> RenderableType:
         for feed in feeds
     )
     return make_table("Feeds", columns, rows) if feeds else Text("\nno feeds")
+
+
+def _consumers(consumers: list[dict[str, Any]]) -> RenderableType:
+    columns = [
+        ("feed", "left"),
+        ("consumer", "left"),
+        ("partitions", "right"),
+        ("behind", "right"),
+        ("last commit", "right"),
+        ("read by", "left"),
+    ]
+    rows = (
+        (
+            consumer["feed"],
+            consumer["name"],
+            consumer["partitions"],
+            f"{consumer['lag']:,}",
+            to_text(consumer["committed_us"]),
+            ", ".join(member["peer"] for member in consumer["members"]) or "none",
+        )
+        for consumer in consumers
+    )
+    return make_table("Consumers", columns, rows)
 
 
 def _connections(connections: list[dict[str, Any]]) -> RenderableType:

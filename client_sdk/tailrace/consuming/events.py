@@ -367,7 +367,35 @@ class CaughtUp(NamedTuple):
     partitions: int
 
 
-Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback | CaughtUp
+class Assigned(NamedTuple):
+    """This member of a group owns these partitions from now on. Their events follow.
+
+    Attributes:
+        partitions: The partitions, from 0.
+    """
+
+    partitions: tuple[int, ...]
+
+
+class Revoked(NamedTuple):
+    """Another member of the group is to own these partitions. No event of them comes any more.
+
+    Finish what you have of them, and commit, before you ask for the next event: then they are released, and the next
+    owner begins at the last commit.
+
+    Attributes:
+        partitions: The partitions, from 0.
+        lost: True if they are another member's already, since this one was silent for too long: what was not committed
+            comes to that one, and a commit of it raises NotOwner.
+    """
+
+    partitions: tuple[int, ...]
+    lost: bool = False
+
+
+# The events that are not about one partition.
+OfNoPartition = RoundComplete | CaughtUp | Assigned | Revoked
+Event = Mutations | SnapshotStart | SnapshotEnd | RoundComplete | Rollback | CaughtUp | Assigned | Revoked
 
 
 class Agreed(NamedTuple):

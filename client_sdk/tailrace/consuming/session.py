@@ -108,7 +108,7 @@ class ConsumerSession:
         self._barriers = Barriers(clock, jitter)
         if subscription.caught_up:
             self._barriers.add(_CAUGHT_UP, lambda: None)
-        self._streams = PartitionStreams(
+        self._streams = self._streams_of(
             subscription,
             clock,
             self._barriers.stream_stopped,
@@ -117,6 +117,8 @@ class ConsumerSession:
             has_others=has_others,
             window_bytes=hello.window_bytes,
         )
+
+    _streams_of: type[PartitionStreams] = PartitionStreams  # the class of its streams
 
     # The link
 
@@ -445,7 +447,11 @@ class ConsumerSession:
         if not self._streams.partitions:
             self._check_stored(feed_id)
             self._streams.begin(high_seqs, logs)
+        self.when_linked(feed_id)
         return None
+
+    def when_linked(self, feed_id: bytes) -> None:
+        """Does what is due once a node has told the partitions; a consumer with a name claims it."""
 
     def _check_stored(self, feed_id: bytes) -> None:
         assert self.peer is not None

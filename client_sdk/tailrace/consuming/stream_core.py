@@ -19,6 +19,8 @@ from tailrace.wire.messages import Hello
 
 if TYPE_CHECKING:
     from tailrace.consuming.events import Event
+    from tailrace.consuming.membership import CommitWait
+    from tailrace.consuming.named_session import NamedSession
     from tailrace.consuming.stream_status import StreamStatus
 
 
@@ -51,11 +53,22 @@ class StreamCore(Unpicklable):
         retry_for_s: float,
     ) -> None:
         """Makes a stream that begins within ``retry_for_s`` seconds."""
-        self.session = ConsumerSession(hello, subscription, clock, jitter, finder.check, has_others=finder.has_others)
+        self._named: NamedSession | None = None  # the session of a consumer with a name
+        if subscription.claim is None:
+            self.session = ConsumerSession(
+                hello, subscription, clock, jitter, finder.check, has_others=finder.has_others
+            )
+        else:
+            from tailrace.consuming.named_session import NamedSession  # few programs have a name
+
+            others = finder.has_others
+            self._named = NamedSession(hello, subscription, clock, jitter, finder.check, has_others=others)
+            self.session = self._named
         self.link = LinkCore(self.session, finder, connect_timeout_s)
         self.retry_for_s = retry_for_s
         self.ended: TailraceError | None = None
         self._clock = clock
+        self._is_closed = False  # the program has left it
         self._ended_at: float | None = None  # None also after `refuse`
         self._cookies = itertools.count(1)
         self._barriers: dict[BarrierWait, None] = {}  # that a task waits for
@@ -82,10 +95,13 @@ class StreamCore(Unpicklable):
             self.ended, self._ended_at = error, self._clock()
         for barrier in self._barriers:
             barrier.wake()
+        if self._named is not None and not self._takes_commits:
+            self._named.end_commits(StreamEnded(f"the positions may not be stored: {error}", reason=_reason(error)))
 
     def close(self) -> None:
         """Ends the stream because the program has left it. The shell sends what is due before it closes."""
         self.session.leave()
+        self._is_closed = True
         self.end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
 
     def refuse(self, error: TailraceError) -> None:
@@ -146,7 +162,7 @@ class StreamCore(Unpicklable):
         """Waits for an event, and returns it with those behind it that have arrived. All are in hand together.
 
         The events of the call before count as handled. ``positions`` are those before the events in hand, and
-        ``latest_positions`` those behind all of them. A `Rollback` is always the last event.
+        ``latest_positions`` those behind all of them. A `Rollback` or `Revoked` is always the last event.
 
         Args:
             max_rows: The most rows of all events together, at least 1. A longer block of rows is cut in two, and its
@@ -162,6 +178,35 @@ class StreamCore(Unpicklable):
             TailraceError: As in `Feed.consume`.
         """
         return self.session.take_together(max_rows)
+
+    # Commits
+
+    def commit(self, wake: Callable[[], None]) -> CommitWait:
+        """Stores the positions behind the event in hand, which counts as handled, under the name of the consumer.
+
+        Call it in the loop, when the event is done, or from elsewhere. What several calls are to store goes together.
+        It survives reconnects. If it is cancelled, the positions may be stored all the same.
+
+        Raises:
+            NotOwner: Another program was started under the name, which reads on from the last commit.
+            TailraceError: The stream has no name.
+            StreamEnded: The stream has ended.
+        """
+        if self.ended is not None and not self._takes_commits:
+            raise StreamEnded(f"no position can be stored: {self.ended}", reason=_reason(self.ended))
+        if self._named is None:
+            raise TailraceError("this stream has no name to store positions under: use consume(name=...)")
+        return self._named.commit(wake)
+
+    @property
+    def _takes_commits(self) -> bool:
+        """Whether commits go on although the stream has ended: the loop is over, and its context is not."""
+        return self.session.finished and not self._is_closed
+
+    def forget_commit(self, wait: CommitWait) -> None:
+        """Drops a commit for which no task waits any more."""
+        if self._named is not None:
+            self._named.forget_commit(wait)
 
     # Barriers
 

@@ -14,6 +14,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import NoReturn, TypeAlias
 
@@ -115,6 +116,8 @@ class PartitionStreams:
 
         self.catch_up = CatchUp(subscription, self, window_bytes)
         self._on_history: Callable[[], None] | None = None
+        # Makes a partition that begins at a stored position; None before `begin`.
+        self._make: Callable[[int, Position | None], ConsumedPartition] | None = None
 
     def _handler_table(self) -> dict[Opcode, Handler]:
         return HANDLERS
@@ -133,7 +136,7 @@ class PartitionStreams:
         Raises:
             UnknownFeed: The feed does not have a partition that is subscription.
         """
-        subscription, now = self._subscription, self._clock()
+        subscription = self._subscription
         if subscription.until == "now":
             subscription = subscription._replace(until_logs=logs)
         missing = (subscription.partitions or frozenset()) - high_seqs.keys()
@@ -142,9 +145,10 @@ class PartitionStreams:
                 UnknownFeed(f"feed {subscription.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}")
             )
         ids = sorted(high_seqs if subscription.partitions is None else subscription.partitions)
-        for id in ids:
-            partition = subscribed_partition(subscription, id, high_seqs[id], RINGS_BYTES_MAX // len(ids), now)
-            self._partitions[id] = self._waiting[id] = partition
+        make = partial(subscribed_partition, subscription, ring_bytes_max=RINGS_BYTES_MAX // len(ids))
+        self._make = lambda id, stored: make(id, high_seqs[id], now=self._clock(), stored=stored)
+        for id in () if subscription.claim else ids:
+            self._partitions[id] = self._waiting[id] = self._make(id, None)
 
     def connection_made(self) -> None:
         """Begins with new stream ids, since each connection has its own."""

@@ -29,6 +29,14 @@ _ON_ROLLBACK = ("follow", "stop", "restart")
 _CATCH_UP = ("auto", "segments", "stream")
 
 
+class Claim(NamedTuple):
+    """The name under which a consumer stores its positions, and the id of this program, 16 random bytes."""
+
+    kind: str
+    name: str
+    member: bytes
+
+
 class Subscription(NamedTuple):
     """The feed, the bounds and the options that a consumer asks for.
 
@@ -58,6 +66,7 @@ class Subscription(NamedTuple):
         renewals: Checkpoints that other consumers of the same plan will read, to be kept alive; None if there are none.
         exact_end: True if the program reads nothing above ``until``: the blocks of segments above it are not fetched.
         caught_up: True if the program is told once that it has everything that was there.
+        claim: The name of the consumer; None if it has none.
     """
 
     feed: str
@@ -83,6 +92,7 @@ class Subscription(NamedTuple):
     exact_end: bool = False
     renewals: Renewals | None = None
     caught_up: bool = False
+    claim: Claim | None = None
 
 
 def consume(
@@ -98,6 +108,8 @@ def consume(
     ring: int,
     catch_up: str,
     caught_up: bool,
+    name: str | None,
+    group: str | None,
 ) -> Subscription:
     """Makes a stream of the feed's mutations: a snapshot first, then live. Use it as a context manager.
 
@@ -124,6 +136,11 @@ def consume(
             "stream": never. Events and positions mean the same. Segments use another ``window_bytes`` of memory.
         caught_up: Deliver a `CaughtUp` event, once, when everything was delivered that had been acknowledged when
             the streams of all partitions were open.
+        name: The name under which the node stores positions, on ``await stream.commit()``. The stream begins at them;
+            ``since`` counts for partitions without one. The program that was started last under a name owns it: the
+            one before ends with NotOwner.
+        group: The group whose members share the partitions, each of which begins at the group's last commit. `Assigned`
+            and `Revoked` events tell what this member owns. ``since`` counts for partitions without a commit.
 
     Returns:
         A stream. It is not connected yet.
@@ -135,9 +152,10 @@ def consume(
         UnknownFeed: On entering: the feed does not exist.
         BadPosition: On entering: the positions belong to another feed or cluster.
         DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
+        NotOwner: Later: another program was started under this name.
         StreamEnded: Later: the stream has ended for good; the error has the reason.
     """
-    return checked_subscription(
+    subscription = checked_subscription(
         feed.name,
         since,
         until,
@@ -149,6 +167,36 @@ def consume(
         catch_up=catch_up,
         caught_up=caught_up,
     )
+    if name is not None and group is not None:
+        raise ValueError(
+            "name and group are given: a consumer has a name of its own, or shares the positions of a group"
+        )
+    if group is not None and (until is not None or partitions is not None or caught_up):
+        raise ValueError(
+            "until, partitions and caught_up have no meaning in a group, whose members share all partitions"
+        )
+    if group is not None:
+        return _named(subscription, feed, "group", group)
+    return subscription if name is None else _named(subscription, feed, "name", name)
+
+
+def _named(subscription: Subscription, feed: FeedCore, kind: str, name: str) -> Subscription:
+    from tailrace.wire.consumer_messages import why_no_name  # few programs have a name
+
+    if not isinstance(name, str):
+        raise TypeError(f"{kind} is {name!r}, and has to be a str")
+    if why := why_no_name(name):
+        raise ValueError(f"{kind}: {why}")
+    if feed.reads_followers:
+        raise ValueError(
+            f"{kind}: positions are stored by the leader: connect without state=, which reads from followers"
+        )
+    if subscription.since_us is not None:
+        raise ValueError(
+            'since is a time, but a consumer with a name or a group that has no positions yet begins at "beginning", '
+            '"now" or Positions'
+        )
+    return subscription._replace(claim=Claim(kind, name, feed.new_member_id()))
 
 
 def checked_subscription(
@@ -214,7 +262,12 @@ def _check_bound(name: str, value: str | Positions | datetime | None, words: tup
 
 
 def subscribed_partition(
-    subscription: Subscription, id: int, high_seq: int, ring_bytes_max: int, now: float
+    subscription: Subscription,
+    id: int,
+    high_seq: int,
+    ring_bytes_max: int,
+    now: float,
+    stored: Position | None = None,
 ) -> ConsumedPartition:
     """Returns a partition that is asked for at once.
 
@@ -224,6 +277,7 @@ def subscribed_partition(
         high_seq: The newest seq of the node.
         ring_bytes_max: The bytes that its ring may hold.
         now: Monotonic seconds.
+        stored: The position that the node has stored; None: that of the subscription.
     """
     end_seq = None
     if subscription.until == "now":
@@ -231,7 +285,7 @@ def subscribed_partition(
     elif subscription.until is not None:
         assert not isinstance(subscription.until, str)
         end_seq = subscription.until.get(id, 0)
-    start = _start(subscription, id)
+    start = _start(subscription, id) if stored is None else stored
     ring = _ring(subscription, id, start, ring_bytes_max)
     return ConsumedPartition(id, start, ring, end_seq, now, subscription.until_logs.get(id))
 

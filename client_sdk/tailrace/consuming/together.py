@@ -13,7 +13,7 @@ import collections
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tailrace.consuming.events import Mutations, Rollback
+from tailrace.consuming.events import Mutations, Revoked, Rollback
 
 if TYPE_CHECKING:
     from tailrace.consuming.rollbacks import Queued
@@ -61,7 +61,7 @@ def together(
         taken.append(queued)
         if position is not None:
             reached[partition] = position
-        if isinstance(event, Rollback) or not arrive() or isinstance(queue[0][0], bytes):
+        if isinstance(event, Rollback | Revoked) or not arrive() or isinstance(queue[0][0], bytes):
             return taken
         queued = queue.popleft()
 

@@ -38,6 +38,8 @@ from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import STAGE_ID_BYTES
 
+# The id of a program that consumes under a name.
+MEMBER_BYTES = 16
 # The tries, about a second, after which a read of any node or of followers leaves one that is behind. A follower that
 # is cut off from its leader answers, and comes no further.
 TRIES_OF_A_NODE = 6
@@ -62,6 +64,15 @@ class FeedCore:
     def new_stage_id(self) -> bytes:
         """Returns the id of a new stage."""
         return self._client.source.randbytes(STAGE_ID_BYTES)
+
+    def new_member_id(self) -> bytes:
+        """Returns the id of a program that consumes under a name."""
+        return self._client.source.randbytes(MEMBER_BYTES)
+
+    @property
+    def reads_followers(self) -> bool:
+        """Whether another node than the leader may be asked."""
+        return self._client.reads_followers
 
     def forget(self) -> None:
         """Forgets the feed's id, because the node does not know it: the feed may have been dropped and made again."""

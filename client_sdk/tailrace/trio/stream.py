@@ -62,6 +62,7 @@ class Stream(OfOneProcess):
         self._trying: trio.Event | None = None  # while a task tries to connect
         self._try_error: Exception | None = None  # how its try has failed, for the next who reads
         self._loop_task: trio.lowlevel.Task | None = None  # that has asked for an event last
+        self._reading: trio.Event | None = None  # set when the task that reads now has read
         self._reads = 0  # odd while a task reads
         self._heard = 0  # reads that have brought something, and connections
         self._wake = trio.Event()
@@ -226,6 +227,20 @@ class Stream(OfOneProcess):
     def status(self) -> StreamStatus:
         return self._core.status()
 
+    @documented(StreamCore.commit)
+    async def commit(self) -> None:
+        self.check_process()
+        done = trio.Event()
+        wait = self._core.commit(done.set)
+        self._send()
+        try:
+            while not done.is_set():
+                await self._read_more(None)
+                self._send()
+        finally:
+            self._core.forget_commit(wait)
+        wait.result()
+
     async def barrier(self) -> None:
         """Waits until the loop has handled every write that was acknowledged, at any level, before this call.
 
@@ -260,7 +275,14 @@ class Stream(OfOneProcess):
     # The connection
 
     async def _read_more(self, deadline: float | None) -> None:
-        """Reads once; connects first if there is no connection. Raises final errors only."""
+        """Reads once; connects first if there is no connection. Raises final errors only.
+
+        If another task reads, it returns when that one has read: a commit and the loop may wait at the same time.
+        """
+        if self._reading is not None:
+            await self._reading.wait()
+            return
+        self._reading = trio.Event()
         try:
             if self._transport is None:
                 await self._reconnect()
@@ -276,6 +298,9 @@ class Stream(OfOneProcess):
             self._session.receive_data(data)
         except (TailraceError, OSError) as error:
             self._lost(error, deadline)
+        finally:
+            reading, self._reading = self._reading, None
+            reading.set()
 
     def _lost(self, error: Exception, deadline: float | None) -> None:
         """Drops the connection: another one is made, unless the error is final, and is raised."""

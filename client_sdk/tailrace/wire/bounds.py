@@ -27,6 +27,11 @@ _ACCEPTED_SEQS_BYTES_MAX = 512 * 1024
 # 4,096 partitions: a number of 4 digits and a seq of 20, with 6 bytes around them.
 _PROGRESS_BYTES_MAX = 128 * 1024
 
+# 256 partitions with full failover logs of branches of their own: 25 of 36 bytes each, in base64.
+_CONSUMER_COMMIT_BYTES_MAX = 384 * 1024
+# 4,096 partitions with a generation of up to 19 digits, and their numbers once more.
+_CONSUMER_JOIN_BYTES_MAX = 192 * 1024
+
 # All others have SMALL_BODY_BYTES.
 REQUEST_BOUNDS: dict[Opcode, int] = {
     Opcode.HELLO: HELLO_BODY_BYTES_MAX,
@@ -41,6 +46,9 @@ REQUEST_BOUNDS: dict[Opcode, int] = {
     Opcode.STREAM_REQUEST: _STREAM_REQUEST_BYTES_MAX,
     Opcode.PROMISE: _PROMISE_BYTES_MAX,
     Opcode.PROGRESS: _PROGRESS_BYTES_MAX,
+    Opcode.CONSUMER_JOIN: _CONSUMER_JOIN_BYTES_MAX,
+    Opcode.CONSUMER_RELEASE: _CONSUMER_JOIN_BYTES_MAX,
+    Opcode.CONSUMER_COMMIT: _CONSUMER_COMMIT_BYTES_MAX,
     Opcode.ACCEPTED_SEQS: _ACCEPTED_SEQS_BYTES_MAX,
 }
 

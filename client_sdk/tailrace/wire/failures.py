@@ -30,6 +30,7 @@ _CODES: dict[str, type[TailraceError]] = {
     "writes_lost": errors.WritesLost,
     "version_lost": errors.VersionLost,
     "version_conflict": errors.VersionConflict,
+    "not_owner": errors.NotOwner,
     "unknown_feed": errors.UnknownFeed,
     "feed_exists": errors.FeedExists,
     "unknown_stage": errors.UnknownStage,
@@ -79,6 +80,8 @@ def error_to_wire(error: TailraceError) -> dict[str, Any]:
             body["leader"] = error.leader
         case errors.DataGone():
             body["first_seq"] = error.first_seq
+        case errors.NotOwner():
+            body["partitions"] = list(error.partitions)
         case errors.BatchBehind():
             body["first_batch"] = error.first_batch
         case errors.StreamEnded():
@@ -103,6 +106,8 @@ def error_from_wire(body: dict[str, Any]) -> TailraceError:
         return errors.NotLeader(message, leader=leader if isinstance(leader, str) else None)
     if kind is errors.DataGone:
         return errors.DataGone(message, first_seq=int(body.get("first_seq", 0)))
+    if kind is errors.NotOwner:
+        return errors.NotOwner(message, partitions=[int(each) for each in body.get("partitions", [])])
     if issubclass(kind, errors.BatchBehind):
         return kind(message, first_batch=int(body.get("first_batch", 0)))
     if kind is errors.StreamEnded:

@@ -100,7 +100,8 @@ class HelloOk(NamedTuple):
     leader that the node knows; "" if it knows none or leads itself. ``cluster`` is the name of the cluster, "" if it
     has none. ``default_level`` is the level of a write that names none, in feeds of replication mode stream; "" if the
     node is too old to know writes without a level. ``takes_stream_credit`` is true if it knows a CREDIT of a stream,
-    ``takes_traces`` if it knows TRACE, ``takes_progress`` if it knows PROGRESS.
+    ``takes_traces`` if it knows TRACE, ``takes_progress`` if it knows PROGRESS, ``takes_consumers`` if it knows
+    CONSUMER_JOIN.
     """
 
     version: int
@@ -119,6 +120,7 @@ class HelloOk(NamedTuple):
     takes_stream_credit: bool = False
     takes_traces: bool = False
     takes_progress: bool = False
+    takes_consumers: bool = False
 
     def check_version(self) -> None:
         """Raises ProtocolError if the node speaks another version of the protocol."""
@@ -152,6 +154,7 @@ class HelloOk(NamedTuple):
             field(value, "takes_stream_credit", bool, what, False),
             field(value, "takes_traces", bool, what, False),
             field(value, "takes_progress", bool, what, False),
+            field(value, "takes_consumers", bool, what, False),
         )
 
 

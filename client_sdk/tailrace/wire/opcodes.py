@@ -82,3 +82,9 @@ class Opcode(enum.IntEnum):
     SEGMENT_DECLINE = 0x56
     SEGMENT_TRANSIT = 0x57
     SEGMENT_ACK = 0x58
+    # Consumers with a name, and groups: JSON, answered by RESULT or ERROR; CONSUMER_CHANGE is a node's
+    CONSUMER_JOIN = 0x60
+    CONSUMER_COMMIT = 0x61
+    CONSUMER_CHANGE = 0x62
+    CONSUMER_RENEW = 0x63
+    CONSUMER_RELEASE = 0x64

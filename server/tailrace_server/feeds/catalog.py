@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tailrace.errors import FeedExists, NoSpace, NotDurable, Overloaded, UnknownFeed
 from tailrace.model import FeedInfo
 from tailrace.model.failover import SEQ_MAX
+from tailrace_server.feeds.consumer_rows import ConsumerRows
 from tailrace_server.feeds.feed import (
     SYSTEM_FEED_ID,
     SYSTEM_FEED_NAME,
@@ -269,6 +270,11 @@ class Catalog:
         """Returns the tokens by the newest rows of ``_feeds``. May read segments; SegmentDamaged."""
         self._rows.read()
         return self._rows.tokens
+
+    def consumers(self) -> ConsumerRows:
+        """Returns the consumers and groups by the newest rows of ``_feeds``. May read segments; SegmentDamaged."""
+        self._rows.read()
+        return self._rows.consumers
 
     def version(self) -> tuple[int, int]:
         """Returns a value that changes with the rows of ``_feeds``; it costs nothing."""

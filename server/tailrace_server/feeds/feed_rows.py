@@ -3,7 +3,7 @@
 key      the feed's id, 16 bytes; it is never used again
 value    the payload of the journal's record of the creation (feed.creation_to_bytes); a deletion: the feed was dropped
 
-Rows with other keys are of tokens (token_rows.py).
+Rows with other keys are of tokens (token_rows.py), and of named consumers and groups (consumer_rows.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tailrace.block import Block, encode_block
 from tailrace.model import FEED_ID_BYTES
+from tailrace_server.feeds.consumer_rows import CONSUMER_PREFIX, ConsumerRows
 from tailrace_server.feeds.token_rows import TokenRows
 from tailrace_server.partition.partition import Partition
 
@@ -47,6 +48,7 @@ class FeedRows:
     def __init__(self, partition: Partition) -> None:
         self.unsettled: dict[bytes, None] = {}
         self.tokens = TokenRows()
+        self.consumers = ConsumerRows()
         self._partition = partition
         self._rows: dict[bytes, FeedRow] = {}
         self._seq = self._rollbacks = 0
@@ -66,17 +68,20 @@ class FeedRows:
             self.unsettled.update(dict.fromkeys(self._rows))
             self._rows, self._seq, self._rollbacks = {}, 0, partition.rollbacks
             self.tokens.clear()
+            self.consumers.clear()
         for block in _blocks_after(partition, self._seq):
             columns = block.open_columns()
             for key, value, seq in zip(columns.keys(), columns.values(), columns.seqs(), strict=True):
                 if seq <= self._seq:
                     continue
-                if len(key) != FEED_ID_BYTES:
-                    self.tokens.take(key, value)
-                else:
+                if len(key) == FEED_ID_BYTES:
                     self._rows[key] = FeedRow(seq, value)
                     self.unsettled.pop(key, None)  # so that the newest row is the last
                     self.unsettled[key] = None
+                elif key.startswith(CONSUMER_PREFIX):
+                    self.consumers.take(key, value)
+                else:
+                    self.tokens.take(key, value)
         self._seq = partition.high_seq
         return self._rows
 

@@ -26,6 +26,7 @@ from tailrace_server.node.admin_token import keep_admin_token, make_admin_token
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stage_spreader import StageSpreader
 from tailrace_server.publishing.stages import Stages
+from tailrace_server.replication.consumer_changes import ConsumerChanges
 from tailrace_server.replication.feed_changes import FeedChanges
 from tailrace_server.replication.groups import Group, Grouping, GroupSettings
 from tailrace_server.replication.leadership import Leadership
@@ -44,6 +45,8 @@ from tailrace_server.serving.audit import AuditLog
 from tailrace_server.serving.authority import Authority
 from tailrace_server.serving.board.board import Board
 from tailrace_server.serving.connections import Connections
+from tailrace_server.serving.consumer_groups import Groups
+from tailrace_server.serving.consumers import Consumers
 from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
 from tailrace_server.serving.narrowed_status import HIDDEN
@@ -115,6 +118,7 @@ class Node:
             authority=Authority(config, catalog, host.clock, host.tls),
             audit=AuditLog(host.clock.monotonic),
             token_changes=TokenChanges(storage),
+            consumers=self._consumers(),
             handlers=HANDLERS,
             take_row=take_row,
             members={},
@@ -157,6 +161,20 @@ class Node:
             is_alone=self.config.is_alone,
         )
 
+    def _consumers(self) -> Consumers:
+        """Makes the part that knows who consumes under a name or in a group."""
+        changes, clock = ConsumerChanges(self.storage, self.config.limits), self.host.clock
+        groups = Groups(
+            changes,
+            self.leaderships.system,
+            self.waiting,
+            clock,
+            self.config.limits,
+            self.feed_changes.seqs,
+            lambda: self.services.identity.cluster_id,
+        )
+        return Consumers(changes, self.feeds, self.leaderships, clock, groups)
+
     # Running
 
     def begin(self, listener: Listener) -> None:
@@ -181,6 +199,7 @@ class Node:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._expire_stages)
+            nursery.start_soon(self.services.consumers.groups.run, self.connections.turn_ended)
             nursery.start_soon(self.services.authority.run, self.connections)
             nursery.start_soon(keep_admin_token, self.services)
             nursery.start_soon(listener.serve, self.handle)

@@ -24,12 +24,11 @@ import trio
 
 from tailrace.consuming.events import (
     Agreed,
-    CaughtUp,
     Event,
     Mutations,
+    OfNoPartition,
     ReplicaEvent,
     Rollback,
-    RoundComplete,
     SnapshotEnd,
     SnapshotStart,
     StreamFailed,
@@ -321,7 +320,7 @@ class ReplicaPuller:
         except (Retryable, UnknownFeed, StreamEnded, OSError):
             raise
         except Exception as error:
-            if isinstance(event, RoundComplete | CaughtUp):
+            if isinstance(event, OfNoPartition):
                 raise
             await self._failed(self.feed.partitions[event.partition], error)
 

@@ -138,6 +138,7 @@ class Connection:
         finally:
             self.answers.stop_waiting()
             self._note_stopped()
+            self.node.consumers.ended(self)
             self.is_closing = True
             with trio.CancelScope(shield=True):
                 await self._close_streams()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving import (
+    consumer_requests,
     feed_requests,
     get_requests,
     member_requests,
@@ -28,6 +29,7 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     **feed_requests.HANDLERS,
     **token_requests.HANDLERS,
     **progress_requests.HANDLERS,
+    **consumer_requests.HANDLERS,
     **traces.HANDLERS,
     **write_requests.HANDLERS,
     **get_requests.HANDLERS,

@@ -64,6 +64,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             takes_stream_credit=True,
             takes_traces=True,
             takes_progress=True,
+            takes_consumers=True,
         ).encode()
     )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace_server.serving.answer_memory import AnswerMemory
     from tailrace_server.serving.audit import AuditLog
     from tailrace_server.serving.authority import Authority
+    from tailrace_server.serving.consumers import Consumers
     from tailrace_server.stream.filter import FilterCache
 
 
@@ -91,6 +92,7 @@ class Services(LocalNode):
     authority: Authority
     audit: AuditLog
     token_changes: TokenChanges
+    consumers: Consumers
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
     take_row: Callable[[Any, bytes], bool]  # handles a read that is a WRITE of one usual row; False for all others
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone

@@ -22,7 +22,7 @@ from pyspark_tailrace.reading.offsets import agree
 from pyspark_tailrace.reading.options import ReadOptions
 from pyspark_tailrace.reading.plan_renewals import renewals_of
 from pyspark_tailrace.reading.splits import SeqRange, Split
-from tailrace.consuming.events import CaughtUp, Mutations, RoundComplete, SnapshotEnd, SnapshotStart
+from tailrace.consuming.events import Mutations, OfNoPartition, SnapshotEnd, SnapshotStart
 from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, StreamEnded
 from tailrace.model import EndReason
@@ -171,7 +171,7 @@ def _read_stream(
                     progress.snapshot_ended(progress.part.stop_seq)
                     del waiting[id]
                 continue
-            if isinstance(event, RoundComplete | CaughtUp) or event.partition not in waiting:
+            if isinstance(event, OfNoPartition) or event.partition not in waiting:
                 continue
             progress = waiting[event.partition]
             if isinstance(event, Mutations):

@@ -220,3 +220,30 @@ def test_a_poll_without_rows_returns_in_time(client, feed):
         while not (rows := [event for event in stream.poll(timeout=0) if isinstance(event, Mutations)]):
             pass
         assert rows[0].keys() == [b"k"]
+
+
+def test_a_named_consumer_goes_on_behind_its_commit(client, feed):
+    fill(feed, 500)
+    with feed.consume(name="reader", until="now") as stream:
+        for event in stream:
+            stream.commit(timeout=60)
+            if isinstance(event, Mutations):
+                first = event.keys()
+                break
+    with feed.consume(name="reader", until="now") as stream:
+        rest = keys_in(stream)
+        stream.commit()
+    assert sorted([*first, *rest]) == [b"%06d" % number for number in range(500)]
+    with feed.consume(name="reader", until="now") as stream:
+        assert keys_in(stream) == []
+
+
+def test_a_name_that_another_program_has_taken(client, feed):
+    fill(feed, 10)
+    with feed.consume(name="reader") as before:
+        next(before)
+        with feed.consume(name="reader"):
+            with pytest.raises(tailrace.NotOwner):
+                before.commit()
+            with pytest.raises(tailrace.NotOwner):
+                list(before)

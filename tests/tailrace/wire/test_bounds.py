@@ -5,8 +5,10 @@ from tailrace.errors import TooLarge
 from tailrace.link.address import Address
 from tailrace.model import Level
 from tailrace.model.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
+from tailrace.model.position import Position, Positions
 from tailrace.wire.bodies import ADDRESS_LENGTH_MAX, encode_json
 from tailrace.wire.bounds import REQUEST_BOUNDS, check_request, request_bound
+from tailrace.wire.consumer_messages import COMMIT_PARTITIONS_MAX, Commit, ConsumerId, Hold, Join
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, SMALL_BODY_BYTES, encode_frame
 from tailrace.wire.messages import GET_KEYS_MAX, Get, Hello
@@ -42,6 +44,19 @@ PUBLISH = Publish(
     tuple(range(61_440, 65_536)),
     DIGEST_MAX,
 )
+CONSUMER = ConsumerId(ID, "group", "\N{PILE OF POO}" * 100)
+
+
+def full_log(partition):
+    """A full failover log of branches that no other partition has."""
+    entries = range(ENTRIES_MAX)
+    return FailoverLog([(bytes([n, partition]) * 8, SEQ_MAX - n - 1, SEQ_MAX - n - 9) for n in entries])
+
+
+FULL_POSITIONS = {
+    4_095 - n: Position.at(full_log(n), SEQ_MAX - 1, SEQ_MAX - 9, SEQ_MAX, SEQ_MAX)
+    for n in range(COMMIT_PARTITIONS_MAX)
+}
 CREATE_FEED = {
     "name": "f" * 100,
     "feed_id": ID.hex(),
@@ -77,6 +92,19 @@ LONGEST = {
     Opcode.PROGRESS: encode_json(
         Opcode.PROGRESS, Progress(ID, Level.MEMORY, dict.fromkeys(range(4_096), SEQ_MAX)).to_json()
     ),
+    Opcode.CONSUMER_JOIN: Join(
+        CONSUMER, ID, "beginning", Level.QUORUM, tuple(range(4_096)), dict.fromkeys(range(4_096), SEQ_MAX)
+    ).encode(1),
+    Opcode.CONSUMER_RELEASE: Hold(CONSUMER, ID, dict.fromkeys(range(4_096), SEQ_MAX), leave=True).encode(
+        Opcode.CONSUMER_RELEASE, 1
+    ),
+    Opcode.CONSUMER_RENEW: Hold(CONSUMER, ID).encode(Opcode.CONSUMER_RENEW, 1),
+    Opcode.CONSUMER_COMMIT: Commit(
+        CONSUMER,
+        ID,
+        dict.fromkeys(FULL_POSITIONS, SEQ_MAX),
+        Positions(ID, ID, FULL_POSITIONS),
+    ).encode(1),
     Opcode.ACCEPTED_SEQS: encode_json(Opcode.ACCEPTED_SEQS, {"feed_ids": [ID.hex()] * 10_000, "joining": False}),
 }
 

@@ -7,6 +7,8 @@ from tests.tailrace_server.serving.secured import ask
 import tailrace
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
+from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, decode_error
 from tailrace.wire.opcodes import Opcode
@@ -67,6 +69,15 @@ def checked_requests(feed_id, name):
         Opcode.STREAM_REQUEST: stream_request(feed_id).to_json(),
         Opcode.SEGMENT_CHECKPOINT: CheckpointRequest(feed_id, 0).to_json(),
         Opcode.PROGRESS: Progress(feed_id, Level.DISK, {PARTITION: 0}).to_json(),
+        Opcode.CONSUMER_JOIN: Join(ConsumerId(feed_id, "name", "reader"), ID).encode(5),
+        Opcode.CONSUMER_COMMIT: Commit(
+            ConsumerId(feed_id, "name", "reader"),
+            ID,
+            {0: 1},
+            Positions(ID, feed_id, {0: Position.at(FailoverLog(), 0)}),
+        ).encode(5),
+        Opcode.CONSUMER_RENEW: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(Opcode.CONSUMER_RENEW, 5),
+        Opcode.CONSUMER_RELEASE: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(Opcode.CONSUMER_RELEASE, 5),
         Opcode.PUBLISH: Publish(feed_id, "sink", "origin", 1, (ID,), (PARTITION,), 0).to_json(),
         Opcode.GET: Get(feed_id, Level.DISK, [KEY]).encode(5),
         Opcode.WRITE: encode_frame(Opcode.WRITE, write(feed_id, block), 5),

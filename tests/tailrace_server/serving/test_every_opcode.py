@@ -13,8 +13,10 @@ from tailrace.errors import Forbidden, ProtocolError, TooLarge, UnknownCheckpoin
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.model.position import Position, Positions
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.bounds import request_bound
+from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import (
     FRAME_HEADER_BYTES,
@@ -69,6 +71,11 @@ READER = {
     Opcode.LIST_TOKENS: Answer.ROLE,
     Opcode.REVOKE_TOKEN: Answer.ROLE,
     Opcode.PROGRESS: Answer.FEED,
+    Opcode.CONSUMER_JOIN: Answer.FEED,
+    Opcode.CONSUMER_COMMIT: Answer.FEED,
+    Opcode.CONSUMER_RENEW: Answer.FEED,
+    Opcode.CONSUMER_RELEASE: Answer.FEED,
+    Opcode.CONSUMER_CHANGE: Answer.NO_REQUEST,
     Opcode.WRITE: Answer.ROLE,
     Opcode.WRITTEN: Answer.NO_REQUEST,
     Opcode.GET: Answer.KEYS,
@@ -301,6 +308,15 @@ def requests(opcode, name, feed_id, key):
         Opcode.PARTITIONS: lambda: encode_json(opcode, {"name": name}, 7),
         Opcode.EXPLAIN_RESUME: lambda: encode_json(opcode, stream.to_json(), 7),
         Opcode.STREAM_REQUEST: lambda: stream.encode(7),
+        Opcode.CONSUMER_JOIN: lambda: Join(ConsumerId(feed_id, "name", "reader"), ID).encode(7),
+        Opcode.CONSUMER_COMMIT: lambda: Commit(
+            ConsumerId(feed_id, "name", "reader"),
+            ID,
+            {0: 1},
+            Positions(ID, feed_id, {0: Position.at(FailoverLog(), 0)}),
+        ).encode(7),
+        Opcode.CONSUMER_RENEW: lambda: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(opcode, 7),
+        Opcode.CONSUMER_RELEASE: lambda: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(opcode, 7),
         Opcode.PROGRESS: lambda: encode_json(opcode, Progress(feed_id, Level.DISK, {partition: 0}).to_json(), 7),
         Opcode.GET: lambda: Get(feed_id, Level.DISK, [key]).encode(7),
         Opcode.SEGMENT_CHECKPOINT: lambda: encode_json(opcode, CheckpointRequest(feed_id, partition).to_json(), 7),
@@ -340,7 +356,10 @@ async def test_the_own_feed_and_keys_are_answered(door, guarded, token):
     for opcode in answered_by(Answer.FEED, Answer.KEYS):
         async with door.greeted(token) as connection:
             got = await answer_to(connection, requests(opcode, "orders", own, OWN_KEY))
-            assert not isinstance(got, Exception), (opcode, got)
+            # Positions of another cluster, and a member that has not joined: that is looked at later.
+            later = {Opcode.CONSUMER_COMMIT: tailrace.BadPosition, Opcode.CONSUMER_RENEW: tailrace.NotOwner}
+            refused = later.get(opcode, ())
+            assert not isinstance(got, Exception) or isinstance(got, refused), (opcode, got)
 
 
 async def test_a_list_has_no_other_feed(door, guarded, token):
