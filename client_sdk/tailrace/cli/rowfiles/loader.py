@@ -9,15 +9,15 @@ may not be whole, and a batch that comes again is skipped by each partition that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import trio
 
 from tailrace.cli.rowfiles.batches import Batch
 from tailrace.errors import BatchBehind, UnknownStage
-from tailrace.model import Put
-from tailrace.requests.staging import SealedStage
+from tailrace.model import Delete, Put
+from tailrace.requests.staging import Published, SealedStage
 from tailrace.trio.feed import Feed
 
 # A stage is lost with its leader. After so many losses of the same batch something else is wrong.
@@ -75,27 +75,10 @@ class Loader:
                 if batch.number < first:
                     self._note(batch, written=0)
                 else:
-                    await send.send((batch, await self._staged(batch)))
-
-    async def _staged(self, batch: Batch) -> SealedStage:
-        async with self._feed.stage() as stage:
-            for change in batch.changes:
-                if isinstance(change, Put):
-                    await stage.put(change.key, change.value)
-                else:
-                    await stage.delete(change.key)
-            return await stage.seal()
-        raise AssertionError("a stage swallows no error")
+                    await send.send((batch, await stage_changes(self._feed, batch.changes)))
 
     async def _publish(self, batch: Batch, stage: SealedStage) -> None:
-        for tries in range(1, STAGE_TRIES + 1):
-            try:
-                published = await self._feed.publish(self._sink, batch.number, (stage,))
-                break
-            except UnknownStage:
-                if tries == STAGE_TRIES:
-                    raise
-                stage = await self._staged(batch)
+        published = await publish_staged(self._feed, self._sink, batch.number, batch.changes, stage)
         self._note(batch, sum(versions.last_seq - versions.first_seq + 1 for versions in published.written.values()))
 
     def _note(self, batch: Batch, written: int) -> None:
@@ -104,3 +87,30 @@ class Loader:
         done = self.progress
         self.progress = Progress(done.written + written, done.present + rows - written, done.deletions + deletions)
         self._told(self.progress)
+
+
+async def stage_changes(feed: Feed, changes: Iterable[Put | Delete]) -> SealedStage:
+    """Returns a sealed stage with these changes. Raises as `Feed.stage`."""
+    async with feed.stage() as stage:
+        for change in changes:
+            if isinstance(change, Put):
+                await stage.put(change.key, change.value)
+            else:
+                await stage.delete(change.key)
+        return await stage.seal()
+    raise AssertionError("a stage swallows no error")
+
+
+async def publish_staged(
+    feed: Feed, sink: str, number: int, changes: Iterable[Put | Delete], stage: SealedStage
+) -> Published:
+    """Publishes a stage as a numbered batch. Stages its changes again if the stage was lost with its leader.
+
+    Raises as `Feed.publish`.
+    """
+    for _ in range(STAGE_TRIES - 1):
+        try:
+            return await feed.publish(sink, number, (stage,))
+        except UnknownStage:
+            stage = await stage_changes(feed, changes)
+    return await feed.publish(sink, number, (stage,))

@@ -7,6 +7,7 @@ bodies     the body of a request, with bounds
 clients    clients of the SDK, which the requests share
 guard      who asks, and whether a page of another site does
 keys       PUT, GET and DELETE of a key
+rows       POST of several rows
 sse        server-sent events as bytes                                          pure
 events     GET of a feed as events
 api        all routes

@@ -1,6 +1,7 @@
 """The routes of feeds over HTTP.
 
 GET, PUT, DELETE /feeds/FEED/keys/KEY        a key
+    POST             /feeds/FEED                 rows as JSON lines
     GET              /feeds/FEED/events          its mutations as server-sent events
 """
 
@@ -20,6 +21,7 @@ from tailrace_server.serving.web.clients import Clients, ForwardingNode
 from tailrace_server.serving.web.events import EventsApi
 from tailrace_server.serving.web.guard import Answer, Guard, Identifying, Who
 from tailrace_server.serving.web.keys import KeysApi
+from tailrace_server.serving.web.rows import RowsApi
 
 
 class WebNode(ForwardingNode, Identifying, Protocol):
@@ -47,7 +49,9 @@ class FeedsApi:
     def __init__(self, node: WebNode, nursery: trio.Nursery, origins: Collection[str] = ()) -> None:
         """``nursery`` runs the clients. ``origins``: those of the pages that may ask, besides the node's own."""
         self._guard = Guard(node, origins)
-        self._keys = KeysApi(Clients(node, nursery), Bodies())
+        clients, bodies = Clients(node, nursery), Bodies()
+        self._keys = KeysApi(clients, bodies)
+        self._rows = RowsApi(clients, bodies)
         self._events = EventsApi(node, nursery)
 
     def routes(self) -> list[BaseRoute]:
@@ -57,6 +61,7 @@ class FeedsApi:
                 "/feeds/{feed}/keys/{key:any_text}",
                 {"GET": self._keys.get, "PUT": self._keys.put, "DELETE": self._keys.delete},
             ),
+            self._route("/feeds/{feed}", {"POST": self._rows.post}),
             self._route("/feeds/{feed}/events", {"GET": self._events.get}),
         ]
 

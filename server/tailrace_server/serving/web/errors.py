@@ -70,7 +70,9 @@ def told(error: Exception) -> dict[str, Any]:
         more["current"] = None if error.current is None else version_text(error.current)
     elif isinstance(error, errors.BatchBehind):
         more["first_batch"] = error.first_batch
-    return {"error": type(error).__name__, "message": str(error), **more}
+    # The notes say which partitions have their share of a batch that has failed.
+    message = " ".join([str(error), *getattr(error, "__notes__", ())])
+    return {"error": type(error).__name__, "message": message, **more}
 
 
 def error_answer(error: Exception) -> Response:
