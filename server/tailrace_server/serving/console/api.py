@@ -28,8 +28,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from tailrace.block import KEY_BYTES_MAX
-from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, UnknownFeed
-from tailrace.link.address import Address
+from tailrace.errors import BadPosition, DataGone, Forbidden, Retryable, TailraceError, TooLarge, UnknownFeed
 from tailrace.model.json_rows import field_bytes
 from tailrace.tls.engine import PeerIdentity
 from tailrace.wire.filters import StreamFilter
@@ -40,17 +39,14 @@ from tailrace_server.serving.board.keys import VERSIONS_DEFAULT, VERSIONS_MAX, k
 from tailrace_server.serving.board.pages import BadRequest, NotFound, number_of
 from tailrace_server.serving.board.positions import explain_resume, preview_reset
 from tailrace_server.serving.board.views import VIEWS, feed_of
-from tailrace_server.serving.console.certificate import certificate_of
-from tailrace_server.serving.console.headers import CHALLENGE, HEADERS
-from tailrace_server.serving.console.identified import note_identified
+from tailrace_server.serving.http.answers import json_answer, peer_of
+from tailrace_server.serving.http.certificate import certificate_of
+from tailrace_server.serving.http.headers import CHALLENGE
+from tailrace_server.serving.http.identified import note_identified
 
 log = logging.getLogger("tailrace.http")
 
 Answer: TypeAlias = Callable[[Request, Access], Awaitable[dict[str, Any]]]
-
-
-class TooLarge(TailraceError):
-    """A body is too long."""
 
 
 CODES: tuple[tuple[type[TailraceError], int], ...] = (
@@ -207,11 +203,6 @@ def filter_of(body: Mapping[str, str]) -> StreamFilter:
     return StreamFilter(prefix)
 
 
-def peer_of(request: Request) -> str:
-    """Returns the address of the client."""
-    return "unknown" if request.client is None else str(Address(request.client.host, request.client.port))
-
-
 def told(error: TailraceError) -> dict[str, str]:
     """Returns an error as JSON."""
     return {"error": type(error).__name__, "message": str(error)}
@@ -220,10 +211,3 @@ def told(error: TailraceError) -> dict[str, str]:
 def code_of(error: TailraceError) -> int:
     """Returns the status code of an answer with an error."""
     return next((code for kind, code in CODES if isinstance(error, kind)), 500)
-
-
-def json_answer(value: dict[str, Any], code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns an answer that no cache keeps."""
-    body = json.dumps(value, separators=(",", ":")).encode()
-    more = {} if headers is None else headers
-    return Response(body, status_code=code, media_type="application/json", headers={**HEADERS, **more})

@@ -32,13 +32,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tailrace.errors import Forbidden, TailraceError
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
-from tailrace_server.serving.console.api import ConsoleApi, json_answer, peer_of
-from tailrace_server.serving.console.certificate import certificate_of
-from tailrace_server.serving.console.headers import CHALLENGE, HEADERS, SECURITY
-from tailrace_server.serving.console.identified import note_identified
+from tailrace_server.serving.console.api import ConsoleApi
 from tailrace_server.serving.console.sockets import HasSockets, Sockets
 from tailrace_server.serving.console.static import INDEX, is_current, read_files
 from tailrace_server.serving.hosts import host_allowed, refusal
+from tailrace_server.serving.http.answers import json_answer, peer_of
+from tailrace_server.serving.http.certificate import certificate_of
+from tailrace_server.serving.http.headers import CHALLENGE, HEADERS, SECURITY
+from tailrace_server.serving.http.identified import note_identified
 from tailrace_server.serving.web.api import FeedsApi
 
 log = logging.getLogger("tailrace.http")

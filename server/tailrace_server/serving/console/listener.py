@@ -21,11 +21,11 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
-from tailrace_server.serving.console.certificate import CERTIFICATE
-from tailrace_server.serving.console.identified import IDENTIFIED
-from tailrace_server.serving.console.patience import PATIENCE
 from tailrace_server.serving.console.plain_websocket import refuse_compression
 from tailrace_server.serving.console.sockets import Sockets
+from tailrace_server.serving.http.certificate import CERTIFICATE
+from tailrace_server.serving.http.identified import IDENTIFIED
+from tailrace_server.serving.http.patience import PATIENCE
 from tailrace_server.serving.listeners import ListenerHandlers, WebStream, listen
 from tailrace_server.serving.secure_stream import certificate_of
 from tailrace_server.serving.web.api import FeedsApi, WebNode

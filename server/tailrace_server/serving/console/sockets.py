@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import trio
 from starlette.responses import PlainTextResponse
@@ -24,10 +24,11 @@ from tailrace.trio.transport import Transport
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import token_of_websocket
 from tailrace_server.serving.board.board import Board
-from tailrace_server.serving.console.certificate import certificate_of
-from tailrace_server.serving.console.headers import HEADERS
-from tailrace_server.serving.console.identified import note_identified
 from tailrace_server.serving.console.live import SUBPROTOCOL, UNAUTHORIZED, LiveSession
+from tailrace_server.serving.http.certificate import certificate_of
+from tailrace_server.serving.http.headers import HEADERS
+from tailrace_server.serving.http.identified import note_identified
+from tailrace_server.serving.http.origin import is_own_origin
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.messages import close_reason, encode_message
 from tailrace_server.serving.tailing.session import TailSession
@@ -147,20 +148,6 @@ class Sockets:
             return False
         note_identified(socket)
         return True
-
-
-def is_own_origin(origin: str | None, host: str | None) -> bool:
-    """Returns whether a page of this ``Origin`` is the console's own, which was loaded from the same ``Host``.
-
-    None for the origin: there was none, so it is no browser's.
-    """
-    if origin is None:
-        return True
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(host) and parts.netloc.lower() == (host or "").lower()
 
 
 def _token_of(socket: WebSocket) -> str | None:

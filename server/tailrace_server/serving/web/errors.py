@@ -10,8 +10,7 @@ from tailrace import errors
 from tailrace.cli.rowfiles.records import BadRecord
 from tailrace.errors import TailraceError, Unreachable, VersionConflict
 from tailrace_server.serving.board.pages import BadRequest, NotFound
-from tailrace_server.serving.console import api as console
-from tailrace_server.serving.console.api import json_answer
+from tailrace_server.serving.http.answers import json_answer
 from tailrace_server.serving.web.versions import etag, version_text
 
 # The seconds after which a client may ask again.
@@ -45,7 +44,6 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
     (VersionConflict, 412),
     (Absent, 412),
     (errors.TooLarge, 413),
-    (console.TooLarge, 413),
     (NotJsonLines, 415),
     (errors.OutcomeUnknown, 504),
     (errors.Retryable, 503),

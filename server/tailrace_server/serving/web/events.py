@@ -26,8 +26,8 @@ from tailrace.model.position import Positions
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.stream import Stream
 from tailrace.trio.transport import Transport
-from tailrace_server.serving.console.headers import HEADERS
-from tailrace_server.serving.console.patience import patient
+from tailrace_server.serving.http.headers import HEADERS
+from tailrace_server.serving.http.patience import patient
 from tailrace_server.serving.tailing.gathering import Gathering
 from tailrace_server.serving.tailing.loopback import loopback
 from tailrace_server.serving.tailing.messages import encode_message, type_of

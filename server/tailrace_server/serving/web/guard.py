@@ -20,11 +20,11 @@ from tailrace.tls.engine import PeerIdentity
 from tailrace_server.serving.access import Access
 from tailrace_server.serving.bearer import bearer_of
 from tailrace_server.serving.board.pages import BadRequest
-from tailrace_server.serving.console.api import json_answer, peer_of
-from tailrace_server.serving.console.certificate import certificate_of
-from tailrace_server.serving.console.headers import CHALLENGE
-from tailrace_server.serving.console.identified import note_identified
-from tailrace_server.serving.console.sockets import is_own_origin
+from tailrace_server.serving.http.answers import json_answer, peer_of
+from tailrace_server.serving.http.certificate import certificate_of
+from tailrace_server.serving.http.headers import CHALLENGE
+from tailrace_server.serving.http.identified import note_identified
+from tailrace_server.serving.http.origin import is_own_origin
 from tailrace_server.serving.web.clients import Shown
 from tailrace_server.serving.web.errors import INTERNAL_ERROR, error_answer
 

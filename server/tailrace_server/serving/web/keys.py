@@ -11,8 +11,8 @@ from tailrace.block import VALUE_BYTES_MAX
 from tailrace.model import Item, LevelName, Version
 from tailrace.trio.feed import Feed
 from tailrace_server.serving.board.pages import BadRequest
-from tailrace_server.serving.console.api import json_answer
-from tailrace_server.serving.console.headers import HEADERS
+from tailrace_server.serving.http.answers import json_answer
+from tailrace_server.serving.http.headers import HEADERS
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients
 from tailrace_server.serving.web.errors import Absent, NoSuchKey

@@ -24,8 +24,8 @@ from tailrace.requests.staging import Published
 from tailrace.trio.feed import Feed
 from tailrace.wire.stage_messages import NAME_CHARS_MAX
 from tailrace_server.serving.board.pages import BadRequest
-from tailrace_server.serving.console.api import json_answer
-from tailrace_server.serving.console.patience import patient
+from tailrace_server.serving.http.answers import json_answer
+from tailrace_server.serving.http.patience import patient
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients
 from tailrace_server.serving.web.errors import NotJsonLines
