@@ -20,7 +20,13 @@ from tailrace_server.serving.web.api import FeedsApi
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 READ, ASK = frozenset(("GET", "HEAD")), frozenset(("POST",))
 # Routes without a token: they have no data of a feed.
-OPEN_PATHS = {"/": "/", "/page/{name:path}": "/page/main.js", "/healthz": "/healthz", "/readyz": "/readyz"}
+OPEN_PATHS = {
+    "/": "/",
+    "/page/{name:path}": "/page/main.js",
+    "/healthz": "/healthz",
+    "/readyz": "/readyz",
+    "/openapi.json": "/openapi.json",
+}
 # All others, with the requests that a reader of the keys of `orders` that begin with "eu/" may make, if there is one,
 # and with those that it may not.
 JSON_BODY = {"explain": {"positions": ""}, "reset": {"to": "now"}}

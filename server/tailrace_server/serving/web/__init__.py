@@ -10,5 +10,6 @@ keys       PUT, GET and DELETE of a key
 rows       POST of several rows
 sse        server-sent events as bytes                                          pure
 events     GET of a feed as events
+openapi    the OpenAPI document                                                pure
 api        all routes
 """

@@ -3,6 +3,7 @@
 GET, PUT, DELETE /feeds/FEED/keys/KEY        a key
     POST             /feeds/FEED                 rows as JSON lines
     GET              /feeds/FEED/events          its mutations as server-sent events
+    GET              /openapi.json               the description of these, for tools
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from tailrace_server.serving.http.answers import json_answer
+from tailrace_server.serving.web import openapi
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients, ForwardingNode
 from tailrace_server.serving.web.events import EventsApi
@@ -43,6 +46,12 @@ class _AnyText(Convertor[str]):
 register_url_convertor("any_text", _AnyText())
 
 
+async def _document(request: Request) -> Response:
+    """Answers with the OpenAPI document, which has no data of the node: any page and program may read it."""
+    headers = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
+    return json_answer(openapi.document(), headers=headers)
+
+
 class FeedsApi:
     """The feeds of a node over HTTP."""
 
@@ -63,6 +72,7 @@ class FeedsApi:
             ),
             self._route("/feeds/{feed}", {"POST": self._rows.post}),
             self._route("/feeds/{feed}/events", {"GET": self._events.get}),
+            Route(openapi.PATH, _document),
         ]
 
     def stop(self) -> None:
