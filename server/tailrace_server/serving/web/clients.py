@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import trio
+from starlette.requests import Request
 
 from tailrace.errors import Forbidden, Overloaded, TailraceError, UnknownFeed
 from tailrace.link.address import Address
@@ -26,6 +27,7 @@ from tailrace.trio.host import Host
 from tailrace.trio.transport import Transport
 from tailrace_server.replication.leaderships import Leaderships
 from tailrace_server.runtime.host import Host as NodeHost
+from tailrace_server.serving.http.patience import patient
 from tailrace_server.serving.tailing.loopback import loopback
 
 log = logging.getLogger("tailrace.http")
@@ -94,8 +96,8 @@ class Clients:
         self._open: dict[_Wanted, _Shared] = {}
 
     @contextlib.asynccontextmanager
-    async def client(self, shown: Shown) -> AsyncIterator[SharedClient]:
-        """Gives a client with these rights. Raises Forbidden, Unreachable, Overloaded."""
+    async def client(self, request: Request, shown: Shown) -> AsyncIterator[SharedClient]:
+        """Gives a client with these rights, for the answer to a request. Raises Forbidden, Unreachable, Overloaded."""
         leadership = self._node.leaderships.system
         wanted = _Wanted(shown, leadership.leader, leadership.changes)
         shared = self._open.get(wanted)
@@ -103,7 +105,7 @@ class Clients:
             self._make_room()
             shared = self._open[wanted] = _Shared(self._client(shown))
             self._nursery.start_soon(self._run, wanted, shared)
-        with shared.used():
+        with shared.used(), patient(request):
             yield await shared.opened()
 
     def _make_room(self) -> None:

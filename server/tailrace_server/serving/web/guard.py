@@ -25,6 +25,7 @@ from tailrace_server.serving.http.certificate import certificate_of
 from tailrace_server.serving.http.headers import CHALLENGE
 from tailrace_server.serving.http.identified import note_identified
 from tailrace_server.serving.http.origin import is_own_origin
+from tailrace_server.serving.web.bodies import Unread
 from tailrace_server.serving.web.clients import Shown
 from tailrace_server.serving.web.errors import INTERNAL_ERROR, error_answer
 
@@ -65,6 +66,12 @@ class Identifying(Protocol):
         ...
 
 
+def _has_unread(request: Request, response: Response) -> bool:
+    """Returns whether the answer refuses a request before its body was read."""
+    announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    return response.status_code >= 400 and announced and not request._stream_consumed
+
+
 class Guard:
     """Lets requests through to their answers, and makes answers of errors."""
 
@@ -84,7 +91,7 @@ class Guard:
         async def endpoint(request: Request) -> Response:
             response = await self._answer(request, answer)
             response.headers.update(self.cors(request))
-            return response
+            return Unread(response) if _has_unread(request, response) else response
 
         return endpoint
 

@@ -46,7 +46,7 @@ class KeysApi:
         feed, key = feed_and_key(request.scope["raw_path"])
         query = checked(request.query_params, _GET)
         level, at_least = level_of(query) or "disk", version_of(query, "at_least")
-        async with self._clients.client(who.shown) as client:
+        async with self._clients.client(request, who.shown) as client:
             item = await client.on_feed(feed, lambda on: on.get(key, level=level, at_least=at_least))
         if item is None:
             raise NoSuchKey(f"feed {feed!r} has no key {key!r:.200}")
@@ -63,7 +63,7 @@ class KeysApi:
             raise BadRequest("a put has no condition that the key exists: give its version")
         async with (
             self._bodies.read(request, VALUE_BYTES_MAX, "a value") as value,
-            self._clients.client(who.shown) as client,
+            self._clients.client(request, who.shown) as client,
         ):
             version = await client.on_feed(feed, partial(_put, key, value, level, condition))
         return _written(version)
@@ -75,7 +75,7 @@ class KeysApi:
         level, condition = level_of(query), condition_of(request.headers, query)
         if condition.absent:
             raise BadRequest("a deletion has no condition that the key does not exist")
-        async with self._clients.client(who.shown) as client:
+        async with self._clients.client(request, who.shown) as client:
             version = await client.on_feed(feed, partial(_delete, key, level, condition))
         if version is None:
             raise Absent(f"feed {feed!r} has no key {key!r:.200}, and nothing was written")

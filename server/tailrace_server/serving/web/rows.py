@@ -25,7 +25,6 @@ from tailrace.trio.feed import Feed
 from tailrace.wire.stage_messages import NAME_CHARS_MAX
 from tailrace_server.serving.board.pages import BadRequest
 from tailrace_server.serving.http.answers import json_answer
-from tailrace_server.serving.http.patience import patient
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients
 from tailrace_server.serving.web.errors import NotJsonLines
@@ -95,14 +94,13 @@ class RowsApi:
             raise NotJsonLines("the body has to be JSON lines as they are, without Content-Encoding")
         async with (
             self._bodies.read(request, BODY_BYTES_MAX, "the rows of a request") as body,
-            self._clients.client(who.shown) as client,
+            self._clients.client(request, who.shown) as client,
         ):
             changes = await changes_of(body)
-            with patient(request):
-                if numbered is None:
-                    written = await client.on_feed(feed, partial(_write, changes, level))
-                    return _answer(len(changes), written.values())
-                published = await client.on_feed(feed, partial(_publish, changes, numbered))
+            if numbered is None:
+                written = await client.on_feed(feed, partial(_write, changes, level))
+                return _answer(len(changes), written.values())
+            published = await client.on_feed(feed, partial(_publish, changes, numbered))
         return _answer(len(changes), published.written.values(), present=sorted(published.skipped))
 
 

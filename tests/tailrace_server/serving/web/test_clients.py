@@ -1,6 +1,7 @@
 """Clients of the SDK that requests share."""
 
 import pytest
+from starlette.requests import Request
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
@@ -10,6 +11,7 @@ from tailrace_server.serving.web import clients as module
 from tailrace_server.serving.web.clients import Clients, Shown
 
 NO_TOKEN = Shown(None, None)
+REQUEST = Request({"type": "http"})
 
 
 @pytest.fixture
@@ -18,9 +20,9 @@ async def clients(running, nursery):
 
 
 async def test_requests_with_the_same_rights_share_a_client(clients, running):
-    async with clients.client(NO_TOKEN) as one, clients.client(NO_TOKEN) as two:
+    async with clients.client(REQUEST, NO_TOKEN) as one, clients.client(REQUEST, NO_TOKEN) as two:
         assert one is two
-    async with clients.client(NO_TOKEN) as three, clients.client(Shown("token", None)) as other:
+    async with clients.client(REQUEST, NO_TOKEN) as three, clients.client(REQUEST, Shown("token", None)) as other:
         assert three is one
         assert other is not one
     assert [each["name"] for each in running.node.status()["connections"]].count("http") == 2
@@ -28,20 +30,20 @@ async def test_requests_with_the_same_rights_share_a_client(clients, running):
 
 async def test_a_client_that_is_not_used_is_closed(clients, running, monkeypatch):
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
-    async with clients.client(NO_TOKEN) as one:
+    async with clients.client(REQUEST, NO_TOKEN) as one:
         assert len(running.node.connections) == 1
     await until(lambda: not len(running.node.connections))
-    async with clients.client(NO_TOKEN) as two:
+    async with clients.client(REQUEST, NO_TOKEN) as two:
         assert two is not one
 
 
 async def test_clients_are_bounded_and_idle_ones_make_room(clients, monkeypatch):
     monkeypatch.setattr(module, "CLIENTS_MAX", 1)
-    async with clients.client(NO_TOKEN):
+    async with clients.client(REQUEST, NO_TOKEN):
         with pytest.raises(tailrace.Overloaded):
-            async with clients.client(Shown("other", None)):
+            async with clients.client(REQUEST, Shown("other", None)):
                 pass
-    async with clients.client(Shown("other", None)) as other:
+    async with clients.client(REQUEST, Shown("other", None)) as other:
         assert other.client
 
 
@@ -50,9 +52,9 @@ async def test_a_client_that_could_not_connect_is_made_anew(clients, running, mo
         patch.setattr(module, "CONNECT_SECONDS", 0.01)
         patch.setattr(module, "loopback", _refused)
         with pytest.raises(tailrace.Unreachable):
-            async with clients.client(NO_TOKEN):
+            async with clients.client(REQUEST, NO_TOKEN):
                 pass
-    async with clients.client(NO_TOKEN) as client:
+    async with clients.client(REQUEST, NO_TOKEN) as client:
         assert await client.client.feeds() == []
 
 

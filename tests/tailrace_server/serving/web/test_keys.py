@@ -2,7 +2,6 @@
 
 import pytest
 
-import tailrace
 from tailrace.block import VALUE_BYTES_MAX
 
 
@@ -151,14 +150,9 @@ async def test_a_body_without_a_length_is_bounded_as_it_comes(web, orders, monke
         assert await web.raw(head + chunked) == code
 
 
-async def test_bodies_together_are_bounded(web, orders, monkeypatch):
-    monkeypatch.setattr("tailrace_server.serving.web.bodies.Bodies._count", _refuse)
-    answer = await web("PUT", "/feeds/orders/keys/k", b"1")
-    assert (answer.code, answer.json["error"], answer.headers["retry-after"]) == (503, "Overloaded", "1")
-
-
-def _refuse(self, nbytes):
-    raise tailrace.Overloaded("no room")
+async def test_a_client_that_sends_the_value_all_the_same_reads_why_it_is_refused(web, orders):
+    answer = await web("PUT", "/feeds/orders/keys/k", bytes(VALUE_BYTES_MAX + 1))
+    assert (answer.code, answer.json["error"]) == (413, "TooLarge")
 
 
 async def test_level_quorum_without_a_set(web, orders, monkeypatch):
@@ -170,3 +164,12 @@ async def test_level_quorum_without_a_set(web, orders, monkeypatch):
 async def test_another_method_is_told_which_there_are(web, orders):
     answer = await web("PATCH", "/feeds/orders/keys/k")
     assert (answer.code, set(answer.headers["allow"].split(", "))) == (405, {"GET", "HEAD", "PUT", "DELETE"})
+
+
+async def test_writes_count_among_those_of_frames(web, running, orders):
+    """A request is one of the SDK to the node, so each of its metrics, bounds and logs counts it."""
+    for _ in range(3):
+        await web("PUT", "/feeds/orders/keys/k", b"1")
+    text, _ = await running.node.metrics()
+    assert b"tailrace_written_blocks_total 3.0" in text
+    assert b'tailrace_requests_total{opcode="write"} 3.0' in text.lower()
