@@ -38,8 +38,7 @@ def health_of(node: Services) -> dict[str, Any]:
     problems = [str(failure)] if failure is not None else []
     problems += [f"flushing fails: {node.storage.flusher.failure}"] if node.storage.flusher.failure else []
     problems += [f"compacting fails: {node.storage.compactor.failure}"] if node.storage.compactor.failure else []
-    refusal = node.storage.journal.refusal
-    problems += [f"writes are refused: {refusal}"] if refusal and not node.storage.space.low else []
+    problems += _refusing_problem(node)
     problems += [text for text in (node.storage.space.low, node.storage.compactor.uptime.suspended) if text]
     problems += node.storage.damages.values()
     problems += [text for text in map(set_problem, node.members.values()) if text]
@@ -175,6 +174,13 @@ def failing_of(node: Services, leadership: Leadership) -> list[dict[str, Any]]:
         for partition, why in node.storage.receive_failures
         if partition.pushes.by_segments and partition.state != "leader" and leadership.group.has(partition)
     ]
+
+
+def _refusing_problem(node: Services) -> list[str]:
+    storage = node.storage
+    refusal = storage.journal.refusal
+    texts = [f"writes are refused: {refusal}"] if refusal and not storage.space.low else []
+    return texts + ([storage.why_no_flush] if storage.why_no_flush else [])
 
 
 def _receiving_problem(node: Services) -> list[str]:

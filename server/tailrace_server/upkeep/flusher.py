@@ -98,11 +98,17 @@ class Flusher:
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
         self._flushing: collections.defaultdict[Partition, trio.Lock] = collections.defaultdict(trio.Lock)
         self._flushes = self._bytes = 0
+        self._flushing_since: float | None = None  # monotonic, since when the flushes of a pass are under way
         self.durations = Durations(WORK_BOUNDS)
         self._flush_failure = self._trim_failure = ""
         self.commit: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # makes all written records durable
         self.on_flushed: Callable[[Partition], None] = lambda _: None
         self.count_partitions: Callable[[], int] = lambda: 1  # those of the node, which a start opens
+
+    @property
+    def busy_s(self) -> float:
+        """The seconds that the present flush of a pass has taken so far; 0.0 without one."""
+        return 0.0 if self._flushing_since is None else self._host.clock.monotonic() - self._flushing_since
 
     @property
     def is_failing(self) -> bool:
@@ -182,7 +188,9 @@ class Flusher:
         pace = self._begin_pace(due)
         while due:
             together = [due.popleft() for _ in range(FLUSHED_TOGETHER if len(due) >= TOGETHER_FROM else 1)]
+            self._flushing_since = self._host.clock.monotonic()
             failure = await self._flush_together(together) or failure
+            self._flushing_since = None
             if pace is not None:
                 pace.flushed(len(together))
                 self._account.look_again()

@@ -67,6 +67,7 @@ class Storage:
     ) -> None:
         data, limits = config.data, config.storage
         self._limits = limits
+        self._replication = config.replication
         self.host = host
         self.data = data
         self.feeds = catalog
@@ -156,13 +157,20 @@ class Storage:
 
     @property
     def refusal(self) -> str:
-        """Why writes are refused, though the journal has not failed; "" if they are taken, as far as it is known."""
-        return self.space.low or (self.memory.stuck if self.memory.is_full else "") or self.journal.refusal
+        """Why writes are refused or wait, though the journal has not failed; "" if it is not known that they do."""
+        full = (self.memory.stuck or self.why_no_flush) if self.memory.is_full else ""
+        return self.space.low or full or self.journal.refusal
 
     @property
     def is_hindered(self) -> bool:
         """Whether other members had better lead: this node refuses writes, or will soon, because of its disk."""
-        return self.space.is_tight or bool(self.journal.refusal) or self.flusher.is_failing
+        return self.space.is_tight or bool(self.journal.refusal or self.why_no_flush) or self.flusher.is_failing
+
+    @property
+    def why_no_flush(self) -> str:
+        """The sentence that a flush hangs; "" if none does. Writers wait for its end while memory is full."""
+        busy_s = self.flusher.busy_s
+        return f"a flush has taken {busy_s:.0f} s so far" if busy_s >= self._replication.disk_timeout_s else ""
 
     def require_writable(self) -> None:
         """Raises as ``require_durable`` and ``require_space``. Each write asks, and most often nothing is wrong."""

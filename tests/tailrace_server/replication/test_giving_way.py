@@ -1,8 +1,10 @@
 """A leader whose disk refuses its work, though it is not full: another member leads."""
 
+import dataclasses
 import errno
 
 import pytest
+import trio
 from tests.tailrace_server.replication.made_set import make_set, until
 from tests.tailrace_server.replication.test_succession import AUTO, ROWS
 
@@ -20,16 +22,22 @@ async def nodes(tmp_path, nursery, monkeypatch):
     return nodes
 
 
-def hinder_flushes(node, monkeypatch):
-    """Lets each flush of the node fail, and its memory be full."""
+async def fail(partition):
+    raise OSError(errno.EACCES, "the directory belongs to another user")
 
-    async def fail(partition):
-        raise OSError(errno.EACCES, "the directory belongs to another user")
+
+async def hang(partition):
+    await trio.sleep_forever()
+
+
+def hinder_flushes(node, flush, monkeypatch):
+    """Has each flush of the node fail or hang, and its memory be full."""
 
     storage = node.node.storage
-    monkeypatch.setattr(storage.flusher, "flush", fail)
+    monkeypatch.setattr(storage.flusher, "flush", flush)
     monkeypatch.setattr(storage.flusher, "_limits", storage.flusher._limits._replace(memory_bytes=1))
     monkeypatch.setattr(storage.memory, "bytes_max", 1)
+    monkeypatch.setattr(storage, "_replication", dataclasses.replace(storage._replication, disk_timeout_s=0.1))
 
 
 class RefusingFile:
@@ -51,17 +59,18 @@ def hinder_journal(node, monkeypatch, code):
     monkeypatch.setattr(journal, "_file", RefusingFile(journal._file, code))
 
 
-async def test_a_leader_whose_flushes_fail_until_its_memory_is_full_hands_over(nodes, monkeypatch):
+@pytest.mark.parametrize(("flush", "why"), [(fail, "belongs to another user"), (hang, "a flush has taken")])
+async def test_a_leader_whose_flushes_fail_or_hang_until_its_memory_is_full_hands_over(nodes, monkeypatch, flush, why):
     async with nodes.client() as client:
         feed = await nodes.filled(client, ROWS)
         first = nodes.leader
-        hinder_flushes(first, monkeypatch)
+        hinder_flushes(first, flush, monkeypatch)
         await feed.put(b"c", b"3", level="quorum")
         await until(lambda: not first.leads)
         second = await nodes.settled()
         assert second is not first
         assert second.rows("orders") == {**ROWS, b"c": b"3"}
-        assert "belongs to another user" in first.node.status()["failure"]
+        assert why in first.node.status()["failure"]
 
 
 @pytest.mark.parametrize("code", [errno.EDQUOT, errno.EMFILE])

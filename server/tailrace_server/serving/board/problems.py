@@ -61,6 +61,8 @@ def _storage(node: Services) -> Iterator[Problem]:
         yield Problem(ERROR, "journal", "", str(failure))
     if storage.journal.refusal and not storage.space.low:
         yield Problem(ERROR, "journal", "", f"writes are refused: {storage.journal.refusal}")
+    if storage.why_no_flush:
+        yield Problem(ERROR, "flush", "", storage.why_no_flush)
     if storage.flusher.failure:
         yield Problem(ERROR, "flush", "", f"flushing fails: {storage.flusher.failure}")
     if storage.compactor.failure:
