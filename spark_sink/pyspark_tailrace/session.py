@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# Earlier versions have no streaming sinks that take Arrow batches. pyproject.toml has the same bound.
-SPARK_VERSION_MIN = (4, 2)
 NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'"
 
 
@@ -44,7 +41,7 @@ def local_session(
         The session.
 
     Raises:
-        JavaNotFound: There is no Java. The message says what to install.
+        JavaNotFound: There is no Java that runs this Spark. The message says what to install.
         ImportError: PySpark is missing or too old. The message says what to install.
     """
     try:
@@ -52,10 +49,11 @@ def local_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ImportError(NO_PYSPARK) from error
+    from pyspark_tailrace.versions import check_version, java_version_max
 
     check_version("pyspark", pyspark.__version__)
     if SparkSession.getActiveSession() is None:
-        _prepare_environment(master)
+        _prepare_environment(master, java_version_max(pyspark.__version__))
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in session_settings(config).items():
         builder = builder.config(name, value)
@@ -81,23 +79,15 @@ def register(spark: SparkSession) -> None:
     """
     import pyspark
 
+    from pyspark_tailrace.versions import check_version, register_source
+
     check_version("pyspark", pyspark.__version__)
     check_version("the session's Spark", spark.version)
     from pyspark_tailrace.source import source_for
 
-    spark.dataSource.register(source_for(spark.conf.get("spark.sql.caseSensitive", "false")))
+    register_source(spark, source_for(spark.conf.get("spark.sql.caseSensitive", "false")))
     # Of PySpark's public calls, this one alone makes a session active in a thread that did not start it.
     spark.createDataFrame([], "unused int")
-
-
-def check_version(what: str, version: str) -> None:
-    """Raises ImportError if this version of Spark is too old for the source."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < SPARK_VERSION_MIN:
-        least = ".".join(map(str, SPARK_VERSION_MIN))
-        raise ImportError(
-            f"{what} is version {version}, and Tailrace's source needs {least} or newer: pip install 'pyspark>={least}'"
-        )
 
 
 def session_settings(config: Mapping[str, object]) -> dict[str, str]:
@@ -114,8 +104,8 @@ def session_settings(config: Mapping[str, object]) -> dict[str, str]:
     return settings
 
 
-def _prepare_environment(master: str) -> None:
-    os.environ["JAVA_HOME"] = str(find_java().home)
+def _prepare_environment(master: str, java_version_max: int | None) -> None:
+    os.environ["JAVA_HOME"] = str(find_java(version_max=java_version_max).home)
     # Otherwise the workers run the first `python3` on the PATH, which may lack pyarrow and this package.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if master.startswith("local"):

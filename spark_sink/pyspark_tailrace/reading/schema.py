@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+
+from pyspark_tailrace.versions import arrow_schema
 
 COLUMNS = {
     "partition": "int",
@@ -46,7 +47,7 @@ class Shape:
     """Makes Arrow batches of a job's schema. Made in each task, because pyarrow's schemas are not pickled."""
 
     def __init__(self, schema: StructType) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
 
     def of(self, batch: Any) -> Any:
         """Returns the schema's columns of a batch of mutations (``Mutations.to_arrow``)."""

@@ -6,13 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pyspark_tailrace.reading.admission import even_shares, next_turn, whole_snapshots
@@ -30,6 +23,13 @@ from pyspark_tailrace.reading.options import FAIL, ReadOptions
 from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.splits import SeqRange, Split, cut
+from pyspark_tailrace.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from tailrace.errors import DataGone, NotLeader
 from tailrace.model.position import Position, Positions
 from tailrace.wire.filters import StreamFilter

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pyspark_tailrace import decode
 from pyspark_tailrace.source import FORMAT
+from pyspark_tailrace.versions import HAS_READ_LIMITS
 from tailrace import blocking
 
 ROWS = 600
@@ -46,13 +47,18 @@ def run(spark, options, tmp_path):
         def keep(frame, batch_id):
             batches[batch_id] = sorted(map(tuple, frame.select("partition", "seq", "key", "value").collect()))
 
-        stream = spark.readStream.format(FORMAT).options(**options | more).load()
-        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        known = -1
+        while known < len(batches):
+            known = len(batches)
+            stream = spark.readStream.format(FORMAT).options(**options | more).load()
+            writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            query = writer.trigger(availableNow=True).start()
+            try:
+                query.awaitTermination()
+            finally:
+                query.stop()
+            if HAS_READ_LIMITS:
+                break  # earlier versions end after one micro-batch
         return batches, query.recentProgress
 
     return run
@@ -63,7 +69,8 @@ def test_stream_goes_on_from_its_checkpoint(run, write, tmp_path):
     write("history")
     batches, progress = run(maxRowsPerTrigger="250")
     assert [len(rows) for rows in batches.values()] == [250, 250, 100]
-    assert json.loads(progress[0].sources[0].latestOffset)["behind"] == 350
+    if HAS_READ_LIMITS:
+        assert json.loads(progress[0].sources[0].latestOffset)["behind"] == 350
     for name in ("commits/2", "commits/.2.crc"):
         (tmp_path / "checkpoint" / name).unlink()
     write("history", rows=50, first=ROWS)

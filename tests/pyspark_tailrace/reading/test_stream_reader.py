@@ -6,12 +6,12 @@ import datetime
 import random
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.pyspark_tailrace.reading.test_partition_reader import fold, keys, write
 from tests.tailrace_server.replication.made_set import until
 from tests.test_hazards import folded_until
 
 from pyspark_tailrace.reading.offsets import from_offset
+from pyspark_tailrace.versions import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tailrace import BadPosition, DataGone, NotLeader, Put, StreamEnded
 
 
