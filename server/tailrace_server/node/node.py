@@ -51,7 +51,7 @@ from tailrace_server.serving.handlers import HANDLERS
 from tailrace_server.serving.metrics.scrape import Scrapes
 from tailrace_server.serving.narrowed_status import HIDDEN
 from tailrace_server.serving.readiness import why_not_ready
-from tailrace_server.serving.row_writes import take_row
+from tailrace_server.serving.row_writes import take_rows
 from tailrace_server.serving.services import Services
 from tailrace_server.serving.status import health_of, status_body, status_of
 from tailrace_server.serving.stopped_consumers import StoppedConsumers
@@ -120,7 +120,7 @@ class Node:
             token_changes=TokenChanges(storage),
             consumers=self._consumers(),
             handlers=HANDLERS,
-            take_row=take_row,
+            take_rows=take_rows,
             members={},
             started_at=self.turn.now,
             unclean_start=None,

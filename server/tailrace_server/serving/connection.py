@@ -147,15 +147,13 @@ class Connection:
         """Handles bytes of the peer. Returns False if the next ones have to wait."""
         if self.is_closing:
             return True  # a connection that is closed with something unread is reset, and the reason gets lost
-        if (
-            self._takes_rows
-            and type(data) is bytes
-            and not (self._cut or self.transport.is_broken)
-            and self.decoder.is_between_frames
-            and self.node.take_row(self, data)
-        ):
-            self.received_at = self.node.turn.now
-            return self._turn_ended()
+        if self._takes_rows and type(data) is bytes and not self._cut and self.decoder.is_between_frames:
+            taken = 0 if self.transport.is_broken else self.node.take_rows(self, data)
+            if taken:
+                self.received_at = self.node.turn.now
+                if taken == len(data):
+                    return self._turn_ended()
+                data = data[taken:]
         self.decoder.feed(data)
         return self._handle_turn()
 

@@ -1,7 +1,7 @@
-"""The short way of the most frequent request: a WRITE of one usual row, without a condition, that is a read by itself.
+"""The short way of the most frequent request: a WRITE of one usual row, without a condition, at the begin of a read.
 
-    bytes of a read ── read_row ──> RowWrite ── take_row ──> partition, journal, answer
-                          └── None ──────┴── False ──> the general way: FrameDecoder, write_requests.py
+    frames of a read ── read_row ──> RowWrite ── take_rows ──> partition, journal, answer
+                           └── None ────────────────┴──> the general way: FrameDecoder, write_requests.py
 
 Frame, message, block and row are unpacked by one call, and checked in one place. The short way accepts only what the
 general way accepts. It leaves everything else to the general way before it has changed anything.
@@ -10,7 +10,7 @@ general way accepts. It leaves everything else to the general way before it has 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
@@ -22,10 +22,8 @@ from tailrace.wire.frames import FRAME_HEADER_BYTES, SMALL_BODY_BYTES
 from tailrace.wire.messages import NODES_LEVEL
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition.writing import write_row
+from tailrace_server.serving.connection import TURN_SECONDS, Connection
 from tailrace_server.serving.write_requests import answer_written
-
-if TYPE_CHECKING:
-    from tailrace_server.serving.connection import Connection
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _WRITE, _QUORUM = Opcode.WRITE, Level.QUORUM
@@ -104,11 +102,27 @@ def read_row(data: bytes) -> RowWrite | None:
     return tuple.__new__(RowWrite, (id, feed_id, level, header, data[_HEAD_AT:_BODY_AT], body))
 
 
-def take_row(connection: Connection, data: bytes) -> bool:
-    """Writes and answers the row that ``data`` is. False: it is no such row, or unusual, and nothing has changed.
+def take_rows(connection: Connection, data: bytes) -> int:
+    """Writes and answers the rows that ``data`` begins with. Returns the number of their bytes; the rest is untouched.
 
-    ``data`` has to be a read whose first byte begins a frame, of a client that may write all rows of all feeds.
+    ``data`` has to be a read whose first byte begins a frame, of a client that may write all rows of all feeds. Stops
+    at a frame that is no such row or is unusual, after TURN_SECONDS, and if the client may not ask for more now.
     """
+    size, offset = len(data), 0
+    until = connection.node.turn.begin() + TURN_SECONDS
+    while True:
+        end = offset + FRAME_HEADER_BYTES + int.from_bytes(data[offset : offset + 4], "little")
+        if end > size or not _take_row(connection, data if end - offset == size else data[offset:end]):
+            return offset
+        offset = end
+        if offset == size or connection.is_closing or connection.memory.lacks_room():
+            return offset
+        if connection.node.turn.now >= until:
+            return offset
+
+
+def _take_row(connection: Connection, data: bytes) -> bool:
+    """Writes and answers the row that ``data`` is. False: it is no such row, or unusual, and nothing has changed."""
     row = read_row(data)
     if row is None or connection.traced is not None:
         return False

@@ -94,7 +94,7 @@ class Services(LocalNode):
     token_changes: TokenChanges
     consumers: Consumers
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
-    take_row: Callable[[Any, bytes], bool]  # handles a read that is a WRITE of one usual row; False for all others
+    take_rows: Callable[[Any, bytes], int]  # handles the WRITEs of one usual row that a read begins with; their bytes
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone
     started_at: float
     unclean_start: str | None

@@ -219,10 +219,11 @@ def shortly(node, monkeypatch):
     found = []
 
     def noted(connection, data):
-        found.append(row_writes.take_row(connection, data))
-        return found[-1]
+        taken = row_writes.take_rows(connection, data)
+        found.append(taken == len(data))
+        return taken
 
-    monkeypatch.setattr(node.services, "take_row", noted)
+    monkeypatch.setattr(node.services, "take_rows", noted)
     return found
 
 
@@ -251,6 +252,43 @@ async def test_a_frame_in_two_parts_takes_the_general_way(greeted, feed_id, shor
     assert True not in shortly
 
 
+async def test_rows_of_one_read_are_written_in_their_order(greeted, feed_id, node, monkeypatch):
+    """What follows them in the read takes the general way: another request, and a frame that is not whole."""
+    taken = []
+
+    def noted(connection, data):
+        taken.append((row_writes.take_rows(connection, data), len(data)))
+        return taken[-1][0]
+
+    monkeypatch.setattr(node.services, "take_rows", noted)
+    rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in range(1, 6)]
+    await greeted.send(*rows[:3], encode_frame(Opcode.LIST_FEEDS, b"{}", 9), rows[3], rows[4][:30])
+    size = len(rows[0])
+    await until(lambda: len(taken) == 1)
+    await greeted.send(rows[4][30:])
+    found = [await greeted.receive() for _ in range(6)]
+    written = [Written.decode(frame.body).last_seq for frame in found if frame.opcode is Opcode.WRITTEN]
+    assert written == [1, 2, 3, 4, 5]
+    assert sorted(frame.id for frame in found) == [1, 2, 3, 4, 5, 9]
+    assert taken[0][0] == 3 * size
+
+
+async def test_a_turn_of_rows_is_bounded(greeted, feed_id, node, monkeypatch):
+    monkeypatch.setattr(row_writes, "TURN_SECONDS", 0.0)
+    rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in (1, 2, 3)]
+    taken = []
+
+    def noted(connection, data):
+        taken.append((row_writes.take_rows(connection, data), len(data)))
+        return taken[-1][0]
+
+    monkeypatch.setattr(node.services, "take_rows", noted)
+    await greeted.send(*rows)
+    found = [Written.decode((await greeted.receive()).body).last_seq for _ in rows]
+    assert found == [1, 2, 3]
+    assert taken[0] == (len(rows[0]), 3 * len(rows[0]))
+
+
 async def test_an_error_is_told_by_the_general_way(greeted, feed_id, node, shortly):
     feed = node.feeds.of_id(feed_id)
     feed.partitions[PARTITION].set_damage(DAMAGE)
@@ -271,10 +309,11 @@ def test_the_simulator_reaches_the_short_way(monkeypatch):
     found = []
 
     def noted(connection, data):
-        found.append(row_writes.take_row(connection, data))
-        return found[-1]
+        taken = row_writes.take_rows(connection, data)
+        found.append(taken == len(data))
+        return taken
 
-    monkeypatch.setattr(composition, "take_row", noted)
+    monkeypatch.setattr(composition, "take_rows", noted)
     simulate(1)
     assert found.count(True) > 20
     assert found.count(False) > 20
