@@ -65,24 +65,29 @@ class RinglessIndex(AtomicIndex):
         return None if checkpoint is None else Checkpoint(checkpoint.positions)
 
 
-class CrashingSQLiteIndex(SQLiteIndex):
-    """Dies before its transactions, and in the middle of them."""
+class CrashingTables:
+    """Dies before its transactions, in the middle of them, and before their commit; before the class of an index."""
 
-    def __init__(self, path):
-        super().__init__(path)
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
         self.steps = Steps()
 
     def held(self):
-        rows = self._connected().execute("SELECT key, seq, value FROM items")
+        rows = self._connected().execute("SELECT key, seq, value FROM items").fetchall()
         return {key: (seq, value) for key, seq, value in rows}
 
-    def _store_rows(self, connection, upserts, deletions):
+    @property
+    def state(self):
+        return {key: value for key, (_, value) in self.held().items()}
+
+    def _store_mutations(self, connection, mutations):
         self.steps.step()
-        super()._store_rows(connection, upserts, deletions)
+        super()._store_mutations(connection, mutations)
 
     def _store_positions(self, connection, positions):
         self.steps.step()
         super()._store_positions(connection, positions)
+        self.steps.step()
 
     def rollback(self, partition, seq):
         self.steps.step()
@@ -91,6 +96,10 @@ class CrashingSQLiteIndex(SQLiteIndex):
     def clear(self, partition):
         self.steps.step()
         super().clear(partition)
+
+
+class CrashingSQLiteIndex(CrashingTables, SQLiteIndex):
+    pass
 
 
 class RowByRowIndex:

@@ -29,6 +29,7 @@ SLOW_FIXTURES = frozenset(
         "new_set",
         "node_process",
         "open_member",
+        "postgres",
         "run_node",
         "shared_etcd",
         "secured_node",

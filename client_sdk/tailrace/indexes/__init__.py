@@ -1,11 +1,13 @@
 """Stores that `Feed.follow` keeps equal to a feed: docs/guides/indexes.md.
 
-`SQLiteIndex` is a file that other programs can query, and `MemoryIndex` lasts as long as its process. Any other store
-can be an index if it has the methods of `Index`.
+`SQLiteIndex` is a file that other programs can query, `PostgresIndex` a table of a server, `DuckDBIndex` a file for
+analysis, and `MemoryIndex` lasts as long as its process. Any other store can be an index if it has the methods of
+`Index`.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tailrace.indexes.applied import AppliedMutations
@@ -13,25 +15,30 @@ from tailrace.indexes.memory import HeldVersion, MemoryIndex
 from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, PreparedIndex
 
 if TYPE_CHECKING:
+    from tailrace.indexes.duckdb_index import DuckDBIndex
+    from tailrace.indexes.postgres import PostgresIndex
     from tailrace.indexes.sqlite import SQLiteIndex
 
 __all__ = [
     "AppliedMutation",
     "AppliedMutations",
+    "DuckDBIndex",
     "HeldVersion",
     "Index",
     "IndexBusy",
     "MemoryIndex",
+    "PostgresIndex",
     "PreparedIndex",
     "SQLiteIndex",
 ]
 
+_LATER = {"DuckDBIndex": "duckdb_index", "PostgresIndex": "postgres", "SQLiteIndex": "sqlite"}
+
 
 def __getattr__(name: str) -> Any:
-    """Loads `SQLiteIndex` when it is first used: most programs need no SQLite."""
-    if name != "SQLiteIndex":
+    """Loads an index when it is first used: most programs need no database."""
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tailrace.indexes import sqlite
-
-    globals()[name] = sqlite.SQLiteIndex
-    return sqlite.SQLiteIndex
+    made = getattr(import_module(f"tailrace.indexes.{_LATER[name]}"), name)
+    globals()[name] = made
+    return made

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # What SQLite stores in a column without being asked to convert it.
 ColumnValue = str | int | float | None
 
-_INTEGER_MAX = (1 << 63) - 1  # SQLite's integers
+INTEGER_MAX = (1 << 63) - 1  # SQLite's integers
 _NAME_MAX_CHARS = 63
 _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{_NAME_MAX_CHARS - 1}}}")
 _STEP = re.compile(
@@ -60,7 +60,7 @@ class ColumnReader:
     def __init__(self, columns: Mapping[str, str]) -> None:
         """Takes names with their JSON paths. ValueError if a name or a path is not valid."""
         self.names = tuple(check_name(name, "the column name") for name in columns)
-        self._finders = [_finder(parse_path(path)) for path in columns.values()]
+        self._finders = [finder(parse_path(path)) for path in columns.values()]
         self._nothing: tuple[ColumnValue, ...] = (None,) * len(self.names)
 
     def read(self, value: bytes) -> tuple[ColumnValue, ...]:
@@ -87,7 +87,9 @@ def _step(match: re.Match[str]) -> str | int:
     return name
 
 
-def _finder(steps: tuple[str | int, ...]) -> Callable[[Any], Any]:
+def finder(steps: tuple[str | int, ...]) -> Callable[[Any], Any]:
+    """Returns a function that follows ``steps`` into a document, and returns None if nothing is there."""
+
     def find(document: Any) -> Any:
         for step in steps:
             if isinstance(step, str):
@@ -105,12 +107,12 @@ def _finder(steps: tuple[str | int, ...]) -> Callable[[Any], Any]:
 
 def _column_value(found: Any) -> ColumnValue:
     if isinstance(found, str):
-        return _storable(found)
+        return storable(found)
     if isinstance(found, int):
-        return int(found) if -_INTEGER_MAX <= found <= _INTEGER_MAX else _rounded(found)
+        return int(found) if -INTEGER_MAX <= found <= INTEGER_MAX else _rounded(found)
     if found is None or isinstance(found, float):
         return found
-    return _storable(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+    return storable(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
 
 def _rounded(number: int) -> float | None:
@@ -121,7 +123,7 @@ def _rounded(number: int) -> float | None:
         return None
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """``text`` with U+FFFD for halves of surrogate pairs, which JSON can name and UTF-8 cannot write."""
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""The rings of recent keys in the file of an SQLite index: rows of chunks, changed in the follower's transactions."""
+"""The rings of recent keys in tables of an index: rows of chunks, changed in the follower's transactions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import collections
 from typing import TYPE_CHECKING
 
 from tailrace.consuming.ring import SMALL_ROWS, RingChange, RingChunk, merged
-from tailrace.indexes.schema import RING_FLOOR_TABLE, RING_TABLE
 
 if TYPE_CHECKING:
-    import sqlite3
+    from tailrace.indexes.table_index import Statements
 
 # This number of small chunks of a partition become one. A follower of single writes stores a chunk for each write, and
 # the next `open` reads them all.
@@ -17,10 +16,13 @@ MERGED_CHUNKS = 64
 
 
 class StoredRings:
-    """The rings of one file. Every call is within a transaction of the caller's."""
+    """The rings of one index. Every call is within a transaction of the caller's."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Statements, ring: str, ring_floor: str) -> None:
+        """Takes the names of the tables of the chunks and of the floors."""
         self._connection = connection
+        self._ring = f'"{ring}"'
+        self._ring_floor = f'"{ring_floor}"'
         self._small: collections.Counter[int] = collections.Counter()  # chunks that were added last, by partition
 
     def change(self, partition: int, change: RingChange) -> None:
@@ -32,15 +34,16 @@ class StoredRings:
         for chunk in chunks:
             self._add(partition, chunk)
         connection.execute(
-            f"INSERT INTO {RING_FLOOR_TABLE} (partition, floor_seq) VALUES (?, ?) "
-            "ON CONFLICT (partition) DO UPDATE SET floor_seq = max(floor_seq, excluded.floor_seq)",
+            f"INSERT INTO {self._ring_floor} (partition, floor_seq) VALUES (?, ?) "
+            f"ON CONFLICT (partition) DO UPDATE SET floor_seq = excluded.floor_seq "
+            f"WHERE excluded.floor_seq > {self._ring_floor}.floor_seq",
             (partition, floor_seq),
         )
-        connection.execute(f"DELETE FROM {RING_TABLE} WHERE partition = ? AND last_seq <= ?", (partition, floor_seq))
+        connection.execute(f"DELETE FROM {self._ring} WHERE partition = ? AND last_seq <= ?", (partition, floor_seq))
 
     def _add(self, partition: int, chunk: RingChunk) -> None:
         self._connection.execute(
-            f"INSERT INTO {RING_TABLE} (partition, last_seq, entries) VALUES (?, ?, ?)",
+            f"INSERT INTO {self._ring} (partition, last_seq, entries) VALUES (?, ?, ?)",
             (partition, chunk.last_seq, chunk.data),
         )
         self._small[partition] = self._small[partition] + 1 if chunk.rows < SMALL_ROWS else 0
@@ -50,40 +53,40 @@ class StoredRings:
 
     def _merge_last(self, partition: int) -> None:
         last = self._connection.execute(
-            f"SELECT number, entries FROM {RING_TABLE} WHERE partition = ? ORDER BY number DESC LIMIT ?",
+            f"SELECT number, entries FROM {self._ring} WHERE partition = ? ORDER BY number DESC LIMIT ?",
             (partition, MERGED_CHUNKS),
         ).fetchall()
-        self._connection.executemany(f"DELETE FROM {RING_TABLE} WHERE number = ?", [(number,) for number, _ in last])
+        self._connection.executemany(f"DELETE FROM {self._ring} WHERE number = ?", [(number,) for number, _ in last])
         self._add(partition, merged([RingChunk.parse(entries) for _, entries in last]))
 
     def _cut_above(self, partition: int, seq: int) -> None:
         above = self._connection.execute(
-            f"SELECT number, entries FROM {RING_TABLE} WHERE partition = ? AND last_seq > ? ORDER BY number",
+            f"SELECT number, entries FROM {self._ring} WHERE partition = ? AND last_seq > ? ORDER BY number",
             (partition, seq),
         ).fetchall()
         for number, entries in above:
             kept = RingChunk.parse(entries).cut_above(seq)
             if kept is None:
-                self._connection.execute(f"DELETE FROM {RING_TABLE} WHERE number = ?", (number,))
+                self._connection.execute(f"DELETE FROM {self._ring} WHERE number = ?", (number,))
             else:
                 self._connection.execute(
-                    f"UPDATE {RING_TABLE} SET last_seq = ?, entries = ? WHERE number = ?",
+                    f"UPDATE {self._ring} SET last_seq = ?, entries = ? WHERE number = ?",
                     (kept.last_seq, kept.data, number),
                 )
 
     def forget(self, partition: int) -> None:
         """Deletes the ring of ``partition``."""
-        for table in (RING_TABLE, RING_FLOOR_TABLE):
+        for table in (self._ring, self._ring_floor):
             self._connection.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))
 
     def read(self) -> dict[int, RingChange]:
         """Returns all rings, whole. ValueError if an entry cannot be read."""
         chunks: dict[int, list[RingChunk]] = {}
-        rows = self._connection.execute(f"SELECT partition, entries FROM {RING_TABLE} ORDER BY number")
-        for partition, entries in rows:
+        rows = self._connection.execute(f"SELECT partition, entries FROM {self._ring} ORDER BY number")
+        for partition, entries in rows.fetchall():
             try:
                 chunks.setdefault(partition, []).append(RingChunk.parse(entries))
             except (ValueError, TypeError) as error:
                 raise ValueError(f"the ring of partition {partition} cannot be read ({error})") from None
-        floors = self._connection.execute(f"SELECT partition, floor_seq FROM {RING_FLOOR_TABLE}").fetchall()
+        floors = self._connection.execute(f"SELECT partition, floor_seq FROM {self._ring_floor}").fetchall()
         return {partition: RingChange(floor, None, tuple(chunks.get(partition, ()))) for partition, floor in floors}

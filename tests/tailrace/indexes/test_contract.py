@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
+import uuid
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
 
-from tailrace.indexes import AppliedMutation, MemoryIndex, SQLiteIndex
+from tailrace.indexes import AppliedMutation, DuckDBIndex, MemoryIndex, PostgresIndex, SQLiteIndex
 from tailrace.testing import IndexContract
 from tailrace.testing.index_calls import checkpoint_at, mutation
 from tailrace.testing.index_model import IndexModel
@@ -92,6 +93,53 @@ class TestSQLiteIndexWithFullText(TestSQLiteIndex):
     def check(self, index):
         super().check(index)
         self.query("INSERT INTO items_fts (items_fts, rank) VALUES ('integrity-check', 1)")
+
+
+@pytest.mark.slow  # DuckDB has threads
+class TestDuckDBIndex(OwnContract):
+    options: ClassVar = {}
+
+    def make_index(self, path):
+        return DuckDBIndex(path / "index.duckdb", **self.options)
+
+    def rows(self, index):
+        return dict(index.cursor().execute("SELECT key, value FROM items").fetchall())
+
+    def versions(self, index):
+        found = index.cursor().execute("SELECT key, partition, seq, timestamp FROM items").fetchall()
+        return {row[0]: row[1:] for row in found}
+
+
+@pytest.mark.slow
+class TestDuckDBIndexWithColumns(TestDuckDBIndex):
+    options: ClassVar = {"columns": {"title": "$.title", "document": ("$", "json")}, "table": "items"}
+
+    def check(self, index):
+        found = index.cursor().execute("SELECT key, title FROM items").fetchall()
+        assert all(key.decode() == title for key, title in found)
+
+
+class TestPostgresIndex(OwnContract):
+    @pytest.fixture(autouse=True)
+    def _connection(self, postgres):
+        import psycopg
+
+        self.conninfo = postgres.conninfo
+        self.schema = f"s{uuid.uuid4().hex}"
+        with psycopg.connect(self.conninfo, autocommit=True) as self.connection:
+            self.connection.execute(f"CREATE SCHEMA {self.schema}")
+            self.connection.execute(f"SET search_path = {self.schema}")
+            yield
+
+    def make_index(self, path):
+        return PostgresIndex(self.conninfo, schema=self.schema)
+
+    def rows(self, index):
+        return dict(self.connection.execute("SELECT key, value FROM items").fetchall())
+
+    def versions(self, index):
+        found = self.connection.execute("SELECT key, partition, seq, timestamp FROM items").fetchall()
+        return {row[0]: row[1:] for row in found}
 
 
 def test_a_mutation_names_its_fields():

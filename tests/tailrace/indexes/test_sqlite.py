@@ -201,7 +201,7 @@ class TestOpening:
         index = opened(path, columns=COLUMNS)
         index.apply([put(b"a", "one", 1)], make_checkpoint({0: 1}))
         index.close()
-        with pytest.raises(ValueError, match=rf"(?s){says}.*delete it"):
+        with pytest.raises(ValueError, match=rf"(?s){says}.*delete the file"):
             SQLiteIndex(path, **options).open()
         assert SQLiteIndex(path, columns=dict(reversed(COLUMNS.items()))).open() == make_checkpoint({0: 1})
 
