@@ -131,6 +131,27 @@ def _duckdb(folder: Path, rows: Rows) -> None:
     connection.close()
 
 
+def _parquet(folder: Path, rows: Rows) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (folder / "bare").mkdir()
+    names = ["key", "value", "partition", "seq", "timestamp"]
+    for number, batch in enumerate(rows):
+        columns = batch.keys, batch.values, batch.partitions, batch.seqs, batch.timestamps
+        path = folder / "bare" / f"{number}.parquet"
+        table = pyarrow.table(list(map(pyarrow.array, columns)), names=names).sort_by("key")
+        pyarrow.parquet.write_table(table, path, use_dictionary=["partition"])
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    # As the index does: eight files of one size become one.
+    written = sorted((folder / "bare").iterdir())
+    for start in range(0, len(written) // 8 * 8, 8):
+        tables = [pyarrow.parquet.read_table(path) for path in written[start : start + 8]]
+        table = pyarrow.concat_tables(tables).sort_by([("key", "ascending"), ("seq", "descending")])
+        pyarrow.parquet.write_table(table, folder / "bare" / f"merged-{start}.parquet", use_dictionary=["partition"])
+
+
 def _postgres(folder: Path, rows: Rows) -> None:
     import psycopg
 
@@ -167,6 +188,7 @@ def _made_schema(folder: Path, name: str) -> str:
 
 KINDS = {
     "DuckDBIndex": Kind(lambda folder: tailrace.indexes.DuckDBIndex(folder / "index.duckdb"), _duckdb),
+    "ParquetIndex": Kind(lambda folder: tailrace.indexes.ParquetIndex(folder / "index"), _parquet),
     "MemoryIndex": Kind(lambda _: tailrace.indexes.MemoryIndex(), _memory, 1_000_000),
     "SQLiteIndex": Kind(lambda folder: tailrace.indexes.SQLiteIndex(folder / "index.db"), _sqlite),
 }

@@ -1,8 +1,8 @@
 """Stores that `Feed.follow` keeps equal to a feed: docs/guides/indexes.md.
 
 `SQLiteIndex` is a file that other programs can query, `PostgresIndex` a table of a server, `DuckDBIndex` a file for
-analysis, and `MemoryIndex` lasts as long as its process. Any other store can be an index if it has the methods of
-`Index`.
+analysis, `ParquetIndex` a directory of Parquet files, and `MemoryIndex` lasts as long as its process. Any other store
+can be an index if it has the methods of `Index`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, Prepare
 
 if TYPE_CHECKING:
     from tailrace.indexes.duckdb_index import DuckDBIndex
+    from tailrace.indexes.parquet import ParquetIndex
     from tailrace.indexes.postgres import PostgresIndex
     from tailrace.indexes.sqlite import SQLiteIndex
 
@@ -27,12 +28,18 @@ __all__ = [
     "Index",
     "IndexBusy",
     "MemoryIndex",
+    "ParquetIndex",
     "PostgresIndex",
     "PreparedIndex",
     "SQLiteIndex",
 ]
 
-_LATER = {"DuckDBIndex": "duckdb_index", "PostgresIndex": "postgres", "SQLiteIndex": "sqlite"}
+_LATER = {
+    "DuckDBIndex": "duckdb_index",
+    "ParquetIndex": "parquet",
+    "PostgresIndex": "postgres",
+    "SQLiteIndex": "sqlite",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
 
-from tailrace.indexes import AppliedMutation, DuckDBIndex, MemoryIndex, PostgresIndex, SQLiteIndex
+from tailrace.indexes import AppliedMutation, DuckDBIndex, MemoryIndex, ParquetIndex, PostgresIndex, SQLiteIndex
 from tailrace.testing import IndexContract
 from tailrace.testing.index_calls import checkpoint_at, mutation
 from tailrace.testing.index_model import IndexModel
@@ -117,6 +117,30 @@ class TestDuckDBIndexWithColumns(TestDuckDBIndex):
     def check(self, index):
         found = index.cursor().execute("SELECT key, title FROM items").fetchall()
         assert all(key.decode() == title for key, title in found)
+
+
+@pytest.mark.slow  # pyarrow has threads
+class TestParquetIndex(OwnContract):
+    options: ClassVar = {"columns": {"title": "$.title"}}
+
+    def make_index(self, path):
+        return ParquetIndex(path / "index", **self.options)
+
+    def rows(self, index):
+        table = index.read()
+        assert [key.decode() for key in table["key"].to_pylist()] == table["title"].to_pylist()
+        return dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+    def versions(self, index):
+        table = index.read(["key", "partition", "seq", "timestamp"])
+        microseconds = table["timestamp"].cast("int64").to_pylist()
+        columns = [table[name].to_pylist() for name in ("key", "partition", "seq")]
+        return {row[0]: row[1:] for row in zip(*columns, microseconds, strict=True)}
+
+    def check(self, index):
+        before = self.versions(index)
+        index.compact()
+        assert self.versions(index).keys() == before.keys()
 
 
 class TestPostgresIndex(OwnContract):

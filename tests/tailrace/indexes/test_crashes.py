@@ -7,11 +7,11 @@ import uuid
 
 import psycopg
 import pytest
-from tests.crashing_indexes import CrashingSQLiteIndex, CrashingTables
+from tests.crashing_indexes import CrashingSQLiteIndex, CrashingTables, Steps
 from tests.tailrace.consuming.rollback_model import World
 from tests.tailrace.consuming.test_rollback_model import random_operations
 
-from tailrace.indexes import DuckDBIndex, PostgresIndex
+from tailrace.indexes import DuckDBIndex, ParquetIndex, PostgresIndex
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +28,42 @@ class CrashingDuckDBIndex(CrashingTables, DuckDBIndex):
 
 class CrashingPostgresIndex(CrashingTables, PostgresIndex):
     pass
+
+
+class CrashingParquetIndex(ParquetIndex):
+    """Dies before each write, commit, move and removal of a file."""
+
+    def __init__(self, path):
+        super().__init__(path, keep_replaced_s=0.0)
+        self.steps = Steps()
+
+    def _write_part(self, *arguments):
+        self.steps.step()
+        super()._write_part(*arguments)
+
+    def _write_rings(self, *arguments):
+        self.steps.step()
+        super()._write_rings(*arguments)
+
+    def _commit(self, state):
+        self.steps.step()
+        super()._commit(state)
+
+    def _place(self, state):
+        self.steps.step()
+        super()._place(state)
+
+    def _remove(self, path):
+        self.steps.step()
+        super()._remove(path)
+
+    @property
+    def state(self):
+        return {key: value for key, (_, value) in self.held().items()}
+
+    def held(self):
+        columns = [self.read()[name].to_pylist() for name in ("key", "seq", "value")]
+        return {key: (seq, value) for key, seq, value in zip(*columns, strict=True)}
 
 
 @pytest.fixture
@@ -48,7 +84,9 @@ def make_index(request, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("kind", [CrashingSQLiteIndex, CrashingDuckDBIndex, CrashingPostgresIndex])
+@pytest.mark.parametrize(
+    "kind", [CrashingSQLiteIndex, CrashingDuckDBIndex, CrashingParquetIndex, CrashingPostgresIndex]
+)
 class TestCrashes:
     def test_it_may_die_at_every_step_of_a_rollback(self, kind, make_index):
         for step in range(STEPS_MAX):
