@@ -8,7 +8,7 @@ import time
 from tailrace.asyncio.lifetime import Lifetime
 from tailrace.asyncio.worker_thread import WorkerThread
 from tailrace.indexes import Index
-from tailrace.indexes.follower_core import FollowerCore
+from tailrace.indexes.follower_core import FollowerCore, FollowOptions
 from tailrace.indexes.following import FollowedFeed, Following, Library
 
 
@@ -18,8 +18,8 @@ class Follower(Following):
     All tasks of one event loop may call its methods. If the index raises an exception, the body ends with it.
     """
 
-    def __init__(self, feed: FollowedFeed, index: Index, *, visibility: str, ring: int, catch_up: str) -> None:
-        core = FollowerCore(feed.name, index, ring, catch_up)
+    def __init__(self, feed: FollowedFeed, index: Index, options: FollowOptions) -> None:
+        core = FollowerCore(feed.name, index, options)
         library = Library(asyncio.Event, asyncio.sleep, time.monotonic)
         thread = WorkerThread(f"tailrace index of {feed.name}")
-        super().__init__(feed, core, visibility, library, thread, Lifetime())
+        super().__init__(feed, core, options.visibility, library, thread, Lifetime())

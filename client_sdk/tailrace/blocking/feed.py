@@ -276,7 +276,14 @@ class Feed:
         )
 
     def follow(
-        self, index: Index, *, visibility: LevelName = "disk", ring: int = RING_ROWS, catch_up: CatchUpMode = "auto"
+        self,
+        index: Index,
+        *,
+        visibility: LevelName = "disk",
+        ring: int = RING_ROWS,
+        catch_up: CatchUpMode = "auto",
+        key_prefix: bytes = b"",
+        partitions: Iterable[int] | None = None,
     ) -> Follower:
         """Keeps an index equal to the feed while the body of this context manager runs, by a thread of its own.
 
@@ -286,19 +293,22 @@ class Feed:
             ring: The number of recent keys of each partition that the index stores. If the node loses more than these,
                 the partition is read again from the beginning.
             catch_up: "auto", "segments" or "stream", as in `consume`.
+            key_prefix: Only rows whose key begins with these bytes. An index keeps the prefix that it began with.
+            partitions: Only these partitions. Default: all. Later followers of the index may name more, but no fewer.
 
         Returns:
             A follower. Entering it opens the index and resumes from its checkpoint.
 
         Raises:
-            ValueError: ``ring`` or ``catch_up`` is not valid. On entering: another follower of this process uses the
-                index.
+            ValueError: An argument is not valid. On entering: another follower of this process uses the index, or it
+                was filled with another ``key_prefix`` or with more ``partitions``.
             BadPosition: On entering: the index belongs to another feed or cluster.
             UnknownFeed: On entering: the feed does not exist.
         """
         from tailrace.blocking.follower import Follower
+        from tailrace.indexes.follower_core import FollowOptions
 
-        return Follower(self, index, visibility=visibility, ring=ring, catch_up=catch_up)
+        return Follower(self, index, FollowOptions(visibility, ring, catch_up, key_prefix, partitions))
 
     # For the sink of Spark, followers and iterators of items
 

@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.consuming.events import Rollback
-from tailrace.consuming.ring import RING_ROWS
 from tailrace.errors import StreamEnded, WrongProcess
 from tailrace.indexes import Index, IndexBusy
 from tailrace.indexes.applier import BUSY_PAUSE_S
 from tailrace.indexes.checkpoint import Checkpoint
-from tailrace.indexes.follower_core import OPEN_BUSY_SECONDS, Awaited, FollowerCore
+from tailrace.indexes.follower_core import OPEN_BUSY_SECONDS, Awaited, FollowerCore, FollowOptions
 from tailrace.link.forks import OfOneProcess
 from tailrace.model import EndReason, Version
 from tailrace.model.arguments import seconds
@@ -49,18 +48,10 @@ class Follower(OfOneProcess):
     ends: later calls raise `StreamEnded`, and leaving the body raises the exception, unless the body has raised one.
     """
 
-    def __init__(
-        self,
-        feed: FollowedFeed,
-        index: Index,
-        *,
-        visibility: str = "disk",
-        ring: int = RING_ROWS,
-        catch_up: str = "auto",
-    ) -> None:
+    def __init__(self, feed: FollowedFeed, index: Index, options: FollowOptions) -> None:
         self._feed = feed
-        self._core = FollowerCore(feed.name, index, ring, catch_up)
-        self._visibility = visibility
+        self._core = FollowerCore(feed.name, index, options)
+        self._visibility = options.visibility
         self._thread = threading.Thread(target=self._run, name=f"tailrace index of {feed.name}", daemon=True)
         self._stream: Stream | None = None
         self._failure: Exception | None = None
@@ -211,7 +202,7 @@ class Follower(OfOneProcess):
         gives_up_at = time.monotonic() + OPEN_BUSY_SECONDS
         while True:
             try:
-                return self._core.applier.open()
+                return self._core.open()
             except IndexBusy:
                 if self._is_leaving or time.monotonic() >= gives_up_at:
                     raise

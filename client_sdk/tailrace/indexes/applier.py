@@ -179,6 +179,15 @@ class Applier:
         self.positions = None if checkpoint is None else checkpoint.positions
         return checkpoint
 
+    def keep_prefix(self, key_prefix: bytes) -> None:
+        """Has the index note the prefix of its keys. Raises ValueError if it was filled with another one.
+
+        An index of a user's own need not have the method.
+        """
+        keep = getattr(self._index, "keep_prefix", None)
+        if keep is not None:
+            self._call(keep, key_prefix)
+
     def _prepare(self, checkpoint: Checkpoint) -> None:
         assert isinstance(self._index, PreparedIndex), "only a PreparedIndex is prepared"
         self._call(self._index.prepare, checkpoint)

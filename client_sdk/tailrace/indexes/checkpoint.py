@@ -26,3 +26,12 @@ class Checkpoint:
 
     positions: Positions
     rings: Mapping[int, RingChange] = field(default_factory=dict)
+
+
+def require_prefix(index: object, held: bytes, key_prefix: bytes) -> None:
+    """Raises ValueError if an index that was filled with the prefix ``held`` is followed with another one."""
+    if held != key_prefix:
+        raise ValueError(
+            f"the index {index} was filled with key_prefix={held!r}, and is followed with {key_prefix!r}: follow it as "
+            "before, or take a new index"
+        )

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tailrace.consuming.events import Rollback
+from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.stream_status import StreamStatus
-from tailrace.consuming.subscription import Subscription, require_catch_up
+from tailrace.consuming.subscription import Subscription, checked_subscription
 from tailrace.errors import StreamEnded, VersionLost
 from tailrace.indexes import Index, IndexBusy
 from tailrace.indexes.applier import Applier, IndexBatch, IndexQueue, IndexRollback, Source
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model import EndReason, Level, Version
-from tailrace.model.arguments import count
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
+from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import TRACING_MODULE
 
 # A program that starts while another one has the index locked is told so after a while.
@@ -43,22 +44,47 @@ class Awaited(enum.Enum):
     BARRIER = enum.auto()  # a barrier has come back, and the index holds the events before it
 
 
+class FollowOptions(NamedTuple):
+    """What `Feed.follow` is asked for beside the index.
+
+    Attributes:
+        visibility: The level that mutations must have reached.
+        ring: The number of recent keys of each partition that the index stores.
+        catch_up: "auto", "segments" or "stream".
+        key_prefix: Only keys that begin with these bytes.
+        partitions: Only these partitions; None for all.
+    """
+
+    visibility: str = "disk"
+    ring: int = RING_ROWS
+    catch_up: str = "auto"
+    key_prefix: bytes = b""
+    partitions: Iterable[int] | None = None
+
+
 class FollowerCore:
     """A follower without tasks. The shell runs the index's calls, one after another, and wakes its callers."""
 
-    def __init__(self, feed: str, index: Index, ring_rows: int, catch_up: str) -> None:
+    def __init__(self, feed: str, index: Index, options: FollowOptions) -> None:
         """Makes the follower of ``index``.
 
-        Raises ValueError or TypeError if ``ring_rows`` is not a count, ValueError if ``catch_up`` does not exist, and
-        ImportError if it needs a library that is missing.
+        Raises ValueError or TypeError if an option is not valid, and ImportError if it needs a library that is missing.
         """
-        require_catch_up(catch_up)
+        self._wanted = checked_subscription(
+            feed,
+            "beginning",
+            None,
+            partitions=options.partitions,
+            level=Level.DISK,
+            filter=StreamFilter(options.key_prefix),
+            on_rollback="follow",
+            ring=options.ring,
+            catch_up=options.catch_up,
+        )._replace(by_index=True)
         self.index = index
         self.applier = Applier(index)
         self.applied_rows = 0
         self._feed = feed
-        self._ring_rows = count("ring", ring_rows)
-        self._catch_up = catch_up
         self._applied = 0  # events
         self._positions: Positions | None = None
         self._partitions: frozenset[int] = frozenset()
@@ -81,13 +107,28 @@ class FollowerCore:
 
     def subscription(self, checkpoint: Checkpoint | None, level: Level) -> Subscription:
         """Returns the subscription that goes on from the index's checkpoint, or begins anew."""
-        subscription = Subscription(
-            self._feed, visibility=level, ring_rows=self._ring_rows, by_index=True, catch_up=self._catch_up
-        )
+        subscription = self._wanted._replace(visibility=level)
         if checkpoint is None:
             return subscription
         positions, rings = checkpoint.positions, checkpoint.rings
+        self._require_partitions(positions)
         return subscription._replace(since=positions, stored=(positions,), rings=rings)
+
+    def _require_partitions(self, positions: Positions) -> None:
+        """Raises ValueError if the index has partitions that would not be followed any more."""
+        only = self._wanted.partitions
+        left = [] if only is None else [partition for partition in positions if partition not in only]
+        if left:
+            raise ValueError(
+                f"the index has the partitions {left} of feed {self._feed!r}, which partitions={sorted(only or ())} "
+                "leaves out: they would not be followed any more. Name them, too, or take a new index"
+            )
+
+    def open(self) -> Checkpoint | None:
+        """Opens the index, on its thread. Raises its errors, and ValueError if it was filled with another prefix."""
+        checkpoint = self.applier.open()
+        self.applier.keep_prefix(self._wanted.filter.key_prefix)
+        return checkpoint
 
     def begin(self, stream: FollowedStream, checkpoint: Checkpoint | None) -> None:
         """Begins with the events of ``stream``, which has every partition now."""
@@ -163,8 +204,8 @@ class FollowerCore:
         partition, branch, seq = version
         if partition not in self._partitions:
             raise ValueError(
-                f"{version} is of partition {partition}, and feed {self._feed!r} has {len(self._partitions)}, "
-                "from 0 on: wait for a version of this feed"
+                f"{version} is of partition {partition}, and the index follows {len(self._partitions)} of feed "
+                f"{self._feed!r}, of which this is none: wait for a version of these"
             )
         is_confirmed = False
         while not self._has(version):

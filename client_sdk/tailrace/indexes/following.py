@@ -157,7 +157,7 @@ class Following(OfOneProcess):
         deadline = self._library.now() + OPEN_BUSY_SECONDS
         while True:
             try:
-                return await self._thread.run(self._core.applier.open)
+                return await self._thread.run(self._core.open)
             except IndexBusy:
                 if self._library.now() >= deadline:
                     raise

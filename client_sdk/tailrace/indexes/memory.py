@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.consuming.ring import Ring, unbounded_ring
 from tailrace.indexes.applied import AppliedMutations
-from tailrace.indexes.checkpoint import Checkpoint
+from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,7 @@ class MemoryIndex:
         self._checkpoint: Checkpoint | None = None
         self._rings: dict[int, Ring] = {}
         self._lock = threading.Lock()
+        self._key_prefix = b""
 
     def snapshot(self) -> dict[bytes, bytes]:
         """Copies ``state``. Any thread may call it.
@@ -71,6 +72,19 @@ class MemoryIndex:
         if self._checkpoint is None:
             return None
         return Checkpoint(self._checkpoint.positions, {id: ring.whole() for id, ring in self._rings.items()})
+
+    def keep_prefix(self, key_prefix: bytes) -> None:
+        """Notes the prefix of all keys. The follower calls it after `open`.
+
+        Args:
+            key_prefix: The prefix that is followed.
+
+        Raises:
+            ValueError: The index was filled with another prefix.
+        """
+        if self._checkpoint is not None:
+            require_prefix(self, self._key_prefix, key_prefix)
+        self._key_prefix = key_prefix
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """Stores mutations and their checkpoint, as `Index.apply`.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations
-from tailrace.indexes.checkpoint import Checkpoint
+from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 from tailrace.indexes.parquet_files import ParquetFiles
 from tailrace.indexes.parquet_state import (
     FOLDER,
@@ -124,6 +124,23 @@ class ParquetIndex:
             self._tidy()
             rings = {partition: ring.whole() for partition, ring in self._rings.items()}
             return Checkpoint(self._stored, rings) if self._stored else None
+
+    def keep_prefix(self, key_prefix: bytes) -> None:
+        """Notes the prefix of all keys. The follower calls it after `open`.
+
+        Args:
+            key_prefix: The prefix that is followed.
+
+        Raises:
+            ValueError: The index was filled with another prefix.
+            RuntimeError: Another follower has opened the directory.
+        """
+        with self._lock:
+            state = self._opened()
+            if self._stored:
+                require_prefix(self.path, bytes.fromhex(state.key_prefix), key_prefix)
+            if state.key_prefix != key_prefix.hex():
+                self._commit(dataclasses.replace(state, key_prefix=key_prefix.hex()))
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """Stores mutations and their checkpoint, as `Index.apply`.

@@ -71,6 +71,7 @@ class State:
         high_seqs: For each partition a seq: no row that counts has a higher one.
         undone: The rollbacks that rows do not show yet.
         rings: The numbers of the files of rings, the oldest first.
+        key_prefix: The prefix of all keys, in hexadecimal.
     """
 
     settings: dict[str, str]
@@ -82,6 +83,7 @@ class State:
     high_seqs: dict[int, int] = field(default_factory=dict)
     undone: tuple[Undone, ...] = ()
     rings: tuple[int, ...] = ()
+    key_prefix: str = ""
 
     def to_json(self) -> bytes:
         """Returns the file's content."""
@@ -96,6 +98,7 @@ class State:
                 "high_seqs": sorted(self.high_seqs.items()),
                 "undone": [[one.partition, one.batch, one.seq] for one in self.undone],
                 "rings": self.rings,
+                "key_prefix": self.key_prefix,
             }
         ).encode()
 
@@ -113,6 +116,7 @@ class State:
             {int(partition): int(seq) for partition, seq in read["high_seqs"]},
             tuple(Undone(*map(int, one)) for one in read["undone"]),
             tuple(map(int, read["rings"])),
+            str(read["key_prefix"]),
         )
 
     def stored(self) -> Positions | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations
-from tailrace.indexes.checkpoint import Checkpoint
+from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 from tailrace.indexes.stored_rings import StoredRings
 from tailrace.model.position import Position, Positions
 
@@ -43,6 +43,8 @@ class Tables(NamedTuple):
 
 # The setting that counts how many times followers have opened the index.
 OPENINGS = "openings"
+# The setting with the prefix of all keys, in hexadecimal. An index of all keys need not have it.
+KEY_PREFIX = "key_prefix"
 
 C = TypeVar("C", bound=Statements)
 
@@ -105,6 +107,27 @@ class TableIndex(Generic[C]):
             self.close()
             raise
         return Checkpoint(self._stored, rings) if self._stored else None
+
+    def keep_prefix(self, key_prefix: bytes) -> None:
+        """Notes the prefix of all keys. The follower calls it after `open`.
+
+        Args:
+            key_prefix: The prefix that is followed.
+
+        Raises:
+            ValueError: The index was filled with another prefix.
+            IndexBusy: Another program holds the store.
+            RuntimeError: Another follower has opened the index.
+        """
+        table = self._tables.settings
+        with self._transaction() as connection:
+            found = connection.execute(f'SELECT value FROM "{table}" WHERE name = ?', (KEY_PREFIX,)).fetchone()
+            held = bytes.fromhex(found[0]) if found else b""
+            if self._stored:
+                require_prefix(self._place, held, key_prefix)
+            if held != key_prefix:
+                connection.execute(f'DELETE FROM "{table}" WHERE name = ?', (KEY_PREFIX,))
+                connection.execute(f'INSERT INTO "{table}" VALUES (?, ?)', (KEY_PREFIX, key_prefix.hex()))
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """Stores mutations and their checkpoint in one transaction, as `Index.apply`.

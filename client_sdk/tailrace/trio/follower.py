@@ -6,9 +6,8 @@ from typing import Protocol
 
 import trio
 
-from tailrace.consuming.ring import RING_ROWS
 from tailrace.indexes import Index
-from tailrace.indexes.follower_core import FollowerCore
+from tailrace.indexes.follower_core import FollowerCore, FollowOptions
 from tailrace.indexes.following import FollowedFeed, Following, Library
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
@@ -27,16 +26,8 @@ class Follower(Following):
     All tasks of one trio run may call its methods. If the index raises an exception, the body ends with it.
     """
 
-    def __init__(
-        self,
-        feed: _HostedFeed,
-        index: Index,
-        *,
-        visibility: str = "disk",
-        ring: int = RING_ROWS,
-        catch_up: str = "auto",
-    ) -> None:
-        core = FollowerCore(feed.name, index, ring, catch_up)
+    def __init__(self, feed: _HostedFeed, index: Index, options: FollowOptions) -> None:
+        core = FollowerCore(feed.name, index, options)
         library = Library(trio.Event, trio.sleep, trio.current_time)
         thread = feed.host.worker(f"tailrace index of {feed.name}")
-        super().__init__(feed, core, visibility, library, thread, Lifetime())
+        super().__init__(feed, core, options.visibility, library, thread, Lifetime())

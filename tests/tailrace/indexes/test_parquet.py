@@ -194,7 +194,7 @@ def test_wrong_directories(tmp_path, opened, path, make_checkpoint, put):
     with pytest.raises(BadPosition, match="delete the directory"):
         index.open()
     state = {"settings": {"format": "2"}, "openings": 1, "batch": 0, "positions": "", "parts": [], "replaced": []}
-    state |= {"high_seqs": [], "undone": [], "rings": []}
+    state |= {"high_seqs": [], "undone": [], "rings": [], "key_prefix": ""}
     (path / "_tailrace" / "STATE.json").write_text(json.dumps(state))
     with pytest.raises(ValueError, match=r"format = 2; tailrace .* knows formats up to 1"):
         index.open()

@@ -262,7 +262,9 @@ async def test_wait_for_a_version_of_a_partition_that_is_not_there(feed):
     version = await feed.put(b"k", b"v")
     async with feed.follow(MemoryIndex()) as follower:
         for partition in (4, -1, 1 << 40):
-            with pytest.raises(ValueError, match=rf"is of partition {partition}, and feed 'orders' has 4"):
+            with pytest.raises(
+                ValueError, match=rf"is of partition {partition}, and the index follows 4 of feed 'orders'"
+            ):
                 await follower.wait_for(version._replace(partition=partition))
 
 
@@ -411,3 +413,53 @@ async def test_entering_is_cancelled_while_the_file_is_locked(feed, tmp_path, mo
             await feed.follow(index).__aenter__()
     async with feed.follow(index) as follower:
         await follower.barrier()
+
+
+class TestSelections:
+    async def test_a_prefix_selects_keys(self, feed, tmp_path):
+        await feed.write([Put(b"a/1", b"x"), Put(b"b/1", b"x"), Put(b"a/2", b"x")])
+        index = SQLiteIndex(tmp_path / "index.db")
+        async with feed.follow(index, key_prefix=b"a/") as follower:
+            await follower.barrier()
+        await feed.write([Put(b"a/3", b"x"), Delete(b"a/1"), Put(b"b/2", b"x")])
+        async with feed.follow(index, key_prefix=b"a/") as follower:
+            await follower.barrier()
+            with contextlib.closing(sqlite3.connect(index.path)) as connection:
+                assert connection.execute("SELECT key FROM items ORDER BY key").fetchall() == [(b"a/2",), (b"a/3",)]
+
+    @pytest.mark.parametrize("kind", ["memory", "sqlite"])
+    async def test_an_index_keeps_the_prefix_that_it_began_with(self, feed, tmp_path, kind):
+        index = MemoryIndex() if kind == "memory" else SQLiteIndex(tmp_path / "index.db")
+        await feed.put(b"a/1", b"x")
+        async with feed.follow(index, key_prefix=b"a/") as follower:
+            await follower.barrier()
+        for prefix in (b"", b"b/"):
+            with pytest.raises(ValueError, match="was filled with key_prefix=b'a/'"):
+                async with feed.follow(index, key_prefix=prefix):
+                    raise AssertionError("a body began")
+        async with feed.follow(index, key_prefix=b"a/"):
+            pass
+
+    async def test_partitions_select_rows(self, feed):
+        keys = [b"key %d" % number for number in range(40)]
+        await feed.write([Put(key, b"x") for key in keys])
+        index = MemoryIndex()
+        async with feed.follow(index, partitions=[1, 3]) as follower:
+            await follower.barrier()
+            assert index.state.keys() == {key for key in keys if partition_of(key) in (1, 3)}
+            assert list(follower.positions) == [1, 3]
+            other = next(key for key in keys if partition_of(key) == 0)
+            with pytest.raises(ValueError, match="of which this is none"):
+                await follower.wait_for(await feed.put(other, b"y"))
+        with pytest.raises(ValueError, match=r"partitions \[1\] .* leaves out"):
+            async with feed.follow(index, partitions=[0, 3]):
+                raise AssertionError("a body began")
+        async with feed.follow(index) as follower:
+            await follower.barrier()
+            assert index.state.keys() == set(keys)
+
+    async def test_wrong_selections(self, feed):
+        with pytest.raises(ValueError, match="partitions is empty"):
+            feed.follow(MemoryIndex(), partitions=[])
+        with pytest.raises(TypeError, match=r"\.encode"):
+            feed.follow(MemoryIndex(), key_prefix="a")
