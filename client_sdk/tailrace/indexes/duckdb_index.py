@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.indexes.checkpoint import Checkpoint
-    from tailrace.indexes.typed_columns import ColumnSpec
 
 TYPES = {
     "bytes": "BLOB",
@@ -70,7 +69,7 @@ class DuckDBIndex(TableIndex[_Connection]):
 
     DuckDB lets one process have the file open. That process queries it while it is followed, by `cursor`; others open
     it when the follower has ended. A file may have several indexes, each with a table of its own. Errors of DuckDB
-    itself are `duckdb.Error`; a call that raises has stored nothing.
+    itself are ``duckdb.Error``; a call that raises has stored nothing.
 
     Args:
         path: The file. Its directory must exist.
@@ -91,7 +90,7 @@ class DuckDBIndex(TableIndex[_Connection]):
         path: str | os.PathLike[str],
         *,
         table: str = "items",
-        columns: Mapping[str, ColumnSpec] | None = None,
+        columns: Mapping[str, str | tuple[str, str]] | None = None,
     ) -> None:
         """Checks the arguments. The file is not opened yet."""
         try:
@@ -128,7 +127,7 @@ class DuckDBIndex(TableIndex[_Connection]):
         It sees whole batches. It must not change the index's tables.
 
         Returns:
-            A `duckdb.DuckDBPyConnection`. Each thread needs one of its own.
+            A ``duckdb.DuckDBPyConnection``. Each thread needs one of its own.
 
         Raises:
             RuntimeError: The index is not open.

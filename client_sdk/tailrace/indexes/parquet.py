@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from tailrace.consuming.ring import Ring, RingChange
     from tailrace.indexes.protocol import AppliedMutation
-    from tailrace.indexes.typed_columns import ColumnSpec
 
 # This number of files of one level become a file of the next one. So each row is written again once for each level.
 MERGED_PARTS = 8
@@ -81,7 +80,7 @@ class ParquetIndex:
         self,
         path: str | os.PathLike[str],
         *,
-        columns: Mapping[str, ColumnSpec] | None = None,
+        columns: Mapping[str, str | tuple[str, str]] | None = None,
         keep_replaced_s: float = KEEP_REPLACED_S,
     ) -> None:
         """Checks the arguments. Nothing is opened yet."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.indexes.checkpoint import Checkpoint
-    from tailrace.indexes.typed_columns import ColumnSpec
 
 TYPES = {
     "bytes": "bytea",
@@ -43,7 +42,7 @@ class PostgresIndex(TableIndex["_Connection"]):
     A batch comes by COPY into a temporary table, and from there by one upsert. Rows, positions and rings are stored in
     one transaction. A database may have several indexes, each with a table of its own. One follower may use a table: if
     a second one opens it, the next call of the first one raises RuntimeError. If the connection is lost, the follower
-    connects again. Other errors of the server are `psycopg.Error`; a call that raises has stored nothing.
+    connects again. Other errors of the server are ``psycopg.Error``; a call that raises has stored nothing.
 
     Args:
         conninfo: The database, as libpq takes it: ``"postgresql://user@host/database"`` or ``"host=... dbname=..."``.
@@ -66,7 +65,7 @@ class PostgresIndex(TableIndex["_Connection"]):
         *,
         table: str = "items",
         schema: str | None = None,
-        columns: Mapping[str, ColumnSpec] | None = None,
+        columns: Mapping[str, str | tuple[str, str]] | None = None,
     ) -> None:
         """Checks the arguments. It does not connect yet."""
         try:

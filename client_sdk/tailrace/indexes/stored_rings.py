@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tailrace.consuming.ring import SMALL_ROWS, RingChange, RingChunk, merged
-
-if TYPE_CHECKING:
-    from tailrace.indexes.table_index import Statements
 
 # This number of small chunks of a partition become one. A follower of single writes stores a chunk for each write, and
 # the next `open` reads them all.
 MERGED_CHUNKS = 64
+
+
+class Statements(Protocol):
+    """A connection, or what stands for it. Parameters are marked by ``?``."""
+
+    def execute(self, statement: str, parameters: Any = ..., /) -> Any: ...
+    def executemany(self, statement: str, rows: Any, /) -> Any: ...
 
 
 class StoredRings:

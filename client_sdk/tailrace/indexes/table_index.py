@@ -7,13 +7,13 @@ times followers have opened it: a follower that is not the last one stores nothi
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
-from tailrace.indexes.stored_rings import StoredRings
+from tailrace.indexes.stored_rings import Statements, StoredRings
 from tailrace.model.position import Position, Positions
 
 if TYPE_CHECKING:
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
     from tailrace.consuming.ring import RingChange
     from tailrace.indexes.protocol import AppliedMutation
-
-
-class Statements(Protocol):
-    """A connection, or what stands for it. Parameters are marked by ``?``."""
-
-    def execute(self, statement: str, parameters: Any = ..., /) -> Any: ...
-    def executemany(self, statement: str, rows: Any, /) -> Any: ...
 
 
 class Tables(NamedTuple):

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 FIXED_COLUMNS = ("key", "value", "partition", "seq", "timestamp")
 
-ColumnSpec = str | tuple[str, str]
-
 
 class TypedColumn(NamedTuple):
     """A column, and where its value is.
@@ -32,7 +30,7 @@ class TypedColumn(NamedTuple):
 class TypedColumns:
     """Takes typed columns out of values. What has another type, or is not there, is None."""
 
-    def __init__(self, columns: Mapping[str, ColumnSpec], taken: Iterable[str] = FIXED_COLUMNS) -> None:
+    def __init__(self, columns: Mapping[str, str | tuple[str, str]], taken: Iterable[str] = FIXED_COLUMNS) -> None:
         """Takes a path, or a path and a type, for each name. ValueError if a name, a path or a type is not valid."""
         reserved = {name.lower() for name in taken}
         self.columns: list[TypedColumn] = []

@@ -14,7 +14,6 @@ from tailrace.indexes.typed_columns import FIXED_COLUMNS, TypedColumns
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tailrace.indexes.typed_columns import ColumnSpec
 
 FORMAT_VERSION = 1
 # So that the names of the other tables fit into the 63 bytes of PostgreSQL.
@@ -24,7 +23,7 @@ TABLE_CHARS_MAX = 40
 class TypedTables:
     """The names and columns of an index. ``types`` are the database's words for the types of columns."""
 
-    def __init__(self, table: str, columns: Mapping[str, ColumnSpec], types: Mapping[str, str]) -> None:
+    def __init__(self, table: str, columns: Mapping[str, str | tuple[str, str]], types: Mapping[str, str]) -> None:
         """Raises ValueError if a name, a path or a type is not valid."""
         check_name(table, "the table name")
         if len(table) > TABLE_CHARS_MAX:
