@@ -31,7 +31,7 @@ TYPES = {
 BATCH = "tailrace_batch"
 
 
-class _Connection:
+class Connection:
     """A connection whose results are fetched at once: DuckDB runs nothing else while a result is not at its end."""
 
     def __init__(self, raw: Any) -> None:
@@ -60,7 +60,7 @@ class _Result:
         return self._rows[0] if self._rows else None
 
 
-class DuckDBIndex(TableIndex[_Connection]):
+class DuckDBIndex(TableIndex[Connection]):
     """The current value of each key of a feed, in a table of a DuckDB file.
 
     The table has the columns ``key`` (primary key), ``value``, ``partition``, ``seq``, ``timestamp``, and those of
@@ -134,11 +134,11 @@ class DuckDBIndex(TableIndex[_Connection]):
         """
         return self._connected().raw.cursor()
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> Connection:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"the directory of the index {self.path} does not exist")
         try:
-            return _Connection(self._duckdb.connect(os.fspath(self.path)))
+            return Connection(self._duckdb.connect(os.fspath(self.path)))
         except self._duckdb.IOException as error:
             if "lock" in str(error):
                 raise IndexBusy(f"another process has the index {self.path} open ({error})") from error
@@ -146,11 +146,11 @@ class DuckDBIndex(TableIndex[_Connection]):
                 raise ValueError(f"{self.path} is not a DuckDB file ({error}); choose another path") from error
             raise
 
-    def _begun(self, connection: _Connection) -> AbstractContextManager[object]:
+    def _begun(self, connection: Connection) -> AbstractContextManager[object]:
         return self._one_transaction(connection)
 
     @contextlib.contextmanager
-    def _one_transaction(self, connection: _Connection) -> Iterator[None]:
+    def _one_transaction(self, connection: Connection) -> Iterator[None]:
         connection.execute("BEGIN TRANSACTION")
         try:
             yield
@@ -162,17 +162,17 @@ class DuckDBIndex(TableIndex[_Connection]):
                 raise IndexBusy(f"a transaction of this process is in the way of the index {self.path}") from error
             raise
 
-    def _table_names(self, connection: _Connection) -> set[str]:
+    def _table_names(self, connection: Connection) -> set[str]:
         found = connection.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = current_schema()")
         return {name.lower() for (name,) in found.fetchall()}
 
-    def _create(self, connection: _Connection) -> None:
+    def _create(self, connection: Connection) -> None:
         sequence = f"tailrace_ring_number_{self._schema.names.rows}"
         connection.execute(f'CREATE SEQUENCE "{sequence}"')
         for statement in self._schema.create_statements(f"bigint DEFAULT nextval('\"{sequence}\"')"):
             connection.execute(statement)
 
-    def _store_mutations(self, connection: _Connection, mutations: AppliedMutations) -> None:
+    def _store_mutations(self, connection: Connection, mutations: AppliedMutations) -> None:
         rows, gone = mutations.upserts(), mutations.deletions()
         if gone:
             columns = [gone.keys, gone.partitions, gone.seqs]
@@ -183,7 +183,7 @@ class DuckDBIndex(TableIndex[_Connection]):
             columns += self._schema.columns.read(rows.values)
             self._with_batch(connection, self._upsert, columns, self._arrow_schema)
 
-    def _with_batch(self, connection: _Connection, statement: str, columns: list[Any], schema: Any) -> None:
+    def _with_batch(self, connection: Connection, statement: str, columns: list[Any], schema: Any) -> None:
         """Executes a statement that reads ``columns`` as a table, without an object for each row."""
         try:
             arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]

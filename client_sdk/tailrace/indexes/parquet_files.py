@@ -118,8 +118,12 @@ class ParquetFiles:
     def newest(self, paths: Sequence[Path], columns: Sequence[str] | None = None) -> Any:
         """Reads the newest row of each key that is there, by rising key."""
         wanted = list(columns or self.schema.names)
-        parts = list(self._merged(paths, (), lambda table: table.filter(self._arrow.compute.invert(table["deleted"]))))
-        return self._arrow.concat_tables([self.schema.empty_table(), *parts]).select(wanted)
+
+        def keep(table: Any) -> Any:
+            return table.filter(self._arrow.compute.invert(table["deleted"])).select(wanted)
+
+        empty = self.schema.empty_table().select(wanted)
+        return self._arrow.concat_tables([empty, *self._merged(paths, (), keep)])
 
     # Merging
 

@@ -32,7 +32,7 @@ BATCH = "tailrace_batch"
 LOCK_TIMEOUT_MS = 500
 
 
-class PostgresIndex(TableIndex["_Connection"]):
+class PostgresIndex(TableIndex["Connection"]):
     """The current value of each key of a feed, in a table of a PostgreSQL database.
 
     The table has the columns ``key`` (bytea, primary key), ``value``, ``partition``, ``seq``, ``timestamp``, and those
@@ -96,7 +96,7 @@ class PostgresIndex(TableIndex["_Connection"]):
         """
         return self._open()
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> Connection:
         try:
             connection = self._psycopg.connect(self._conninfo, autocommit=True)
         except self._psycopg.OperationalError as error:
@@ -104,7 +104,7 @@ class PostgresIndex(TableIndex["_Connection"]):
                 raise IndexBusy(f"the server of the {self._place} is starting ({error})") from error
             raise
         try:
-            made = _Connection(connection)
+            made = Connection(connection)
             made.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
             # As SQLite in WAL mode: a crash of the server may take the last commits, rows and checkpoint alike.
             made.execute("SET synchronous_commit = off")
@@ -121,11 +121,11 @@ class PostgresIndex(TableIndex["_Connection"]):
             raise
         return made
 
-    def _begun(self, connection: _Connection) -> AbstractContextManager[object]:
+    def _begun(self, connection: Connection) -> AbstractContextManager[object]:
         return self._one_transaction(connection)
 
     @contextlib.contextmanager
-    def _one_transaction(self, connection: _Connection) -> Iterator[None]:
+    def _one_transaction(self, connection: Connection) -> Iterator[None]:
         errors = self._psycopg.errors
         try:
             with connection.raw.transaction():
@@ -138,7 +138,7 @@ class PostgresIndex(TableIndex["_Connection"]):
             raise IndexBusy(f"the connection to the server of the {self._place} was lost ({error})") from error
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[_Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         if self._connected().raw.closed:
             self._connect_again()
         with super()._transaction() as connection:
@@ -154,25 +154,25 @@ class PostgresIndex(TableIndex["_Connection"]):
         with self._begun(self._connection):
             self._stored = self._read_positions(self._connection)
 
-    def _read_openings(self, connection: _Connection) -> int:
+    def _read_openings(self, connection: Connection) -> int:
         """Reads the row of the openings with a lock, so that no other follower commits beside this one."""
         table = self._schema.names.settings
         found = connection.execute(f'SELECT value FROM "{table}" WHERE name = ? FOR UPDATE', (OPENINGS,)).fetchone()
         return int(found[0]) if found else 0
 
-    def _count_opening(self, connection: _Connection) -> int:
+    def _count_opening(self, connection: Connection) -> int:
         openings = self._read_openings(connection) + 1
         statement = f'UPDATE "{self._schema.names.settings}" SET value = ? WHERE name = ?'
         connection.execute(statement, (str(openings), OPENINGS))
         return openings
 
-    def _table_names(self, connection: _Connection) -> set[str]:
+    def _table_names(self, connection: Connection) -> set[str]:
         # Two followers that make the same tables wait for each other here.
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema.names.settings,))
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
         return {name.lower() for (name,) in found.fetchall()}
 
-    def _create(self, connection: _Connection) -> None:
+    def _create(self, connection: Connection) -> None:
         names = self._schema.names
         for statement in self._schema.create_statements("bigint GENERATED ALWAYS AS IDENTITY"):
             connection.execute(statement)
@@ -181,7 +181,7 @@ class PostgresIndex(TableIndex["_Connection"]):
         connection.execute(f'CREATE INDEX "{names.rows}_partition_seq" ON "{names.rows}" (partition, seq)')
         connection.execute(f'CREATE INDEX "{names.ring}_by_number" ON "{names.ring}" (partition, number)')
 
-    def _store_mutations(self, connection: _Connection, mutations: AppliedMutations) -> None:
+    def _store_mutations(self, connection: Connection, mutations: AppliedMutations) -> None:
         rows, gone = mutations.upserts(), mutations.deletions()
         try:
             if gone:
@@ -195,7 +195,7 @@ class PostgresIndex(TableIndex["_Connection"]):
             raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
 
 
-class _Connection:
+class Connection:
     """A connection of psycopg whose parameters are marked by ``?``, as those of the other databases."""
 
     def __init__(self, raw: Any) -> None:

@@ -209,22 +209,7 @@ class TableIndex(Generic[C]):
             connection.executemany(f'DELETE FROM "{table}" WHERE partition = ?', gone)
 
     def _read_positions(self, connection: C) -> Positions | None:
-        positions: Positions | None = None
-        statement = f'SELECT partition, position FROM "{self._tables.checkpoint}" ORDER BY partition'
-        for partition, text in connection.execute(statement).fetchall():
-            try:
-                one = Positions.parse(text)
-                if list(one) != [partition]:
-                    raise BadPosition(f"it is of other partitions: {list(one)}")
-                if positions is not None:
-                    positions.require_feed(one.cluster_id, one.feed_id)
-                positions = one if positions is None else positions.with_positions(one)
-            except BadPosition as error:
-                raise BadPosition(
-                    f"{self._place}: the checkpoint of partition {partition} cannot be used ({error}); "
-                    f"{self.begin_anew}, and the index is filled anew"
-                ) from None
-        return positions
+        return read_positions(connection, self._tables.checkpoint, self._place, self.begin_anew)
 
     def _read_rings(self, connection: C) -> dict[int, RingChange]:
         try:
@@ -299,3 +284,24 @@ class TableIndex(Generic[C]):
                     f"another follower has opened the index {self._place}; give each one an index of its own"
                 )
             yield connection
+
+
+def read_positions(connection: Statements, table: str, place: str, begin_anew: str) -> Positions | None:
+    """Reads the stored positions. None if there are none. Raises BadPosition if they are damaged."""
+    positions: Positions | None = None
+    for partition, text in connection.execute(
+        f'SELECT partition, position FROM "{table}" ORDER BY partition'
+    ).fetchall():
+        try:
+            one = Positions.parse(text)
+            if list(one) != [partition]:
+                raise BadPosition(f"it is of other partitions: {list(one)}")
+            if positions is not None:
+                positions.require_feed(one.cluster_id, one.feed_id)
+            positions = one if positions is None else positions.with_positions(one)
+        except BadPosition as error:
+            raise BadPosition(
+                f"{place}: the checkpoint of partition {partition} cannot be used ({error}); {begin_anew}, and the "
+                "index is filled anew"
+            ) from None
+    return positions

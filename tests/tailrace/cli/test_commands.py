@@ -42,6 +42,7 @@ def commands_module(monkeypatch):
 def test_the_commands_that_there_are():
     offline = {"backup", "repair", "restore", "verify"}
     assert set(installed_commands()) == offline | {
+        "audit",
         "bench",
         "completion",
         "config",
