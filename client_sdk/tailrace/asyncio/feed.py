@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.asyncio.runner import RequestRunner
 from tailrace.asyncio.stage import Stage
@@ -224,6 +224,7 @@ class Feed:
         catch_up: CatchUpMode = "auto",
         key_prefix: bytes = b"",
         partitions: Iterable[int] | None = None,
+        on_error: Literal["stop", "park"] = "stop",
     ) -> Follower:
         """Keeps an index equal to the feed, on a thread of its own, while the body of this async context manager runs.
 
@@ -235,6 +236,8 @@ class Feed:
             catch_up: "auto", "segments" or "stream", as in `consume`.
             key_prefix: Only rows whose key begins with these bytes. An index keeps the prefix that it began with.
             partitions: Only these partitions. Default: all. Later followers of the index may name more, but no fewer.
+            on_error: What becomes of rows that the index cannot take. "stop": the follower ends with the error.
+                "park": they go to the feed ``NAME.parked`` with the reason, and the index takes the other ones.
 
         Returns:
             A follower. Entering it opens the index and resumes from its checkpoint.
@@ -248,7 +251,7 @@ class Feed:
         from tailrace.asyncio.follower import Follower
         from tailrace.indexes.follower_core import FollowOptions
 
-        return Follower(self, index, FollowOptions(visibility, ring, catch_up, key_prefix, partitions))
+        return Follower(self, index, FollowOptions(visibility, ring, catch_up, key_prefix, partitions, on_error))
 
     @documented(
         fetch_plan,
@@ -288,6 +291,10 @@ class Feed:
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer of this feed."""
         return self._runner.stream(subscription, window_bytes)
+
+    async def park(self, changes: Sequence[Put]) -> None:
+        """Writes rows that an index could not take to the feed ``NAME.parked``."""
+        await self._runner.run(self._core.park(changes))
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""

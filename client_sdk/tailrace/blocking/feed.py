@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stage import Stage
@@ -284,6 +284,7 @@ class Feed:
         catch_up: CatchUpMode = "auto",
         key_prefix: bytes = b"",
         partitions: Iterable[int] | None = None,
+        on_error: Literal["stop", "park"] = "stop",
     ) -> Follower:
         """Keeps an index equal to the feed while the body of this context manager runs, by a thread of its own.
 
@@ -295,6 +296,8 @@ class Feed:
             catch_up: "auto", "segments" or "stream", as in `consume`.
             key_prefix: Only rows whose key begins with these bytes. An index keeps the prefix that it began with.
             partitions: Only these partitions. Default: all. Later followers of the index may name more, but no fewer.
+            on_error: What becomes of rows that the index cannot take. "stop": the follower ends with the error.
+                "park": they go to the feed ``NAME.parked`` with the reason, and the index takes the other ones.
 
         Returns:
             A follower. Entering it opens the index and resumes from its checkpoint.
@@ -308,7 +311,7 @@ class Feed:
         from tailrace.blocking.follower import Follower
         from tailrace.indexes.follower_core import FollowOptions
 
-        return Follower(self, index, FollowOptions(visibility, ring, catch_up, key_prefix, partitions))
+        return Follower(self, index, FollowOptions(visibility, ring, catch_up, key_prefix, partitions, on_error))
 
     # For the sink of Spark, followers and iterators of items
 
@@ -319,6 +322,10 @@ class Feed:
     def partition_map(self, timeout: float | None = None) -> PartitionMap:
         """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
         return self._runner.run(self._core.partition_map(), timeout)
+
+    def park(self, changes: Sequence[Put]) -> None:
+        """Writes rows that an index could not take to the feed ``NAME.parked``."""
+        self._runner.run(self._core.park(changes))
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,8 +18,9 @@ from tailrace.indexes import Index, IndexBusy
 from tailrace.indexes.applier import BUSY_PAUSE_S
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.follower_core import OPEN_BUSY_SECONDS, Awaited, FollowerCore, FollowOptions
+from tailrace.indexes.parking import Parking
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import EndReason, Version
+from tailrace.model import EndReason, Put, Version
 from tailrace.model.arguments import seconds
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
@@ -39,6 +41,7 @@ class FollowedFeed(Protocol):
     def name(self) -> str: ...
     def level(self, text: str) -> Level: ...
     def stream(self, subscription: Subscription) -> Stream: ...
+    def park(self, changes: Sequence[Put]) -> None: ...
 
 
 class Follower(OfOneProcess):
@@ -168,6 +171,11 @@ class Follower(OfOneProcess):
         """The number of rows that were written to the index since the body began, deletions included."""
         return self._core.applied_rows
 
+    @property
+    def parked_rows(self) -> int:
+        """The number of rows that were parked since the body began: the index could not take them."""
+        return self._core.parked_rows
+
     def _wait(self, changes: int, deadline: float | None) -> None:
         """Waits until something has changed since ``changes``."""
         with self._changed:
@@ -235,7 +243,13 @@ class Follower(OfOneProcess):
     def _apply(self) -> None:
         jobs, covered = self._core.jobs.take()
         for job in jobs:
-            self._core.done(job, self._core.call_of(job)())
+            result = self._core.call_of(job)()
+            if isinstance(result, Parking):
+                for changes in result.changes():
+                    self._feed.park(changes)
+                self._core.parked(result)
+                result = result.finish()
+            self._core.done(job, result)
         self._core.covers(covered)
         self._tell()
 

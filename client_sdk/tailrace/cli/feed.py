@@ -1,4 +1,4 @@
-"""``tailrace feed``: create, list, show, set and drop feeds."""
+"""``tailrace feed``: create, list, show, set, drop and replay feeds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import typer
 from tailrace.cli.errors import CommandFailed, WrongUsage
 from tailrace.cli.options import DEFAULT_URL, FeedName, Json, Node, Token, Url, target
 from tailrace.cli.output import make_console, make_table, print_json
+from tailrace.cli.replay import replay
 from tailrace.cli.tls_options import uses_node
 from tailrace.errors import UnknownFeed
 from tailrace.model import FeedInfo, LevelName, PartitionInfo, ReplicationMode, Retention
 from tailrace.model.quantities import Unit, quantity, show_quantity
 from tailrace.trio.client import Client
 
-app = typer.Typer(help="Create, list, show, set and drop feeds.", rich_markup_mode=None)
+app = typer.Typer(help="Create, list, show, set, drop and replay feeds.", rich_markup_mode=None)
 
 
 class RetentionOption(enum.StrEnum):
@@ -268,6 +269,9 @@ def drop(
         await client.drop_feed(feed)
 
     target("feed drop", url, node, token).call(work)
+
+
+app.command()(replay)
 
 
 def _quantity(option: str, text: str | None, unit: Unit) -> float | None:

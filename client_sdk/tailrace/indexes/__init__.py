@@ -16,6 +16,7 @@ from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, Prepare
 
 if TYPE_CHECKING:
     from tailrace.indexes.duckdb_index import DuckDBIndex
+    from tailrace.indexes.parking import ParkedRow
     from tailrace.indexes.parquet import ParquetIndex
     from tailrace.indexes.postgres import PostgresIndex
     from tailrace.indexes.sqlite import SQLiteIndex
@@ -28,6 +29,7 @@ __all__ = [
     "Index",
     "IndexBusy",
     "MemoryIndex",
+    "ParkedRow",
     "ParquetIndex",
     "PostgresIndex",
     "PreparedIndex",
@@ -36,6 +38,7 @@ __all__ = [
 
 _LATER = {
     "DuckDBIndex": "duckdb_index",
+    "ParkedRow": "parking",
     "ParquetIndex": "parquet",
     "PostgresIndex": "postgres",
     "SQLiteIndex": "sqlite",

@@ -19,6 +19,7 @@ from tailrace.consuming.ring import RingChange
 from tailrace.indexes import AppliedMutation, Index, IndexBusy, PreparedIndex
 from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint
+from tailrace.indexes.parking import Parking, apply_the_good, is_of_rows, parked_row
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.model.position import Position, Positions
 
@@ -152,10 +153,12 @@ class Applier:
 
     Attributes:
         positions: The positions that the index has stored last; None at first.
+        parks: True if rows that the index cannot take are returned, and do not end the follower.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, *, parks: bool = False) -> None:
         self._index = index
+        self.parks = parks
         self._is_prepared = isinstance(index, PreparedIndex)
         self._is_left = threading.Event()
         self.positions: Positions | None = None
@@ -194,18 +197,50 @@ class Applier:
 
     # Batches
 
-    def apply(self, batch: IndexBatch) -> int:
-        """Applies a batch. Returns the number of rows: only the newest of each key is applied."""
+    def apply(self, batch: IndexBatch) -> int | Parking:
+        """Applies a batch. Returns the number of rows: only the newest of each key is applied.
+
+        If rows are to be parked and the index cannot take some, they are returned. The others are applied then, and the
+        positions wait for `Parking.finish`.
+        """
         mutations = AppliedMutations.of_events(batch.mutations)
         if batch.refetched:
-            self._store(mutations, Checkpoint(batch.positions, batch.changes))
-            return len(mutations)
+            checkpoint = Checkpoint(batch.positions, batch.changes)
+            return self._store_or_part(mutations, checkpoint, Checkpoint(self.positions or batch.positions))
         rings = mutations.ring_changes(batch.floors)
+        partly = Checkpoint(self._promised(batch.positions, rings), rings) if self._splits(mutations) else None
         if self._is_prepared and mutations:
-            self._prepare(Checkpoint(self._promised(batch.positions, rings), rings))
+            assert partly is not None, "a prepared index is always told what may be applied in part"
+            self._prepare(partly)
             rings = {}  # they are stored
-        self._store(mutations, Checkpoint(batch.positions, rings))
-        return len(mutations)
+        return self._store_or_part(mutations, Checkpoint(batch.positions, rings), partly)
+
+    def _splits(self, mutations: AppliedMutations) -> bool:
+        """Tells whether a batch may be applied in parts."""
+        return bool(mutations) and (self._is_prepared or self.parks)
+
+    def _store_or_part(
+        self, mutations: AppliedMutations, checkpoint: Checkpoint, partly: Checkpoint | None
+    ) -> int | Parking:
+        """Stores a batch; or the rows that the index can take, at the checkpoint ``partly``."""
+        try:
+            self._store(mutations, checkpoint)
+            return len(mutations)
+        except Exception as error:
+            if not self.parks or partly is None or not is_of_rows(error):
+                raise
+        # An empty call fails if the store is what does not work. It also stores the rings before any row.
+        self._call(self._index.apply, (), partly)
+        between = Checkpoint(partly.positions)
+        bad = apply_the_good(lambda rows: self._call(self._index.apply, rows, between), mutations)
+        rows = [parked_row(mutation, error, checkpoint.positions) for mutation, error in bad]
+        last = Checkpoint(checkpoint.positions, checkpoint.rings if not partly.rings else {})
+
+        def finish() -> int:
+            self._store((), last)
+            return len(mutations) - len(rows)
+
+        return Parking(rows, finish)
 
     def _store(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         self._call(self._index.apply, mutations, checkpoint)

@@ -16,6 +16,7 @@ from tailrace.errors import StreamEnded, VersionLost
 from tailrace.indexes import Index, IndexBusy
 from tailrace.indexes.applier import Applier, IndexBatch, IndexQueue, IndexRollback, Source
 from tailrace.indexes.checkpoint import Checkpoint
+from tailrace.indexes.parking import Parking
 from tailrace.model import EndReason, Level, Version
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
@@ -24,6 +25,7 @@ from tailrace.wire.messages import TRACING_MODULE
 
 # A program that starts while another one has the index locked is told so after a while.
 OPEN_BUSY_SECONDS = 60.0
+_ON_ERROR = ("stop", "park")
 
 # The followers of this process, by the id of their index.
 _followed: dict[int, FollowerCore] = {}
@@ -53,6 +55,7 @@ class FollowOptions(NamedTuple):
         catch_up: "auto", "segments" or "stream".
         key_prefix: Only keys that begin with these bytes.
         partitions: Only these partitions; None for all.
+        on_error: "stop" or "park": what becomes of rows that the index cannot take.
     """
 
     visibility: str = "disk"
@@ -60,6 +63,7 @@ class FollowOptions(NamedTuple):
     catch_up: str = "auto"
     key_prefix: bytes = b""
     partitions: Iterable[int] | None = None
+    on_error: str = "stop"
 
 
 class FollowerCore:
@@ -81,8 +85,11 @@ class FollowerCore:
             ring=options.ring,
             catch_up=options.catch_up,
         )._replace(by_index=True)
+        if options.on_error not in _ON_ERROR:
+            raise ValueError(f"on_error is {options.on_error!r}, but has to be 'stop' or 'park'")
         self.index = index
-        self.applier = Applier(index)
+        self.applier = Applier(index, parks=options.on_error == "park")
+        self.parked_rows = 0
         self.applied_rows = 0
         self._feed = feed
         self._applied = 0  # events
@@ -146,7 +153,7 @@ class FollowerCore:
 
     # Applying
 
-    def call_of(self, job: IndexBatch | IndexRollback) -> Callable[[], int | None]:
+    def call_of(self, job: IndexBatch | IndexRollback) -> Callable[[], int | Parking | None]:
         """Returns the call of the index that does ``job``, for the index's thread. It may raise IndexBusy."""
         if isinstance(job, IndexRollback):
             return lambda: self.applier.roll_back(job)
@@ -156,6 +163,10 @@ class FollowerCore:
 
             return applying(self._feed, job.mutations, apply, IndexBusy)
         return apply
+
+    def parked(self, parking: Parking) -> None:
+        """Notes that the bad rows of a batch are parked."""
+        self.parked_rows += len(parking.rows)
 
     def done(self, job: IndexBatch | IndexRollback, result: int | None) -> None:
         """Notes the result of ``call_of(job)``."""

@@ -7,7 +7,7 @@ each key only the newest. So the slower the index, the more a transaction holds,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -18,8 +18,9 @@ from tailrace.indexes import IndexBusy
 from tailrace.indexes.applier import BUSY_PAUSE_S, IndexBatch, IndexRollback
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.follower_core import OPEN_BUSY_SECONDS, Awaited, FollowedStream, FollowerCore
+from tailrace.indexes.parking import Parking
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import Level, Version
+from tailrace.model import Level, Put, Version
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
 
@@ -46,6 +47,7 @@ class FollowedFeed(Protocol):
     def name(self) -> str: ...
     def level(self, text: str) -> Level: ...
     def stream(self, subscription: Subscription) -> FeedStream: ...
+    async def park(self, changes: Sequence[Put]) -> None: ...
 
 
 class Signal(Protocol):
@@ -216,6 +218,11 @@ class Following(OfOneProcess):
         """The number of rows that were written to the index since the body began, deletions included."""
         return self._core.applied_rows
 
+    @property
+    def parked_rows(self) -> int:
+        """The number of rows that were parked since the body began: the index could not take them."""
+        return self._core.parked_rows
+
     async def _wait_applied(self, count: int) -> None:
         while not self._core.has_applied(count):
             await self._wait_moved()
@@ -255,6 +262,12 @@ class Following(OfOneProcess):
 
     async def _do(self, job: IndexBatch | IndexRollback) -> None:
         try:
-            self._core.done(job, await self._thread.run(self._core.call_of(job)))
+            result = await self._thread.run(self._core.call_of(job))
+            if isinstance(result, Parking):
+                for changes in result.changes():
+                    await self._feed.park(changes)
+                self._core.parked(result)
+                result = await self._thread.run(result.finish)
+            self._core.done(job, result)
         except IndexBusy:
             await self._library.signal().wait()  # the follower is being left; rows that were not stored come again

@@ -44,6 +44,9 @@ MEMBER_BYTES = 16
 # is cut off from its leader answers, and comes no further.
 TRIES_OF_A_NODE = 6
 
+# The end of the name of the feed that takes the rows which an index could not take.
+PARKED = ".parked"
+
 
 class FeedCore:
     """The part of a feed's handle that all shells share."""
@@ -206,6 +209,26 @@ class FeedCore:
             self.forget()
             raise
         return written
+
+    def park(self, changes: Sequence[Put]) -> Plan[None]:
+        """Writes rows that an index could not take to the feed ``NAME.parked``, which is created if it is missing."""
+        parked = FeedCore(self._client, f"{self.name}{PARKED}")
+        try:
+            yield from parked.write(changes, None)
+        except UnknownFeed:
+            yield from self._client.create_feed(
+                parked.name,
+                partitions=1,
+                keyspace=None,
+                retention=None,
+                history_age_s=None,
+                history_bytes=None,
+                tombstone_age_s=None,
+                replication=None,
+                level=None,
+                exist_ok=True,
+            )
+            yield from parked.write(changes, None)
 
     def writer(
         self, level: str | None, batch_bytes: int, batch_rows: int, in_flight_bytes: int, *, linger_s: float = 0.0

@@ -273,3 +273,19 @@ def test_a_barrier_of_another_thread_returns_when_the_loop_has_come_so_far(feed)
 def test_import_tailrace_gives_the_blocking_client():
     assert tailrace.blocking is blocking
     assert tailrace.blocking.Follower is blocking.follower.Follower
+
+
+def test_bad_rows_are_parked(feed, client):
+    class Picky(MemoryIndex):
+        def apply(self, mutations, checkpoint):
+            if b"bad" in [row.value for row in mutations]:
+                raise ValueError("cannot take it")
+            super().apply(mutations, checkpoint)
+
+    index = Picky()
+    feed.write([tailrace.Put(b"a", b"good"), tailrace.Put(b"b", b"bad"), tailrace.Put(b"c", b"good")])
+    with feed.follow(index, on_error="park") as follower:
+        follower.barrier(timeout=60)
+        assert (follower.parked_rows, index.state.keys()) == (1, {b"a", b"c"})
+    [item] = client.feed(f"{feed.name}.parked").items()
+    assert tailrace.indexes.ParkedRow.parse(item.key, item.value).reason == "ValueError: cannot take it"

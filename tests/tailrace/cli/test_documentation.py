@@ -14,7 +14,7 @@ COMMON = {"--help", "--url", "--node", "--token", "--tls-ca", "--tls-cert", "--t
 OF_SERVE = {"--tls-cert", "--tls-key"}
 COMMANDS = [
     ("serve",),
-    *(("feed", name) for name in ("create", "list", "show", "set", "drop")),
+    *(("feed", name) for name in ("create", "list", "show", "set", "drop", "replay")),
     ("put",),
     ("get",),
     ("delete",),

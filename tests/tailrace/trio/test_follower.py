@@ -463,3 +463,91 @@ class TestSelections:
             feed.follow(MemoryIndex(), partitions=[])
         with pytest.raises(TypeError, match=r"\.encode"):
             feed.follow(MemoryIndex(), key_prefix="a")
+
+
+class Picky(MemoryIndex):
+    """An index that cannot take some values."""
+
+    refuses = b"bad"
+
+    def apply(self, mutations, checkpoint):
+        for row in mutations:
+            if row.value is not None and row.value.startswith(self.refuses):
+                raise ValueError(f"cannot take {row.value}")
+        super().apply(mutations, checkpoint)
+
+
+class TestParking:
+    @pytest.fixture
+    async def parked(self, client):
+        """A function that reads the parked rows, as {key: row}."""
+
+        async def read():
+            items = client.feed("orders.parked").items()
+            return {item.key: tailrace.indexes.ParkedRow.parse(item.key, item.value) async for item in items}
+
+        return read
+
+    async def test_bad_rows_are_parked_and_the_others_are_applied(self, feed, parked):
+        index = Picky()
+        version = await feed.put(b"b", b"bad one")
+        await feed.write([Put(b"key %d" % number, b"good") for number in range(50)])
+        async with feed.follow(index, on_error="park") as follower:
+            await follower.barrier()
+            await follower.wait_for(version)
+            assert len(index.state) == 50
+            assert b"b" not in index.state
+            assert follower.parked_rows == 1
+            await feed.put(b"c", b"bad two")
+            await follower.barrier()
+            assert follower.parked_rows == 2
+            assert follower.lag == dict.fromkeys(range(4), 0)
+        found = await parked()
+        assert found.keys() == {b"b", b"c"}
+        assert (found[b"b"].version, found[b"b"].value) == (version, b"bad one")
+        assert found[b"b"].reason == "ValueError: cannot take b'bad one'"
+        async with feed.follow(index, on_error="park") as follower:
+            await follower.barrier()
+            assert follower.parked_rows == 0
+
+    async def test_without_it_the_follower_ends(self, feed):
+        await feed.put(b"b", b"bad")
+        with pytest.raises(ValueError, match="cannot take"):
+            async with feed.follow(Picky()) as follower:
+                await follower.barrier()
+
+    async def test_an_error_of_the_store_ends_it(self, feed):
+        class Broken(MemoryIndex):
+            def apply(self, mutations, checkpoint):
+                raise ValueError("takes nothing, not even an empty batch")
+
+        await feed.put(b"b", b"x")
+        with pytest.raises(ValueError, match="takes nothing"):
+            async with feed.follow(Broken(), on_error="park") as follower:
+                await follower.barrier()
+
+    async def test_rows_are_parked_again_if_the_positions_were_not_stored(self, feed, parked):
+        class Dies(Picky):
+            empty = 0
+
+            def apply(self, mutations, checkpoint):
+                if not len(mutations):
+                    self.empty += 1
+                    if self.empty == 2:  # the last call of the first batch
+                        raise OSError("it is killed")
+                super().apply(mutations, checkpoint)
+
+        index = Dies()
+        await feed.write([Put(b"b", b"bad"), *[Put(b"key %d" % number, b"good") for number in range(9)]])
+        with pytest.raises(OSError, match="killed"):
+            async with feed.follow(index, on_error="park") as follower:
+                await follower.barrier()
+        async with feed.follow(index, on_error="park") as follower:
+            await follower.barrier()
+            assert follower.parked_rows == 1
+        assert (await parked()).keys() == {b"b"}
+        assert len(index.state) == 9
+
+    async def test_what_on_error_may_be(self, feed):
+        with pytest.raises(ValueError, match="has to be 'stop' or 'park'"):
+            feed.follow(MemoryIndex(), on_error="skip")
