@@ -173,7 +173,7 @@ class Follower(OfOneProcess):
 
     @property
     def parked_rows(self) -> int:
-        """The number of rows that were parked since the body began: the index could not take them."""
+        """The number of rows that were parked since the body began, since the index could not take them."""
         return self._core.parked_rows
 
     def _wait(self, changes: int, deadline: float | None) -> None:

@@ -220,7 +220,7 @@ class Following(OfOneProcess):
 
     @property
     def parked_rows(self) -> int:
-        """The number of rows that were parked since the body began: the index could not take them."""
+        """The number of rows that were parked since the body began, since the index could not take them."""
         return self._core.parked_rows
 
     async def _wait_applied(self, count: int) -> None:

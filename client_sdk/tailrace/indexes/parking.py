@@ -85,8 +85,9 @@ class ParkedRow(NamedTuple):
         try:
             row = json.loads(value)
             version = Version(int(row["partition"]), bytes.fromhex(row["branch"]), int(row["seq"]))
-            held = row["value"]
-            content = base64.b64decode(row["value_base64"]) if "value_base64" in row else held and held.encode()
+            content = None if row["value"] is None else row["value"].encode()
+            if "value_base64" in row:
+                content = base64.b64decode(row["value_base64"])
             return cls(key, version, content, int(row["timestamp"]), str(row["reason"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"the value of the key {key!r} is no parked row: {error!r}") from error
