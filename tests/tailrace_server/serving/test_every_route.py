@@ -52,11 +52,12 @@ GUARDED = {
         "/feeds/orders/keys/eu/1",
         ["/feeds/payments/keys/eu/1", "/feeds/orders/keys/us/1", "/feeds/_feeds/keys/eu/1"],
     ),
+    "/feeds": ("/feeds", []),
     "/feeds/{feed}": (None, []),  # a reader writes nothing: web/test_guard.py, web/test_rows.py
     "/feeds/{feed}/events": (None, ["/feeds/payments/events", "/feeds/orders/events", "/feeds/_feeds/events"]),
 }
 # The methods of the routes that write.
-WRITING = {"/feeds/{feed}/keys/{key:any_text}": READ | {"PUT", "DELETE"}, "/feeds/{feed}": ASK}
+WRITING = {"/feeds/{feed}/keys/{key:any_text}": READ | {"PUT", "DELETE"}, "/feeds/{feed}": ASK | {"PUT"}}
 SOCKETS = {"/api/live": "/api/live", "/api/feeds/{feed}/tail": "/api/feeds/payments/tail"}
 SECRET = "payments"
 
@@ -165,7 +166,16 @@ async def test_the_body_of_a_stranger_is_not_waited_for(web):
 
 
 async def test_unknown_paths_have_nothing(web):
-    for path in ("/api", "/api/", "/api/tokens", "/feeds", "//", "/page/../app.py", "/page/%2e%2e/app.py", "/metrics/"):
+    for path in (
+        "/api",
+        "/api/",
+        "/api/tokens",
+        "/feeds/",
+        "//",
+        "/page/../app.py",
+        "/page/%2e%2e/app.py",
+        "/metrics/",
+    ):
         for method in METHODS:
             code, body = await web(method, path)
             assert code in (307, 404, 405), (method, path, body)

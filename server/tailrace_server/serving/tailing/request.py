@@ -38,7 +38,7 @@ class TailRequest(NamedTuple):
     """A feed to tail. ``since``: "beginning", "now", "message", positions or a time.
 
     "message": a message has it. ``token_in_message``: the first message has the token, and comes before that one.
-    ``partitions``: None for all.
+    ``partitions``: None for all. ``ends``: the tail ends with all that is there when it begins.
     """
 
     feed: str
@@ -47,6 +47,7 @@ class TailRequest(NamedTuple):
     keys_only: bool = False
     token_in_message: bool = False
     partitions: frozenset[int] | None = None
+    ends: bool = False
 
 
 def parse_target(target: str) -> TailRequest:

@@ -32,7 +32,7 @@ def open_stream(connect: Connect, request: TailRequest, start: Start, name: str,
     subscription = checked_subscription(
         request.feed,
         start.since,
-        None,
+        "now" if request.ends else None,
         partitions=request.partitions,
         level=feed.level("disk"),
         filter=StreamFilter(request.key_prefix, request.keys_only),

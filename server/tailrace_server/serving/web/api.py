@@ -1,9 +1,11 @@
 """The routes of feeds over HTTP.
 
+GET              /feeds                      the feeds
+PUT              /feeds/FEED                 makes a feed
 GET, PUT, DELETE /feeds/FEED/keys/KEY        a key
-    POST             /feeds/FEED                 rows as JSON lines
-    GET              /feeds/FEED/events          its mutations as server-sent events
-    GET              /openapi.json               the description of these, for tools
+POST             /feeds/FEED                 rows as JSON lines
+GET              /feeds/FEED/events          its mutations as server-sent events
+GET              /openapi.json               the description of these, for tools
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tailrace_server.serving.web import openapi
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients, ForwardingNode
 from tailrace_server.serving.web.events import EventsApi
+from tailrace_server.serving.web.feeds import FeedsAnswers
 from tailrace_server.serving.web.guard import Answer, Guard, Identifying, Who
 from tailrace_server.serving.web.keys import KeysApi
 from tailrace_server.serving.web.rows import RowsApi
@@ -61,6 +64,7 @@ class FeedsApi:
         clients, bodies = Clients(node, nursery), Bodies()
         self._keys = KeysApi(clients, bodies)
         self._rows = RowsApi(clients, bodies)
+        self._feeds = FeedsAnswers(clients, bodies)
         self._events = EventsApi(node, nursery)
 
     def routes(self) -> list[BaseRoute]:
@@ -70,7 +74,8 @@ class FeedsApi:
                 "/feeds/{feed}/keys/{key:any_text}",
                 {"GET": self._keys.get, "PUT": self._keys.put, "DELETE": self._keys.delete},
             ),
-            self._route("/feeds/{feed}", {"POST": self._rows.post}),
+            self._route("/feeds", {"GET": self._feeds.get}),
+            self._route("/feeds/{feed}", {"PUT": self._feeds.put, "POST": self._rows.post}),
             self._route("/feeds/{feed}/events", {"GET": self._events.get}),
             Route(openapi.PATH, _document),
         ]

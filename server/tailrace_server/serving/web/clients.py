@@ -108,6 +108,13 @@ class Clients:
         with shared.used(), patient(request):
             yield await shared.opened()
 
+    @contextlib.asynccontextmanager
+    async def own_client(self, request: Request, peer: str, shown: Shown) -> AsyncIterator[Client]:
+        """Gives a client to one request alone: the audit log of the node tells its address. Raises as ``client``."""
+        with patient(request):
+            async with self._client(shown, peer) as client:
+                yield client
+
     def _make_room(self) -> None:
         """Closes the client that was used first, if there are as many as there may be. Overloaded if all are in use."""
         if len(self._open) < CLIENTS_MAX:
@@ -117,20 +124,23 @@ class Clients:
             raise Overloaded(f"requests of {len(self._open)} clients are under way: ask again later")
         self._open.pop(idle).close()
 
-    def _client(self, shown: Shown) -> Client:
+    def _client(self, shown: Shown, peer: str = NAME) -> Client:
         return Client(
             f"tailrace://{_OWN}",
             token=shown.token,
             name=NAME,
             connect_timeout=CONNECT_SECONDS,
             retry_for=RETRY_SECONDS,
-            host=Host(connect=partial(self.connect, shown)),
+            host=Host(connect=partial(self.connect, shown, peer)),
         )
 
-    async def connect(self, shown: Shown, address: Address) -> Transport:
-        """Connects to this node itself, or to the leader. Raises Forbidden if the leader would not know the client."""
+    async def connect(self, shown: Shown, peer: str, address: Address) -> Transport:
+        """Connects to this node itself as ``peer``, or to the leader.
+
+        Raises Forbidden if the leader would not know the client.
+        """
         if address in (_OWN, self._node.listening):
-            client, server = loopback(NAME, "loopback", shown.certificate)
+            client, server = loopback(peer, "loopback", shown.certificate)
             self._nursery.start_soon(self._node.handle, server)
             return client
         if shown.token is None and shown.certificate is not None:
@@ -147,10 +157,14 @@ class Clients:
             shared.failed(error)
         except Exception as error:  # a bug of ours
             log.exception("a client of HTTP was ended by an internal error")
-            shared.failed(TailraceError(f"internal error: {error!r}"))
+            shared.failed(ClientFailed(f"the client of HTTP has failed: {error!r}"))
         finally:
             if self._open.get(wanted) is shared:
                 del self._open[wanted]
+
+
+class ClientFailed(TailraceError):
+    """A shared client was ended by a bug of the node."""
 
 
 class SharedClient:

@@ -58,6 +58,8 @@ def code_of(error: Exception) -> int:
     """
     if isinstance(error, Unreachable) and error.outcome == "unknown":
         return 504
+    if type(error) is TailraceError:  # a node's, for a request that it cannot carry out
+        return 400
     return next((code for kind, code in CODES if isinstance(error, kind)), 500)
 
 

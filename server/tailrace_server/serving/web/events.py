@@ -183,14 +183,15 @@ class Events:
         self._moved = False  # since an id was sent last
         self._id_at = -math.inf  # when the next one may be sent
         self._partitions = 0
+        self._has_ended = False
 
     async def run(self, feed: str) -> None:
-        """Sends for ever. Raises whatever ends the stream, and what ``write`` raises."""
+        """Sends to the end of the stream. Raises whatever ends it before, and what ``write`` raises."""
         stream = self._stream
         self._partitions = len(stream.status().partitions)
         opened = encode_message("open", feed=feed, partitions=self._partitions)
         await self._write(encode_event("open", opened, self._take_id(stream.latest_positions)))
-        while True:
+        while not self._has_ended:
             event = await self._next_event()
             if event is not None:
                 await self._send_event(event)
@@ -199,8 +200,10 @@ class Events:
                 await self._send_all(self._gathering.take())
                 id = self._take_id(stream.latest_positions)
                 await self._write(encode_event("positions", encode_message("positions"), id))
-            else:
+            elif not self._has_ended:
                 await self._write(HEARTBEAT)
+        await self._send_all(self._gathering.take())
+        await self._write(encode_event("end", encode_message("end"), str(stream.latest_positions)))
 
     async def _next_event(self) -> Event | None:
         """Returns the next event; None if an id is due first, or a heartbeat."""
@@ -208,7 +211,10 @@ class Events:
             return None
         now = trio.current_time()
         with trio.CancelScope(deadline=min(now + HEARTBEAT_SECONDS, self._id_at if self._moved else math.inf)):
-            return await anext(self._stream)
+            try:
+                return await anext(self._stream)
+            except StopAsyncIteration:
+                self._has_ended = True
         return None
 
     async def _send_event(self, event: Event) -> None:

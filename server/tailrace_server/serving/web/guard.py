@@ -105,7 +105,10 @@ class Guard:
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except (TailraceError, BadRecord) as error:
-            return error_answer(error)
+            response = error_answer(error)
+            if response.status_code == 500:
+                log.exception("%s %s", request.method, request.url.path)
+            return response
         except ValueError as error:  # the SDK's, for an argument
             return error_answer(BadRequest(str(error)))
         except Exception:

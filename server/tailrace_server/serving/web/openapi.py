@@ -29,6 +29,19 @@ def _object(properties: Mapping[str, Json], optional: tuple[str, ...] = ()) -> J
 
 _SCHEMAS: dict[str, Json] = {
     "Written": _object({"version": _schema("Version"), "partition": _COUNT, "seq": _COUNT}),
+    "Feed": {
+        "type": "object",
+        "properties": {
+            "name": _TEXT,
+            "feed_id": _TEXT,
+            "partitions": _COUNT,
+            "retention": {"type": "string", "enum": ["compact", "history"]},
+        },
+        "required": ["name", "feed_id", "partitions", "retention"],
+        "additionalProperties": True,
+        "description": "A feed with its settings, as `tailrace feed list --json` shows it.",
+    },
+    "Feeds": _object({"feeds": {"type": "array", "items": _schema("Feed")}}),
     "Version": {
         "type": "string",
         "pattern": "^[0-9]+-[0-9a-f]{32}-[0-9]+$",
@@ -193,6 +206,15 @@ def _key_paths() -> Json:
 def _rows_path() -> Json:
     return {
         "parameters": [_FEED],
+        "put": {
+            "operationId": "createFeed",
+            "summary": "Make a feed, unless it exists with these settings",
+            "requestBody": {
+                "description": "The settings; those that are missing have their defaults.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            },
+            "responses": {"200": _json_response("The feed.", "Feed"), **_errors(409, 413, 504)},
+        },
         "post": {
             "operationId": "postRows",
             "summary": "Write several rows",
@@ -222,6 +244,7 @@ def _events_path() -> Json:
             "summary": "Follow a feed as server-sent events, a snapshot first and then live",
             "parameters": [
                 _query("since", _TEXT, "beginning (the default), now, the id of an event, or a time."),
+                _query("until", {"type": "string", "enum": ["now"]}, "End with all that is there at the beginning."),
                 _query("key_prefix", _TEXT, "Only keys that begin with these percent-encoded bytes."),
                 _query("keys_only", _FLAG, "Send no values."),
                 _query("partitions", _TEXT, "Only these partitions, with commas between them."),
@@ -229,7 +252,7 @@ def _events_path() -> Json:
             ],
             "responses": {
                 "200": {
-                    "description": "Events, without an end. Their data are JSON.",
+                    "description": "Events, without an end unless until is given. Their data are JSON.",
                     "content": {"text/event-stream": {"schema": _TEXT}},
                 },
                 **_errors(410),
@@ -251,6 +274,13 @@ def document() -> Json:
         "servers": [{"url": "/"}],
         "security": [{}, {"token": []}],
         "paths": {
+            "/feeds": {
+                "get": {
+                    "operationId": "getFeeds",
+                    "summary": "List the feeds that the token may use",
+                    "responses": {"200": _json_response("The feeds.", "Feeds"), **_errors()},
+                }
+            },
             "/feeds/{feed}/keys/{key}": _key_paths(),
             "/feeds/{feed}": _rows_path(),
             "/feeds/{feed}/events": _events_path(),

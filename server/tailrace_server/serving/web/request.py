@@ -21,7 +21,7 @@ from tailrace_server.serving.tailing.request import (
 )
 from tailrace_server.serving.web.versions import parse_version
 
-EVENTS_PARAMETERS = ("since", "key_prefix", "keys_only", "partitions")
+EVENTS_PARAMETERS = ("since", "until", "key_prefix", "keys_only", "partitions")
 # At most 256 numbers of partitions, each once or more.
 _PARTITIONS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6}){0,255}")
 _FLAGS = {"true": True, "false": False}
@@ -152,7 +152,10 @@ def parse_events(feed: str, query: str, last_id: str | None) -> TailRequest:
     prefix, keys_only = parse_filter(parameters)
     partitions = parameters.get("partitions")
     only = None if partitions is None else _partitions(unescape_text("partitions", partitions))
-    return TailRequest(feed, parse_since(since), prefix, keys_only, partitions=only)
+    until = parameters.get("until")
+    if until not in (None, "now"):
+        raise BadRequest(f"until is {until!r:.100}, and can be now: the stream ends with all that is there now")
+    return TailRequest(feed, parse_since(since), prefix, keys_only, partitions=only, ends=until == "now")
 
 
 def _partitions(text: str) -> frozenset[int]:

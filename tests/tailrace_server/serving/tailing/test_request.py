@@ -26,12 +26,12 @@ POSITIONS = Positions(bytes(16), bytes(range(16)), {3: Position.at(FailoverLog([
 
 
 def test_a_feed_alone_is_tailed_from_the_beginning():
-    assert parse_target("/feeds/orders") == ("orders", "beginning", b"", False, False, None)
+    assert parse_target("/feeds/orders") == ("orders", "beginning", b"", False, False, None, False)
 
 
 @pytest.mark.parametrize("since", ["beginning", "now", "message"])
 def test_where_to_begin(since):
-    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"", False, False, None)
+    assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"", False, False, None, False)
 
 
 def test_positions_in_the_url():
@@ -146,6 +146,7 @@ def test_every_parameter_may_be_percent_encoded(text):
         True,
         False,
         None,
+        False,
     )
 
 

@@ -66,4 +66,4 @@ async def test_a_certificate_is_not_passed_on(clients):
     """The node would show its own to the leader, which may do more."""
     certificate = PeerIdentity("CN=a", (), "", ("CN=a",), 0)
     with pytest.raises(tailrace.Forbidden, match="ask the leader, or give a token"):
-        await clients.connect(Shown(None, certificate), Address("127.0.0.1", 1))
+        await clients.connect(Shown(None, certificate), "a:1", Address("127.0.0.1", 1))

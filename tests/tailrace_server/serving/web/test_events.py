@@ -141,6 +141,18 @@ async def test_the_id_counts_in_place_of_since(web, orders):
         assert await told.rows(1) == [("b", "2")]
 
 
+async def test_a_stream_with_an_end(web, orders):
+    for number in range(20):
+        await orders.put(b"%d" % number, b"v")
+    async with following(web, "?until=now") as told:
+        assert len(await told.rows(20)) == 20
+        end = (await told.rest())[-1]
+    assert (end.name, end.data) == ("end", {"type": "end"})
+    assert tailrace.Positions.parse(end.id).seqs() == await _seqs(orders)
+    async with following(web, f"?until=now&since={end.id}") as told:
+        assert [event.name for event in await told.rest()] == ["open", "end"]
+
+
 async def test_filters(web, orders):
     for key in (b"eu/1", b"us/1", b"eu/2"):
         await orders.put(key, b"v")
@@ -179,6 +191,7 @@ async def test_a_rollback_is_an_event(running, client, orders, lose):
         ("?since=yesterday", {}, 400, "BadPosition"),
         ("", {"last_event_id": "nonsense"}, 400, "BadPosition"),
         ("?nonsense=1", {}, 400, "BadRequest"),
+        ("?until=later", {}, 400, "BadRequest"),
         ("?partitions=a", {}, 400, "BadRequest"),
         ("?partitions=", {}, 400, "BadRequest"),
         ("?partitions=7", {}, 404, "UnknownFeed"),

@@ -17,6 +17,7 @@ _METHODS = {"get", "put", "post", "delete"}
 _TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
 _KEYWORDS = {
     "$ref",
+    "additionalProperties",
     "const",
     "default",
     "description",
@@ -50,9 +51,10 @@ def check(value, schema):
     assert value >= schema.get("minimum", value) if "minimum" in schema else True
     assert re.search(schema.get("pattern", ""), value) if "pattern" in schema else True
     if isinstance(value, dict):
-        assert set(schema.get("required", ())) <= value.keys() <= schema["properties"].keys()
-        for name, member in value.items():
-            check(member, schema["properties"][name])
+        assert set(schema.get("required", ())) <= value.keys()
+        assert value.keys() <= schema["properties"].keys() or schema.get("additionalProperties")
+        for name in value.keys() & schema["properties"].keys():
+            check(value[name], schema["properties"][name])
     if isinstance(value, list):
         for member in value:
             check(member, schema["items"])
@@ -90,7 +92,7 @@ def test_the_document_has_the_form_of_openapi():
     ids = [operation["operationId"] for *_, operation in operations()]
     assert len(set(ids)) == len(ids)
     for path, _, operation in operations():
-        parameters = operation["parameters"] + PATHS[path]["parameters"]
+        parameters = operation.get("parameters", []) + PATHS[path].get("parameters", [])
         named = [(each["in"], each["name"]) for each in parameters]
         assert len(set(named)) == len(named)
         assert {name for place, name in named if place == "path"} == set(re.findall(r"\{(\w+)\}", path))
@@ -120,6 +122,10 @@ async def test_answers_are_as_described(web, orders):
     row = json.dumps({"key": "b", "value": "1"}).encode()
     key, feed = "/feeds/{feed}/keys/{key}", "/feeds/{feed}"
     cases = (
+        ("/feeds", "GET", "/feeds", b"", {}),
+        (feed, "PUT", "/feeds/new", b'{"partitions": 3}', {}),
+        (feed, "PUT", "/feeds/orders", b'{"partitions": 3}', {}),
+        (feed, "PUT", "/feeds/orders", b"x", {}),
         (key, "PUT", "/feeds/orders/keys/a", b"1", {}),
         (key, "PUT", "/feeds/orders/keys/a", b"1", {"if_none_match": "*"}),
         (key, "GET", "/feeds/orders/keys/a", b"", {}),
