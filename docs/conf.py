@@ -49,6 +49,7 @@ INTERNAL_TYPES = {
     "HashRange",
     "Items",
     "Batches",
+    "Since",
     "FailoverLog",
     "Resolved",
     "RingChange",

@@ -13,7 +13,7 @@ from tailrace.asyncio.stream import Stream
 from tailrace.asyncio.writer import Writer
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.subscription import Subscription, consume
+from tailrace.consuming.subscription import Since, Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.model import (
     CatchUpMode,
@@ -183,7 +183,7 @@ class Feed:
     @documented(consume)
     def consume(
         self,
-        since: str | Positions | datetime = "beginning",
+        since: Since = "beginning",
         *,
         until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,

@@ -14,7 +14,7 @@ from tailrace.blocking.stream import Stream
 from tailrace.blocking.writer import Writer
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.subscription import Subscription, consume
+from tailrace.consuming.subscription import Since, Subscription, consume
 from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.errors import TailraceError
 from tailrace.model import (
@@ -241,7 +241,7 @@ class Feed:
     @documented(consume)
     def consume(
         self,
-        since: str | Positions | datetime = "beginning",
+        since: Since = "beginning",
         *,
         until: str | Positions | datetime | None = None,
         partitions: Iterable[int] | None = None,

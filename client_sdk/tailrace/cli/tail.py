@@ -26,6 +26,7 @@ from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
 from tailrace.consuming.subscription import require_catch_up
 from tailrace.model import CatchUpMode
+from tailrace.model.failover import SEQ_MAX
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 from tailrace.model.position import Positions
 from tailrace.model.times import looks_like_time, parse_time
@@ -50,14 +51,26 @@ class CatchUpOption(enum.StrEnum):
 def tail(
     feed: FeedName,
     since: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--since",
             metavar="WHERE",
             help="Start here: beginning, now, a time such as 2026-11-21T10:00:00Z or -15m (15 minutes ago), the "
-            "positions that an earlier tail has printed, or @FILE with such positions.",
+            "positions that an earlier tail has printed, or @FILE with such positions.  [default: beginning]",
+            show_default=False,
         ),
-    ] = "beginning",
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            "-n",
+            metavar="N",
+            min=0,
+            max=SEQ_MAX,
+            help="Start with the last N mutations of each partition. A compact feed has fewer if some were superseded.",
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option(
@@ -97,11 +110,15 @@ def tail(
     \b
     Examples:
       tailrace tail orders --since now
+      tailrace tail orders -n 100
       tailrace tail orders --since -15m --key-prefix 4711/ --json
       tailrace tail orders --until now --positions-to positions.txt
       tailrace tail orders --since @positions.txt
     """
-    start = _parse_place(since, "--since", "beginning", "now")
+    if last is not None and since is not None:
+        raise WrongUsage("--last and --since both name a start: give one of them")
+    where = "beginning" if since is None else since
+    start = f"last:{last}" if last is not None else _parse_place(where, "--since", "beginning", "now")
     end = None if until is None else _parse_place(until, "--until", "now")
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
         raise WrongUsage(f"--until: {end} is before --since")

@@ -45,6 +45,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
 
 if TYPE_CHECKING:
+    from tailrace.consuming.chosen_starts import Starts
     from tailrace.consuming.stream_status import SessionStatus
 
 __all__ = ["ConsumerSession", "Event", "Subscription"]
@@ -101,6 +102,7 @@ class ConsumerSession:
         self._begun_at = 0  # the sum of the partitions' seqs when the connection was made
         self._waiting_bytes = 0  # of blocks that have come before the program asked for events
         self._is_leaving = False
+        self._starts: Starts | None = None  # while the node is asked for a chosen start
         self.credit = Credit(self._since)
 
         self._queue: collections.deque[Queued] = collections.deque()  # events that the program has not had
@@ -145,7 +147,7 @@ class ConsumerSession:
         self._greeted = self._linked = False
         self._out = []
         self._frames.clear()
-        self._error = None
+        self._error = self._starts = None
         self.credit.forget()
         self._barriers.connection_lost()
         self._streams.connection_lost(str(error))
@@ -436,30 +438,30 @@ class ConsumerSession:
 
     def _on_result(self, frame: Frame) -> Queued | None:
         if frame.id != _MAP_ID:
-            return self._streams.receive(frame)
-        feed_id, high_seqs, logs = partition_map(decode_json(frame.body, "RESULT"))
-        if self.feed_id is not None and self.feed_id != feed_id:
+            taken = self._starts is not None and self._starts.takes(frame)
+            return None if taken else self._streams.receive(frame)
+        found = partition_map(decode_json(frame.body, "RESULT"))
+        if self.feed_id is not None and self.feed_id != found.feed_id:
             message = f"feed {self._subscription.feed!r} was dropped, and another one was created under its name"
             self._streams.fail(UnknownFeed(message))
-        self.feed_id = feed_id
+        self.feed_id = found.feed_id
         self._linked, self._since = True, self._clock()
-        self._streams.catch_up.heard_of(high_seqs)
+        self._streams.catch_up.heard_of(found.high_seqs)
         if not self._streams.partitions:
-            self._check_stored(feed_id)
-            self._streams.begin(high_seqs, logs)
-        self.when_linked(feed_id)
+            assert self.peer is not None
+            self._streams.check_stored(bytes.fromhex(self.peer.cluster_id), found.feed_id)
+            if self._subscription.start is None:
+                self._streams.begin(found.high_seqs, found.logs)
+            else:
+                from tailrace.consuming.chosen_starts import Starts  # few programs name seqs
+
+                self._starts = Starts(self._subscription, found, self._streams)
+                self._out += self._starts.requests()
+        self.when_linked(found.feed_id)
         return None
 
     def when_linked(self, feed_id: bytes) -> None:
         """Does what is due once a node has told the partitions; a consumer with a name claims it."""
-
-    def _check_stored(self, feed_id: bytes) -> None:
-        assert self.peer is not None
-        for positions in self._subscription.stored:
-            try:
-                positions.require_feed(bytes.fromhex(self.peer.cluster_id), feed_id)
-            except BadPosition as error:
-                self._streams.fail(error)
 
     def _on_error(self, frame: Frame) -> None:
         error = decode_error(frame.body)

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 from tailrace.block import Block
@@ -26,13 +27,7 @@ from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
-from tailrace.errors import (
-    NotLeader,
-    ProtocolError,
-    Retryable,
-    TailraceError,
-    UnknownFeed,
-)
+from tailrace.errors import BadPosition, NotLeader, ProtocolError, Retryable, TailraceError, UnknownFeed
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.sparing import Sparing
 from tailrace.model import EndReason
@@ -126,29 +121,41 @@ class PartitionStreams:
         """Calls ``changed`` each time that a node agrees to a stream with another log than before."""
         self._on_history = changed
 
-    def begin(self, high_seqs: Mapping[int, int], logs: Mapping[int, FailoverLog]) -> None:
-        """Makes the partitions.
+    def check_stored(self, cluster_id: bytes, feed_id: bytes) -> None:
+        """Raises BadPosition if stored positions are of another feed or cluster."""
+        try:
+            for positions in self._subscription.stored:
+                positions.require_feed(cluster_id, feed_id)
+        except BadPosition as error:
+            self.fail(error)
 
-        Args:
-            high_seqs: The newest seq of each partition of the feed.
-            logs: The failover logs that the node has told with them.
+    def begin(
+        self,
+        high_seqs: Mapping[int, int],
+        logs: Mapping[int, FailoverLog],
+        starts: Mapping[int, Position] = MappingProxyType({}),
+    ) -> None:
+        """Makes the partitions, of their newest seqs and the logs that the node has told. ``starts`` were chosen.
 
-        Raises:
-            UnknownFeed: The feed does not have a partition that is subscription.
+        Raises UnknownFeed if the feed does not have a partition of the subscription.
         """
         subscription = self._subscription
         if subscription.until == "now":
             subscription = subscription._replace(until_logs=logs)
-        missing = (subscription.partitions or frozenset()) - high_seqs.keys()
-        if missing:
-            self.fail(
-                UnknownFeed(f"feed {subscription.feed!r} has no partition {min(missing)}: it has {len(high_seqs)}")
-            )
-        ids = sorted(high_seqs if subscription.partitions is None else subscription.partitions)
-        make = partial(subscribed_partition, subscription, ring_bytes_max=RINGS_BYTES_MAX // len(ids))
+        ids = self.ids(high_seqs)
+        make = partial(subscribed_partition, subscription, ring_bytes_max=RINGS_BYTES_MAX // max(len(ids), 1))
         self._make = lambda id, stored: make(id, high_seqs[id], now=self._clock(), stored=stored)
         for id in () if subscription.claim else ids:
-            self._partitions[id] = self._waiting[id] = self._make(id, None)
+            self._partitions[id] = self._waiting[id] = self._make(id, starts.get(id))
+        self.handled.update({id: start for id, start in starts.items() if start.log})
+
+    def ids(self, known: Mapping[int, int]) -> list[int]:
+        """Returns the partitions of the subscription. Raises UnknownFeed if one of them is not ``known``."""
+        subscription = self._subscription
+        missing = (subscription.partitions or frozenset()) - known.keys()
+        if missing:
+            self.fail(UnknownFeed(f"feed {subscription.feed!r} has no partition {min(missing)}: it has {len(known)}"))
+        return sorted(known if subscription.partitions is None else subscription.partitions)
 
     def connection_made(self) -> None:
         """Begins with new stream ids, since each connection has its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from tailrace.block.lazy import require_numpy
 from tailrace.consuming.partition import ConsumedPartition
@@ -13,7 +13,7 @@ from tailrace.consuming.resume import bounds, floor_without_ring
 from tailrace.consuming.ring import RING_ROWS, Ring, RingChange
 from tailrace.model import Level
 from tailrace.model.arguments import count
-from tailrace.model.failover import FailoverLog
+from tailrace.model.failover import SEQ_MAX, FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.model.times import to_us
 from tailrace.wire.filters import EVERYTHING, StreamFilter
@@ -25,8 +25,20 @@ if TYPE_CHECKING:
     from tailrace.requests.feed_core import FeedCore
     from tailrace.wire.segment_messages import PartitionCheckpoint
 
+# In front of a number of mutations.
+_LAST = "last:"
 _ON_ROLLBACK = ("follow", "stop", "restart")
 _CATCH_UP = ("auto", "segments", "stream")
+
+# The beginning of a stream, as `consume` takes it.
+Since: TypeAlias = str | Positions | Mapping[int, int] | datetime
+
+
+class ChosenStart(NamedTuple):
+    """The start that a program has chosen: the seq of each partition, or a number of mutations."""
+
+    seqs: Mapping[int, int] | None
+    last: int | None
 
 
 class Claim(NamedTuple):
@@ -67,6 +79,8 @@ class Subscription(NamedTuple):
         exact_end: True if the program reads nothing above ``until``: the blocks of segments above it are not fetched.
         caught_up: True if the program is told once that it has everything that was there.
         claim: The name of the consumer; None if it has none.
+        start: The start, if the program has named seqs or a number of mutations; then ``since`` is "beginning" until
+            the node has told what is there.
     """
 
     feed: str
@@ -93,11 +107,12 @@ class Subscription(NamedTuple):
     renewals: Renewals | None = None
     caught_up: bool = False
     claim: Claim | None = None
+    start: ChosenStart | None = None
 
 
 def consume(
     feed: FeedCore,
-    since: str | Positions | datetime,
+    since: Since,
     until: str | Positions | datetime | None,
     *,
     partitions: Iterable[int] | None,
@@ -118,6 +133,10 @@ def consume(
     Args:
         since: The beginning of the stream. "beginning"; "now", which is fixed on entering; stored positions; or an
             aware datetime. From a time on, only mutations that the node stamped then or later are delivered.
+            "last:100": the mutations with the last 100 seqs of each partition, as of entering; a compact feed that has
+            dropped superseded ones among them delivers fewer. A mapping from partitions to seqs: the mutations above
+            these seqs, as for a consumer that stood there in the node's present history; other partitions from the
+            beginning.
         until: The end of the stream. None: it has no end. "now": everything that exists on entering; in a set a
             majority confirms the leader first. Positions; or an aware datetime, which ends the stream when
             everything stamped before it was delivered.
@@ -191,17 +210,17 @@ def _named(subscription: Subscription, feed: FeedCore, kind: str, name: str) -> 
         raise ValueError(
             f"{kind}: positions are stored by the leader: connect without state=, which reads from followers"
         )
-    if subscription.since_us is not None:
+    if subscription.since_us is not None or subscription.start is not None:
         raise ValueError(
-            'since is a time, but a consumer with a name or a group that has no positions yet begins at "beginning", '
-            '"now" or Positions'
+            'since is a time, seqs or "last:N", but a consumer with a name or a group that has no positions yet begins '
+            'at "beginning", "now" or Positions'
         )
     return subscription._replace(claim=Claim(kind, name, feed.new_member_id()))
 
 
 def checked_subscription(
     feed: str,
-    since: str | Positions | datetime,
+    since: Since,
     until: str | Positions | datetime | None,
     *,
     partitions: Iterable[int] | None,
@@ -213,6 +232,12 @@ def checked_subscription(
     caught_up: bool = False,
 ) -> Subscription:
     """Checks the arguments of `consume`, and returns the subscription. Raises ValueError or TypeError."""
+    start = None
+    if isinstance(since, str):
+        if since.startswith(_LAST):
+            since, start = "beginning", _start_of_last(since)
+    elif isinstance(since, Mapping) and not isinstance(since, Positions):
+        since, start = "beginning", _start_at(cast("Mapping[int, int]", since))
     _check_bound("since", since, ("beginning", "now"))
     _check_bound("until", until, (None, "now"))
     if on_rollback not in _ON_ROLLBACK:
@@ -243,7 +268,25 @@ def checked_subscription(
         until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
         catch_up=catch_up,
         caught_up=caught_up,
+        start=start,
     )
+
+
+def _start_at(seqs: Mapping[int, int]) -> ChosenStart:
+    """Returns the start at a seq of each partition. Raises ValueError or TypeError."""
+    checked = {count("since", id): count(f"since[{id!r}]", seq) for id, seq in seqs.items()}
+    if checked and max(checked.values()) > SEQ_MAX:
+        raise ValueError(f"since names seq {max(checked.values())}, and the greatest seq is {SEQ_MAX}")
+    return ChosenStart(checked, None)
+
+
+def _start_of_last(text: str) -> ChosenStart:
+    """Returns the start of ``last:N``. Raises ValueError."""
+
+    number = text.removeprefix(_LAST)
+    if not (number.isascii() and number.isdigit()) or int(number) > SEQ_MAX:
+        raise ValueError(f'since is {text!r}, but has to be as "last:100", with a number of mutations from 0 on')
+    return ChosenStart(None, int(number))
 
 
 def require_catch_up(mode: str) -> None:
@@ -258,7 +301,8 @@ def _check_bound(name: str, value: str | Positions | datetime | None, words: tup
     if not isinstance(value, Positions | datetime) and value not in words:
         hint = "; Positions.parse reads a stored string" if isinstance(value, str) else ""
         names = ", ".join(map(repr, words))
-        raise ValueError(f"{name} is {value!r}, but has to be {names}, Positions or an aware datetime{hint}")
+        more = ', "last:N", a mapping from partitions to seqs' if name == "since" else ""
+        raise ValueError(f"{name} is {value!r}, but has to be {names}{more}, Positions or an aware datetime{hint}")
 
 
 def subscribed_partition(
@@ -277,7 +321,7 @@ def subscribed_partition(
         high_seq: The newest seq of the node.
         ring_bytes_max: The bytes that its ring may hold.
         now: Monotonic seconds.
-        stored: The position that the node has stored; None: that of the subscription.
+        stored: The position that the node has stored, or that was chosen by seqs; None: that of the subscription.
     """
     end_seq = None
     if subscription.until == "now":

@@ -198,6 +198,22 @@ def test_a_feed_that_is_dropped_ends_it(start, call, made_feed, write):
     assert len(errors.splitlines()) == 2
 
 
+@pytest.mark.parametrize(("last", "values"), [("0", []), ("2", [b"1", b"2"]), ("9", [b"0", b"1", b"2"])])
+def test_the_last_mutations(start, made_feed, write, last, values):
+    for number in range(3):
+        write((b"k", b"%d" % number))
+    with start("tail", made_feed, "-n", last, "--until", "now") as process:
+        out, _ = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 0
+    assert [line.split(b"\t")[-1] for line in out.splitlines()] == values
+
+
+def test_one_start_only(call, made_feed):
+    done = call("tail", made_feed, "-n", "2", "--since", "now")
+    assert done.code == 2
+    assert "--last and --since both name a start" in done.err
+
+
 @pytest.mark.parametrize(
     ("since", "says"),
     [
