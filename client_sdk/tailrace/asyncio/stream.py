@@ -14,7 +14,7 @@ from tailrace.asyncio.link import connect_in_time
 from tailrace.asyncio.transport import Connect, Transport, closing
 from tailrace.asyncio.waiting import check_loop, running_loop, wait_within
 from tailrace.asyncio.watch import keep_looking
-from tailrace.consuming.events import Rollback
+from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
 from tailrace.consuming.stream_core import (
@@ -24,8 +24,9 @@ from tailrace.consuming.stream_core import (
     POLL_ROWS,
     BatchReader,
     StreamCore,
+    given,
 )
-from tailrace.errors import TailraceError, Unreachable, WrongProcess
+from tailrace.errors import DataGone, TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
 from tailrace.model.arguments import count, seconds
@@ -129,9 +130,9 @@ class Stream(OfOneProcess):
         while (event := self._ready()) is None:
             self._send()
             await self._read_more()
-        return event
+        return cast(Event, given(event))  # only a replica gets other events
 
-    def _ready(self) -> Event | None:
+    def _ready(self) -> Event | ReplicaEvent | DataGone | None:
         """Returns the next event if it has arrived. Raises StopAsyncIteration after the last one."""
         try:
             event = self._session.next_event()
@@ -142,7 +143,7 @@ class Stream(OfOneProcess):
             raise StopAsyncIteration
         if event is not None and self._credit.wants_to_send:
             self._send()
-        return cast("Event | None", event)  # only a replica gets other events
+        return event
 
     async def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event if one comes in time. The event before it counts as handled.

@@ -23,6 +23,7 @@ from tailrace.model import (
     Item,
     Level,
     LevelName,
+    OnDataGone,
     OnRollback,
     PartitionInfo,
     Put,
@@ -255,6 +256,7 @@ class Feed:
         caught_up: bool = False,
         name: str | None = None,
         group: str | None = None,
+        on_data_gone: OnDataGone = "raise",
     ) -> Stream:
         return self.stream(
             consume(
@@ -271,6 +273,7 @@ class Feed:
                 caught_up=caught_up,
                 name=name,
                 group=group,
+                on_data_gone=on_data_gone,
             ),
             window_bytes,
         )

@@ -21,6 +21,7 @@ from tailrace.consuming.stream_core import (
     POLL_ROWS,
     BatchReader,
     StreamCore,
+    given,
 )
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.model.arguments import count, seconds
@@ -140,7 +141,7 @@ class Stream:
                 self._lost(error)
                 continue
             if event is not None or self._session.finished or is_over:
-                return cast(Event | None, event)  # what else there is only a replica is given
+                return cast(Event | None, given(event))  # what else there is only a replica is given
             self._receive(deadline)
             is_over = time.monotonic() >= deadline
 

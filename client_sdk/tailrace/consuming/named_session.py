@@ -13,7 +13,7 @@ from tailrace.consuming.membership import CommitWait, Membership
 from tailrace.consuming.named_streams import NamedStreams
 from tailrace.consuming.session import ConsumerSession
 from tailrace.consuming.subscription import Subscription
-from tailrace.errors import ProtocolError, TailraceError
+from tailrace.errors import DataGone, ProtocolError, TailraceError
 from tailrace.wire.messages import Hello, HelloOk
 
 
@@ -103,7 +103,7 @@ class NamedSession(ConsumerSession):
 
     # Events
 
-    def next_event(self) -> Event | ReplicaEvent | None:
+    def next_event(self) -> Event | ReplicaEvent | DataGone | None:
         """Returns the next event, as in `ConsumerSession`; None while a lease has run out on this side."""
         if self._membership.is_paused:
             return None

@@ -8,7 +8,8 @@
      └──all handled── ROLLING_BACK ──LOOK_UP──> REFETCHING ──GOT────────────> ROLLING_BACK
                                    └─MEASURE──> MEASURING ──STREAM_OK────────┘
     WAITING ──COPY──> COPYING ──WAIT──> WAITING: it was far behind, and has read segments (``catch_up``)
-    ENDED: the partition has reached the end that was asked for
+    WAITING ──its rows are gone──> ROLLING_BACK, if the consumer begins anew then
+    ENDED: the partition has reached the end that was asked for, or its rows are gone
 
 ``TRANSITIONS`` holds this drawing as data. Only this file sets the fields of a `ConsumedPartition`.
 """
@@ -95,6 +96,7 @@ TRANSITIONS: dict[tuple[ConsumerState, Opcode | Step], ConsumerState] = {
     (ConsumerState.WAITING, Step.COPY): ConsumerState.COPYING,
     (ConsumerState.OPEN, Step.ROLL_BACK): ConsumerState.ROLLING_BACK,  # its STREAM_OK has shown that one is due
     (ConsumerState.ROLLING_BACK, Step.ROLL_BACK): ConsumerState.ROLLING_BACK,  # after the node's ROLLBACK
+    (ConsumerState.WAITING, Step.ROLL_BACK): ConsumerState.ROLLING_BACK,  # after an end: its rows are gone
     (ConsumerState.ROLLING_BACK, Step.LOOK_UP): ConsumerState.REFETCHING,
     (ConsumerState.ROLLING_BACK, Step.MEASURE): ConsumerState.MEASURING,
     **{(state, Step.WAIT): ConsumerState.WAITING for state in _NOT_ENDED},
@@ -242,7 +244,7 @@ class ConsumedPartition:
         self.last_end = reason
 
     def end(self, reason: str) -> None:
-        """Notes that the partition has reached the end that was asked for."""
+        """Notes that the partition has reached the end that was asked for, or that its rows are gone."""
         self.step(Step.END)
         self.last_end, self.reason = EndReason.END_REACHED, reason
 

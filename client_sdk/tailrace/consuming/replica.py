@@ -352,7 +352,7 @@ class ReplicaStreams(PartitionStreams):
         """Notes that the replica has gone back to ``point``, at or below the ``seq`` of ``event``; None: to 0."""
         if point is not None and not 0 <= point <= event.seq:
             raise ValueError(f"partition {event.partition} has to go back to seq {event.seq} or below, not to {point}")
-        return super().settle(event, 0 if point is None else point)
+        return self.rollbacks.settle(event, 0 if point is None else point)
 
     # Failures
 

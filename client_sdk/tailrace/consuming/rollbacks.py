@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 
     from tailrace.consuming.refetch import Refetch
     from tailrace.consuming.subscription import Subscription
-    from tailrace.errors import TailraceError
+    from tailrace.errors import DataGone, TailraceError
 
 logger = logging.getLogger("tailrace.client")
 
-# An event that waits to be asked for (bytes: the cookie of a barrier that has come back), its partition, the position
-# that it leads to, and the bytes that it frees. A plain tuple, since there is one for each event.
-Queued: TypeAlias = "tuple[Event | ReplicaEvent | bytes, int, Position | None, int]"
+# An event that waits to be asked for (bytes: the cookie of a barrier that has come back; DataGone: an error that the
+# program gets in this place, and that ends its partition alone), its partition, the position that it leads to, and the
+# bytes that it frees. A plain tuple, since there is one for each event.
+Given: TypeAlias = "Event | ReplicaEvent | DataGone | bytes"
+Queued: TypeAlias = "tuple[Given, int, Position | None, int]"
 
 # The number of partitions whose look-up is under way, or whose answer is not handled: bounds the memory.
 REFETCHES_MAX = 8
@@ -144,7 +146,17 @@ class Rollbacks:
         self._under_way[partition.id] = PartitionRollback(partition, event, refetch)
         return event, partition.id, position, 0
 
-    def handled(self, partition: int, event: Event | ReplicaEvent | bytes) -> None:
+    def begin_anew(self, partition: ConsumedPartition, why: str) -> Queued:
+        """Has a partition begin at seq 0, because rows that it would get next are gone. Returns the event."""
+        if partition.position is None:  # it was to begin at a time
+            partition.reset_to(Position.at(FailoverLog(), 0))
+        event = Rollback(partition.id, 0, None)
+        logger.info("partition %s of feed %s begins anew: %s", partition.id, self._subscription.feed, why)
+        position = partition.begin_rollback(0, 0, partition.log, why, self._streams.now)
+        self._under_way[partition.id] = PartitionRollback(partition, event, None)
+        return event, partition.id, position, 0
+
+    def handled(self, partition: int, event: Given) -> None:
         """Takes the next step of a partition, if it waited until the program had handled ``event``."""
         rollback = self._under_way.get(partition)
         if rollback is not None and rollback.awaited is event and not (self._by_index and isinstance(event, Rollback)):

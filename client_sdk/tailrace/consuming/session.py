@@ -47,6 +47,7 @@ from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_n
 if TYPE_CHECKING:
     from tailrace.consuming.chosen_starts import Starts
     from tailrace.consuming.stream_status import SessionStatus
+    from tailrace.errors import DataGone
 
 __all__ = ["ConsumerSession", "Event", "Subscription"]
 
@@ -164,8 +165,7 @@ class ConsumerSession:
     def handle_all(self) -> None:
         """Handles all frames that have arrived, before the program asks for events. Raises as ``next_event``.
 
-        Raises ProtocolError if the node has sent blocks of more bytes than the window and one block. Nothing else would
-        bound the queue.
+        Raises ProtocolError, which bounds the queue, if the node has sent more blocks than the window and one block.
         """
         while self._frames:
             queued = self._receive(self._frames.popleft())
@@ -297,7 +297,7 @@ class ConsumerSession:
 
     # Events
 
-    def next_event(self) -> Event | ReplicaEvent | None:
+    def next_event(self) -> Event | ReplicaEvent | DataGone | None:
         """Returns the next event; None if none has arrived. The event before it counts as handled from now on.
 
         An error that it raises ends the connection; ``failure`` says whether it is final.
@@ -369,7 +369,7 @@ class ConsumerSession:
             event: The Rollback.
             point: The seq that the index has gone back to; None if it cannot go back by itself.
         """
-        position = self._streams.settle(event, point)
+        position = self._streams.rollbacks.settle(event, point)
         if position is not None:
             self._in_hand.settle(event, position)
 
@@ -421,7 +421,7 @@ class ConsumerSession:
         except ProtocolError as error:
             self._streams.fail(error)
         self._check(peer)
-        # Before the feed was found, the cluster may change: a node that was new then may have joined a cluster since.
+        # Before the feed was found, the cluster may change: a new node may have joined one since.
         if self.feed_id is not None and self.peer is not None and self.peer.cluster_id != peer.cluster_id:
             message = f"this node is of cluster {peer.cluster_id}, the stream is of {self.peer.cluster_id}"
             if self._streams.has_others:  # this node may be new, and may not have joined its cluster yet
@@ -449,7 +449,8 @@ class ConsumerSession:
         self._streams.catch_up.heard_of(found.high_seqs)
         if not self._streams.partitions:
             assert self.peer is not None
-            self._streams.check_stored(bytes.fromhex(self.peer.cluster_id), found.feed_id)
+            cluster_id = bytes.fromhex(self.peer.cluster_id)
+            self._subscription.require_feed(cluster_id, found.feed_id, self._streams.fail)
             if self._subscription.start is None:
                 self._streams.begin(found.high_seqs, found.logs)
             else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.consuming.session import ConsumerSession
 from tailrace.consuming.subscription import Subscription
-from tailrace.errors import StreamEnded, TailraceError, Unreachable
+from tailrace.errors import DataGone, StreamEnded, TailraceError, Unreachable
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder
 from tailrace.link.forks import Unpicklable
@@ -18,7 +18,7 @@ from tailrace.requests.client_core import ClientCore
 from tailrace.wire.messages import Hello
 
 if TYPE_CHECKING:
-    from tailrace.consuming.events import Event
+    from tailrace.consuming.events import Event, ReplicaEvent
     from tailrace.consuming.membership import CommitWait
     from tailrace.consuming.named_session import NamedSession
     from tailrace.consuming.stream_status import StreamStatus
@@ -33,6 +33,13 @@ OWN_BARRIER = (
     "barrier() waits until the loop has handled all that was acknowledged, and the loop is in this very {0}: call it "
     "from another {0}, or use consume(..., caught_up=True), whose event says so"
 )
+
+
+def given(event: Event | ReplicaEvent | DataGone | None) -> Event | ReplicaEvent | None:
+    """Returns an event as it is. Raises DataGone, which stands among the events, and ends its partition alone."""
+    if isinstance(event, DataGone):
+        raise event
+    return event
 
 
 class StreamCore(Unpicklable):

@@ -20,14 +20,14 @@ from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 from tailrace.block import Block
-from tailrace.consuming.events import Event, Mutations, ReplicaEvent, Rollback, SnapshotEnd, SnapshotStart
+from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import ResumeAction, decide
 from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
-from tailrace.consuming.rollbacks import Queued, Rollbacks
+from tailrace.consuming.rollbacks import Given, Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
-from tailrace.errors import BadPosition, NotLeader, ProtocolError, Retryable, TailraceError, UnknownFeed
+from tailrace.errors import DataGone, NotLeader, ProtocolError, Retryable, TailraceError, UnknownFeed
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.sparing import Sparing
 from tailrace.model import EndReason
@@ -47,6 +47,9 @@ _NOT_AGREED = (ConsumerState.WAITING, ConsumerState.REQUESTED)
 
 # The contexts kept for the next block of a stream. A node sends no more of one block.
 TRACES_MAX = 16
+
+Starts: TypeAlias = Mapping[int, Position]
+_NO_STARTS: Starts = MappingProxyType({})
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
@@ -121,20 +124,7 @@ class PartitionStreams:
         """Calls ``changed`` each time that a node agrees to a stream with another log than before."""
         self._on_history = changed
 
-    def check_stored(self, cluster_id: bytes, feed_id: bytes) -> None:
-        """Raises BadPosition if stored positions are of another feed or cluster."""
-        try:
-            for positions in self._subscription.stored:
-                positions.require_feed(cluster_id, feed_id)
-        except BadPosition as error:
-            self.fail(error)
-
-    def begin(
-        self,
-        high_seqs: Mapping[int, int],
-        logs: Mapping[int, FailoverLog],
-        starts: Mapping[int, Position] = MappingProxyType({}),
-    ) -> None:
+    def begin(self, high_seqs: Mapping[int, int], logs: Mapping[int, FailoverLog], starts: Starts = _NO_STARTS) -> None:
         """Makes the partitions, of their newest seqs and the logs that the node has told. ``starts`` were chosen.
 
         Raises UnknownFeed if the feed does not have a partition of the subscription.
@@ -295,6 +285,11 @@ class PartitionStreams:
         if self.catch_up.refused(stream_id, error):
             return True
         partition = self._by_stream.get(stream_id)
+        if partition is not None and isinstance(error, DataGone):
+            partition.step(Opcode.ERROR)
+            error.partition = partition.id
+            self.emit([self._rows_gone(partition, error)])
+            return True
         may_pass = isinstance(error, Retryable) or type(error) is TailraceError
         if partition is None or not may_pass or isinstance(error, NotLeader):  # NotLeader: another node is asked
             return False
@@ -326,7 +321,10 @@ class PartitionStreams:
             self._dropped_bytes += len(body)
             return None
         if self._is_timed:
-            mutations, last_seq, is_past = self._in_time(mutations, before_seq)
+            from tailrace.consuming.time_range import TimeRange  # most programs give no times
+
+            bounds = TimeRange(self._subscription.since_us, self._subscription.until_us)
+            mutations, last_seq, is_past = bounds.cut(mutations, before_seq)
             if is_past:
                 self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=partition.stream_id))
                 self._end_reached(partition, "the time that was asked for is reached")
@@ -337,12 +335,6 @@ class PartitionStreams:
                 return None
         return mutations, partition.id, partition.advance(last_seq, block), len(body)
 
-    def _in_time(self, mutations: Mutations, before_seq: int) -> tuple[Mutations | None, int, bool]:
-        """Returns what `TimeRange.cut` does."""
-        from tailrace.consuming.time_range import TimeRange  # most programs give no times
-
-        return TimeRange(self._subscription.since_us, self._subscription.until_us).cut(mutations, before_seq)
-
     def _on_trace(self, partition: ConsumedPartition, body: memoryview) -> None:
         traces = self._traces.setdefault(partition.stream_id, [])
         if len(traces) < TRACES_MAX:
@@ -352,6 +344,18 @@ class PartitionStreams:
         self._by_stream.pop(partition.stream_id, None)
         partition.end(reason)
         self._ended += 1
+
+    def _rows_gone(self, partition: ConsumedPartition, error: DataGone) -> Queued:
+        """Begins a partition anew, or ends it alone. Fails with ``error`` if no other partition goes on."""
+        self.forget(partition)
+        self.rollbacks.abandon(partition)
+        if self._subscription.on_data_gone == "restart":
+            return self.rollbacks.begin_anew(partition, str(error))
+        self._end_reached(partition, str(error))
+        partition.note_end(EndReason.TRIMMED)
+        if self.ended:
+            self.fail(error)
+        return error, partition.id, None, 0
 
     def _on_stream_ok(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         answer = StreamOk.decode(body)
@@ -400,9 +404,6 @@ class PartitionStreams:
         self.forget(partition)
         return self.rollbacks.begin(partition, decide(partition.resume_state, answer), answer.log, answer.why)
 
-    def _on_got(self, partition: ConsumedPartition, body: memoryview) -> None:
-        self.rollbacks.got(partition, body)
-
     def _on_snapshot_start(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         message = SnapshotStartMessage.decode(body)
         if message.branch != partition.branch:
@@ -433,18 +434,21 @@ class PartitionStreams:
         after_seq, position = partition.skip_to(seq)
         return SnapshotEnd(partition.id, after_seq + 1, seq, position), partition.id, position, 0
 
-    def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> None:
+    def _on_stream_end(self, partition: ConsumedPartition, body: memoryview) -> Queued | None:
         end = StreamEnd.decode(body)
         partition.note_end(end.reason)
         if end.reason is EndReason.END_REACHED:
             self._end_reached(partition, end.message)
-            return
+            return None
         error = self._ends.error(partition, end)
+        if isinstance(error, DataGone):
+            return self._rows_gone(partition, error)
         if error is not None:
             self.fail(error)
         self.try_again(partition, f"{end.reason.value}: {end.message}")
         if self._ends.leads_on(partition, end, has_others=self.has_others):
             raise NotLeader(f"partition {partition.id}: {end.message}")
+        return None
 
     def try_again(self, partition: ConsumedPartition, reason: str) -> None:
         """Has the stream asked for again, after a pause that grows with each failure."""
@@ -470,16 +474,12 @@ class PartitionStreams:
 
     # Events that the program has handled
 
-    def note_handled(self, event: Event | ReplicaEvent | bytes, partition: int, position: Position | None) -> None:
+    def note_handled(self, event: Given, partition: int, position: Position | None) -> None:
         """Notes that the program has handled ``event``, which leads to ``position``. A rollback may wait for it."""
         if position is not None:
             self.handled[partition] = position
         if self.rollbacks.under_way:
             self.rollbacks.handled(partition, event)
-
-    def settle(self, event: Rollback, point: int | None) -> Position | None:
-        """Goes on with a rollback after an index has handled its event, as `Rollbacks.settle`."""
-        return self.rollbacks.settle(event, point)
 
     def ring(self, partition: int) -> Ring:
         """Returns the ring of a partition."""
@@ -493,7 +493,7 @@ HANDLERS: dict[Opcode, Handler] = {
     Opcode.TRACE: PartitionStreams._on_trace,
     Opcode.STREAM_OK: PartitionStreams._on_stream_ok,
     Opcode.ROLLBACK: PartitionStreams._on_rollback,
-    Opcode.GOT: PartitionStreams._on_got,
+    Opcode.GOT: lambda streams, partition, body: streams.rollbacks.got(partition, body),
     Opcode.SNAPSHOT_START: PartitionStreams._on_snapshot_start,
     Opcode.SNAPSHOT_END: PartitionStreams._on_snapshot_end,
     Opcode.SEQ_ADVANCED: PartitionStreams._on_seq_advanced,

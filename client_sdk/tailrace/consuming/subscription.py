@@ -11,6 +11,7 @@ from tailrace.block.lazy import require_numpy
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bounds, floor_without_ring
 from tailrace.consuming.ring import RING_ROWS, Ring, RingChange
+from tailrace.errors import BadPosition
 from tailrace.model import Level
 from tailrace.model.arguments import count
 from tailrace.model.failover import SEQ_MAX, FailoverLog
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # In front of a number of mutations.
 _LAST = "last:"
 _ON_ROLLBACK = ("follow", "stop", "restart")
+_ON_DATA_GONE = ("raise", "restart")
 _CATCH_UP = ("auto", "segments", "stream")
 
 # The beginning of a stream, as `consume` takes it.
@@ -81,6 +83,7 @@ class Subscription(NamedTuple):
         claim: The name of the consumer; None if it has none.
         start: The start, if the program has named seqs or a number of mutations; then ``since`` is "beginning" until
             the node has told what is there.
+        on_data_gone: "raise" or "restart".
     """
 
     feed: str
@@ -108,6 +111,15 @@ class Subscription(NamedTuple):
     caught_up: bool = False
     claim: Claim | None = None
     start: ChosenStart | None = None
+    on_data_gone: str = "raise"
+
+    def require_feed(self, cluster_id: bytes, feed_id: bytes, fail: Callable[[BadPosition], None]) -> None:
+        """Calls ``fail`` if stored positions are of another feed or cluster than these."""
+        for positions in self.stored:
+            try:
+                positions.require_feed(cluster_id, feed_id)
+            except BadPosition as error:
+                fail(error)
 
 
 def consume(
@@ -125,6 +137,7 @@ def consume(
     caught_up: bool,
     name: str | None,
     group: str | None,
+    on_data_gone: str,
 ) -> Subscription:
     """Makes a stream of the feed's mutations: a snapshot first, then live. Use it as a context manager.
 
@@ -160,6 +173,9 @@ def consume(
             one before ends with NotOwner.
         group: The group whose members share the partitions, each of which begins at the group's last commit. `Assigned`
             and `Revoked` events tell what this member owns. ``since`` counts for partitions without a commit.
+        on_data_gone: What to do if mutations that a partition would get next have been trimmed or purged. "raise":
+            `DataGone` ends this partition, and the next step goes on with the others. "restart": a `Rollback` event
+            without keys, then all that is kept of the partition.
 
     Returns:
         A stream. It is not connected yet.
@@ -170,7 +186,7 @@ def consume(
         ProtocolError: On entering: ``catch_up`` is "segments", and the node is too old to send any.
         UnknownFeed: On entering: the feed does not exist.
         BadPosition: On entering: the positions belong to another feed or cluster.
-        DataGone: On entering or later: mutations that were asked for have been trimmed or purged.
+        DataGone: Later: mutations that were asked for have been trimmed or purged. On entering: of all partitions.
         NotOwner: Later: another program was started under this name.
         StreamEnded: Later: the stream has ended for good; the error has the reason.
     """
@@ -185,6 +201,7 @@ def consume(
         ring=ring,
         catch_up=catch_up,
         caught_up=caught_up,
+        on_data_gone=on_data_gone,
     )
     if name is not None and group is not None:
         raise ValueError(
@@ -230,6 +247,7 @@ def checked_subscription(
     ring: int,
     catch_up: str,
     caught_up: bool = False,
+    on_data_gone: str = "raise",
 ) -> Subscription:
     """Checks the arguments of `consume`, and returns the subscription. Raises ValueError or TypeError."""
     start = None
@@ -242,6 +260,8 @@ def checked_subscription(
     _check_bound("until", until, (None, "now"))
     if on_rollback not in _ON_ROLLBACK:
         raise ValueError(f"on_rollback is {on_rollback!r}, but has to be one of {', '.join(map(repr, _ON_ROLLBACK))}")
+    if on_data_gone not in _ON_DATA_GONE:
+        raise ValueError(f"on_data_gone is {on_data_gone!r}, but has to be 'raise' or 'restart'")
     filter.check()
     require_catch_up(catch_up)
     only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
@@ -269,6 +289,7 @@ def checked_subscription(
         catch_up=catch_up,
         caught_up=caught_up,
         start=start,
+        on_data_gone=on_data_gone,
     )
 
 

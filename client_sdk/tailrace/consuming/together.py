@@ -5,6 +5,7 @@ the other events none is cut, and these end what is taken together:
 
     a barrier that has come back    it is reached when the program asks for the event behind it
     a rollback                      an index settles the event in hand
+    rows that are gone              the program gets the error by itself
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tailrace.consuming.events import Mutations, Revoked, Rollback
+from tailrace.errors import DataGone
 
 if TYPE_CHECKING:
     from tailrace.consuming.rollbacks import Queued
@@ -61,7 +63,7 @@ def together(
         taken.append(queued)
         if position is not None:
             reached[partition] = position
-        if isinstance(event, Rollback | Revoked) or not arrive() or isinstance(queue[0][0], bytes):
+        if isinstance(event, Rollback | Revoked) or not arrive() or isinstance(queue[0][0], bytes | DataGone):
             return taken
         queued = queue.popleft()
 

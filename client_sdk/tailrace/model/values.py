@@ -24,6 +24,8 @@ Retention: TypeAlias = Literal["compact", "history"]
 ReplicationMode: TypeAlias = Literal["stream", "segment"]
 #: The answers of a consumer to a rollback.
 OnRollback: TypeAlias = Literal["follow", "stop", "restart"]
+#: The answers of a consumer to rows that are gone.
+OnDataGone: TypeAlias = Literal["raise", "restart"]
 #: The ways to catch up.
 CatchUpMode: TypeAlias = Literal["auto", "segments", "stream"]
 

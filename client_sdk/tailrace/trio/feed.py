@@ -17,6 +17,7 @@ from tailrace.model import (
     Item,
     Level,
     LevelName,
+    OnDataGone,
     OnRollback,
     PartitionInfo,
     Put,
@@ -198,6 +199,7 @@ class Feed:
         caught_up: bool = False,
         name: str | None = None,
         group: str | None = None,
+        on_data_gone: OnDataGone = "raise",
     ) -> Stream:
         subscription = consume(
             self._core,
@@ -213,6 +215,7 @@ class Feed:
             caught_up=caught_up,
             name=name,
             group=group,
+            on_data_gone=on_data_gone,
         )
         return self._runner.stream(subscription, window_bytes)
 

@@ -19,8 +19,9 @@ from tailrace.consuming.stream_core import (
     POLL_ROWS,
     BatchReader,
     StreamCore,
+    given,
 )
-from tailrace.errors import TailraceError, Unreachable, WrongProcess
+from tailrace.errors import DataGone, TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.rules import Silence
 from tailrace.model.arguments import count, seconds
@@ -122,9 +123,9 @@ class Stream(OfOneProcess):
 
     async def __anext__(self) -> Event:
         """Returns the next event; the one before it counts as handled. Raises the error that ended the stream."""
-        return cast(Event, await self._next())  # only a replica gets other events
+        return cast(Event, given(await self._next()))  # only a replica gets other events
 
-    async def _next(self) -> Event | ReplicaEvent:
+    async def _next(self) -> Event | ReplicaEvent | DataGone:
         if self._forked_from:  # checked here too, since this is called for each event
             self.check_process()
         self._loop_task = trio.lowlevel.current_task()
