@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "coming-from.md"
-_BLOCK = re.compile(r"^## (\d+)\. (.*)\n\n```python\n((?:.*\n)*?)```$", re.MULTILINE)
+_BLOCK = re.compile(r"^## (\d+)\. (.*)\n\n(?:.+\n\n)?```python\n((?:.*\n)*?)```$", re.MULTILINE)
 _SYSTEMS = ["Kafka", "Redis", "NATS", "Couchbase"]
 
 

@@ -101,7 +101,7 @@ async def test_a_client_goes_on_from_its_last_id(web, orders):
         await orders.put(b"%d" % number, b"v")
     async with following(web) as told:
         assert len(await told.rows(20)) == 20
-        id = await told.id_at(await _seqs(orders))
+        id = await told.id_at(await seqs_of(orders))
     await orders.put(b"new", b"w")
     async with following(web, last_event_id=id) as told:
         assert await told.rows(1) == [("new", "w")]
@@ -109,7 +109,7 @@ async def test_a_client_goes_on_from_its_last_id(web, orders):
         assert await told.rows(1) == [("new", "w")]
 
 
-async def _seqs(feed):
+async def seqs_of(feed):
     return {each.id: each.high_seq for each in await feed.partitions() if each.high_seq}
 
 
@@ -148,7 +148,7 @@ async def test_a_stream_with_an_end(web, orders):
         assert len(await told.rows(20)) == 20
         end = (await told.rest())[-1]
     assert (end.name, end.data) == ("end", {"type": "end"})
-    assert tailrace.Positions.parse(end.id).seqs() == await _seqs(orders)
+    assert tailrace.Positions.parse(end.id).seqs() == await seqs_of(orders)
     async with following(web, f"?until=now&since={end.id}") as told:
         assert [event.name for event in await told.rest()] == ["open", "end"]
 
@@ -163,7 +163,7 @@ async def test_filters(web, orders):
 async def test_some_partitions(web, orders):
     for number in range(20):
         await orders.put(b"%d" % number, b"v")
-    seqs = await _seqs(orders)
+    seqs = await seqs_of(orders)
     async with following(web, "?partitions=1") as told:
         assert (await told.next("open")).data["partitions"] == 1
         assert len(await told.rows(seqs[1])) == seqs[1]
@@ -173,12 +173,12 @@ async def test_some_partitions(web, orders):
 async def test_a_rollback_is_an_event(running, client, orders, lose):
     await orders.put(b"a", b"1")
     async with opened_web(running.node) as web, following(web) as told:
-        id = await told.id_at(await _seqs(orders))
+        id = await told.id_at(await seqs_of(orders))
     async with lose():
         await orders.put(b"a", b"2")
         async with opened_web(running.node) as web, following(web, last_event_id=id) as told:
             assert await told.rows(1) == [("a", "2")]
-            id = await told.id_at(await _seqs(orders))
+            id = await told.id_at(await seqs_of(orders))
     async with opened_web(running.node) as web, following(web, last_event_id=id) as told:
         rolled = await told.next("rollback")
         assert (rolled.data["keys"], rolled.data["seq"]) == (None, 0)

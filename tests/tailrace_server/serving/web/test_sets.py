@@ -3,6 +3,7 @@
 import pytest
 from tests.tailrace_server.replication.made_set import make_set
 from tests.tailrace_server.serving.web.conftest import opened_web
+from tests.tailrace_server.serving.web.test_events import following, seqs_of
 
 import tailrace
 
@@ -54,3 +55,36 @@ async def test_without_a_leader_a_client_is_asked_to_come_again(nodes, monkeypat
         answer = await web("PUT", "/feeds/orders/keys/k", b"v")
         assert (answer.code, answer.json["error"], answer.headers["retry-after"]) == (503, "Unreachable", "1")
     assert issubclass(tailrace.Unreachable, tailrace.Retryable)
+
+
+async def test_a_batch_is_written_once_across_a_handover(nodes):
+    async with nodes.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        leader, follower = await nodes.level("orders"), follower_of(nodes)
+        body = b'{"key": "a", "value": "1"}\n{"key": "b", "value": "2"}\n'
+        path = "/feeds/orders?producer=app&batch=0"
+        async with opened_web(follower.node) as there, opened_web(leader.node) as here:
+            first = await there("POST", path, body)
+            assert (first.code, first.json["present"]) == (200, [])
+            await leader.hand_over(follower)
+            await nodes.settled()
+            for web in (here, there):
+                again = await web("POST", path, body)
+                assert (again.code, again.json["written"]) == (200, [])
+                assert again.json["present"] == sorted(each["partition"] for each in first.json["written"])
+        assert sum(info.high_seq for info in await feed.partitions()) == 2
+
+
+async def test_events_go_on_at_another_node(nodes):
+    async with nodes.client() as client:
+        feed = await client.create_feed("orders", partitions=2)
+        await feed.put(b"a", b"1")
+        leader = await nodes.level("orders")
+        async with opened_web(leader.node) as web, following(web) as told:
+            assert await told.rows(1) == [("a", "1")]
+            id = await told.id_at(await seqs_of(feed))
+        await feed.put(b"a", b"2")
+        await nodes.level("orders")
+        for node in nodes:
+            async with opened_web(node.node) as web, following(web, last_event_id=id) as told:
+                assert await told.rows(1) == [("a", "2")]
