@@ -130,6 +130,10 @@ class EventStream(Response):
                 await self._refuse(error, scope, receive)
                 return
             await self._write(encode_event("failure", encode_message("failure", **told(error))))
+        except Exception:
+            # A bug of ours ends this answer. It is logged here, since the layers below would not log it.
+            log.exception("GET %s", self._request.url.path)
+            return
         finally:
             self._opened.discard(self)
         await self._in_time({"type": "http.response.body", "body": b"", "more_body": False})

@@ -5,6 +5,7 @@ import json
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import h11
 import pytest
 import trio
 from tests.tailrace_server.replication.made_set import until
@@ -305,3 +306,11 @@ async def test_a_token_of_a_prefix_follows_that_alone(run_node, node_config):
             assert await told.rows(1) == [("eu/1", "v")]
             await client.revoke_token("eu")
             assert (await told.rest())[-1].data["error"] == "Forbidden"
+
+
+async def test_a_bug_ends_the_stream_and_is_logged(web, orders, monkeypatch, caplog):
+    monkeypatch.setattr(events, "type_of", lambda _: 1 / 0)
+    await orders.put(b"a", b"1")
+    with pytest.raises(h11.RemoteProtocolError):  # the answer has no end
+        await web("GET", PATH)
+    assert "division by zero" in caplog.text
