@@ -2,12 +2,15 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from starlette.routing import Route
 
 from tailrace_server.serving.web import rows
 from tailrace_server.serving.web.api import FeedsApi
+from tailrace_server.serving.web.bodies import BODIES_BYTES_MAX
+from tailrace_server.serving.web.events import EVENTS_MAX
 from tailrace_server.serving.web.openapi import PATH, document
 from tailrace_server.serving.web.request import EVENTS_PARAMETERS
 
@@ -116,6 +119,25 @@ def test_the_document_has_the_form_of_openapi():
 def test_all_parameters_are_described(path, method, known):
     told = {each["name"] for each in PATHS[path][method]["parameters"] if each["in"] == "query"}
     assert told == set(known)
+
+
+def test_the_reference_has_the_same():
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "http.md").read_text()
+    told = {}
+    for request, _, parameters, headers, codes in re.findall(
+        r"^\| `(\w+ /.*?)` \|" + 4 * r" (.*?) ?\|", page, re.MULTILINE
+    ):
+        told[request] = (re.findall(r"`(.*?)`", parameters), re.findall(r"`(.*?)`", headers), codes.split(", "))
+    described = {}
+    for path, method, operation in operations():
+        named = [
+            [p["name"] for p in operation.get("parameters", []) if p["in"] == place] for place in ("query", "header")
+        ]
+        described[f"{method.upper()} {path}"] = (*named, list(operation["responses"]))
+    assert told == described
+    assert f"{BODIES_BYTES_MAX >> 20} MiB; then 503" in page
+    assert f"| streams of events | {EVENTS_MAX}; then 503 |" in page
+    assert f"| rows of a request | {rows.ROWS_MAX:,}, {rows.BODY_BYTES_MAX >> 20} MiB |" in page
 
 
 async def test_answers_are_as_described(web, orders):
