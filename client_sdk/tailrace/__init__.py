@@ -100,16 +100,25 @@ if TYPE_CHECKING:
     from tailrace.copies.layout import PartitionCopy, SegmentCopy
     from tailrace.copies.reader import SegmentReader
     from tailrace.indexes.checkpoint import Checkpoint
+    from tailrace.serializers import (
+        AvroSerializer,
+        BytesSerializer,
+        JSONSerializer,
+        MsgPackSerializer,
+        Serializer,
+    )
     from tailrace.trio.follower import Follower
 
 __all__ = [
     "Assigned",
+    "AvroSerializer",
     "BadBlock",
     "BadCopy",
     "BadPosition",
     "BadSegment",
     "BatchBehind",
     "BatchChanged",
+    "BytesSerializer",
     "CatchUpMode",
     "CaughtUp",
     "Checkpoint",
@@ -128,7 +137,9 @@ __all__ = [
     "Forbidden",
     "IncompleteCopy",
     "Item",
+    "JSONSerializer",
     "LevelName",
+    "MsgPackSerializer",
     "Mutation",
     "Mutations",
     "NoSpace",
@@ -160,6 +171,7 @@ __all__ = [
     "SealedStage",
     "SegmentCopy",
     "SegmentReader",
+    "Serializer",
     "SnapshotEnd",
     "SnapshotStart",
     "Stage",
@@ -202,6 +214,11 @@ _LATER = {
     "SegmentCopy": "tailrace.copies.layout",
     "SegmentReader": "tailrace.copies.reader",
     "StreamStatus": "tailrace.consuming.stream_status",
+    "AvroSerializer": "tailrace.serializers",
+    "BytesSerializer": "tailrace.serializers",
+    "JSONSerializer": "tailrace.serializers",
+    "MsgPackSerializer": "tailrace.serializers",
+    "Serializer": "tailrace.serializers",
     "WaitsFor": "tailrace.consuming.stream_status",
 }
 

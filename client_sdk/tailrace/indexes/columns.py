@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tailrace.serializers import Serializer
+
 # What SQLite stores in a column without being asked to convert it.
 ColumnValue = str | int | float | None
 
@@ -24,6 +26,15 @@ _STEP = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+# What an index records that takes its columns from JSON, as one of before serializers did.
+NO_SERIALIZER = "none"
+
+
+def name_of(serializer: Serializer | None) -> str:
+    """Returns what an index records of its serializer."""
+    return NO_SERIALIZER if serializer is None else serializer.name
 
 
 def check_name(name: str, what: str) -> str:
@@ -57,8 +68,9 @@ def parse_path(path: str) -> tuple[str | int, ...]:
 class ColumnReader:
     """Takes the columns out of values. ``names`` are their names, in order."""
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
+    def __init__(self, columns: Mapping[str, str], serializer: Serializer | None = None) -> None:
         """Takes names with their JSON paths. ValueError if a name or a path is not valid."""
+        self._serializer = serializer
         self.names = tuple(check_name(name, "the column name") for name in columns)
         self._finders = [finder(parse_path(path)) for path in columns.values()]
         self._nothing: tuple[ColumnValue, ...] = (None,) * len(self.names)
@@ -66,10 +78,14 @@ class ColumnReader:
     def read(self, value: bytes) -> tuple[ColumnValue, ...]:
         """Returns the columns of ``value``: text, numbers, booleans as 1 and 0, arrays and objects as JSON, else None.
 
-        All are None if the value is not JSON. Bytes of a JSON text that are not valid UTF-8 become U+FFFD.
+        All are None if the value is not JSON. Bytes of a JSON text that are not valid UTF-8 become U+FFFD. With a
+        serializer a value that it cannot read is a ValueError.
         """
         if not self._finders:
             return ()
+        if self._serializer is not None:
+            document = self._serializer.loads(value)
+            return tuple([_column_value(find(document)) for find in self._finders])
         try:
             document = json.loads(value.decode("utf-8", "replace"))
             return tuple([_column_value(find(document)) for find in self._finders])
@@ -112,7 +128,16 @@ def _column_value(found: Any) -> ColumnValue:
         return int(found) if -INTEGER_MAX <= found <= INTEGER_MAX else _rounded(found)
     if found is None or isinstance(found, float):
         return found
-    return storable(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+    return storable(as_text(found))
+
+
+def as_text(found: Any) -> str:
+    """Returns what is no text and no number as text: an array or an object as JSON, bytes in hexadecimal."""
+    if isinstance(found, bytes | bytearray):
+        return found.hex()
+    if isinstance(found, list | tuple | dict | int | float):
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"), default=as_text)
+    return str(found)  # a date or a decimal number of a serializer
 
 
 def _rounded(number: int) -> float | None:

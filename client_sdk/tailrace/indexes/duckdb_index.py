@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.table_index import TableIndex
 from tailrace.indexes.typed_tables import TypedTables
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.indexes.checkpoint import Checkpoint
+    from tailrace.serializers import Serializer
 
 TYPES = {
     "bytes": "BLOB",
@@ -77,6 +79,8 @@ class DuckDBIndex(TableIndex[Connection]):
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``, or the path and one of
             the types "text", "integer", "real", "boolean" and "json": ``{"age": ("$.age", "integer")}``. A value of
             another type is NULL.
+        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+            bad row. None: JSON, and NULL if a value is none.
 
     Raises:
         ValueError: A name, a JSON path or a type is not valid.
@@ -91,6 +95,7 @@ class DuckDBIndex(TableIndex[Connection]):
         *,
         table: str = "items",
         columns: Mapping[str, str | tuple[str, str]] | None = None,
+        serializer: Serializer | None = None,
     ) -> None:
         """Checks the arguments. The file is not opened yet."""
         try:
@@ -101,11 +106,12 @@ class DuckDBIndex(TableIndex[Connection]):
         self._duckdb: Any = duckdb
         self._arrow: Any = pyarrow
         self.path = Path(path)
-        self._schema = TypedTables(table, columns or {}, TYPES)
+        self._schema = TypedTables(table, columns or {}, TYPES, serializer)
         self._arrow_schema = _arrow_schema(pyarrow, self._schema)
         self._upsert = self._schema.upsert_statement(BATCH)
         self._delete = self._schema.delete_statement(BATCH)
-        super().__init__(str(self.path), self._schema.names, self._schema.describe())
+        settings = {**self._schema.describe(), "serializer": name_of(serializer)}
+        super().__init__(str(self.path), self._schema.names, settings)
 
     def open(self) -> Checkpoint | None:
         """Opens the file, or creates it, and returns its checkpoint.

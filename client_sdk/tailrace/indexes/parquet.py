@@ -21,6 +21,7 @@ from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
+from tailrace.indexes.columns import NO_SERIALIZER, name_of
 from tailrace.indexes.parquet_files import ParquetFiles
 from tailrace.indexes.parquet_state import (
     FOLDER,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from tailrace.consuming.ring import Ring, RingChange
     from tailrace.indexes.protocol import AppliedMutation
+    from tailrace.serializers import Serializer
 
 # This number of files of one level become a file of the next one. So each row is written again once for each level.
 MERGED_PARTS = 8
@@ -70,6 +72,8 @@ class ParquetIndex:
             the types "text", "integer", "real", "boolean" and "json" (text): ``{"age": ("$.age", "integer")}``. A
             value of another type is null.
         keep_replaced_s: The seconds for which files stay that others replace, for readers that know their names.
+        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+            bad row. None: JSON, and NULL if a value is none.
 
     Raises:
         ValueError: A name, a JSON path or a type is not valid.
@@ -82,15 +86,16 @@ class ParquetIndex:
         *,
         columns: Mapping[str, str | tuple[str, str]] | None = None,
         keep_replaced_s: float = KEEP_REPLACED_S,
+        serializer: Serializer | None = None,
     ) -> None:
         """Checks the arguments. Nothing is opened yet."""
         self.path = Path(path)
-        typed = TypedColumns(columns or {}, (*FIXED_COLUMNS, "deleted", "batch"))
+        typed = TypedColumns(columns or {}, (*FIXED_COLUMNS, "deleted", "batch"), serializer)
         try:
             self._files = ParquetFiles(typed)
         except ImportError as error:
             raise ImportError(f"ParquetIndex needs pyarrow ({error}): pip install 'tailrace[arrow]'") from error
-        self._settings = {"format": str(FORMAT_VERSION), "columns": typed.describe()}
+        self._settings = {"format": str(FORMAT_VERSION), "columns": typed.describe(), "serializer": name_of(serializer)}
         self._keep_replaced_s = keep_replaced_s
         self._own = self.path / FOLDER
         self._state: State | None = None
@@ -424,7 +429,7 @@ class ParquetIndex:
 
     def _check_settings(self, made_with: Mapping[str, str]) -> None:
         for name, wanted in self._settings.items():
-            if (found := made_with.get(name)) == wanted:
+            if (found := made_with.get(name, NO_SERIALIZER if name == "serializer" else None)) == wanted:
                 continue
             anew = "delete the directory and let it be filled anew"
             if name == "format":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.table_index import OPENINGS, TableIndex
 from tailrace.indexes.typed_tables import TypedTables
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.indexes.checkpoint import Checkpoint
+    from tailrace.serializers import Serializer
 
 TYPES = {
     "bytes": "bytea",
@@ -51,6 +53,8 @@ class PostgresIndex(TableIndex["Connection"]):
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``, or the path and one of
             the types "text", "integer", "real", "boolean" and "json" (jsonb): ``{"age": ("$.age", "integer")}``. A
             value of another type is NULL.
+        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+            bad row. None: JSON, and NULL if a value is none.
 
     Raises:
         ValueError: A name, a JSON path or a type is not valid.
@@ -66,6 +70,7 @@ class PostgresIndex(TableIndex["Connection"]):
         table: str = "items",
         schema: str | None = None,
         columns: Mapping[str, str | tuple[str, str]] | None = None,
+        serializer: Serializer | None = None,
     ) -> None:
         """Checks the arguments. It does not connect yet."""
         try:
@@ -75,13 +80,14 @@ class PostgresIndex(TableIndex["Connection"]):
         self._psycopg: Any = psycopg
         self._conninfo = conninfo
         self._schema_name = schema
-        self._schema = TypedTables(table, columns or {}, TYPES)
+        self._schema = TypedTables(table, columns or {}, TYPES, serializer)
         self._upsert = self._schema.upsert_statement(BATCH, "::jsonb")
         self._delete = self._schema.delete_statement("unnest(?::bytea[], ?::integer[], ?::bigint[])").replace(
             " AS gone ", " AS gone (key, partition, seq) "
         )
         self._copy_types = [_COPY_TYPES.get(kind, "text") for _, kind in self._schema.row_columns()]
-        super().__init__(f"table {table} in PostgreSQL", self._schema.names, self._schema.describe())
+        settings = {**self._schema.describe(), "serializer": name_of(serializer)}
+        super().__init__(f"table {table} in PostgreSQL", self._schema.names, settings)
 
     def open(self) -> Checkpoint | None:
         """Connects, makes the tables if they are missing, and returns the checkpoint.

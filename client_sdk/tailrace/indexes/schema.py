@@ -14,6 +14,8 @@ from tailrace.indexes.full_text import FullText
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tailrace.serializers import Serializer
+
 FORMAT_VERSION = 1
 META_TABLE = "tailrace_index"
 CHECKPOINT_TABLE = "tailrace_checkpoint"
@@ -37,14 +39,20 @@ _FULL_TEXT_RESERVED = ("rank",)
 class Schema:
     """The names and columns of an index. ValueError if a name or a path is not valid."""
 
-    def __init__(self, table: str, columns: Mapping[str, str], full_text: Sequence[str]) -> None:
+    def __init__(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        full_text: Sequence[str],
+        serializer: Serializer | None = None,
+    ) -> None:
         if isinstance(full_text, str):
             raise ValueError(f"full_text has to be a sequence of column names, not the text {full_text!r}")
         self.table = check_name(table, "the table name")
         self.full_text_name = f"{table}_fts"
         self.columns = dict(columns)
         self.full_text = tuple(full_text)
-        self.reader = ColumnReader(columns)
+        self.reader = ColumnReader(columns, serializer)
         _check_table(table)
         _check_columns(self.reader.names)
         _check_full_text(self.full_text, self.reader.names, self.full_text_name)

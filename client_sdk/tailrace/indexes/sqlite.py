@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.schema import (
     CHECKPOINT_TABLE,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.indexes.checkpoint import Checkpoint
     from tailrace.indexes.full_text import Row, Tombstone
+    from tailrace.serializers import Serializer
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
 
@@ -55,6 +57,8 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``. The column is NULL if the
             value is not JSON or has nothing there.
         full_text: The columns that the FTS5 table ``items_fts`` indexes. Its rows have the rowids of the table.
+        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+            bad row. None: JSON, and NULL if a value is none.
 
     Raises:
         ValueError: A name or a JSON path is not valid, or ``full_text`` names no column.
@@ -69,14 +73,15 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
         table: str = "items",
         columns: Mapping[str, str] | None = None,
         full_text: Sequence[str] = (),
+        serializer: Serializer | None = None,
     ) -> None:
         """Checks the arguments. The file is not opened yet."""
         self.path = Path(path)
-        self._schema = Schema(table, columns or {}, full_text)
+        self._schema = Schema(table, columns or {}, full_text, serializer)
         self._upsert = self._schema.upsert_statement()
         self._delete = self._schema.delete_statement()
         tables = Tables(self._schema.table, META_TABLE, CHECKPOINT_TABLE, RING_TABLE, RING_FLOOR_TABLE)
-        super().__init__(str(self.path), tables, self._schema.describe())
+        super().__init__(str(self.path), tables, {**self._schema.describe(), "serializer": name_of(serializer)})
 
     def open(self) -> Checkpoint | None:
         """Opens the file, or creates it, and returns its checkpoint.

@@ -13,6 +13,7 @@ from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
+from tailrace.indexes.columns import NO_SERIALIZER
 from tailrace.indexes.stored_rings import Statements, StoredRings
 from tailrace.model.position import Position, Positions
 
@@ -244,6 +245,7 @@ class TableIndex(Generic[C]):
         return self._tables.rows, self._tables.checkpoint
 
     def _check_settings(self, made_with: Mapping[str, str]) -> None:
+        made_with = {"serializer": NO_SERIALIZER, **made_with}
         for name, wanted in self._settings.items():
             if made_with.get(name) != wanted and name == "format":
                 raise ValueError(

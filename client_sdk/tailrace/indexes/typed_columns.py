@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.indexes.columns import INTEGER_MAX, check_name, finder, parse_path, storable
+from tailrace.indexes.columns import INTEGER_MAX, as_text, check_name, finder, parse_path, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tailrace.serializers import Serializer
 
 FIXED_COLUMNS = ("key", "value", "partition", "seq", "timestamp")
 
@@ -30,8 +32,14 @@ class TypedColumn(NamedTuple):
 class TypedColumns:
     """Takes typed columns out of values. What has another type, or is not there, is None."""
 
-    def __init__(self, columns: Mapping[str, str | tuple[str, str]], taken: Iterable[str] = FIXED_COLUMNS) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, str | tuple[str, str]],
+        taken: Iterable[str] = FIXED_COLUMNS,
+        serializer: Serializer | None = None,
+    ) -> None:
         """Takes a path, or a path and a type, for each name. ValueError if a name, a path or a type is not valid."""
+        self._loads = _parsed if serializer is None else serializer.loads
         reserved = {name.lower() for name in taken}
         self.columns: list[TypedColumn] = []
         for name, spec in columns.items():
@@ -50,18 +58,18 @@ class TypedColumns:
         return json.dumps({column.name: [column.path, column.type] for column in self.columns}, sort_keys=True)
 
     def read(self, values: Sequence[bytes | None]) -> list[list[Any]]:
-        """Returns a list for each column, with the value of each row."""
+        """Returns a list for each column, with the value of each row. ValueError if a serializer cannot read one."""
         found: list[list[Any]] = [[] for _ in self.columns]
         for value in values if found else ():
-            document = _parsed(value)
+            document = None if value is None else self._loads(value)
             for (find, cast), column in zip(self._readers, found, strict=True):
                 column.append(_read(find, cast, document))
         return found
 
 
-def _parsed(value: bytes | None) -> Any:
+def _parsed(value: bytes) -> Any:
     try:
-        return None if value is None else json.loads(value.decode("utf-8", "replace"))
+        return json.loads(value.decode("utf-8", "replace"))
     except (ValueError, RecursionError):  # no JSON; or nested too deep for a reader in C
         return None
 
@@ -75,8 +83,8 @@ def _read(find: Callable[[Any], Any], cast: Callable[[Any], Any], document: Any)
 
 
 def _text(found: Any) -> str:
-    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    return storable(text).replace("\0", "\ufffd")  # PostgreSQL's text has no such character
+    text = storable(found if isinstance(found, str) else as_text(found))
+    return text.replace("\0", "\ufffd")  # PostgreSQL's text has no such character
 
 
 def _integer(found: Any) -> int | None:
@@ -94,7 +102,7 @@ def _boolean(found: Any) -> bool | None:
 
 def _json(found: Any) -> str:
     """Returns JSON that every store reads: without NaN, and without the character 0."""
-    return json.dumps(_without_zero(found), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(_without_zero(found), ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=as_text)
 
 
 def _without_zero(found: Any) -> Any:

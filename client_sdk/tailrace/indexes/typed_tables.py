@@ -14,6 +14,8 @@ from tailrace.indexes.typed_columns import FIXED_COLUMNS, TypedColumns
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tailrace.serializers import Serializer
+
 
 FORMAT_VERSION = 1
 # So that the names of the other tables fit into the 63 bytes of PostgreSQL.
@@ -23,14 +25,20 @@ TABLE_CHARS_MAX = 40
 class TypedTables:
     """The names and columns of an index. ``types`` are the database's words for the types of columns."""
 
-    def __init__(self, table: str, columns: Mapping[str, str | tuple[str, str]], types: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        table: str,
+        columns: Mapping[str, str | tuple[str, str]],
+        types: Mapping[str, str],
+        serializer: Serializer | None = None,
+    ) -> None:
         """Raises ValueError if a name, a path or a type is not valid."""
         check_name(table, "the table name")
         if len(table) > TABLE_CHARS_MAX:
             raise ValueError(f"the table name {table!r} has {len(table)} characters, {TABLE_CHARS_MAX} are possible")
         if table.lower().startswith("tailrace_"):
             raise ValueError(f"the table name {table!r} is reserved: names with tailrace_ are for internal tables")
-        self.columns = TypedColumns(columns)
+        self.columns = TypedColumns(columns, serializer=serializer)
         self._types = types
         beside = [f"tailrace_{what}_{table}" for what in ("index", "checkpoint", "ring", "ring_floor")]
         self.names = Tables(table, *beside)
