@@ -32,7 +32,7 @@ LAYERS = (
 )
 # The rooms of the client. The shells are in one layer, and import nothing from each other.
 CLIENT_LAYERS = (
-    ("_version", "errors", "model", "wire", "block", "segment", "tracing"),
+    ("_version", "errors", "model", "wire", "block", "segment", "tracing", "serializers"),
     ("link",),
     ("requests",),
     ("consuming", "ring"),
