@@ -104,7 +104,7 @@ class JSONSerializer:
         """Writes a value as JSON.
 
         Args:
-            value: What `json` can write, without NaN.
+            value: What ``json`` can write, without NaN.
 
         Returns:
             The bytes.
