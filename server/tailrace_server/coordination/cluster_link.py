@@ -118,6 +118,7 @@ class ClusterLink:
         self._registered = b""  # the value of this node's key
         self._lease_id = 0  # the lease of that key
         self._is_seen = False  # whether that key was among those that were told since it was written
+        self._is_gone = False  # whether it was, and is not any more
         self._registered_at: Address | None = None  # the address at which another process is registered as this node
 
     @property
@@ -216,6 +217,7 @@ class ClusterLink:
 
     async def _keep(self, lease: Lease, scope: trio.CancelScope) -> None:
         log.warning("this node is registered no more: %s", await lease.keep())
+        self._is_seen = self._is_gone = False  # the key ends with the lease, which is told
         scope.cancel()
 
     async def _put_node(self, lease: Lease) -> bool:
@@ -235,7 +237,11 @@ class ClusterLink:
             self._registered_at = address
             return False
         self._registered_at, self._registered, self._lease_id, self._is_seen = None, value, lease.id, False
-        return await self._store.txn([Unchanged(key, before.revision)], [Put(key, value, lease.id)])
+        done = await self._store.txn([Unchanged(key, before.revision)], [Put(key, value, lease.id)])
+        if done and self._is_gone:  # the lease has not ended, so that another program has removed it
+            log.warning("this node's key was gone from %s: it is written again", self._keys.prefix)
+            self._is_gone = False
+        return done
 
     def _own_value(self) -> bytes:
         is_new = self._own.value.is_new and self._own.copy is None
@@ -342,8 +348,7 @@ class ClusterLink:
         """Has the keys of this node written again that another program has removed or changed while the lease lasts."""
         told, own = known.nodes.get(self._own.node_id), self._own.value
         if self._is_seen and told is None:
-            log.warning("this node's key is gone from %s: it is written again", self._keys.prefix)
-            self._registered = b""
+            self._is_gone, self._registered = True, b""
         elif self._is_seen and told is not None and told[:2] != own[:2]:
             log.warning(
                 "another program has changed this node's key in %s: it has the address %s, and this node is at %s. It "
@@ -351,11 +356,10 @@ class ClusterLink:
                 *(self._keys.prefix, told.address, own.address),
             )
             self._registered = b""
-        if told is not None and told[:2] == own[:2]:
-            # The key of a former process ends with a lease of its own, which is no loss.
-            self._is_seen = view.entries[self._keys.node(self._own.node_id)].lease in (0, self._lease_id)
-        else:
-            self._is_seen = False
+        # The key of a former process ends with a lease of its own, which is no loss.
+        entry = view.entries.get(self._keys.node(self._own.node_id))
+        is_same = told is not None and told[:2] == own[:2]
+        self._is_seen = is_same and entry is not None and entry.lease in (0, self._lease_id)
         if known.leader is None:
             self._published = None
 

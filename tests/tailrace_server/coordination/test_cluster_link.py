@@ -519,7 +519,22 @@ async def test_the_end_of_a_former_process_is_no_loss_of_the_key(store, links, c
         await until(lambda: links[0].node_id not in links[0].link.known.nodes)
         store.leases_wait.set()
         await founded(links)
-        assert "key is gone" not in caplog.text
+        assert "key was gone" not in caplog.text
         assert store.store.write([], [Put(key, None)])
-        await until(lambda: store.store.read(key).value is not None)
-    assert caplog.text.count("key is gone") == 1
+        await until(lambda: "key was gone" in caplog.text)
+        assert store.store.read(key).value is not None
+    assert caplog.text.count("key was gone") == 1
+
+
+async def test_a_key_that_ends_with_its_lease_is_told_once(store, links, caplog, autojump_clock):
+    """Such as after a pause of the node, or if an operator revokes the lease."""
+    async with running(*links):
+        await founded(links)
+        key = KEYS.node(links[0].node_id)
+        await until(lambda: links[0].link._is_seen)
+        before = store.store.read(key)
+        store.store.end({before.lease})
+        await until(lambda: store.store.read(key).lease not in (0, before.lease))
+        await until(lambda: links[0].link._is_seen)
+    assert "this node is registered no more" in caplog.text
+    assert "key was gone" not in caplog.text
