@@ -10,6 +10,8 @@
 #              make test with the coverage of each file
 #              The five run in as many processes as there are processors, or two more (WORKERS=n: in n);
 #              tests/README.md has more.
+# make sparks  tests of Spark with each version that is supported (SPARK=4.0.5: with that one); it installs each in a
+#              .venv-spark-VERSION (450 MB)
 # make check   format, lint, types
 # make docs    the documentation as a site, in build/site
 # make bench   the measurements
@@ -40,7 +42,7 @@ BUSY = $(shell $(BIN)/python -c 'import os; print(min(os.cpu_count() + 2, 16))')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo quick test long soak coverage check docs bench simulate reproduce clean
+.PHONY: demo quick test long soak sparks coverage check docs bench simulate reproduce clean
 
 demo: $(INSTALLED)
 	@$(BIN)/tailrace demo --data demo-data $(if $(REPO),--repo '$(REPO)')
@@ -50,6 +52,9 @@ quick: $(INSTALLED)
 
 test long soak: $(INSTALLED)
 	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=$@
+
+sparks: $(INSTALLED)
+	@$(PYTEST) -n 0 -s tests/pyspark_tailrace/test_spark_versions.py $(if $(SPARK),-k '$(SPARK)')
 
 coverage: $(INSTALLED)
 	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=test --cov --cov-report=term
@@ -73,7 +78,7 @@ reproduce: $(INSTALLED)
 	@$(BIN)/python -m tests.reproduce $(BUG)
 
 clean:
-	rm -rf $(VENV) build dist demo-data spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .venv-spark-* build dist demo-data spark-warehouse metastore_db derby.log
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find client_sdk server spark_sink tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
