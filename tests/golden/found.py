@@ -27,8 +27,9 @@ async def found_in(client):
 async def _found_of(client, info):
     feed = client.feed(info.name)
     settings = {**info._asdict(), "feed_id": info.feed_id.hex()}
-    if info.level is None:
-        del settings["level"]  # releases before it have data without one
+    for name in ("level", "ttl_s"):
+        if settings[name] is None:
+            del settings[name]  # releases before it have data without one
     return {"settings": settings, "logs": await logs_of(feed), "rows": await rows_of(feed, info)}
 
 

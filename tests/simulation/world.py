@@ -293,7 +293,7 @@ def _own_directory():
         directory.rmdir()
 
 
-def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", trace=None):
+def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", trace=None, kind=World):
     """Runs one world from its start to its end.
 
     Args:
@@ -304,6 +304,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", tra
         copies: Programs fetch copies, in place of most others.
         way: How segments pass between the nodes, with faults of their own: one of `WAYS`, or `ANY_WAY`.
         trace: Called with a line for each event.
+        kind: The class of the world.
 
     Returns:
         The `Report`.
@@ -318,7 +319,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", tra
     async def main():
         report.now = trio.current_time
         async with trio.open_nursery() as nursery:
-            await World(plan, trio.lowlevel.current_clock(), report, nursery, directory, disks).run()
+            await kind(plan, trio.lowlevel.current_clock(), report, nursery, directory, disks).run()
             nursery.cancel_scope.cancel()
 
     try:

@@ -73,8 +73,9 @@ class Feed:
         level: LevelName | None = None,
         if_version: Version | None = None,
         if_absent: bool = False,
+        ttl: int | None = None,
     ) -> Version:
-        return await self._runner.run(self._core.put(key, value, level, if_version, if_absent))
+        return await self._runner.run(self._core.put(key, value, level, if_version, if_absent, ttl))
 
     @documented(FeedCore.delete)
     async def delete(self, key: bytes, *, level: LevelName | None = None, if_version: Version | None = None) -> Version:

@@ -93,6 +93,7 @@ class Client:
         tombstone_age_s: float | None = None,
         replication: ReplicationMode | None = None,
         level: LevelName | None = None,
+        ttl_s: float | None = None,
         exist_ok: bool = True,
         timeout: float | None = None,
     ) -> Feed:
@@ -106,6 +107,7 @@ class Client:
             tombstone_age_s=tombstone_age_s,
             replication=replication,
             level=level,
+            ttl_s=ttl_s,
             exist_ok=exist_ok,
         )
         self._runner.run(plan, timeout)
@@ -136,6 +138,7 @@ class Client:
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
         level: LevelName | None = None,
+        ttl_s: float | None = None,
         timeout: float | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
@@ -145,6 +148,7 @@ class Client:
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
             level=level,
+            ttl_s=ttl_s,
         )
         return self._runner.run(plan, timeout)
 

@@ -70,9 +70,10 @@ class Feed:
         level: LevelName | None = None,
         if_version: Version | None = None,
         if_absent: bool = False,
+        ttl: int | None = None,
         timeout: float | None = None,
     ) -> Version:
-        return self._runner.run(self._core.put(key, value, level, if_version, if_absent), timeout)
+        return self._runner.run(self._core.put(key, value, level, if_version, if_absent, ttl), timeout)
 
     @documented(FeedCore.delete, timeout=TIMEOUT)
     def delete(

@@ -53,14 +53,14 @@ class Sender(OfOneProcess):
         self._outbox.refuse(error)
 
     @documented(RowSender.put)
-    def put(self, key: bytes, value: bytes) -> None:
+    def put(self, key: bytes, value: bytes, *, ttl: int | None = None) -> None:
         if value is None:
             check_value(value)  # to a batch it would be a deletion
         with self._guard.lock:
             if self._outbox.is_open:
-                self._outbox.add(key, value)
+                self._outbox.add(key, value, ttl)
                 return
-        self._add(key, value)
+        self._add(key, value, ttl)
 
     @documented(RowSender.delete)
     def delete(self, key: bytes) -> None:
@@ -79,12 +79,12 @@ class Sender(OfOneProcess):
                         continue
                 self._enter()
 
-    def _add(self, key: bytes, value: bytes | None) -> None:
+    def _add(self, key: bytes, value: bytes | None, ttl: int | None = None) -> None:
         """Adds a row as soon as there is room. Another thread may take the room, so it is checked again."""
         while True:
             with self._guard.lock:
                 if self._outbox.is_open:
-                    self._outbox.add(key, value)
+                    self._outbox.add(key, value, ttl)
                     return
             self._enter()
 

@@ -68,6 +68,15 @@ _TombstoneAge = Annotated[
     str | None, typer.Option("--tombstone-age", metavar="TIME", help="Keep each deletion so long at least: 12h, 7d.")
 ]
 
+_Ttl = Annotated[
+    str | None,
+    typer.Option(
+        "--ttl",
+        metavar="TIME",
+        help="Let keys expire so long after their last put, unless it names a ttl: 90s, 12h, 7d, or 'off'.",
+    ),
+]
+
 _Level = Annotated[
     LevelOption | None,
     typer.Option(
@@ -97,6 +106,7 @@ def create(
     history_bytes: _HistoryBytes = None,
     tombstone_age: _TombstoneAge = None,
     level: _Level = None,
+    ttl: _Ttl = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -114,6 +124,7 @@ def create(
     age_s = _quantity("--history-age", history_age, Unit.SECONDS)
     nbytes = _quantity("--history-bytes", history_bytes, Unit.BYTES)
     tombstone_age_s = _quantity("--tombstone-age", tombstone_age, Unit.SECONDS)
+    ttl_s = _quantity("--ttl", ttl, Unit.SECONDS)
 
     async def work(client: Client) -> FeedInfo:
         await client.create_feed(
@@ -125,6 +136,7 @@ def create(
             tombstone_age_s=tombstone_age_s,
             replication=cast(ReplicationMode | None, replication),
             level=cast(LevelName | None, level),
+            ttl_s=None if ttl_s == math.inf else ttl_s,
         )
         return await _find(client, feed)
 
@@ -134,7 +146,7 @@ def create(
     else:
         print(
             f"feed {info.name}: {info.partitions} partitions, retention {info.retention}"
-            f"{_mode_of(info)}{_level_of(info)}"
+            f"{_mode_of(info)}{_level_of(info)}{_ttl_of(info)}"
         )
 
 
@@ -196,6 +208,7 @@ def set_feed(
     history_bytes: _HistoryBytes = None,
     tombstone_age: _TombstoneAge = None,
     level: _Level = None,
+    ttl: _Ttl = None,
     partitions: Annotated[str | None, typer.Option("--partitions", hidden=True)] = None,
     retention: Annotated[str | None, typer.Option("--retention", hidden=True)] = None,
     keyspace: Annotated[str | None, typer.Option("--keyspace", hidden=True)] = None,
@@ -214,6 +227,7 @@ def set_feed(
       tailrace feed set orders --replication segment
       tailrace feed set audits --history-age 90d --history-bytes off
       tailrace feed set clicks --level memory
+      tailrace feed set sessions --ttl 12h
     """
     fixed = {"--partitions": partitions, "--retention": retention, "--keyspace": keyspace}
     for option, value in fixed.items():
@@ -225,9 +239,10 @@ def set_feed(
     age_s = _quantity("--history-age", history_age, Unit.SECONDS)
     nbytes = _quantity("--history-bytes", history_bytes, Unit.BYTES)
     tombstone_age_s = _quantity("--tombstone-age", tombstone_age, Unit.SECONDS)
-    if all(value is None for value in (replication, age_s, nbytes, tombstone_age_s, level)):
+    ttl_s = _quantity("--ttl", ttl, Unit.SECONDS)
+    if all(value is None for value in (replication, age_s, nbytes, tombstone_age_s, level, ttl_s)):
         raise WrongUsage(
-            "feed set: give a setting: --replication, --history-age, --history-bytes, --tombstone-age or --level"
+            "feed set: give a setting: --replication, --history-age, --history-bytes, --tombstone-age, --level or --ttl"
         )
 
     async def work(client: Client) -> FeedInfo:
@@ -238,6 +253,7 @@ def set_feed(
             history_bytes=nbytes,
             tombstone_age_s=tombstone_age_s,
             level=cast(LevelName | None, level),
+            ttl_s=ttl_s,
         )
 
     info = target("feed set", url, node, token).call(work)
@@ -298,7 +314,7 @@ def _settings_of(info: FeedInfo) -> str:
         parts.append(f"history bytes {'off' if nbytes is None else show_quantity(nbytes, Unit.BYTES)}")
     else:
         parts.append(f"tombstone age {show_quantity(info.tombstone_age_s, Unit.SECONDS)}")
-    return ", ".join([*parts, f"level {info.level or LevelOption.DEFAULT}"])
+    return ", ".join([*parts, f"level {info.level or LevelOption.DEFAULT}"]) + _ttl_of(info)
 
 
 def _mode_of(info: FeedInfo) -> str:
@@ -309,6 +325,11 @@ def _mode_of(info: FeedInfo) -> str:
 def _level_of(info: FeedInfo) -> str:
     """Returns what is shown of a level of the feed's own."""
     return "" if info.level is None else f", level {info.level}"
+
+
+def _ttl_of(info: FeedInfo) -> str:
+    """Returns what is shown of a ttl of the feed's own."""
+    return "" if info.ttl_s is None else f", ttl {show_quantity(info.ttl_s, Unit.SECONDS)}"
 
 
 async def _find(client: Client, feed: str) -> FeedInfo:

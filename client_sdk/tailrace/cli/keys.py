@@ -14,6 +14,8 @@ from tailrace.cli.output import from_argument, print_bytes, print_json, printabl
 from tailrace.cli.tls_options import uses_node
 from tailrace.model import Item, LevelName, Version
 from tailrace.model.json_rows import item_to_row
+from tailrace.model.quantities import Unit, quantity
+from tailrace.requests.changes import checked_ttl
 from tailrace.trio.client import Client
 
 
@@ -33,6 +35,12 @@ WriteLevel = Annotated[
         show_default=False,
     ),
 ]
+_Ttl = Annotated[
+    str | None,
+    typer.Option(
+        "--ttl", metavar="TIME", help="Let the key expire so long after this put, unless it is put again: 90s, 12h, 7d."
+    ),
+]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.", show_default=False)]
 
 
@@ -44,6 +52,7 @@ def put(
         str, typer.Argument(metavar="VALUE", help="The value; - reads it from standard input.", show_default=False)
     ],
     level: WriteLevel = None,
+    ttl: _Ttl = None,
     json: Json = False,
     url: Url = DEFAULT_URL,
     node: Node = None,
@@ -58,13 +67,15 @@ def put(
     Examples:
       tailrace put orders 4711 paid
       tailrace put orders 4711 - < order.json
+      tailrace put sessions 81f0 anna --ttl 30m
       tailrace put orders -- -key- value
     """
     key_bytes = _key_bytes(key)
     value_bytes = read_value() if value == "-" else from_argument(value)
+    ttl_s = None if ttl is None else _seconds(ttl)
 
     async def work(client: Client) -> Version:
-        return await client.feed(feed).put(key_bytes, value_bytes, level=cast(LevelName | None, level))
+        return await client.feed(feed).put(key_bytes, value_bytes, level=cast(LevelName | None, level), ttl=ttl_s)
 
     _print_version(target("put", url, node, token).call(work), json)
 
@@ -136,3 +147,15 @@ def _print_version(version: Version, json: bool) -> None:
         print_json({"partition": version.partition, "branch": version.branch.hex(), "seq": version.seq})
     else:
         print(f"partition {version.partition}, seq {version.seq}")
+
+
+def _seconds(text: str) -> int:
+    """Returns the whole seconds of a ttl. Raises WrongUsage."""
+    try:
+        seconds = quantity(text, Unit.SECONDS)
+    except ValueError as error:
+        raise WrongUsage(f"--ttl {error}") from None
+    try:
+        return checked_ttl(seconds)  # type: ignore[arg-type]  # it refuses what is no int
+    except ValueError as error:
+        raise WrongUsage(f"--{error}") from None

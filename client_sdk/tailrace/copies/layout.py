@@ -94,13 +94,13 @@ class PartitionCopy(NamedTuple):
         return sum(segment.nbytes for segment in self.segments)
 
 
-_SETTINGS = tuple(name for name in FeedInfo._fields if name != "level")
+_SETTINGS = tuple(name for name in FeedInfo._fields if name not in ("level", "ttl_s"))
 
 
 class FeedCopy(NamedTuple):
     """The content of FEED.json: the cluster (16 bytes), the feed, and the partitions that were asked for, rising.
 
-    It has no level: that is about writes to the feed, and not about the rows in the copy.
+    It has no level and no ttl: these are about the feed, and not about the rows in the copy.
     """
 
     cluster_id: bytes

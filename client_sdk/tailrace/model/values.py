@@ -72,10 +72,12 @@ class Put(NamedTuple):
     Attributes:
         key: 1 to 4,096 bytes.
         value: At most 16 MiB.
+        ttl: The seconds after which the key expires, 1 to 315,360,000 (ten years); None: those of the feed, or never.
     """
 
     key: bytes
     value: bytes
+    ttl: int | None = None
 
 
 class Delete(NamedTuple):
@@ -230,6 +232,7 @@ class FeedInfo(NamedTuple):
         tombstone_age_s: The seconds that a deletion is kept at least.
         replication: "stream" or "segment".
         level: "memory", "disk" or "quorum": the level of writes that name none; None: the default of the node.
+        ttl_s: The seconds after which a key expires whose put names no ttl; None: it does not.
     """
 
     name: str
@@ -242,6 +245,7 @@ class FeedInfo(NamedTuple):
     tombstone_age_s: float
     replication: ReplicationMode
     level: LevelName | None = None
+    ttl_s: float | None = None
 
 
 class TokenInfo(NamedTuple):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from operator import add
+from operator import add, itemgetter
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from tailrace.block import KEY_BYTES_MAX, VALUE_BYTES_MAX, Block, encode_block
+from tailrace.block.header import TTL_S_MAX
 from tailrace.errors import TooLarge
 from tailrace.model import Delete, Put
+from tailrace.model.arguments import count
 from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash
 
 # The bytes that a row adds to a block beside key and value, and a bound of the other bytes of a block: header, first
 # offsets, bits of deletions (an eighth of a byte a row) and padding. docs/formats/block.md has the exact sizes.
 ROW_BYTES = 17
+# What a ttl adds to a row, in a block that has some.
+TTL_BYTES = 4
 BLOCK_BYTES = 160
 
 
@@ -62,6 +67,10 @@ def _columns(changes: Sequence[Put | Delete]) -> tuple[Sequence[bytes], Sequence
     return keys, values
 
 
+# Of rows without ttls: all of them share it.
+NO_TTLS: Mapping[int, int] = MappingProxyType({})
+
+
 class PartitionRows(NamedTuple):
     """Rows of one partition, in columns."""
 
@@ -69,6 +78,7 @@ class PartitionRows(NamedTuple):
     keys: list[bytes]
     values: list[bytes | None]
     hashes: list[int]
+    ttls: Mapping[int, int] = NO_TTLS  # in seconds, by the number of the row
 
     @property
     def is_whole(self) -> bool:
@@ -77,15 +87,16 @@ class PartitionRows(NamedTuple):
 
     def encode(self) -> Block:
         """Makes a block of all rows, without a producer's number yet. Raises TooLarge."""
-        return encode_block(self.keys, self.values, partition=self.partition, hashes=self.hashes)
+        ttls = [self.ttls.get(row, 0) for row in range(len(self.keys))] if self.ttls else None
+        return encode_block(self.keys, self.values, partition=self.partition, hashes=self.hashes, ttls=ttls)
 
 
 def split(changes: Sequence[Put | Delete], partitions: int) -> list[PartitionRows]:
     """Checks changes and gives each partition's share of them, in order. Raises TypeError, ValueError or TooLarge."""
     keys, values = _columns(changes)
-    hashes = hash_keys(keys)
+    hashes, ttls = hash_keys(keys), _ttls(changes)
     if partitions == 1:
-        return [PartitionRows(0, list(keys), list(values), hashes)] if keys else []
+        return [PartitionRows(0, list(keys), list(values), hashes, ttls)] if keys else []
     shares: dict[int, PartitionRows] = {}
     for key, value, hash_ in zip(keys, values, hashes, strict=True):
         partition = partition_of_hash(hash_, partitions)
@@ -95,7 +106,32 @@ def split(changes: Sequence[Put | Delete], partitions: int) -> list[PartitionRow
         share.keys.append(key)
         share.values.append(value)
         share.hashes.append(hash_)
+    if ttls:
+        shares = _with_ttls(shares, hashes, ttls, partitions)
     return list(shares.values())
+
+
+def _ttls(changes: Sequence[Put | Delete]) -> Mapping[int, int]:
+    """Returns the ttls of changes, by the number of the change, checked. Raises TypeError or ValueError."""
+    lasts = list(map(itemgetter(-1), changes))  # the last field of a Put is its ttl; that of a Delete is its key
+    if lasts.count(None) == len(lasts):
+        return NO_TTLS
+    puts = ((row, change) for row, change in enumerate(changes) if type(change) is Put)
+    return {row: count("ttl", put.ttl, 1, TTL_S_MAX) for row, put in puts if put.ttl is not None}
+
+
+def _with_ttls(
+    shares: dict[int, PartitionRows], hashes: Sequence[int], ttls: Mapping[int, int], partitions: int
+) -> dict[int, PartitionRows]:
+    """Returns the shares with the ttls, which are numbered as the changes are."""
+    divided: dict[int, dict[int, int]] = {partition: {} for partition in shares}
+    rows = dict.fromkeys(shares, 0)
+    for number, hash_ in enumerate(hashes):
+        partition = partition_of_hash(hash_, partitions)
+        if number in ttls:
+            divided[partition][rows[partition]] = ttls[number]
+        rows[partition] += 1
+    return {partition: share._replace(ttls=divided[partition]) for partition, share in shares.items()}
 
 
 class PartitionShare:
@@ -140,13 +176,15 @@ class PartitionShare:
 
 
 class _Batch:
-    __slots__ = ("hashes", "keys", "nbytes", "values")
+    __slots__ = ("hashes", "keys", "nbytes", "ttl_bytes", "ttls", "values")
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
         self.values: list[bytes | None] = []
         self.hashes: list[int] = []
         self.nbytes = 0  # of keys and values
+        self.ttls: dict[int, int] = {}  # by the number of the row
+        self.ttl_bytes = 0  # of the column of ttls
 
 
 class Batches:
@@ -163,7 +201,7 @@ class Batches:
         self._batches: dict[int, _Batch] = {}
         self.nbytes = 0
 
-    def add(self, key: bytes, value: bytes | None) -> int | None:
+    def add(self, key: bytes, value: bytes | None, ttl: int | None = None) -> int | None:
         """Adds a row. Returns its partition if the batch is full now, else None.
 
         Raises TypeError, ValueError or TooLarge for a bad row; nothing is added then.
@@ -173,6 +211,8 @@ class Batches:
         if value is not None:
             check_value(value)
             nbytes += len(value)
+        if ttl is not None:
+            ttl = count("ttl", ttl, 1, TTL_S_MAX)
         hash_ = key_hash(key)
         partition = partition_of_hash(hash_, self._partitions)
         batch = self._batches.get(partition)
@@ -183,6 +223,10 @@ class Batches:
         batch.hashes.append(hash_)
         batch.nbytes += nbytes
         self.nbytes += nbytes + ROW_BYTES
+        if ttl is not None:
+            batch.ttls[len(batch.keys) - 1] = ttl
+        if batch.ttls:
+            self._count_ttls(batch)
         return partition if batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max else None
 
     def extend(self, share: PartitionShare, nbytes_max: int) -> bool:
@@ -194,24 +238,39 @@ class Batches:
         batch = self._batches.get(rows.partition)
         if batch is None:
             batch = self._begin(rows.partition)
-        count, nbytes = len(rows.keys), share.nbytes
+        rows_added, nbytes = len(rows.keys), share.nbytes
         rows_left = self._rows_max - len(batch.keys)
         bytes_left, room = self._bytes_max - batch.nbytes, nbytes_max - self.nbytes
-        if not share.taken and count <= rows_left and nbytes < bytes_left and nbytes + count * ROW_BYTES < room:
-            share.taken = count
+        if (
+            not share.taken
+            and rows_added <= rows_left
+            and nbytes < bytes_left
+            and nbytes + rows_added * ROW_BYTES < room
+        ):
+            share.taken = rows_added
             batch.keys += rows.keys
             batch.values += rows.values
             batch.hashes += rows.hashes
+            begin = 0
         else:
             begin = share.taken
             end = share.taken = share.end_of(bytes_left, max(rows_left, 1), room)
             batch.keys += rows.keys[begin:end]
             batch.values += rows.values[begin:end]
             batch.hashes += rows.hashes[begin:end]
-            count, nbytes = end - begin, share.nbytes_of(begin, end)
+            rows_added, nbytes = end - begin, share.nbytes_of(begin, end)
         batch.nbytes += nbytes
-        self.nbytes += nbytes + count * ROW_BYTES
+        self.nbytes += nbytes + rows_added * ROW_BYTES
+        if rows.ttls or batch.ttls:
+            first = len(batch.keys) - rows_added - begin
+            batch.ttls.update((first + row, ttl) for row, ttl in rows.ttls.items() if 0 <= row - begin < rows_added)
+            self._count_ttls(batch)
         return batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max
+
+    def _count_ttls(self, batch: _Batch) -> None:
+        """Adds the column of ttls, which all rows of a batch have if one has a ttl."""
+        before, batch.ttl_bytes = batch.ttl_bytes, TTL_BYTES * len(batch.keys) if batch.ttls else 0
+        self.nbytes += batch.ttl_bytes - before
 
     def _begin(self, partition: int) -> _Batch:
         batch = self._batches[partition] = _Batch()
@@ -231,5 +290,5 @@ class Batches:
     def take(self, partition: int) -> PartitionRows:
         """Removes and returns the rows of a partition that has some."""
         batch = self._batches.pop(partition)
-        self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES
-        return PartitionRows(partition, batch.keys, batch.values, batch.hashes)
+        self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES + batch.ttl_bytes
+        return PartitionRows(partition, batch.keys, batch.values, batch.hashes, batch.ttls)

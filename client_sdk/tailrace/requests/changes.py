@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tailrace.block import ROWS_MAX, Block, encode_row
+from tailrace.block import ROWS_MAX, Block, encode_block, encode_row
+from tailrace.block.header import TTL_S_MAX
 from tailrace.errors import TailraceError, TooLarge
 from tailrace.model import Delete, FeedInfo, Level, Put, Resolved, Version
 from tailrace.model.arguments import count, seconds
@@ -28,9 +29,12 @@ _NUMBERS: dict[str, Callable[[str, Any], float]] = {
     "history_age_s": seconds,
     "history_bytes": count,
     "tombstone_age_s": seconds,
+    "ttl_s": seconds,
 }
 
 
+# The settings that may be infinite.
+_UNBOUNDED = ("history_", "ttl_s")
 # The level of a feed without one of its own: None on the wire.
 DEFAULT_LEVEL = "default"
 
@@ -60,7 +64,7 @@ def changes_request(**settings: str | float | None) -> dict[str, Any]:
         raise ValueError(f"no setting is given: one of {', '.join(settings)} is needed")
     for setting, check in _NUMBERS.items():
         if setting in asked:
-            is_unbounded = setting.startswith("history_") and asked[setting] == math.inf
+            is_unbounded = setting.startswith(_UNBOUNDED) and asked[setting] == math.inf
             asked[setting] = None if is_unbounded else check(setting, asked[setting])
     if "level" in asked:
         asked["level"] = _feed_level(asked["level"])
@@ -71,13 +75,19 @@ def _feed_level(text: str) -> str | None:
     return None if text == DEFAULT_LEVEL else Level.parse(text).name.lower()
 
 
-def check_level_kept(info: FeedInfo, asked: str | None) -> None:
-    """Raises TailraceError if the node has not kept the level ``asked``: an older one ignores it."""
-    if info.level != asked:
-        raise TailraceError(
-            f"feed {info.name!r} has no level of its own: the node is older than this setting, and has ignored level "
-            f"{asked}. Its other settings are as asked for. Upgrade the node and set the level again"
-        )
+def check_kept(info: FeedInfo, asked: dict[str, Any]) -> None:
+    """Raises TailraceError if the node has not kept a level or ttl that is ``asked`` for: an older one ignores it."""
+    for name, what in (("level", "level"), ("ttl_s", "ttl")):
+        if name in asked and getattr(info, name) != asked[name]:
+            raise TailraceError(
+                f"feed {info.name!r} has no {what} of its own: the node is older than this setting, and has ignored "
+                f"{what} {asked[name]}. Its other settings are as asked for. Upgrade the node and set the {what} again"
+            )
+
+
+def checked_ttl(ttl: int) -> int:
+    """Returns the ttl of a put. Raises ValueError or TypeError if it is no whole number of seconds within bounds."""
+    return count("ttl", ttl, 1, TTL_S_MAX)
 
 
 def put_flags(value: bytes, if_version: Version | None, if_absent: bool) -> int:
@@ -104,7 +114,7 @@ def partition_of(key: bytes, hash_: int, partitions: int, version: Version | Non
 
 
 def row_block(
-    key: bytes, value: bytes | None, feed: Resolved, if_version: Version | None, lanes: Lanes
+    key: bytes, value: bytes | None, feed: Resolved, if_version: Version | None, lanes: Lanes, ttl: int | None = None
 ) -> tuple[Lane, Block]:
     """Returns the block of one change, whose key and value were checked, and its lane. Raises as ``partition_of``."""
     hash_ = key_hash(key)
@@ -114,6 +124,17 @@ def row_block(
         partition = partition_of(key, hash_, feed.partitions, if_version)
     lane = lanes[feed.feed_id, partition]
     producer_id, producer_seq = lane.next_number
+    if ttl is not None:
+        block = encode_block(
+            [key],
+            [value],
+            partition=partition,
+            producer_id=producer_id,
+            producer_seq=producer_seq,
+            hashes=[hash_],
+            ttls=[ttl],
+        )
+        return lane, block
     block = encode_row(key, value, hash_=hash_, partition=partition, producer_id=producer_id, producer_seq=producer_seq)
     return lane, block
 

@@ -12,7 +12,7 @@ from tailrace.link.finder import Finder, check_state
 from tailrace.link.forks import Unpicklable
 from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo
 from tailrace.model.arguments import count, seconds
-from tailrace.requests.changes import changes_request, check_level_kept, creation_request
+from tailrace.requests.changes import changes_request, check_kept, creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
 from tailrace.requests.plan import Call, Plan
 from tailrace.requests.replies import feed_info, feed_infos, node_status, resolved, token_infos
@@ -136,6 +136,7 @@ class ClientCore(Unpicklable):
         tombstone_age_s: float | None,
         replication: str | None,
         level: str | None,
+        ttl_s: float | None,
         exist_ok: bool,
     ) -> Plan[None]:
         """Creates a feed, or returns the existing one. The feed is on disk when this returns.
@@ -155,6 +156,8 @@ class ClientCore(Unpicklable):
                 seconds later, for less of their processor time under load; level quorum is refused then.
             level: "memory", "disk" or "quorum": the level of writes to the feed that name none. "default", the
                 default, leaves it to the node: quorum in a set, disk elsewhere and with replication "segment".
+            ttl_s: The seconds after which a key expires whose put names no ttl, 1 to 315,360,000 (ten years). The
+                leader then deletes the key. Default: it does not expire.
             exist_ok: If False, `FeedExists` is raised even if the existing feed has the same settings.
 
         Returns:
@@ -179,10 +182,11 @@ class ClientCore(Unpicklable):
             tombstone_age_s=tombstone_age_s,
             replication=replication,
             level=level,
+            ttl_s=ttl_s,
         )
         answer = yield Call(Opcode.CREATE_FEED, value)
-        if level is not None:
-            check_level_kept(feed_info(answer), value["level"])
+        if level is not None or ttl_s is not None:
+            check_kept(feed_info(answer), value)
 
     def feeds(self) -> Plan[list[FeedInfo]]:
         """Lists the feeds of the node.
@@ -204,6 +208,7 @@ class ClientCore(Unpicklable):
         history_bytes: float | None,
         tombstone_age_s: float | None,
         level: str | None,
+        ttl_s: float | None,
     ) -> Plan[FeedInfo]:
         """Changes settings of a feed. A setting that is None stays as it is.
 
@@ -217,6 +222,8 @@ class ClientCore(Unpicklable):
             history_bytes: The bytes that a history feed keeps at least; ``math.inf``: all.
             tombstone_age_s: The seconds that a compact feed keeps a deletion at least.
             level: "memory", "disk", "quorum" or "default", as in `create_feed`.
+            ttl_s: The seconds after which a key expires whose put names no ttl; ``math.inf``: it does not. It holds
+                for rows that are there already, too.
 
         Returns:
             A description of the feed with the new settings, which are on disk, and in a set on a majority's.
@@ -235,11 +242,11 @@ class ClientCore(Unpicklable):
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
             level=level,
+            ttl_s=ttl_s,
         )
         feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
         info = feed_info((yield Call(Opcode.SET_FEED, {"feed_id": feed.feed_id.hex(), **changes})))
-        if level is not None:
-            check_level_kept(info, changes["level"])
+        check_kept(info, changes)
         return info
 
     def drop_feed(self, name: str) -> Plan[None]:

@@ -14,6 +14,7 @@ from tailrace.requests.changes import (
     batch_blocks,
     check_batching,
     checked_keys,
+    checked_ttl,
     delete_flags,
     look_ups,
     partition_of,
@@ -103,7 +104,13 @@ class FeedCore:
     # Writing
 
     def put(
-        self, key: bytes, value: bytes, level: str | None, if_version: Version | None, if_absent: bool
+        self,
+        key: bytes,
+        value: bytes,
+        level: str | None,
+        if_version: Version | None,
+        if_absent: bool,
+        ttl: int | None = None,
     ) -> Plan[Version]:
         """Sets the value of a key, and returns when the write has reached its level.
 
@@ -115,6 +122,8 @@ class FeedCore:
                 a feed in replication mode segment.
             if_version: Write only if this is still the current version of the key.
             if_absent: Write only if the key does not exist.
+            ttl: The seconds after which the key expires, 1 to 315,360,000 (ten years). The leader then deletes it,
+                unless it was written again. Default: that of the feed (`Client.set_feed`), or never.
 
         Returns:
             The version of the new value.
@@ -122,14 +131,17 @@ class FeedCore:
         Raises:
             VersionConflict: The condition does not hold. Nothing was written.
             TypeError: The key or the value is not bytes.
-            ValueError: The key is empty, the level does not exist, or both conditions are given.
+            ValueError: The key is empty, the level does not exist, both conditions are given, or the ttl is out of
+                its bounds.
             TooLarge: The key or the value is too long.
             UnknownFeed: The feed does not exist.
             OutcomeUnknown: The write may or may not have happened, and a retry could write it twice.
             Retryable: The write has not succeeded in time.
         """
         flags = put_flags(value, if_version, if_absent)
-        versions = yield from self._write_one(key, value, level, flags, if_version)
+        if ttl is not None:
+            ttl = checked_ttl(ttl)
+        versions = yield from self._write_one(key, value, level, flags, if_version, ttl)
         # NamedTuple's own constructor takes twice as long.
         return tuple.__new__(Version, (versions.partition, versions.branch, versions.last_seq))
 
@@ -170,12 +182,18 @@ class FeedCore:
         return Version(versions.partition, versions.branch, versions.last_seq)
 
     def _write_one(
-        self, key: bytes, value: bytes | None, level: str | None, flags: int, if_version: Version | None
+        self,
+        key: bytes,
+        value: bytes | None,
+        level: str | None,
+        flags: int,
+        if_version: Version | None,
+        ttl: int | None = None,
     ) -> Plan[VersionRange]:
         check_key(key)
         wanted = self._client.session.levels.of_write(level)
         feed = self.resolved or (yield from self.resolve())
-        lane, block = row_block(key, value, feed, if_version, self._client.lanes)
+        lane, block = row_block(key, value, feed, if_version, self._client.lanes, ttl)
         try:
             versions: VersionRange = yield WriteBlock(lane, block, wanted, flags, if_version, self.name)
         except UnknownFeed:
@@ -226,6 +244,7 @@ class FeedCore:
                 tombstone_age_s=None,
                 replication=None,
                 level=None,
+                ttl_s=None,
                 exist_ok=True,
             )
             yield from parked.write(changes, None)

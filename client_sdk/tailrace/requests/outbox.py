@@ -90,9 +90,9 @@ class Outbox:
 
     # Adding
 
-    def add(self, key: bytes, value: bytes | None) -> None:
+    def add(self, key: bytes, value: bytes | None, ttl: int | None = None) -> None:
         """Adds a row, when ``is_open``. Raises TypeError, ValueError or TooLarge for a bad row; nothing is added."""
-        full = self._batches.add(key, value)
+        full = self._batches.add(key, value, ttl)
         if full is not None:
             self._ship(full)
         elif self._batches.nbytes > self._batched_bytes_max:

@@ -114,9 +114,9 @@ def feed_infos(value: dict[str, Any]) -> list[FeedInfo]:
 def feed_info(value: dict[str, Any]) -> FeedInfo:
     """Returns a feed of a list of feeds."""
     try:
-        fields = {name: value[name] for name in FeedInfo._fields if name != "level"}
-        level = value.get("level")  # earlier nodes do not tell it
-        return FeedInfo(**fields | {"feed_id": bytes.fromhex(value["feed_id"]), "level": level})
+        fields = {name: value[name] for name in FeedInfo._fields if name not in ("level", "ttl_s")}
+        later = {name: value.get(name) for name in ("level", "ttl_s")}  # earlier nodes do not tell them
+        return FeedInfo(**fields | {"feed_id": bytes.fromhex(value["feed_id"])} | later)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a feed cannot be read: {error!r}") from None
 

@@ -224,16 +224,18 @@ class StageCore:
 class RowSender(Protocol):
     """The calls that add rows, of the writers and stages of all shells. Only a shell can wait for room."""
 
-    def put(self, key: bytes, value: bytes) -> Any:
+    def put(self, key: bytes, value: bytes, *, ttl: int | None = None) -> Any:
         """Adds a row. It waits first while rows of ``in_flight_bytes`` have no answer.
 
         Args:
             key: 1 to 4,096 bytes.
             value: At most 16 MiB.
+            ttl: The seconds after which the key expires, as in `Feed.put`. A stage takes none.
 
         Raises:
             TypeError: The key or the value is not bytes. Nothing is added.
-            ValueError: The key is empty, or the writer was left, or the stage was sealed. Nothing is added.
+            ValueError: The key is empty, the ttl is out of its bounds, the writer was left, or the stage was sealed.
+                Nothing is added.
             TooLarge: The key or the value is too long. Nothing is added.
             TailraceError: An earlier row has failed.
         """

@@ -93,6 +93,7 @@ class Client(OfOneProcess):
         tombstone_age_s: float | None = None,
         replication: ReplicationMode | None = None,
         level: LevelName | None = None,
+        ttl_s: float | None = None,
         exist_ok: bool = True,
     ) -> Feed:
         plan = self._core.create_feed(
@@ -105,6 +106,7 @@ class Client(OfOneProcess):
             tombstone_age_s=tombstone_age_s,
             replication=replication,
             level=level,
+            ttl_s=ttl_s,
             exist_ok=exist_ok,
         )
         await self._runner.run(plan)
@@ -135,6 +137,7 @@ class Client(OfOneProcess):
         history_bytes: float | None = None,
         tombstone_age_s: float | None = None,
         level: LevelName | None = None,
+        ttl_s: float | None = None,
     ) -> FeedInfo:
         plan = self._core.set_feed(
             name,
@@ -143,6 +146,7 @@ class Client(OfOneProcess):
             history_bytes=history_bytes,
             tombstone_age_s=tombstone_age_s,
             level=level,
+            ttl_s=ttl_s,
         )
         return await self._runner.run(plan)
 

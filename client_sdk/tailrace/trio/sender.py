@@ -35,12 +35,12 @@ class Sender(OfOneProcess):
         RowSender.put,
         "It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.",
     )
-    async def put(self, key: bytes, value: bytes) -> None:
+    async def put(self, key: bytes, value: bytes, *, ttl: int | None = None) -> None:
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        self._outbox.add(key, value)
+        self._outbox.add(key, value, ttl)
         if not self._has_rows.is_set():
             self._has_rows.set()
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from tailrace.block.header import TIMESTAMP_MAX
+from tailrace.block.header import TIMESTAMP_MAX, TTL_S_MAX
 from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo, Level, ReplicationMode
 from tailrace.model.failover import FailoverLog
@@ -144,21 +144,26 @@ def settings_of_creation(payload: bytes) -> tuple[FeedInfo, Floors]:
     """Returns the settings in such a record, or in a row of ``_feeds``."""
     value = json.loads(payload)
     level = value.get("level")  # a level that only later releases know counts as none: the default is the safest one
-    info = info_from_json(value["feed"])._replace(level=level if level in LEVELS else None)
+    ttl_s = value.get("ttl_s")  # likewise
+    info = info_from_json(value["feed"])._replace(
+        level=level if level in LEVELS else None, ttl_s=ttl_s if _is_ttl(ttl_s) else None
+    )
     return info, Floors(**value.get("floors", {}))
 
 
 def creation_to_bytes(info: FeedInfo, branch: bytes, floors: Floors = NO_FLOORS) -> bytes:
     """Returns the payload of the journal's record of a creation: the feed, and the first branch of its partitions.
 
-    The row of ``_feeds`` of a feed that was changed has ``floors`` as well. A feed's own level is beside ``feed``:
-    earlier nodes ignore it there, and read the members of ``feed`` strictly.
+    The row of ``_feeds`` of a feed that was changed has ``floors`` as well. A feed's own level and its ttl are beside
+    ``feed``: earlier nodes ignore them there, and read the members of ``feed`` strictly.
     """
     settings = info_to_json(info)
-    level = settings.pop("level")
+    level, ttl_s = settings.pop("level"), settings.pop("ttl_s")
     more = {} if floors == NO_FLOORS else {"floors": floors._asdict()}
     if level is not None:
         more["level"] = level
+    if ttl_s is not None:
+        more["ttl_s"] = ttl_s
     return json.dumps({"feed": settings, "branch": branch.hex(), **more}).encode()
 
 
@@ -187,8 +192,10 @@ def info_of_request(value: dict[str, Any], partitions_max: int) -> FeedInfo:
         )
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= partitions_max:
         raise TailraceError(f"feed {name!r}: {partitions!r} partitions; 1 to {partitions_max} can be had")
-    level = value.get("level")
-    info = FeedInfo(name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication, level)
+    level, ttl_s = value.get("level"), value.get("ttl_s")
+    info = FeedInfo(
+        name, feed_id, partitions, keyspace, retention, ages[0], ages[1], ages[2], replication, level, ttl_s
+    )
     check_settings(info)
     return info
 
@@ -213,6 +220,15 @@ def check_settings(info: FeedInfo) -> None:
             raise TailraceError(
                 f"feed {info.name!r}: {what} is {bound!r:.100}, and has to be a number from 0 to {most}"
             )
+
+    if info.ttl_s is not None and not _is_ttl(info.ttl_s):
+        raise TailraceError(
+            f"feed {info.name!r}: ttl_s is {info.ttl_s!r:.100}, and has to be a number from 1 to {TTL_S_MAX}"
+        )
+
+
+def _is_ttl(value: Any) -> bool:
+    return _is_bound(value, TTL_S_MAX) and value >= 1
 
 
 def _named(value: str | None) -> str:

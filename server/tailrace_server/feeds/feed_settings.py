@@ -12,7 +12,7 @@ from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo, Level
 
 # The settings that SET_FEED changes, and what to do instead for the others.
-CHANGEABLE = ("replication", "history_age_s", "history_bytes", "tombstone_age_s", "level")
+CHANGEABLE = ("replication", "history_age_s", "history_bytes", "tombstone_age_s", "level", "ttl_s")
 FIXED = {
     "partitions": "create another feed with that number, and copy the rows",
     "keyspace": "there is only one",
@@ -60,7 +60,7 @@ def changed(info: FeedInfo, changes: dict[str, Any]) -> FeedInfo:
 
 def as_listed(info: FeedInfo, listed: FeedInfo) -> FeedInfo:
     """Returns ``info`` with the settings of its row that can change. A repair may have lost the others, and guessed."""
-    names = CHANGEABLE if info.retention == listed.retention else ("replication", "tombstone_age_s", "level")
+    names = CHANGEABLE if info.retention == listed.retention else ("replication", "tombstone_age_s", "level", "ttl_s")
     return info._replace(**{name: getattr(listed, name) for name in names})
 
 
@@ -92,6 +92,7 @@ def loosest(first: FeedInfo, second: FeedInfo) -> FeedInfo:
         history_age_s=longer(first.history_age_s, second.history_age_s),
         history_bytes=longer(first.history_bytes, second.history_bytes),
         tombstone_age_s=max(first.tombstone_age_s, second.tombstone_age_s),
+        ttl_s=longer(first.ttl_s, second.ttl_s),
     )
 
 

@@ -22,7 +22,7 @@ NAME_LENGTH_MAX = 100
 class FeedFile(NamedTuple):
     """A feed, and the first branch (16 bytes) of all its partitions.
 
-    The file does not have the feed's own level, and ``decode`` returns none: its row of ``_feeds`` has it.
+    The file does not have the feed's own level and ttl, and ``decode`` returns none: its row of ``_feeds`` has them.
     """
 
     info: FeedInfo
@@ -53,4 +53,4 @@ _INFO = {
     "replication": fields.one_of("stream", "segment"),
 }
 
-assert (*_INFO, "level") == FeedInfo._fields
+assert (*_INFO, "level", "ttl_s") == FeedInfo._fields

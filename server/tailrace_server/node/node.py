@@ -27,6 +27,7 @@ from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stage_spreader import StageSpreader
 from tailrace_server.publishing.stages import Stages
 from tailrace_server.replication.consumer_changes import ConsumerChanges
+from tailrace_server.replication.expirer import Expirer
 from tailrace_server.replication.feed_changes import FeedChanges
 from tailrace_server.replication.groups import Group, Grouping, GroupSettings
 from tailrace_server.replication.leadership import Leadership
@@ -94,6 +95,7 @@ class Node:
             self.connections,
             part_bytes_max=config.storage.publish_bytes_max,
         )
+        self.expirer = Expirer(storage, self.leaderships)
         self.turn = Turn(host.clock)
         self.services = Services(
             config=config,
@@ -119,6 +121,7 @@ class Node:
             audit=AuditLog(host.clock.monotonic),
             token_changes=TokenChanges(storage),
             consumers=self._consumers(),
+            expirer=self.expirer,
             handlers=HANDLERS,
             take_rows=take_rows,
             members={},
@@ -207,6 +210,7 @@ class Node:
                 nursery.start_soon(self.host.tls.keep_renewed, self.host.workers.in_thread)
             for member in self.members.values():
                 nursery.start_soon(member.run)
+            self.expirer.begin(nursery)
 
     def handler_of(self, group: int) -> Callable[[Transport], Awaitable[None]]:
         """Returns the function that serves a connection to its end; messages that name no group are about ``group``."""
@@ -228,6 +232,7 @@ class Node:
             self.connections.tick(now)
             self.services.audit.tick(now)
             self.storage.checkpoints.expire()
+            self.expirer.tick()
 
     async def _expire_stages(self) -> None:
         while True:

@@ -28,8 +28,6 @@ def validate_block(block: Block, hash_first: int, hash_last: int) -> None:
     header = block.header
     if header.flags & (FLAG_SEQS | FLAG_TIMESTAMPS):
         raise BadBlock("a producer's block must not have columns of seqs or timestamps: the server gives them")
-    if header.flags & FLAG_TTLS:
-        raise BadBlock("this node takes no ttls: leave them out, or write to a node of a later release")
     if header.first_seq or header.last_seq or header.timestamp:
         raise BadBlock("a producer's block must not have seqs or a timestamp in its header: the server gives them")
     if header.least_hash < hash_first or header.greatest_hash > hash_last:
@@ -43,3 +41,5 @@ def validate_block(block: Block, hash_first: int, hash_last: int) -> None:
             f"most {BODY_BYTES_MAX} are permitted: make several blocks"
         )
     block.check_columns()
+    if header.flags & FLAG_TTLS and any(block.open_columns().expired()):
+        raise BadBlock("a producer's block must not have expiries: only the leader of a partition writes them")

@@ -10,6 +10,7 @@ import trio
 
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.host.turn import Turn
+from tailrace_server.replication.expirer import Expirer
 from tailrace_server.replication.local_node import LocalNode
 from tailrace_server.serving.stopped_consumers import StoppedConsumers
 from tailrace_server.serving.waiting_requests import WaitingRequests
@@ -93,6 +94,7 @@ class Services(LocalNode):
     audit: AuditLog
     token_changes: TokenChanges
     consumers: Consumers
+    expirer: Expirer
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
     take_rows: Callable[[Any, bytes], int]  # handles the WRITEs of one usual row that a read begins with; their bytes
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.block import Block
-from tailrace.errors import Forbidden, NoSpace, TailraceError
+from tailrace.block import FLAG_TTLS, Block
+from tailrace.errors import BadBlock, Forbidden, NoSpace, TailraceError
 from tailrace.model import Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
@@ -49,6 +49,10 @@ def _on_stage_block(connection: Connection, frame: Frame) -> None:
     if not partition.takes_writes:
         raise Forbidden("_feeds lists the feeds: it is written by creating and dropping them")
     validate_block(block, partition.hash_first, partition.hash_last)
+    if block.header.flags & FLAG_TTLS:
+        raise BadBlock(
+            "a stage takes no ttls: leave them out, and give the feed one (tailrace feed set FEED --ttl TIME)"
+        )
     if node.storage.space.low:
         raise NoSpace(node.storage.space.low)
     _reopen_left(connection, message.stage_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailrace.block import Block
+from tailrace.block import FLAG_TTLS, Block
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.frames import Frame
@@ -113,6 +113,8 @@ def _take(
             keep_trace(connection, partition, versions, trace)
         storage.wrote(partition)
         storage.written.wrote(block.header.rows, block.nbytes)
+        if block.header.flags & FLAG_TTLS:
+            node.expirer.note(partition)
     answer_written(connection, id, level, partition, versions)
 
 

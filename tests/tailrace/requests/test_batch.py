@@ -11,7 +11,7 @@ from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.batch import BLOCK_BYTES, ROW_BYTES, Batches, PartitionShare, split
 
 changes = st.lists(
-    st.builds(Put, st.binary(min_size=1, max_size=4), st.binary(max_size=30))
+    st.builds(Put, st.binary(min_size=1, max_size=4), st.binary(max_size=30), st.none())
     | st.builds(Delete, st.binary(min_size=1, max_size=4)),
     max_size=40,
 )
@@ -127,3 +127,26 @@ def test_one_bad_row_is_refused_with_all_others(partitions, bad, error):
         split([Put(b"a", b"1"), bad, Put(b"b", b"2")], partitions)
     (rows,) = split([Put(b"a", b"1")], partitions)
     assert rows.encode().columns().keys() == [b"a"]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([None, 1, 60])), min_size=1, max_size=40), st.sampled_from([1, 4])
+)
+def test_the_ttls_of_rows_are_in_the_blocks_and_counted(rows, partitions):
+    puts = [Put(b"%d" % number, b"v", ttl) for number, (_, ttl) in enumerate(rows)]
+    batches, made = Batches(partitions, 1 << 20, 1_000), []
+    for (is_single, _), put in zip(rows, puts, strict=True):
+        if is_single:
+            batches.add(put.key, put.value, put.ttl)
+        else:
+            [share] = map(PartitionShare, split([put], partitions))
+            batches.extend(share, 1 << 20)
+    for partition in batches.partitions:
+        before = batches.nbytes
+        made.append(batches.take(partition).encode())
+        assert made[-1].nbytes <= before - batches.nbytes
+    assert batches.nbytes == 0
+    made += [share.encode() for share in split(puts, partitions)]
+    columns = [block.columns() for block in made]
+    found = [row for each in columns for row in zip(each.keys(), each.ttls(), strict=True)]
+    assert sorted(found) == sorted(2 * [(put.key, put.ttl or 0) for put in puts])

@@ -9,7 +9,7 @@ from tailrace.requests.changes import (
     batch_blocks,
     changes_request,
     check_batching,
-    check_level_kept,
+    check_kept,
     checked_keys,
     creation_request,
     delete_flags,
@@ -45,10 +45,10 @@ def test_a_level_that_does_not_exist_is_not_sent(level):
 
 def test_a_node_that_ignores_the_level_is_found_out():
     of_older = FeedInfo("orders", b"f" * 16, 1, "hash", "compact", None, None, 100.0, "stream")
-    check_level_kept(of_older, None)
-    check_level_kept(of_older._replace(level="disk"), "disk")
+    check_kept(of_older, {"level": None, "ttl_s": None})
+    check_kept(of_older._replace(level="disk", ttl_s=60.0), {"level": "disk", "ttl_s": 60.0})
     with pytest.raises(TailraceError, match=r"the node is older than this setting, and has ignored level memory"):
-        check_level_kept(of_older, "memory")
+        check_kept(of_older, {"level": "memory"})
 
 
 @pytest.mark.parametrize(

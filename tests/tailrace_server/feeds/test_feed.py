@@ -27,6 +27,7 @@ def test_what_is_left_out_has_a_default():
         "tombstone_age_s": 259_200,
         "replication": "stream",
         "level": None,
+        "ttl_s": None,
     }
 
 
