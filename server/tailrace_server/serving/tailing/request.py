@@ -30,6 +30,7 @@ TOKEN_MESSAGE_BYTES_MAX = 4 * 1024
 
 PARAMETERS = ("since", "key_prefix", "keys_only", "token")
 _PATH_PREFIX = "/feeds/"
+_LAST = re.compile("last:[0-9]{1,18}")
 # Python's decoder would leave it as it stands: another prefix than the one that was meant.
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
@@ -118,11 +119,11 @@ def unescape_text(what: str, escaped: str) -> str:
 
 
 def parse_since(text: str) -> str | Positions | datetime:
-    """ "beginning", "now", a time, or the positions that a ``positions`` message had. BadRequest, BadPosition."""
-    if text in ("beginning", "now"):
+    """ "beginning", "now", "last:N", a time, or the positions of a ``positions`` message. BadRequest, BadPosition."""
+    if text in ("beginning", "now") or _LAST.fullmatch(text):
         return text
     if not text:
-        raise BadRequest("since is empty: beginning, now, message, a time, or positions")
+        raise BadRequest("since is empty: beginning, now, last:N, message, a time, or positions")
     if not looks_like_time(text):
         return Positions.parse(text)
     try:

@@ -243,7 +243,7 @@ def _events_path() -> Json:
             "operationId": "getEvents",
             "summary": "Follow a feed as server-sent events, a snapshot first and then live",
             "parameters": [
-                _query("since", _TEXT, "beginning (the default), now, the id of an event, or a time."),
+                _query("since", _TEXT, "beginning (the default), now, the id of an event, last:N, or a time."),
                 _query("until", {"type": "string", "enum": ["now"]}, "End with all that is there at the beginning."),
                 _query("key_prefix", _TEXT, "Only keys that begin with these percent-encoded bytes."),
                 _query("keys_only", _FLAG, "Send no values."),

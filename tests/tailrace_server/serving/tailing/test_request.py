@@ -29,7 +29,7 @@ def test_a_feed_alone_is_tailed_from_the_beginning():
     assert parse_target("/feeds/orders") == ("orders", "beginning", b"", False, False, None, False)
 
 
-@pytest.mark.parametrize("since", ["beginning", "now", "message"])
+@pytest.mark.parametrize("since", ["beginning", "now", "last:100", "message"])
 def test_where_to_begin(since):
     assert parse_target(f"/feeds/orders?since={since}&key_prefix=") == ("orders", since, b"", False, False, None, False)
 

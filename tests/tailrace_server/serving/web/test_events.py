@@ -154,6 +154,15 @@ async def test_a_stream_with_an_end(web, orders):
         assert [event.name for event in await told.rest()] == ["open", "end"]
 
 
+async def test_the_last_rows(web, orders):
+    for number in range(20):
+        await orders.put(b"%d" % number, b"v")
+    seqs = await seqs_of(orders)
+    async with following(web, "?since=last:2&until=now&partitions=0") as told:
+        found = [row["seq"] for event in await told.rest() for row in event.data.get("rows", ())]
+    assert found == [seqs[0] - 1, seqs[0]]
+
+
 async def test_filters(web, orders):
     for key in (b"eu/1", b"us/1", b"eu/2"):
         await orders.put(key, b"v")
@@ -190,6 +199,7 @@ async def test_a_rollback_is_an_event(running, client, orders, lose):
     ("query", "headers", "code", "error"),
     [
         ("?since=yesterday", {}, 400, "BadPosition"),
+        ("?since=last:x", {}, 400, "BadPosition"),
         ("", {"last_event_id": "nonsense"}, 400, "BadPosition"),
         ("?nonsense=1", {}, 400, "BadRequest"),
         ("?until=later", {}, 400, "BadRequest"),
