@@ -191,6 +191,8 @@ def test_members_of_the_other_requests_are_listed():
         "CONSUMER_JOIN",
         "CONSUMER_RENEW",
         "CONSUMER_RELEASE",
+        "CONSUMER_STATUS",
+        "CONSUMER_RESET",
         *of_segments,
         *between_nodes,
     ):

@@ -234,7 +234,13 @@ async def consumers(stage):
             async with orders.consume(given, name="reader", partitions=[0, 1]), failing(stage, "taken"):
                 await before.commit()
         async with orders.consume(given, name="given"):
-            pass
+            named = {"feed_id": (await orders.resolve()).feed_id.hex(), "kind": "name", "name": "given"}
+            found = await client.call(Opcode.CONSUMER_STATUS, named)
+            stage.tell("owned", [[each["partition"], each["seq"], each["state"]] for each in found["owned"]])
+            async with failing(stage, "in use"):
+                await client.call(
+                    Opcode.CONSUMER_RESET, {**named, "to": "beginning", "partitions": [0, 1], "positions": ""}
+                )
         feed_id = (await orders.resolve()).feed_id
         member = {"feed_id": feed_id.hex(), "kind": "group", "name": "others", "member": "31" * 16}
         async with failing(stage, "no member"):

@@ -147,6 +147,8 @@ CODECS = {
     Opcode.CONSUMER_JOIN: _class(consumer_messages.Join),
     Opcode.CONSUMER_COMMIT: _class(consumer_messages.Commit),
     Opcode.CONSUMER_CHANGE: _class(consumer_messages.Change),
+    Opcode.CONSUMER_STATUS: _json("CONSUMER_STATUS"),
+    Opcode.CONSUMER_RESET: _class(consumer_messages.Reset),
     **{opcode: _hold(opcode) for opcode in (Opcode.CONSUMER_RENEW, Opcode.CONSUMER_RELEASE)},
     Opcode.STREAM_OK: _class(streams.StreamOk),
     Opcode.ROLLBACK: _class(streams.RollBack),

@@ -101,7 +101,7 @@ def render(details: dict[str, Any]) -> RenderableType:
     if any(feed.get("states") for feed in details["feeds"]):
         parts.append(_partitions(details["feeds"], in_set=bool(replication.get("members"))))
     if details.get("consumers"):  # an older node tells none
-        parts.append(_consumers(details["consumers"]))
+        parts.append(consumers_table(details["consumers"]))
     return Group(*parts, _connections(details["connections"]))
 
 
@@ -313,10 +313,12 @@ def _feeds(feeds: list[dict[str, Any]]) -> RenderableType:
     return make_table("Feeds", columns, rows) if feeds else Text("\nno feeds")
 
 
-def _consumers(consumers: list[dict[str, Any]]) -> RenderableType:
+def consumers_table(consumers: list[dict[str, Any]]) -> RenderableType:
+    """Renders consumers with a name and groups, as the status tells them."""
     columns = [
         ("feed", "left"),
         ("consumer", "left"),
+        ("kind", "left"),
         ("partitions", "right"),
         ("behind", "right"),
         ("last commit", "right"),
@@ -326,6 +328,7 @@ def _consumers(consumers: list[dict[str, Any]]) -> RenderableType:
         (
             consumer["feed"],
             consumer["name"],
+            consumer["kind"],
             consumer["partitions"],
             f"{consumer['lag']:,}",
             to_text(consumer["committed_us"]),

@@ -24,6 +24,7 @@ CONSUMER_NAME_CHARS_MAX = 100
 COMMIT_PARTITIONS_MAX = 256
 _PARTITION_DIGITS_MAX = 5
 KINDS = ("name", "group")
+RESETS = ("beginning", "now", "given", "forgotten")
 SINCE = ("beginning", "now", "given")
 
 
@@ -206,6 +207,41 @@ class Hold(NamedTuple):
         generations = generations_field(value, "generations", what)
         member = hex_field(value, "member", MEMBER_BYTES, what)
         return cls(ConsumerId.of_json(value, what), member, generations, field(value, "leave", bool, what, False))
+
+
+class Reset(NamedTuple):
+    """CONSUMER_RESET: an operator moves the positions of some partitions, or has them forgotten.
+
+    ``to``: "beginning", "now", "given" by ``positions``, or "forgotten".
+    """
+
+    consumer: ConsumerId
+    to: str
+    partitions: tuple[int, ...]
+    positions: Positions | None = None
+
+    def encode(self, id: int) -> bytes:
+        return encode_json(Opcode.CONSUMER_RESET, self.to_json(), id)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.consumer.to_json(),
+            "to": self.to,
+            "partitions": list(self.partitions),
+            "positions": "" if self.positions is None else str(self.positions),
+        }
+
+    @classmethod
+    def decode(cls, body: memoryview) -> Reset:
+        what = "CONSUMER_RESET"
+        value = decode_json(body, what)
+        to, positions = field(value, "to", str, what), positions_field(value, what)
+        if to not in RESETS:
+            raise ProtocolError(f"{what}: field 'to' is {to!r:.60}, none of {', '.join(RESETS)}")
+        partitions = partition_numbers(field(value, "partitions", list, what), what)
+        if to == "given" and (positions is None or positions.keys() != set(partitions)):
+            raise ProtocolError(f"{what}: the positions are not those of 'partitions'")
+        return cls(ConsumerId.of_json(value, what), to, partitions, positions)
 
 
 def generations_to_json(generations: Mapping[int, int]) -> dict[str, int]:

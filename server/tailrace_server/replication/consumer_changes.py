@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tailrace.errors import NotLeader, Overloaded, TailraceError, UnknownFeed
+from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position
 from tailrace_server.feeds.consumer_rows import ConsumerRows, OwnedPartition, row_key, row_value
@@ -16,8 +17,7 @@ from tailrace_server.feeds.consumer_rows import ConsumerRows, OwnedPartition, ro
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace.model import Level
-    from tailrace.wire.consumer_messages import Commit, ConsumerId, Join
+    from tailrace.wire.consumer_messages import Commit, ConsumerId, Join, Reset
     from tailrace_server.config import Limits
     from tailrace_server.partition.partition import Partition
     from tailrace_server.upkeep.storage import Storage
@@ -98,6 +98,26 @@ class ConsumerChanges:
         self._feeds.write_rows(written, self._storage.journal, now_us=clock.wall_us(), now=clock.monotonic())
         self._storage.committer.note(system)
         self._storage.flusher.note(system)
+
+    def reset(self, reset: Reset) -> None:
+        """Moves positions, or forgets them. The generations grow, so that no earlier owner can commit any more.
+
+        Raises UnknownFeed (there is no such partition, or no such consumer), NoSpace, NotDurable.
+        """
+        consumer, known, now_us = reset.consumer, self.rows().of(reset.consumer), self._clock.wall_us()
+        if not known:
+            raise UnknownFeed(f"feed {self._feeds.of_id(consumer.feed_id).info.name!r} has no {consumer}")
+        if reset.to == "forgotten":
+            self.write(consumer, dict.fromkeys(p for p in reset.partitions if p in known))
+            return
+        changed: dict[int, OwnedPartition | None] = {}
+        for number in reset.partitions:
+            partition = self._feeds.partition(consumer.feed_id, number)
+            given = reset.positions
+            position = start_of(partition, reset.to, Level.DISK) if given is None else given[number]
+            generation = known[number].generation if number in known else 0
+            changed[number] = OwnedPartition(generation + 1, b"", position, now_us)
+        self.write(consumer, changed)
 
     def forget(self, consumer: ConsumerId) -> None:
         """Forgets a consumer or a group, with its positions. NoSpace, NotDurable."""

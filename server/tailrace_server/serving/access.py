@@ -64,6 +64,8 @@ RULES: dict[Opcode, Rule] = {
     Opcode.CONSUMER_COMMIT: Rule(_ALL, Subject.FEED),
     Opcode.CONSUMER_RENEW: Rule(_ALL, Subject.FEED),
     Opcode.CONSUMER_RELEASE: Rule(_ALL, Subject.FEED),
+    Opcode.CONSUMER_STATUS: Rule(_ALL, Subject.FEED),
+    Opcode.CONSUMER_RESET: Rule(_ALL, Subject.FEED),
     Opcode.GET: Rule(_ALL, Subject.KEYS),
     Opcode.STREAM_REQUEST: Rule(_ALL, Subject.KEYS),
     Opcode.STREAM_CLOSE: Rule(_ALL, Subject.CONNECTION),

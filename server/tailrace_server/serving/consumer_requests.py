@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
-from tailrace.wire.bodies import encode_json
-from tailrace.wire.consumer_messages import Commit, Hold, Join
+from tailrace.model.position import Positions
+from tailrace.wire.bodies import decode_json, encode_json
+from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join, Reset
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving.consumer_groups import told_owned
 
 if TYPE_CHECKING:
-    from tailrace.wire.consumer_messages import ConsumerId
     from tailrace.wire.frames import Frame
     from tailrace_server.serving.connection import Connection
 
@@ -84,6 +84,26 @@ def _on_release(connection: Connection, frame: Frame) -> None:
     _answer(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, confirmed=False)
 
 
+def _on_status(connection: Connection, frame: Frame) -> None:
+    """Tells the partitions of one consumer or group, their owners and positions."""
+    consumer = ConsumerId.of_json(decode_json(frame.body, "CONSUMER_STATUS"), "CONSUMER_STATUS")
+    _require(connection, consumer)
+    node = connection.node
+    positions = Positions(node.identity.cluster_id, consumer.feed_id, node.consumers.positions(consumer))
+    told = {**node.consumers.whole(consumer), "positions": str(positions)}
+    connection.answers.add(encode_json(Opcode.RESULT, told, frame.id))
+
+
+def _on_reset(connection: Connection, frame: Frame) -> None:
+    """Moves or forgets positions, for an operator."""
+    reset = Reset.decode(frame.body)
+    _require(connection, reset.consumer)
+    if reset.positions is not None:
+        reset.positions.require_feed(connection.node.identity.cluster_id, reset.consumer.feed_id)
+    connection.node.consumers.reset(reset)
+    _answer(connection, encode_json(Opcode.RESULT, {}, frame.id), frame.id, confirmed=True)
+
+
 def _on_commit(connection: Connection, frame: Frame) -> None:
     """Stores positions. The answer names the partitions that the member does not own any more."""
     commit = Commit.decode(frame.body)
@@ -114,4 +134,6 @@ HANDLERS: dict[Opcode, Callable[[Connection, Frame], None]] = {
     Opcode.CONSUMER_COMMIT: _on_commit,
     Opcode.CONSUMER_RENEW: _on_renew,
     Opcode.CONSUMER_RELEASE: _on_release,
+    Opcode.CONSUMER_STATUS: _on_status,
+    Opcode.CONSUMER_RESET: _on_reset,
 }

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.errors import NotOwner
+from tailrace.errors import NotOwner, TailraceError, UnknownFeed
 from tailrace.wire.consumer_messages import Change, Owned
 from tailrace_server.segment import SegmentDamaged
 
 if TYPE_CHECKING:
-    from tailrace.wire.consumer_messages import Commit, ConsumerId, Join
+    from tailrace.model.position import Position
+    from tailrace.wire.consumer_messages import Commit, ConsumerId, Join, Reset
     from tailrace_server.feeds.catalog import Catalog
     from tailrace_server.feeds.consumer_rows import OwnedPartition
     from tailrace_server.host.clock import Clock
@@ -133,6 +134,40 @@ class Consumers:
             "committed_us": max(each.committed_us for each in owned.values()),
             "members": self._members(consumer, len(owned)),
         }
+
+    def reset(self, reset: Reset) -> None:
+        """Moves positions, as `ConsumerChanges.reset`. Raises TailraceError while a program reads under the name."""
+        members = self._members(reset.consumer, 0)
+        if members:
+            peers = ", ".join(each["peer"] or f"member {each['member'][:8]}, whose lease runs" for each in members)
+            raise TailraceError(f"{reset.consumer} is read by {peers}: stop what reads it first")
+        self._changes.reset(reset)
+
+    def whole(self, consumer: ConsumerId) -> dict[str, Any]:
+        """Returns a consumer with each of its partitions. Raises UnknownFeed."""
+        feed, owned = self._feeds.of_id(consumer.feed_id), self._changes.rows().of(consumer)
+        if not owned:
+            raise UnknownFeed(f"feed {feed.info.name!r} has no {consumer}")
+        level, states = self._leaderships.system.safest_level, self.groups.states(consumer)
+        known = sorted((p, each) for p, each in owned.items() if p < len(feed.partitions))
+        told = [
+            {
+                "partition": p,
+                "state": states[p].value if p in states else "owned" if each.owner else "free",
+                "owner": each.owner.hex(),
+                "generation": each.generation,
+                "seq": None if each.position is None else each.position.seq,
+                "lag": _lag(each, feed.partitions[p].visible_seq(level)),
+                "committed_us": each.committed_us,
+            }
+            for p, each in known
+        ]
+        return {**self._told(consumer), "owned": told}
+
+    def positions(self, consumer: ConsumerId) -> dict[int, Position]:
+        """Returns the positions of a consumer."""
+        rows = self._changes.rows().of(consumer)
+        return {p: each.position for p, each in rows.items() if each.position is not None}
 
     def _members(self, consumer: ConsumerId, partitions: int) -> list[dict[str, Any]]:
         """Returns who reads under a name now, or the members of a group on the node that leads."""

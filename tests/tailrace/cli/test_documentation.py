@@ -15,6 +15,7 @@ OF_SERVE = {"--tls-cert", "--tls-key"}
 COMMANDS = [
     ("serve",),
     *(("feed", name) for name in ("create", "list", "show", "set", "drop", "replay")),
+    *(("group", name) for name in ("list", "show", "reset")),
     ("put",),
     ("get",),
     ("delete",),

@@ -8,7 +8,7 @@ from tailrace.model.failover import ENTRIES_MAX, SEQ_MAX, FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.wire.bodies import ADDRESS_LENGTH_MAX, encode_json
 from tailrace.wire.bounds import REQUEST_BOUNDS, check_request, request_bound
-from tailrace.wire.consumer_messages import COMMIT_PARTITIONS_MAX, Commit, ConsumerId, Hold, Join
+from tailrace.wire.consumer_messages import COMMIT_PARTITIONS_MAX, Commit, ConsumerId, Hold, Join, Reset
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, SMALL_BODY_BYTES, encode_frame
 from tailrace.wire.messages import GET_KEYS_MAX, Get, Hello
@@ -98,6 +98,8 @@ LONGEST = {
     Opcode.CONSUMER_RELEASE: Hold(CONSUMER, ID, dict.fromkeys(range(4_096), SEQ_MAX), leave=True).encode(
         Opcode.CONSUMER_RELEASE, 1
     ),
+    Opcode.CONSUMER_STATUS: encode_json(Opcode.CONSUMER_STATUS, CONSUMER.to_json()),
+    Opcode.CONSUMER_RESET: Reset(CONSUMER, "given", tuple(FULL_POSITIONS), Positions(ID, ID, FULL_POSITIONS)).encode(1),
     Opcode.CONSUMER_RENEW: Hold(CONSUMER, ID).encode(Opcode.CONSUMER_RENEW, 1),
     Opcode.CONSUMER_COMMIT: Commit(
         CONSUMER,

@@ -8,7 +8,7 @@ import tailrace
 from tailrace.model import Level
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join
+from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join, Reset
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Get, decode_error
 from tailrace.wire.opcodes import Opcode
@@ -78,6 +78,8 @@ def checked_requests(feed_id, name):
         ).encode(5),
         Opcode.CONSUMER_RENEW: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(Opcode.CONSUMER_RENEW, 5),
         Opcode.CONSUMER_RELEASE: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(Opcode.CONSUMER_RELEASE, 5),
+        Opcode.CONSUMER_STATUS: ConsumerId(feed_id, "group", "g").to_json(),
+        Opcode.CONSUMER_RESET: Reset(ConsumerId(feed_id, "group", "g"), "now", (0,)).to_json(),
         Opcode.PUBLISH: Publish(feed_id, "sink", "origin", 1, (ID,), (PARTITION,), 0).to_json(),
         Opcode.GET: Get(feed_id, Level.DISK, [KEY]).encode(5),
         Opcode.WRITE: encode_frame(Opcode.WRITE, write(feed_id, block), 5),

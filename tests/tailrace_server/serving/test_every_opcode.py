@@ -16,7 +16,7 @@ from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.model.position import Position, Positions
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.bounds import request_bound
-from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join
+from tailrace.wire.consumer_messages import Commit, ConsumerId, Hold, Join, Reset
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.frames import (
     FRAME_HEADER_BYTES,
@@ -75,6 +75,8 @@ READER = {
     Opcode.CONSUMER_COMMIT: Answer.FEED,
     Opcode.CONSUMER_RENEW: Answer.FEED,
     Opcode.CONSUMER_RELEASE: Answer.FEED,
+    Opcode.CONSUMER_STATUS: Answer.FEED,
+    Opcode.CONSUMER_RESET: Answer.FEED,
     Opcode.CONSUMER_CHANGE: Answer.NO_REQUEST,
     Opcode.WRITE: Answer.ROLE,
     Opcode.WRITTEN: Answer.NO_REQUEST,
@@ -317,6 +319,8 @@ def requests(opcode, name, feed_id, key):
         ).encode(7),
         Opcode.CONSUMER_RENEW: lambda: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(opcode, 7),
         Opcode.CONSUMER_RELEASE: lambda: Hold(ConsumerId(feed_id, "group", "g"), ID).encode(opcode, 7),
+        Opcode.CONSUMER_STATUS: lambda: encode_json(opcode, ConsumerId(feed_id, "group", "g").to_json(), 7),
+        Opcode.CONSUMER_RESET: lambda: Reset(ConsumerId(feed_id, "group", "g"), "now", (0,)).encode(7),
         Opcode.PROGRESS: lambda: encode_json(opcode, Progress(feed_id, Level.DISK, {partition: 0}).to_json(), 7),
         Opcode.GET: lambda: Get(feed_id, Level.DISK, [key]).encode(7),
         Opcode.SEGMENT_CHECKPOINT: lambda: encode_json(opcode, CheckpointRequest(feed_id, partition).to_json(), 7),
@@ -358,6 +362,7 @@ async def test_the_own_feed_and_keys_are_answered(door, guarded, token):
             got = await answer_to(connection, requests(opcode, "orders", own, OWN_KEY))
             # Positions of another cluster, and a member that has not joined: that is looked at later.
             later = {Opcode.CONSUMER_COMMIT: tailrace.BadPosition, Opcode.CONSUMER_RENEW: tailrace.NotOwner}
+            later |= dict.fromkeys((Opcode.CONSUMER_STATUS, Opcode.CONSUMER_RESET), tailrace.UnknownFeed)
             refused = later.get(opcode, ())
             assert not isinstance(got, Exception) or isinstance(got, refused), (opcode, got)
 
