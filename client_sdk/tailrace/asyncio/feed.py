@@ -188,7 +188,7 @@ class Feed:
         since: Since = "beginning",
         *,
         until: str | Positions | datetime | None = None,
-        partitions: Iterable[int] | None = None,
+        partitions: Iterable[int] | str | None = None,
         visibility: LevelName = "disk",
         key_prefix: bytes = b"",
         keys_only: bool = False,

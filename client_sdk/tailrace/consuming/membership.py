@@ -131,14 +131,15 @@ class Membership:
         return self._join(self._consumer)
 
     def _join(self, consumer: ConsumerId) -> bytes:
-        subscription, only = self._subscription, self._subscription.partitions
+        subscription = self._subscription
+        is_all = subscription.partitions is None and subscription.share is None
         self._join_id, self._asked_at = self._streams.new_id(), self._clock()
         join = Join(
             consumer,
             self._claim.member,
             subscription.since if isinstance(subscription.since, str) else "given",
             subscription.visibility,
-            None if only is None else tuple(sorted(only)),
+            None if is_all else tuple(self._streams.chosen_ids),
             self._generations,
         )
         return join.encode(self._join_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from tailrace.consuming.partition import ConsumerState
 from tailrace.consuming.streams import PartitionStreams
@@ -15,7 +15,13 @@ _REQUESTED = frozenset((ConsumerState.REQUESTED, ConsumerState.OPEN, ConsumerSta
 
 
 class NamedStreams(PartitionStreams):
-    """`PartitionStreams` that are added and removed."""
+    """`PartitionStreams` that are added and removed. ``chosen_ids``: those of the feed that may be."""
+
+    chosen_ids: Sequence[int] = ()
+
+    def ids(self, known: Mapping[int, int]) -> list[int]:
+        self.chosen_ids = chosen = super().ids(known)
+        return chosen
 
     def add(self, id: int, position: Position) -> None:
         """Adds a partition that begins at a stored position. It is asked for at once."""

@@ -141,11 +141,10 @@ class PartitionStreams:
 
     def ids(self, known: Mapping[int, int]) -> list[int]:
         """Returns the partitions of the subscription. Raises UnknownFeed if one of them is not ``known``."""
-        subscription = self._subscription
-        missing = (subscription.partitions or frozenset()) - known.keys()
-        if missing:
-            self.fail(UnknownFeed(f"feed {subscription.feed!r} has no partition {min(missing)}: it has {len(known)}"))
-        return sorted(known if subscription.partitions is None else subscription.partitions)
+        try:
+            return self._subscription.chosen(known)
+        except UnknownFeed as error:
+            self.fail(error)
 
     def connection_made(self) -> None:
         """Begins with new stream ids, since each connection has its own."""

@@ -11,7 +11,7 @@ from tailrace.block.lazy import require_numpy
 from tailrace.consuming.partition import ConsumedPartition
 from tailrace.consuming.resume import bounds, floor_without_ring
 from tailrace.consuming.ring import RING_ROWS, Ring, RingChange
-from tailrace.errors import BadPosition
+from tailrace.errors import BadPosition, UnknownFeed
 from tailrace.model import Level
 from tailrace.model.arguments import count
 from tailrace.model.failover import SEQ_MAX, FailoverLog
@@ -84,6 +84,7 @@ class Subscription(NamedTuple):
         start: The start, if the program has named seqs or a number of mutations; then ``since`` is "beginning" until
             the node has told what is there.
         on_data_gone: "raise" or "restart".
+        share: The number of a share of the partitions, from 1, and how many there are; None: ``partitions`` counts.
     """
 
     feed: str
@@ -112,6 +113,7 @@ class Subscription(NamedTuple):
     claim: Claim | None = None
     start: ChosenStart | None = None
     on_data_gone: str = "raise"
+    share: tuple[int, int] | None = None
 
     def require_feed(self, cluster_id: bytes, feed_id: bytes, fail: Callable[[BadPosition], None]) -> None:
         """Calls ``fail`` if stored positions are of another feed or cluster than these."""
@@ -121,13 +123,32 @@ class Subscription(NamedTuple):
             except BadPosition as error:
                 fail(error)
 
+    def chosen(self, partitions: Iterable[int]) -> list[int]:
+        """Returns those of a feed's partitions that are read, in their order.
+
+        Raises:
+            UnknownFeed: The feed does not have one that is asked for, or has fewer than there are shares.
+        """
+        known = sorted(partitions)
+        if self.share is not None:
+            number, shares = self.share
+            if number > len(known):
+                raise UnknownFeed(
+                    f"partitions is '{number}/{shares}', but feed {self.feed!r} has only {len(known)}: use fewer shares"
+                )
+            return known[number - 1 :: shares]
+        missing = (self.partitions or frozenset()).difference(known)
+        if missing:
+            raise UnknownFeed(f"feed {self.feed!r} has no partition {min(missing)}: it has {len(known)}")
+        return known if self.partitions is None else sorted(self.partitions)
+
 
 def consume(
     feed: FeedCore,
     since: Since,
     until: str | Positions | datetime | None,
     *,
-    partitions: Iterable[int] | None,
+    partitions: Iterable[int] | str | None,
     visibility: str,
     key_prefix: bytes,
     keys_only: bool,
@@ -153,7 +174,8 @@ def consume(
         until: The end of the stream. None: it has no end. "now": everything that exists on entering; in a set a
             majority confirms the leader first. Positions; or an aware datetime, which ends the stream when
             everything stamped before it was delivered.
-        partitions: Only these partitions. Default: all.
+        partitions: Only these partitions. "2/5" is the second of five shares: five programs with a share each read all,
+            and each partition once. Default: all.
         visibility: "memory", "disk" or "quorum": the level that mutations must have reached.
         key_prefix: Only mutations whose key begins with these bytes.
         keys_only: Deliver no values. ``Mutation.value`` is None then, and ``Mutation.deleted`` marks deletions.
@@ -240,7 +262,7 @@ def checked_subscription(
     since: Since,
     until: str | Positions | datetime | None,
     *,
-    partitions: Iterable[int] | None,
+    partitions: Iterable[int] | str | None,
     level: Level,
     filter: StreamFilter,
     on_rollback: str,
@@ -264,7 +286,11 @@ def checked_subscription(
         raise ValueError(f"on_data_gone is {on_data_gone!r}, but has to be 'raise' or 'restart'")
     filter.check()
     require_catch_up(catch_up)
-    only = None if partitions is None else frozenset(count("partitions", id) for id in partitions)
+    share, only = None, None
+    if isinstance(partitions, str):
+        share = read_share(partitions)
+    elif partitions is not None:
+        only = frozenset(count("partitions", id) for id in partitions)
     if only is not None and not only:
         raise ValueError("partitions is empty: name at least one, or leave it out to read all of them")
     since_us = to_us(since, "since") if isinstance(since, datetime) else None
@@ -288,6 +314,7 @@ def checked_subscription(
         until_logs={id: at.log for id, at in until.items()} if isinstance(until, Positions) else {},
         catch_up=catch_up,
         caught_up=caught_up,
+        share=share,
         start=start,
         on_data_gone=on_data_gone,
     )
@@ -308,6 +335,14 @@ def _start_of_last(text: str) -> ChosenStart:
     if not (number.isascii() and number.isdigit()) or int(number) > SEQ_MAX:
         raise ValueError(f'since is {text!r}, but has to be as "last:100", with a number of mutations from 0 on')
     return ChosenStart(None, int(number))
+
+
+def read_share(text: str) -> tuple[int, int]:
+    """Reads a share, such as "2/5". Raises ValueError."""
+    number, slash, shares = text.partition("/")
+    if slash and number.isdecimal() and shares.isdecimal() and 1 <= int(number) <= int(shares):
+        return int(number), int(shares)
+    raise ValueError(f'partitions is {text!r}, but has to be numbers, or a share such as "2/5", the second of five')
 
 
 def require_catch_up(mode: str) -> None:

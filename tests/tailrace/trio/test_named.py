@@ -180,6 +180,23 @@ async def test_some_partitions(running, feed):
     assert sorted([*found, *await read_rest(feed)]) == keys(ROWS)
 
 
+async def test_shares(running, feed):
+    await fill(feed)
+    found = [await read_rest(feed, f"{number}", partitions=f"{number}/3") for number in (1, 2, 3)]
+    assert sorted(key for keys in found for key in keys) == keys(ROWS)
+    assert all(found)
+    assert set((await stored(running, "1"))[0]) == {0, 3}
+    with pytest.raises(tailrace.UnknownFeed, match="has only 4"):
+        async with feed.consume(partitions="5/5"):
+            pass
+
+
+@pytest.mark.parametrize("share", ["0/3", "4/3", "1", "a/b", "1/2/3", "-1/3", ""])
+async def test_what_is_no_share(feed, share):
+    with pytest.raises(ValueError, match="share such as"):
+        feed.consume(partitions=share)
+
+
 async def test_a_stream_without_a_name_stores_nothing(feed):
     async with feed.consume() as stream:
         with pytest.raises(tailrace.TailraceError, match="has no name"):
