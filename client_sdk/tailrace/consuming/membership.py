@@ -90,7 +90,6 @@ class Membership:
         self._consumer: ConsumerId | None = None  # once the feed's id is known
         self._cluster_id = b""
         self.joined = False  # on this connection
-        self._has_joined = False
         # The generations of the partitions that are owned. Those of ``_revoked`` are to be released, of ``_releasing``
         # are released, and the node has not answered yet.
         self._generations: dict[int, int] = {}
@@ -148,7 +147,7 @@ class Membership:
         """Returns the frames that are due: a commit, unless one is under way; then what is released; a renewal."""
         consumer = self._consumer
         if not self.joined or consumer is None:
-            if consumer is None or self._join_id or not self._has_joined:
+            if consumer is None or self._join_id:
                 return []
             return [self._join(consumer)]  # its lease had ended
         out = []
@@ -237,7 +236,7 @@ class Membership:
 
     def _on_joined(self, body: memoryview) -> None:
         owned = self._owned(Owned.of_json(decode_json(body, "RESULT"), "RESULT"))
-        self._join_id, self.joined, self._has_joined = 0, True, True
+        self._join_id, self.joined = 0, True
         self._lease_s = owned.lease_s
         if self._claim.kind == "name":
             if not self._generations:

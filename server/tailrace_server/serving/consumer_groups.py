@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tailrace.errors import NotOwner, TailraceError
+from tailrace.errors import NotOwner, Overloaded, TailraceError
 from tailrace.model.position import Positions
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.consumer_messages import Change, ConsumerId, Owned, generations_to_json
@@ -45,6 +45,8 @@ log = logging.getLogger("tailrace.server")
 LOOKS_PER_LEASE = 20
 # The members of one group. More than a feed has partitions would have nothing to do.
 MEMBERS_MAX = 4_096
+# The groups that have members. Each takes some kilobytes in memory.
+GROUPS_MAX = 1_024
 
 
 @dataclass(eq=False)
@@ -215,6 +217,8 @@ class Groups:
         group = self._groups.get(join.consumer)
         if group is not None:
             return group
+        if len(self._groups) >= GROUPS_MAX:
+            raise Overloaded(f"{len(self._groups)} groups have members here, and at most {GROUPS_MAX} may")
         group = Group(join.consumer)
         known = self._changes.rows().of(join.consumer)
         for partition in self._changes.partitions_of(join):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tailrace.errors import NotOwner, TailraceError, UnknownFeed
+from tailrace.errors import NotOwner, Overloaded, TailraceError, UnknownFeed
 from tailrace.wire.consumer_messages import Change, Owned
 from tailrace_server.segment import SegmentDamaged
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tailrace_server.replication.leaderships import Leaderships
     from tailrace_server.serving.consumer_groups import Groups, Member
     from tailrace_server.serving.joining import Joining
+
+
+# The names and groups of one connection. The SDK has one for each stream, which has a connection of its own.
+JOINED_MAX = 256
 
 
 class Session(NamedTuple):
@@ -59,6 +63,7 @@ class Consumers:
         NotDurable.
         """
         self._changes.forget_dropped()
+        self._require_room(connection, join.consumer)
         partitions = self._changes.partitions_of(join)
         owned = self._still_owned(join) if join.held else self._changes.grant(join, partitions)
         before = self._sessions.get(join.consumer)
@@ -71,9 +76,16 @@ class Consumers:
     def join_group(self, connection: Joining, id: int, join: Join) -> Member:
         """Takes a member of a group, as `Groups.join`."""
         self._changes.forget_dropped()
+        self._require_room(connection, join.consumer)
         member = self.groups.join(connection, id, join)
         self._of_connection.setdefault(connection, set()).add(join.consumer)
         return member
+
+    def _require_room(self, connection: Joining, consumer: ConsumerId) -> None:
+        """Raises Overloaded if a connection has joined too often. One stream has one connection, and one name."""
+        joined = self._of_connection.get(connection, ())
+        if len(joined) >= JOINED_MAX and consumer not in joined:
+            raise Overloaded(f"this connection has joined {len(joined)} names and groups: use another one")
 
     def _still_owned(self, join: Join) -> dict[int, OwnedPartition]:
         known = self._changes.rows().of(join.consumer)

@@ -1,0 +1,64 @@
+"""Names and groups at the node: bounds on what a peer can make it keep, and leases after the node was stopped."""
+
+import contextlib
+
+import pytest
+from tests.tailrace.trio.test_groups import Member
+from tests.tailrace_server.replication.made_set import until
+
+from tailrace.errors import NotOwner, Overloaded
+from tailrace.wire.consumer_messages import ConsumerId, Join
+from tailrace.wire.messages import decode_error
+from tailrace.wire.opcodes import Opcode
+from tailrace_server.serving import consumer_groups, consumers
+
+MEMBER = bytes(range(16))
+
+
+async def answer_to(connection, join, id):
+    """The answer to a JOIN; an error as such."""
+    await connection.send(join.encode(id))
+    while (frame := await connection.receive()).id != id or frame.opcode is Opcode.CONSUMER_CHANGE:
+        pass
+    return decode_error(frame.body) if frame.opcode is Opcode.ERROR else frame
+
+
+async def test_a_connection_joins_a_few_names_only(greeted, feed_id, monkeypatch):
+    monkeypatch.setattr(consumers, "JOINED_MAX", 2)
+    for number, is_taken in enumerate((True, True, False)):
+        join = Join(ConsumerId(feed_id, "name", f"n{number}"), MEMBER)
+        assert isinstance(await answer_to(greeted, join, number + 5), Overloaded) is not is_taken
+
+
+async def test_groups_with_members_are_bounded(greeted, feed_id, monkeypatch):
+    monkeypatch.setattr(consumer_groups, "GROUPS_MAX", 1)
+    for number, is_taken in enumerate((True, False)):
+        join = Join(ConsumerId(feed_id, "group", f"g{number}"), MEMBER)
+        assert isinstance(await answer_to(greeted, join, number + 5), Overloaded) is not is_taken
+
+
+async def test_positions_are_bounded(running, greeted, feed_id):
+    running.node.config.limits.consumer_partitions_max = 4
+    assert not isinstance(await answer_to(greeted, Join(ConsumerId(feed_id, "name", "one"), MEMBER), 5), Exception)
+    assert isinstance(await answer_to(greeted, Join(ConsumerId(feed_id, "name", "two"), MEMBER), 6), Overloaded)
+
+
+async def test_stale_generations_are_refused_by_name(greeted, feed_id):
+    consumer = ConsumerId(feed_id, "name", "one")
+    await answer_to(greeted, Join(consumer, MEMBER), 5)
+    assert not isinstance(await answer_to(greeted, Join(consumer, MEMBER, held={0: 1, 1: 1}), 6), Exception)
+    refused = await answer_to(greeted, Join(consumer, MEMBER, held={0: 1, 1: 7}), 7)
+    assert isinstance(refused, NotOwner)
+    assert refused.partitions == (1,)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_a_node_that_was_stopped_looks_for_renewals_before_it_ends_leases(running, feed, nursery, is_late):
+    member = await nursery.start(Member(feed).run)
+    await until(lambda: len(member.owned) == 4)
+    groups = running.node.services.consumers.groups
+    [group] = groups._groups.values()
+    later = running.node.services.clock.monotonic() + 100
+    with contextlib.suppress(KeyError):
+        groups._look(group, later, is_late=is_late)
+    assert bool(group.members) is is_late
