@@ -59,6 +59,7 @@ def test_one_that_a_program_has_made_knows_none():
         (tailrace.NodeState, STATES),
         (tailrace.OnRollback, subscription._ON_ROLLBACK),
         (tailrace.CatchUpMode, subscription._CATCH_UP),
+        (tailrace.OnDataGone, subscription._ON_DATA_GONE),
     ],
 )
 def test_type_checkers_know_the_words_that_calls_take(words, taken):
