@@ -73,7 +73,7 @@ _Ttl = Annotated[
     typer.Option(
         "--ttl",
         metavar="TIME",
-        help="Let keys expire so long after their last put, unless it names a ttl: 90s, 12h, 7d, or 'off'.",
+        help="Let keys expire this time after their last put, unless it names a ttl: 90s, 12h, 7d, or 'off'.",
     ),
 ]
 
@@ -328,7 +328,7 @@ def _level_of(info: FeedInfo) -> str:
 
 
 def _ttl_of(info: FeedInfo) -> str:
-    """Returns what is shown of a ttl of the feed's own."""
+    """Returns the text about a ttl of the feed's own."""
     return "" if info.ttl_s is None else f", ttl {show_quantity(info.ttl_s, Unit.SECONDS)}"
 
 

@@ -38,7 +38,7 @@ WriteLevel = Annotated[
 _Ttl = Annotated[
     str | None,
     typer.Option(
-        "--ttl", metavar="TIME", help="Let the key expire so long after this put, unless it is put again: 90s, 12h, 7d."
+        "--ttl", metavar="TIME", help="Let the key expire this time after the put, if it is not put again: 90s, 12h."
     ),
 ]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.", show_default=False)]

@@ -19,7 +19,7 @@ from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash
 # The bytes that a row adds to a block beside key and value, and a bound of the other bytes of a block: header, first
 # offsets, bits of deletions (an eighth of a byte a row) and padding. docs/formats/block.md has the exact sizes.
 ROW_BYTES = 17
-# What a ttl adds to a row, in a block that has some.
+# The bytes of a ttl in a row, in a block that has some.
 TTL_BYTES = 4
 BLOCK_BYTES = 160
 
