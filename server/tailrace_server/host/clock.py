@@ -10,7 +10,7 @@ class Clock(Protocol):
     """Two clocks that must never be mixed: one for timestamps, one for durations."""
 
     def wall_us(self) -> int:
-        """Returns microseconds since 1970 UTC. May jump; no decision about data depends on it."""
+        """Returns microseconds since 1970 UTC. May jump; of data it decides only when a key expires."""
         ...
 
     def monotonic(self) -> float:
