@@ -1,4 +1,4 @@
-"""Typed values: what makes bytes of a value, and a value of bytes.
+"""Typed values: serializers make bytes of a value, and a value of bytes.
 
 A feed holds bytes. A program writes ``feed.put(key, serializer.dumps(value))``, reads ``serializer.loads(item.value)``,
 and gives the same serializer to an index, whose columns are taken from the values.

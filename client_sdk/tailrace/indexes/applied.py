@@ -49,7 +49,7 @@ class AppliedMutations(Sequence[AppliedMutation]):
         """Makes columns of any mutations, so that an index has to know one form only.
 
         Args:
-            mutations: What `Index.apply` was given.
+            mutations: The mutations of a call of `Index.apply`.
 
         Returns:
             The last mutation of each key.

@@ -28,12 +28,12 @@ _STEP = re.compile(
 )
 
 
-# What an index records that takes its columns from JSON, as one of before serializers did.
+# The record of an index without a serializer, whose columns come from JSON.
 NO_SERIALIZER = "none"
 
 
 def name_of(serializer: Serializer | None) -> str:
-    """Returns what an index records of its serializer."""
+    """Returns the name of a serializer, as an index records it."""
     return NO_SERIALIZER if serializer is None else serializer.name
 
 
@@ -132,7 +132,7 @@ def _column_value(found: Any) -> ColumnValue:
 
 
 def as_text(found: Any) -> str:
-    """Returns what is no text and no number as text: an array or an object as JSON, bytes in hexadecimal."""
+    """Returns a value as text: an array or an object as JSON, bytes in hexadecimal."""
     if isinstance(found, bytes | bytearray):
         return found.hex()
     if isinstance(found, list | tuple | dict | int | float):

@@ -79,7 +79,7 @@ class DuckDBIndex(TableIndex[Connection]):
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``, or the path and one of
             the types "text", "integer", "real", "boolean" and "json": ``{"age": ("$.age", "integer")}``. A value of
             another type is NULL.
-        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+        serializer: Reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
             bad row. None: JSON, and NULL if a value is none.
 
     Raises:

@@ -55,7 +55,7 @@ class FollowOptions(NamedTuple):
         catch_up: "auto", "segments" or "stream".
         key_prefix: Only keys that begin with these bytes.
         partitions: Only these partitions; None for all.
-        on_error: "stop" or "park": what becomes of rows that the index cannot take.
+        on_error: "stop" or "park": the treatment of rows that the index cannot take.
     """
 
     visibility: str = "disk"

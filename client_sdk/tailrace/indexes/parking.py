@@ -94,7 +94,7 @@ class ParkedRow(NamedTuple):
 
 
 class Parking(NamedTuple):
-    """What is left of a batch with bad rows.
+    """The rest of a batch with bad rows.
 
     Attributes:
         rows: The bad rows.
@@ -105,7 +105,7 @@ class Parking(NamedTuple):
     finish: Callable[[], int]
 
     def changes(self) -> Iterator[list[Put]]:
-        """Yields what to write to the feed ``NAME.parked``, in parts."""
+        """Yields the changes for the feed ``NAME.parked``, in parts."""
         for start in range(0, len(self.rows), ROWS_TOGETHER):
             yield [Put(row.key, row.to_value()) for row in self.rows[start : start + ROWS_TOGETHER]]
 

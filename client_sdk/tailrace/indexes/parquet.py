@@ -72,7 +72,7 @@ class ParquetIndex:
             the types "text", "integer", "real", "boolean" and "json" (text): ``{"age": ("$.age", "integer")}``. A
             value of another type is null.
         keep_replaced_s: The seconds for which files stay that others replace, for readers that know their names.
-        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+        serializer: Reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
             bad row. None: JSON, and NULL if a value is none.
 
     Raises:

@@ -57,7 +57,7 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``. The column is NULL if the
             value is not JSON or has nothing there.
         full_text: The columns that the FTS5 table ``items_fts`` indexes. Its rows have the rowids of the table.
-        serializer: What reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
+        serializer: Reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
             bad row. None: JSON, and NULL if a value is none.
 
     Raises:

@@ -59,7 +59,7 @@ class TableIndex(Generic[C]):
         self._stored: Positions | None = None
         self._stored_rings: StoredRings | None = None
 
-    # What a subclass does
+    # For subclasses
 
     def _connect(self) -> C:
         raise NotImplementedError
@@ -77,7 +77,7 @@ class TableIndex(Generic[C]):
         raise NotImplementedError
 
     def _complete(self, connection: C) -> None:
-        """Makes what an index of an older version does not have."""
+        """Makes the tables that an index of an older version lacks."""
 
     def _store_mutations(self, connection: C, mutations: AppliedMutations) -> None:
         raise NotImplementedError

@@ -241,7 +241,7 @@ class Feed:
             catch_up: "auto", "segments" or "stream", as in `consume`.
             key_prefix: Only rows whose key begins with these bytes. An index keeps the prefix that it began with.
             partitions: Only these partitions. Default: all. Later followers of the index may name more, but no fewer.
-            on_error: What becomes of rows that the index cannot take. "stop": the follower ends with the error.
+            on_error: The treatment of rows that the index cannot take. "stop": the follower ends with the error.
                 "park": they go to the feed ``NAME.parked`` with the reason, and the index takes the other ones.
 
         Returns:
