@@ -1,4 +1,4 @@
-"""A consumer that has a name, or is a member of a group: what it owns, and what it commits. Sans-IO.
+"""A consumer that has a name, or is a member of a group: its partitions, and its commits. Sans-IO.
 
     JOIN ──RESULT: generations, positions──> the streams begin ──> COMMIT, at most one under way, with all that is due
      ^                                                              │
@@ -116,7 +116,7 @@ class Membership:
     # The connection
 
     def connection_lost(self) -> None:
-        """Has the name claimed again, and what is not stored yet sent again, on the next connection."""
+        """Has the name claimed again, and commits that are not stored yet sent again, on the next connection."""
         self.joined = False
         self._join_id = self._commit_id = self._renew_id = self._release_id = 0
         self._renew_at = math.inf
@@ -144,7 +144,7 @@ class Membership:
         return join.encode(self._join_id)
 
     def data_to_send(self) -> list[bytes]:
-        """Returns the frames that are due: a commit, unless one is under way; then what is released; a renewal."""
+        """Returns the frames that are due: a commit, unless one is under way; then released partitions; a renewal."""
         consumer = self._consumer
         if not self.joined or consumer is None:
             if consumer is None or self._join_id:
