@@ -45,7 +45,7 @@ def completed(monkeypatch, capsys, line):
 def test_words_that_may_follow(monkeypatch, capsys):
     assert set(completed(monkeypatch, capsys, "tailrace ")) >= {"put", "get", "feed", "serve", "config"}
     assert completed(monkeypatch, capsys, "tailrace explain") == ["explain-resume"]
-    assert set(completed(monkeypatch, capsys, "tailrace feed ")) == {"create", "list", "show", "set", "drop"}
+    assert set(completed(monkeypatch, capsys, "tailrace feed ")) == {"create", "list", "show", "set", "drop", "replay"}
     assert completed(monkeypatch, capsys, "tailrace feed set --hist") == ["--history-age", "--history-bytes"]
     assert completed(monkeypatch, capsys, "tailrace serve --log-f") == ["--log-format"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import signal
 
+import pyarrow
 import pytest
 import trio
 import trio.testing
@@ -17,6 +18,7 @@ from tailrace.indexes import MemoryIndex
 from tailrace.requests.outbox import Outbox
 from tailrace.trio.room import Room
 
+TABLE = pyarrow.table({"key": [b"k"], "value": [b"of the child"]})
 ROWS = [Put(b"%d" % number, b"of the child") for number in range(50)]
 PASSED_S = 20.0  # of a call that waits for ever
 # Calls that need no node: they look at what the handle has.
@@ -98,10 +100,13 @@ def calls_of(client, feed, writer, stage, stream, follower, made_before):
         "Feed.fetch": lambda: feed.fetch("never-made"),
         "Feed.partitions": feed.partitions,
         "Feed.partition_map": feed.partition_map,
+        "Feed.park": lambda: feed.park(ROWS),
+        "Feed.write_arrow": lambda: feed.write_arrow(TABLE),
         "Feed.explain_resume": lambda: feed.explain_resume(stream.positions),
         "Writer.put": lambda: writer.put(b"k", b"of the child"),
         "Writer.delete": lambda: writer.delete(b"k"),
         "Writer.write": lambda: writer.write([*ROWS, Delete(b"k")]),
+        "Writer.write_arrow": lambda: writer.write_arrow(TABLE),
         "Writer.flush": writer.flush,
         "Stage.put": lambda: stage.put(b"k", b"of the child"),
         "Stage.delete": lambda: stage.delete(b"k"),
@@ -110,6 +115,8 @@ def calls_of(client, feed, writer, stage, stream, follower, made_before):
         "Stream.__anext__": stream.__anext__,
         "Stream.next": stream.next,
         "Stream.poll": stream.poll,
+        "Stream.batches": lambda: all_of(stream.batches()),
+        "Stream.commit": stream.commit,
         "Stream.barrier": stream.barrier,
         "Follower.barrier": follower.barrier,
         "Follower.wait_for": lambda: follower.wait_for(version),

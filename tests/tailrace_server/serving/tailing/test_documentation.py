@@ -10,6 +10,7 @@ import pytest
 
 from tailrace import errors
 from tailrace.block import encode_block
+from tailrace.block.header import EXPIRED
 from tailrace.consuming.events import Mutations, Rollback, SnapshotEnd
 from tailrace.model.failover import FailoverLog
 from tailrace.model.json_rows import mutation_to_row
@@ -62,9 +63,9 @@ def test_the_other_messages():
 
 
 def test_the_fields_of_a_row():
-    block = encode_block([b"\xff"], [b"\xff"], partition=2).stamped(1, 5)
-    [mutation] = Mutations(block)
-    assert {row[0] for row in rows_of("Rows")} == mutation_to_row(mutation).keys()
+    block = encode_block([b"\xff", b"\xff"], [b"\xff", None], partition=2, ttls=[0, EXPIRED]).stamped(1, 5)
+    [written, expired] = Mutations(block)
+    assert {row[0] for row in rows_of("Rows")} == {*mutation_to_row(written), *mutation_to_row(expired)}
 
 
 def test_the_codes_of_a_close():
