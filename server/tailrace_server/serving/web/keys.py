@@ -24,11 +24,12 @@ from tailrace_server.serving.web.request import (
     feed_and_key,
     has_tag,
     level_of,
+    seconds_of,
     version_of,
 )
 from tailrace_server.serving.web.versions import etag, version_json
 
-_PUT = ("level", "if_version", "if_absent")
+_PUT = ("level", "if_version", "if_absent", "ttl")
 _DELETE = ("level", "if_version", "if_present")
 _GET = ("level", "at_least")
 
@@ -58,14 +59,14 @@ class KeysApi:
         """Sets the value of a key to the body of the request. Raises as `Feed.put`."""
         feed, key = feed_and_key(request.scope["raw_path"])
         query = checked(request.query_params, _PUT)
-        level, condition = level_of(query), condition_of(request.headers, query)
+        level, condition, ttl = level_of(query), condition_of(request.headers, query), seconds_of(query, "ttl")
         if condition.present:
             raise BadRequest("a put has no condition that the key exists: give its version")
         async with (
             self._bodies.read(request, VALUE_BYTES_MAX, "a value") as value,
             self._clients.client(request, who.shown) as client,
         ):
-            version = await client.on_feed(feed, partial(_put, key, value, level, condition))
+            version = await client.on_feed(feed, partial(_put, key, value, level, condition, ttl))
         return _written(version)
 
     async def delete(self, request: Request, who: Who) -> Response:
@@ -82,8 +83,10 @@ class KeysApi:
         return _written(version)
 
 
-async def _put(key: bytes, value: bytes, level: LevelName | None, condition: Condition, feed: Feed) -> Version:
-    return await feed.put(key, value, level=level, if_version=condition.version, if_absent=condition.absent)
+async def _put(
+    key: bytes, value: bytes, level: LevelName | None, condition: Condition, ttl: int | None, feed: Feed
+) -> Version:
+    return await feed.put(key, value, level=level, if_version=condition.version, if_absent=condition.absent, ttl=ttl)
 
 
 async def _delete(key: bytes, level: LevelName | None, condition: Condition, feed: Feed) -> Version | None:

@@ -179,6 +179,7 @@ def _key_paths() -> Json:
                 _LEVEL,
                 _IF_VERSION,
                 _query("if_absent", _FLAG, "Write only if the key does not exist."),
+                _query("ttl", {"type": "integer", "minimum": 1}, "The seconds after which the key expires."),
                 _header("If-Match", "As if_version: an ETag."),
                 _header("If-None-Match", "*: as if_absent."),
             ],

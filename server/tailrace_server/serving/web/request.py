@@ -24,6 +24,7 @@ from tailrace_server.serving.web.versions import parse_version
 EVENTS_PARAMETERS = ("since", "until", "key_prefix", "keys_only", "partitions")
 # At most 256 numbers of partitions, each once or more.
 _PARTITIONS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6}){0,255}")
+_SECONDS = re.compile("[0-9]{1,10}")
 _FLAGS = {"true": True, "false": False}
 # A list of entity tags, or a weak one, names no single version.
 _ONE_TAG = "one version in quotes, as an ETag has it, or *"
@@ -81,6 +82,14 @@ def level_of(query: Mapping[str, str]) -> LevelName | None:
         return cast(LevelName, Level.parse(text).name.lower())
     except ValueError as error:
         raise BadRequest(str(error)) from None
+
+
+def seconds_of(query: Mapping[str, str], name: str) -> int | None:
+    """Returns the whole seconds of a parameter; None without it. Raises BadRequest. The SDK checks the bounds."""
+    text = query.get(name)
+    if text is not None and not _SECONDS.fullmatch(text):
+        raise BadRequest(f"{name} is {text!r:.100}, and has to be a number of seconds")
+    return None if text is None else int(text)
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:

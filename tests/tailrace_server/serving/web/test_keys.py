@@ -2,6 +2,7 @@
 
 import pytest
 
+import tailrace
 from tailrace.block import VALUE_BYTES_MAX
 
 
@@ -94,6 +95,8 @@ async def test_levels(web, orders):
         ("PUT", "k?nonsense=1", {}, "there is no parameter 'nonsense'"),
         ("PUT", "k?level=disk&level=disk", {}, "a parameter was given twice"),
         ("PUT", "k?if_version=1", {}, "if_version is '1', and a version is"),
+        ("PUT", "k?ttl=x", {}, "ttl is 'x', and has to be a number of seconds"),
+        ("PUT", "k?ttl=0", {}, "ttl is 0"),
         ("PUT", "k?if_absent=1", {}, "if_absent is '1', neither true nor false"),
         ("PUT", "k?if_absent=true", {"if_none_match": "*"}, "a write has one condition"),
         ("PUT", "k", {"if_match": "*"}, "no condition that the key exists"),
@@ -173,3 +176,14 @@ async def test_writes_count_among_those_of_frames(web, running, orders):
     text, _ = await running.node.metrics()
     assert b"tailrace_written_blocks_total 3.0" in text
     assert b'tailrace_requests_total{opcode="write"} 3.0' in text.lower()
+
+
+async def test_a_key_with_a_ttl_expires(web, orders):
+    assert (await web("PUT", "/feeds/orders/keys/k?ttl=1", b"1")).code == 200
+    async with orders.consume(keys_only=True) as stream:
+        async for event in stream:
+            if isinstance(event, tailrace.Mutations) and any(each.deleted for each in event):
+                [deletion] = [each for each in event if each.deleted]
+                break
+    assert (deletion.key, deletion.expired) == (b"k", True)
+    assert (await web("GET", "/feeds/orders/keys/k")).code == 404

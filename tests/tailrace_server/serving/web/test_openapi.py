@@ -112,7 +112,7 @@ def test_the_document_has_the_form_of_openapi():
         ("/feeds/{feed}/events", "get", EVENTS_PARAMETERS),
         ("/feeds/{feed}", "post", rows._PARAMETERS),
         ("/feeds/{feed}/keys/{key}", "get", ("level", "at_least")),
-        ("/feeds/{feed}/keys/{key}", "put", ("level", "if_version", "if_absent")),
+        ("/feeds/{feed}/keys/{key}", "put", ("level", "if_version", "if_absent", "ttl")),
         ("/feeds/{feed}/keys/{key}", "delete", ("level", "if_version", "if_present")),
     ],
 )
