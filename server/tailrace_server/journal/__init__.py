@@ -41,8 +41,9 @@ from tailrace_server.journal.records import Records
 from tailrace_server.journal.recovery import Recovered, open_journal
 from tailrace_server.journal.replay import BlockCase, JournalRollback, decide_block
 from tailrace_server.journal.reserve import Reserve
+from tailrace_server.journal.statistics import JournalStatistics
 from tailrace_server.journal.stretch import Stretch
-from tailrace_server.journal.writer import Journal, JournalStatistics
+from tailrace_server.journal.writer import Journal
 
 __all__ = [
     "BlockCase",

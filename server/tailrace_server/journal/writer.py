@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailrace.block.header import VERSION as BLOCK_VERSION
 from tailrace.errors import Overloaded
@@ -47,6 +47,7 @@ from tailrace_server.journal.next_file import NextFile
 from tailrace_server.journal.older_files import OlderFile, OlderFiles
 from tailrace_server.journal.replay_cost import replay_ns, surplus_ns
 from tailrace_server.journal.rotation import Rotation, name_file
+from tailrace_server.journal.statistics import JournalStatistics
 from tailrace_server.state.durations import Durations
 
 if TYPE_CHECKING:
@@ -72,23 +73,6 @@ FILE_SURPLUS_NS_MAX = 500_000_000
 _BLOCK_VERSION_AT = 4
 
 _PADDING = tuple(bytes(count) for count in range(8))
-
-
-class JournalStatistics(NamedTuple):
-    """Sizes of the journal for status.
-
-    ``bytes`` and ``records`` are in ``files`` files, the newest of which is number ``file``. ``syncs`` were done since
-    the start. ``replay_seconds`` estimates how long a start takes to read the files (replay_cost.py).
-    """
-
-    file: int
-    files: int
-    bytes: int
-    records: int
-    replay_seconds: float
-    unsynced_bytes: int
-    syncs: int
-    last_sync_seconds: float
 
 
 def file_key(token: Callable[[int], bytes]) -> int:

@@ -138,8 +138,7 @@ class Rounds:
 
     def close(self, stream_id: int, reason: EndReason, message: str = "") -> None:
         """Ends a stream and says so. Does nothing if no stream has this id."""
-        slot = self.slots.get(stream_id)
-        if slot is not None:
+        if (slot := self.slots.get(stream_id)) is not None:
             self._end(slot, reason, message)
 
     def drain(self, message: str) -> None:
@@ -212,8 +211,7 @@ class Rounds:
 
     def credit_stream(self, stream_id: int, consumed_bytes: int) -> None:
         """Notes that a replica has consumed so many bytes of one stream. They are taken back by `credit`, too."""
-        slot = self.slots.get(stream_id)
-        if slot is not None:
+        if (slot := self.slots.get(stream_id)) is not None:
             self._shares.credited(slot, consumed_bytes)
             self._release()
 
@@ -324,8 +322,7 @@ class Rounds:
     def _send_slice(self, slot: StreamSlot, stream: PartitionStream) -> int:
         """Sends a slice of a stream's snapshot. Returns its bytes."""
         if slot.state is _READY:
-            sent_bytes = self._send_few(slot, stream)
-            if sent_bytes:
+            if sent_bytes := self._send_few(slot, stream):
                 return sent_bytes
             if not self._start_snapshot(slot):
                 return 0
@@ -404,8 +401,7 @@ class Rounds:
 
     def _end_if_gone(self, slot: StreamSlot) -> bool:
         """Ends a stream if mutations that its consumer lacks are gone. Returns whether it did."""
-        gone = slot.stream.why_gone
-        if gone is not None:
+        if (gone := slot.stream.why_gone) is not None:
             self._end(slot, *gone)
         return gone is not None
 

@@ -14,7 +14,8 @@ from tailrace_server.journal import JournalDamaged, JournalFailed, RecordKind, o
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, split_lsn
 from tailrace_server.journal.next_file import SPARE_DESCRIPTORS
 from tailrace_server.journal.rotation import Rotation
-from tailrace_server.journal.writer import ALLOCATE_BYTES, JournalStatistics
+from tailrace_server.journal.statistics import JournalStatistics
+from tailrace_server.journal.writer import ALLOCATE_BYTES
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16
