@@ -23,8 +23,8 @@ from tailrace_server.serving import member_requests
 RELEASE = "0.2"
 # A later release may add such members to every object; a reader ignores them.
 LATER = {"of_a_later_release": [1, {"more": None}]}
-# Members of objects whose keys are names, which have no members of their own; a filter's must not be ignored.
-NAMES = {"seqs", "known", "filter", "value"}
+# Members of objects whose keys are names or numbers, which have no members of their own; those of a filter count.
+NAMES = {"seqs", "known", "filter", "value", "generations", "held"}
 # What a later release states in its greeting, and what an earlier one left out.
 OPTIONAL = (
     "window_bytes",

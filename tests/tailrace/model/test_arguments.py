@@ -11,6 +11,7 @@ import math
 import re
 from decimal import Decimal
 
+import pyarrow
 import pytest
 import trio
 
@@ -36,6 +37,7 @@ CALLABLE = re.compile(r"Callable\[\[[^]]*\], \w+\]")  # its numbers are not thos
 # What the calls need beside the option that is tested.
 REQUIRED = {
     "url",
+    "data",
     "name",
     "key",
     "value",
@@ -54,7 +56,7 @@ REQUIRED = {
 }
 WRONG = [math.nan, math.inf, -math.inf, -1, -0.5, True, False]
 # Options for which infinity means that there is no bound.
-WITHOUT_BOUND = {("set_feed", "history_age_s"), ("set_feed", "history_bytes")}
+WITHOUT_BOUND = {("set_feed", name) for name in ("history_age_s", "history_bytes", "ttl_s")}
 
 
 def wrong_values(name, option):
@@ -102,6 +104,7 @@ async def call(function, arguments):
 SUBSCRIPTION = Subscription("n", "beginning", None, None, Level.DISK, "follow")
 GIVEN = {
     "name": "n",
+    "data": pyarrow.table({"key": [b"k"], "value": [b"v"]}),
     "key": b"k",
     "directory": "never-made",
     "replication": "stream",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace_server.blocks.builder import TARGET_BYTES_MAX
 from tailrace_server.compaction.errors import BadTask
 from tailrace_server.compaction.task import (
     INPUTS_MAX,
@@ -43,7 +44,7 @@ def tasks(draw):
     first, last = sorted((draw(U64), draw(U64)))
     is_major, history = draw(st.booleans()), draw(st.booleans())
     purge = draw(st.none() | U64) if is_major and not history else None
-    numbers = (draw(U64), draw(st.integers(1, 2**25 - 200)))
+    numbers = (draw(U64), draw(st.integers(1, TARGET_BYTES_MAX)))
     segment_id = draw(st.binary(min_size=16, max_size=16))
     flags = (is_major, history)
     cuts = tuple(sorted(draw(st.sets(U64, max_size=5))))

@@ -28,6 +28,7 @@ FEEDS = st.builds(
         NUMBER,
         st.just("stream"),
         st.none(),
+        st.none(),
     ),
     ID,
 )

@@ -15,7 +15,7 @@ from tailrace.cli.rowfiles.targets import Row, Target
 
 BYTES = st.one_of(st.binary(max_size=20), st.text(max_size=10).map(lambda text: text.encode(errors="replace")))
 CHANGES = st.lists(
-    st.one_of(st.builds(Put, BYTES.filter(len), BYTES), st.builds(Delete, BYTES.filter(len))),
+    st.one_of(st.builds(Put, BYTES.filter(len), BYTES, st.none()), st.builds(Delete, BYTES.filter(len))),
     max_size=12,
 )
 
