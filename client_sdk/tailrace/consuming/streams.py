@@ -133,8 +133,9 @@ class PartitionStreams:
         if subscription.until == "now":
             subscription = subscription._replace(until_logs=logs)
         ids = self.ids(high_seqs)
-        make = partial(subscribed_partition, subscription, ring_bytes_max=RINGS_BYTES_MAX // max(len(ids), 1))
-        self._make = lambda id, stored: make(id, high_seqs[id], now=self._clock(), stored=stored)
+        ring_bytes_max, clock = RINGS_BYTES_MAX // max(len(ids), 1), self._clock  # with ``self`` it would be a cycle
+        make = partial(subscribed_partition, subscription, ring_bytes_max=ring_bytes_max)
+        self._make = lambda id, stored: make(id, high_seqs[id], now=clock(), stored=stored)
         for id in () if subscription.claim else ids:
             self._partitions[id] = self._waiting[id] = self._make(id, starts.get(id))
         self.handled.update({id: start for id, start in starts.items() if start.log})
