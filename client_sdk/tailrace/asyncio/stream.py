@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
 from tailrace.consuming.stream_core import (
+    LEAVE_SECONDS,
     OWN_BARRIER,
     OWN_LOOP_LOOKS,
     OWN_LOOP_SECONDS,
@@ -113,9 +115,23 @@ class Stream(OfOneProcess):
     async def _leave(self, error: BaseException | None) -> bool:
         self._core.close()
         self._send()
-        self._leave_node()
-        self._has_tried.set()
-        return await self._lifetime.end(error)
+        try:
+            if self._core.is_leaving:
+                await self._leave_group()
+        finally:
+            self._leave_node()
+            self._has_tried.set()
+            is_handled = await self._lifetime.end(error)
+        return is_handled
+
+    async def _leave_group(self) -> None:
+        """Waits for the node's answer for a moment. Without it the lease ends later."""
+        with contextlib.suppress(TimeoutError, TailraceError, OSError):
+            async with asyncio.timeout(LEAVE_SECONDS), self._one_reads:
+                while self._core.is_leaving and (transport := self._transport) is not None:
+                    if not (data := await transport.receive()):
+                        break
+                    self._session.receive_data(data)
 
     # Events
 

@@ -52,7 +52,7 @@ class BlockingLink:
         self._sock: socket.socket | LayeredSocket | None = None
         self._poll = select.poll()
         self._out: collections.deque[memoryview] = collections.deque()
-        self._heard_at = self._said_at = self._moved_at = 0.0
+        self.heard_at = self._said_at = self._moved_at = 0.0  # ``heard_at``: when bytes have come last
         self._stepped_at = time.monotonic()
         self.guard = Guard()
         # The thread that moves bytes, and the lock that it holds as long as it does. A free lock: no thread.
@@ -235,7 +235,7 @@ class BlockingLink:
                 self.guard.begin()
                 self._sock = sock
                 self._poll.register(sock, select.POLLIN)
-                self._heard_at = self._said_at = self._moved_at = time.monotonic()
+                self.heard_at = self._said_at = self._moved_at = time.monotonic()
                 self._session.connection_made()
                 self.guard.end()
 
@@ -315,7 +315,7 @@ class BlockingLink:
             return
         if not count:
             raise Unreachable("the node has closed the connection")
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         if place is None:
             self._session.receive_data(data)
         else:
@@ -344,7 +344,7 @@ class BlockingLink:
         """
         if self._sock is None:
             return  # or it was closed just now
-        silent_s = time.monotonic() - self._heard_at
+        silent_s = time.monotonic() - self.heard_at
         if self._core.is_dead(silent_s):
             self._lost(Unreachable(f"nothing heard from the node for {silent_s:.3g} s"))
 

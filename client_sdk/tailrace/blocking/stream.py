@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +16,7 @@ from tailrace.consuming.events import Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
 from tailrace.consuming.stream_core import (
+    LEAVE_SECONDS,
     OWN_BARRIER,
     OWN_LOOP_LOOKS,
     OWN_LOOP_SECONDS,
@@ -59,7 +61,8 @@ class Stream:
         self._agreed_at = time.monotonic()
         try:
             while not self._session.answered:
-                self._receive(None)
+                # Not until ``_has_heard``: an event that is queued already is handled later, and answers nothing.
+                self._receive(None, partial(self._has_heard_since, self._link.heard_at))
                 try:
                     self._session.handle_all()
                 except TailraceError as error:
@@ -77,9 +80,13 @@ class Stream:
     def close(self) -> None:
         """Closes the connection. Every later call raises `StreamEnded`."""
         self._core.close()
-        with contextlib.suppress(TailraceError):  # the node hears nothing, and the stream is over
-            self._link.push()
-        self._link.close()
+        try:
+            with contextlib.suppress(TailraceError):  # the node hears nothing, and the stream is over
+                self._link.push()
+                if self._core.is_leaving:
+                    self._link.run_until(lambda: not self._core.is_leaving, time.monotonic() + LEAVE_SECONDS)
+        finally:
+            self._link.close()
 
     def __iter__(self) -> Stream:
         return self
@@ -142,7 +149,7 @@ class Stream:
                 continue
             if event is not None or self._session.finished or is_over:
                 return cast(Event | None, given(event))  # what else there is only a replica is given
-            self._receive(deadline)
+            self._receive(deadline, self._has_heard)
             is_over = time.monotonic() >= deadline
 
     @documented(StreamCore.poll)
@@ -284,11 +291,11 @@ class Stream:
 
     # The connection
 
-    def _receive(self, deadline: float | None) -> None:
-        """Moves bytes until some have arrived, or ``deadline``. Raises Unreachable after too long without a stream."""
+    def _receive(self, deadline: float | None, done: Callable[[], bool]) -> None:
+        """Moves bytes until ``done()``, or ``deadline``. Raises Unreachable after too long without a stream."""
         look = time.monotonic() + LOOK_SECONDS
         try:
-            self._link.run_until(self._has_heard, look if deadline is None else min(look, deadline))
+            self._link.run_until(done, look if deadline is None else min(look, deadline))
         except Unreachable:
             if self._core.ended is not None:
                 raise self._core.ended from None  # another thread has closed it
@@ -303,7 +310,13 @@ class Stream:
             raise error
 
     def _has_heard(self) -> bool:
-        return self._session.has_frames or self._session.failure is not None
+        return self._session.has_frames or self._has_failed()
+
+    def _has_heard_since(self, heard_at: float) -> bool:
+        return self._link.heard_at != heard_at or self._has_failed()
+
+    def _has_failed(self) -> bool:
+        return self._session.failure is not None
 
     def _lost(self, error: TailraceError) -> None:
         """Drops the connection. Raises the error if it is final."""

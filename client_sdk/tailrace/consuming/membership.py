@@ -103,7 +103,7 @@ class Membership:
         self._starting: set[int] = set()  # partitions that begin once their first position is stored
         self._waits: list[CommitWait] = []  # of positions that are in ``_wanted`` or in ``_sent``
         # Of this connection; 0: not under way.
-        self._join_id = self._commit_id = self._renew_id = self._release_id = 0
+        self._join_id = self._commit_id = self._renew_id = self._release_id = self._leave_id = 0
         self._sent_release: frozenset[int] = frozenset()
         # The lease: its seconds, its end for each partition, and when the renewal that is under way was sent.
         self._lease_s = 0.0
@@ -118,7 +118,7 @@ class Membership:
     def connection_lost(self) -> None:
         """Has the name claimed again, and commits that are not stored yet sent again, on the next connection."""
         self.joined = False
-        self._join_id = self._commit_id = self._renew_id = self._release_id = 0
+        self._join_id = self._commit_id = self._renew_id = self._release_id = self._leave_id = 0
         self._renew_at = math.inf
         self._sent_release = frozenset()
         self._wanted = {**self._sent, **self._wanted}
@@ -175,8 +175,14 @@ class Membership:
         if not self.joined or self._consumer is None or self._claim.kind == "name" or self._has_left:
             return self.data_to_send()
         self._renew_at, self._has_left = math.inf, True
+        frames, self._leave_id = self.data_to_send(), self._streams.new_id()
         hold = Hold(self._consumer, self._claim.member, leave=True)
-        return [*self.data_to_send(), hold.encode(Opcode.CONSUMER_RELEASE, self._streams.new_id())]
+        return [*frames, hold.encode(Opcode.CONSUMER_RELEASE, self._leave_id)]
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if the node has not answered yet that this member leaves."""
+        return self._leave_id != 0
 
     @property
     def next_at(self) -> float | None:
@@ -210,6 +216,9 @@ class Membership:
             answered = self._on_renewed
         elif id == self._release_id:
             answered = self._on_released
+        elif id == self._leave_id:  # whatever the answer is
+            self._leave_id = 0
+            return True
         else:
             return False
         if opcode is Opcode.ERROR:

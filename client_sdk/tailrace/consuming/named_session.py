@@ -101,6 +101,11 @@ class NamedSession(ConsumerSession):
             return self._barriers.unsent and self._membership.joined
         return super()._barriers_due
 
+    @property
+    def is_leaving(self) -> bool:
+        """True if the node has not answered yet that this member leaves its group."""
+        return self._membership.is_leaving
+
     # Events
 
     def next_event(self) -> Event | ReplicaEvent | DataGone | None:

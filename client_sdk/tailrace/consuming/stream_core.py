@@ -42,6 +42,10 @@ def given(event: Event | ReplicaEvent | DataGone | None) -> Event | ReplicaEvent
     return event
 
 
+# The seconds that a program which leaves a group waits for the answer of the node.
+LEAVE_SECONDS = 1.0
+
+
 class StreamCore(Unpicklable):
     """A consumer without I/O. The shell moves the bytes of ``session``, and gives each error to ``lost``.
 
@@ -110,6 +114,15 @@ class StreamCore(Unpicklable):
         self.session.leave()
         self._is_closed = True
         self.end(StreamEnded("the stream was closed", reason=EndReason.CLOSED))
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if the node has not answered yet that a member leaves its group.
+
+        The shell waits for that, for LEAVE_SECONDS at most. A connection that is closed with events that were not read
+        is reset, and the node would lose the message: the next owner would wait until the lease ends.
+        """
+        return self._named is not None and self._named.is_leaving
 
     def refuse(self, error: TailraceError) -> None:
         """Ends the stream with ``error``, and wakes no task: they are of another process.

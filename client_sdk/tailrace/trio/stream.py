@@ -13,6 +13,7 @@ from tailrace.consuming.events import ReplicaEvent, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.consuming.session import Event
 from tailrace.consuming.stream_core import (
+    LEAVE_SECONDS,
     OWN_BARRIER,
     OWN_LOOP_LOOKS,
     OWN_LOOP_SECONDS,
@@ -108,6 +109,8 @@ class Stream(OfOneProcess):
     ) -> bool:
         self._core.close()
         self._send()
+        with trio.move_on_after(LEAVE_SECONDS, shield=True):
+            await self._leave_group()
         if self._trying is not None:
             self._trying.set()
         self._drop_transport()
@@ -115,6 +118,19 @@ class Stream(OfOneProcess):
             return await self._lifetime.__aexit__(kind, error, traceback)
         finally:
             self._drop_transport()  # which a try may have made in its last step
+
+    async def _leave_group(self) -> None:
+        while self._core.is_leaving and self._transport is not None:
+            if self._reading is not None:  # by a task that waits for a commit
+                await self._reading.wait()
+                continue
+            try:
+                data = await self._transport.receive()
+                if not data:
+                    return
+                self._session.receive_data(data)
+            except (TailraceError, OSError):
+                return  # its lease ends later
 
     # Events
 

@@ -45,7 +45,7 @@ def test_a_group_is_listed_shown_and_moved(call, feed):
     arguments = ["group", "reset", feed.name, "mailers", "--to", "beginning", "--json"]
     would = rows(call(*arguments, "--dry-run"))
     assert sum(each["behind"] for each in would) == 20
-    assert read(feed, group="mailers") == 0
+    assert rows(call("group", "show", feed.name, "mailers", "--json")) == [shown]
     assert rows(call(*arguments)) == would
     assert read(feed, group="mailers") == 20
 

@@ -15,8 +15,13 @@ LEASE_S = 3.0
 
 
 @pytest.fixture
-def node_config(node_config):
-    return dataclasses.replace(node_config, limits=dataclasses.replace(node_config.limits, group_lease_s=LEASE_S))
+def lease_s():
+    return LEASE_S
+
+
+@pytest.fixture
+def node_config(node_config, lease_s):
+    return dataclasses.replace(node_config, limits=dataclasses.replace(node_config.limits, group_lease_s=lease_s))
 
 
 class Member:
@@ -86,6 +91,24 @@ async def test_members_share_and_nothing_comes_twice(feed, nursery):
     await until(lambda: len(one.keys) + len(two.keys) >= 3 * ROWS)
     assert handled(one, two) == keys(3 * ROWS)
     await two.leave()
+
+
+@pytest.mark.parametrize("lease_s", [300.0])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_member_that_leaves_with_unread_events_frees_its_partitions_at_once(feed, is_cancelled):
+    """A connection that is closed with unread bytes is reset, and the node has to know before."""
+    await fill(feed, 20_000)
+    for _ in range(3):
+        with trio.CancelScope() as scope:
+            async with feed.consume(group="workers") as one:
+                while not isinstance(await one.next(), Mutations):
+                    pass
+                if is_cancelled:
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+        with trio.fail_after(100):  # far below the lease
+            async with feed.consume(group="workers") as two:
+                assert await two.next() == Assigned((0, 1, 2, 3))
 
 
 async def test_a_later_start_goes_on_behind_the_last_commit(feed, nursery):
