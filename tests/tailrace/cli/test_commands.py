@@ -53,6 +53,7 @@ def test_the_commands_that_there_are():
         "feed",
         "fetch",
         "get",
+        "group",
         "handover",
         "import",
         "member",

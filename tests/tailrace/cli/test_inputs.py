@@ -20,11 +20,13 @@ ENDLESS = "@/dev/zero"
 # (command, the parameter that names what is read) and how it is called.
 CALLS = {
     ("explain-resume", "positions"): ["explain-resume", "FEED", ENDLESS],
+    ("group reset", "to"): ["group", "reset", "FEED", "workers", "--to", ENDLESS],
     ("tail", "since"): ["tail", "FEED", "--since", ENDLESS],
     ("tail", "until"): ["tail", "FEED", "--until", ENDLESS],
 }
 PIPED = {
     ("explain-resume", "positions"): ["explain-resume", "FEED", "-"],
+    ("group reset", "to"): ["group", "reset", "FEED", "workers", "--to", "-"],
     ("put", "value"): ["put", "FEED", "k", "-"],
 }
 
