@@ -13,7 +13,7 @@ from pathlib import Path
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing.publisher import Publisher
 from tailrace_server.publishing.stages import Stages
-from tailrace_server.serving.answers import Answers
+from tailrace_server.serving.answers import Answers, _Written
 
 
 class Deaths:
@@ -28,6 +28,7 @@ class Deaths:
         self._settled, Publisher._settled = Publisher._settled, self._with_self("settled")
         self._share, appending.publish = appending.publish, self.share
         self._waited, Answers._waited = Answers._waited, self._with_self("waited")
+        self._written, _Written.end = _Written.end, self._with_self("written")
 
     def _with_self(self, name):
         function = getattr(self, name)
@@ -82,3 +83,8 @@ class Deaths:
         """Dies when a majority has a write, or has confirmed the leader, and no client was told."""
         self._die_at("before a waited answer")
         return self._waited(*arguments)
+
+    def written(self, *arguments):
+        """Dies at the same point, before the answer to a WRITE."""
+        self._die_at("before a waited answer")
+        return self._written(*arguments)

@@ -35,11 +35,13 @@ POLL_S = 0.05
 
 def start_cluster(folder):
     """The address of a master with a worker of one core on each host; they end with this process."""
+    import pyspark
     from pyspark import SparkContext
 
     from pyspark_tailrace.session import LOG_SETTINGS, _prepare_environment
+    from pyspark_tailrace.versions import java_version_max
 
-    _prepare_environment("local")
+    _prepare_environment("local", java_version_max(pyspark.__version__))
     os.environ["SPARK_SUBMIT_OPTS"] = f"{JAVA} -Dlog4j2.configurationFile={LOG_SETTINGS.resolve().as_uri()}"
     SparkContext._ensure_initialized()
     jvm = SparkContext._jvm
