@@ -51,7 +51,7 @@ def _drop_after_refetch(ring, seq, by_seq, keys):
 
 
 BUGS = {
-    "an acknowledgement before fsync": Bug([(Committer, "when_durable", _answer_before_fsync)], seed=66),
+    "an acknowledgement before fsync": Bug([(Committer, "when_durable", _answer_before_fsync)], seed=20),
     "`>` for `>=` at a base": Bug([(failover, "_resume_in_history", _resume_beyond_the_base)], seed=0),
     "a barrier answered one round early": Bug([(stream_barriers, "_covered", _covered_by_this_round)], seed=2),
     "a purge without raising the purge seq": Bug([(worker, "identity_of", purge_in_silence)], seed=112),
