@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ def as_pattern(expected):
     return re.compile(rf"\s*{text}\s*", re.DOTALL)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: apt-get install curl")
 def test_the_examples_print_what_the_guide_says(tmp_path):
     address = f"127.0.0.1:{free_port()}"
     with tailrace.testing.node(tmp_path, http=address) as node:
