@@ -147,9 +147,20 @@ def reset(
                 await client.call(Opcode.CONSUMER_RESET, Reset(consumer, where, some, part).to_json())
         return told, goal, explained
 
-    told, goal, explained = target("group reset", url, node, token).call(work)
-    where = "forgotten" if forget else "now"
-    rows = [
+    rows = _moves(*target("group reset", url, node, token).call(work), "forgotten" if forget else "now")
+    if json:
+        for row in rows:
+            print_json(row)
+        return
+    title = f"{name} of {feed}: {'nothing is changed' if dry_run else 'is moved'}"
+    make_console().print(make_table(title, _RESETS, (row.values() for row in rows)))
+
+
+def _moves(
+    told: dict[str, Any], goal: Positions | None, explained: dict[int, Explanation], where: str
+) -> list[dict[str, Any]]:
+    """Returns a row for each partition that moves: to its position in ``goal``, or to ``where`` without one."""
+    return [
         {
             "partition": each["partition"],
             "from": each["seq"],
@@ -160,12 +171,6 @@ def reset(
         for each in told["owned"]
         if goal is None or each["partition"] in goal
     ]
-    if json:
-        for row in rows:
-            print_json(row)
-        return
-    title = f"{name} of {feed}: {'nothing is changed' if dry_run else 'is moved'}"
-    make_console().print(make_table(title, _RESETS, (row.values() for row in rows)))
 
 
 def _only(positions: Positions, partitions: tuple[int, ...]) -> Positions:

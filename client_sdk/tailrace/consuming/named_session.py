@@ -14,6 +14,7 @@ from tailrace.consuming.named_streams import NamedStreams
 from tailrace.consuming.session import ConsumerSession
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import DataGone, ProtocolError, TailraceError
+from tailrace.link.backoff import earliest
 from tailrace.wire.messages import Hello, HelloOk
 
 
@@ -91,8 +92,7 @@ class NamedSession(ConsumerSession):
 
     @property
     def next_retry(self) -> float | None:
-        at, renewal = super().next_retry, self._membership.next_at
-        return at if renewal is None else renewal if at is None else min(at, renewal)
+        return earliest(super().next_retry, self._membership.next_at)
 
     @property
     def _barriers_due(self) -> bool:

@@ -131,7 +131,7 @@ class ReplicaStreams(PartitionStreams):
             self.hold(hold(partitions))
 
     def _begin(self, high_seqs: dict[int, int], logs: dict[int, FailoverLog]) -> None:
-        self.begin(high_seqs, logs)
+        self.begin(high_seqs, logs, {})
         self._connection.is_due(self, None)
 
     def discard(self) -> None:

@@ -13,7 +13,7 @@ import collections
 import random
 import sys
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tailrace.consuming.barriers import Barriers
 from tailrace.consuming.credit import Credit
@@ -34,6 +34,7 @@ from tailrace.errors import (
     TooLarge,
     UnknownFeed,
 )
+from tailrace.link.backoff import earliest
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
@@ -141,10 +142,9 @@ class ConsumerSession:
     def connection_lost(self, error: TailraceError) -> None:
         """Ends the connection. Queued events are still delivered; the node sends the unhandled ones again."""
         self.last_error = error
-        now = self._clock()
-        self._failure = error, now
+        self._failure = error, self._clock()
         if self._greeted:
-            self._since = now
+            self._since = self._failure[1]
         self._greeted = self._linked = False
         self._out = []
         self._frames.clear()
@@ -168,8 +168,7 @@ class ConsumerSession:
         Raises ProtocolError, which bounds the queue, if the node has sent more blocks than the window and one block.
         """
         while self._frames:
-            queued = self._receive(self._frames.popleft())
-            if queued is not None:
+            if (queued := self._receive(self._frames.popleft())) is not None:
                 self._queue.append(queued)
                 self._waiting_bytes += queued[3]
                 if self._waiting_bytes > self.hello.window_bytes + FRAME_BODY_BYTES_MAX:
@@ -248,11 +247,8 @@ class ConsumerSession:
         """When ``data_to_send`` next has a frame, in monotonic seconds; None if none waits for the clock."""
         if not self._linked:
             return None
-        at = self._streams.next_retry
-        if self._barriers_due:
-            at = self._barriers.next_at if at is None else min(at, self._barriers.next_at)
-        credit_at = self.credit.due_at
-        return credit_at if at is None else at if credit_at is None else min(at, credit_at)
+        barrier_at = self._barriers.next_at if self._barriers_due else None
+        return earliest(self._streams.next_retry, barrier_at, self.credit.due_at)
 
     @property
     def positions(self) -> Positions:
@@ -431,9 +427,7 @@ class ConsumerSession:
         self._streams.greeted(peer.role, peer.node_id)
         self._greeted, self.last_error, self._since = True, None, self._clock()
         self.credit.begin(min(self.hello.window_bytes, peer.window_bytes))  # the node may have made it smaller
-        asked: dict[str, Any] = {"name": self._subscription.feed}
-        if self.feed_id is None and self._subscription.until == "now" and self._subscription.state == "leader":
-            asked["leader"] = True  # the end is fixed by it: a leader that was deposed does not know all rows
+        asked = self._subscription.map_request(is_first=self.feed_id is None)
         self._out.append(encode_json(Opcode.PARTITIONS, asked, _MAP_ID))
 
     def _on_result(self, frame: Frame) -> Queued | None:
@@ -452,7 +446,7 @@ class ConsumerSession:
             cluster_id = bytes.fromhex(self.peer.cluster_id)
             self._subscription.require_feed(cluster_id, found.feed_id, self._streams.fail)
             if self._subscription.start is None:
-                self._streams.begin(found.high_seqs, found.logs)
+                self._streams.begin(found.high_seqs, found.logs, {})
             else:
                 from tailrace.consuming.chosen_starts import Starts  # few programs name seqs
 

@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 from tailrace.block import Block
@@ -27,7 +26,7 @@ from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
 from tailrace.consuming.rollbacks import Given, Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
-from tailrace.errors import DataGone, NotLeader, ProtocolError, Retryable, TailraceError, UnknownFeed
+from tailrace.errors import DataGone, NotLeader, ProtocolError, Retryable, TailraceError
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.sparing import Sparing
 from tailrace.model import EndReason
@@ -48,8 +47,6 @@ _NOT_AGREED = (ConsumerState.WAITING, ConsumerState.REQUESTED)
 # The contexts kept for the next block of a stream. A node sends no more of one block.
 TRACES_MAX = 16
 
-Starts: TypeAlias = Mapping[int, Position]
-_NO_STARTS: Starts = MappingProxyType({})
 
 _new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
@@ -124,7 +121,12 @@ class PartitionStreams:
         """Calls ``changed`` each time that a node agrees to a stream with another log than before."""
         self._on_history = changed
 
-    def begin(self, high_seqs: Mapping[int, int], logs: Mapping[int, FailoverLog], starts: Starts = _NO_STARTS) -> None:
+    def begin(
+        self,
+        high_seqs: Mapping[int, int],
+        logs: Mapping[int, FailoverLog],
+        starts: Mapping[int, Position],
+    ) -> None:
         """Makes the partitions, of their newest seqs and the logs that the node has told. ``starts`` were chosen.
 
         Raises UnknownFeed if the feed does not have a partition of the subscription.
@@ -142,10 +144,7 @@ class PartitionStreams:
 
     def ids(self, known: Mapping[int, int]) -> list[int]:
         """Returns the partitions of the subscription. Raises UnknownFeed if one of them is not ``known``."""
-        try:
-            return self._subscription.chosen(known)
-        except UnknownFeed as error:
-            self.fail(error)
+        return self._subscription.chosen(known, self.fail)
 
     def connection_made(self) -> None:
         """Begins with new stream ids, since each connection has its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, cast
 
 from tailrace.block.lazy import require_numpy
 from tailrace.consuming.partition import ConsumedPartition
@@ -123,23 +123,28 @@ class Subscription(NamedTuple):
             except BadPosition as error:
                 fail(error)
 
-    def chosen(self, partitions: Iterable[int]) -> list[int]:
+    def map_request(self, *, is_first: bool) -> dict[str, Any]:
+        """Returns the request for the partition map. ``is_first``: the feed is not known yet."""
+        asked: dict[str, Any] = {"name": self.feed}
+        if is_first and self.until == "now" and self.state == "leader":
+            asked["leader"] = True  # the end is fixed by it: a leader that was deposed does not know all rows
+        return asked
+
+    def chosen(self, partitions: Iterable[int], fail: Callable[[UnknownFeed], NoReturn]) -> list[int]:
         """Returns those of a feed's partitions that are read, in their order.
 
-        Raises:
-            UnknownFeed: The feed does not have one that is asked for, or has fewer than there are shares.
+        Calls ``fail`` if the feed does not have one that is asked for, or has fewer than there are shares.
         """
         known = sorted(partitions)
         if self.share is not None:
             number, shares = self.share
             if number > len(known):
-                raise UnknownFeed(
-                    f"partitions is '{number}/{shares}', but feed {self.feed!r} has only {len(known)}: use fewer shares"
-                )
+                few = f"feed {self.feed!r} has only {len(known)}: use fewer shares"
+                fail(UnknownFeed(f"partitions is '{number}/{shares}', but {few}"))
             return known[number - 1 :: shares]
         missing = (self.partitions or frozenset()).difference(known)
         if missing:
-            raise UnknownFeed(f"feed {self.feed!r} has no partition {min(missing)}: it has {len(known)}")
+            fail(UnknownFeed(f"feed {self.feed!r} has no partition {min(missing)}: it has {len(known)}"))
         return known if self.partitions is None else sorted(self.partitions)
 
 

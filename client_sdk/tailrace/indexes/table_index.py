@@ -7,6 +7,7 @@ times followers have opened it: a follower that is not the last one stores nothi
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from tailrace._version import __version__
@@ -43,7 +44,7 @@ KEY_PREFIX = "key_prefix"
 C = TypeVar("C", bound=Statements)
 
 
-class TableIndex(Generic[C]):
+class TableIndex(ABC, Generic[C]):
     """The base of an index in tables. A subclass connects, and stores the rows."""
 
     # How a follower begins anew, for messages.
@@ -61,26 +62,28 @@ class TableIndex(Generic[C]):
 
     # For subclasses
 
+    @abstractmethod
     def _connect(self) -> C:
-        raise NotImplementedError
+        """Opens the database."""
 
+    @abstractmethod
     def _begun(self, connection: C) -> AbstractContextManager[object]:
         """Returns the context of a transaction. IndexBusy if another program has the lock."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _table_names(self, connection: C) -> set[str]:
         """Returns the names of the tables that are there, in lower case."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _create(self, connection: C) -> None:
         """Makes the tables, if they are not there; those of the rows and settings are not."""
-        raise NotImplementedError
 
     def _complete(self, connection: C) -> None:
         """Makes the tables that an index of an older version lacks."""
 
+    @abstractmethod
     def _store_mutations(self, connection: C, mutations: AppliedMutations) -> None:
-        raise NotImplementedError
+        """Stores the newest mutation of each key."""
 
     def _forget_rows(self, connection: C, partition: int) -> None:
         connection.execute(f'DELETE FROM "{self._tables.rows}" WHERE partition = ?', (partition,))

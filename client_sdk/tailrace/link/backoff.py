@@ -1,4 +1,4 @@
-"""Computes the pause before the next try. Pure."""
+"""Computes the pause before the next try, and the earliest of several. Pure."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def backoff_seconds(tries: int, jitter: Callable[[], float] = random) -> float:
     """
     seconds: float = min(FIRST_SECONDS * 2 ** min(tries - 1, 16), SECONDS_MAX)
     return seconds * (0.5 + 0.5 * jitter())
+
+
+def earliest(*times: float | None) -> float | None:
+    """Returns the first of these times; None if there is none."""
+    return min((time for time in times if time is not None), default=None)

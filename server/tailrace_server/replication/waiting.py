@@ -10,6 +10,7 @@ while clients come and go.
 from __future__ import annotations
 
 import collections
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
 from tailrace.errors import TailraceError, UnknownFeed
@@ -21,7 +22,7 @@ from tailrace_server.partition.partition import Partition
 _QUORUM = Level.QUORUM
 
 
-class Waiter:
+class Waiter(ABC):
     """What waits for seqs. Only its own methods and its queues change its fields."""
 
     __slots__ = ("is_over", "pending", "queues")
@@ -43,9 +44,9 @@ class Waiter:
             self.is_over = True
             self.end(error)
 
+    @abstractmethod
     def end(self, error: TailraceError | None) -> None:
         """Takes the end of the waiting, or the error that ends it. It may not raise."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Ends the waiting without a call."""
