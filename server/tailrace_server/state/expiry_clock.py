@@ -18,5 +18,5 @@ class ExpiryClock:
 
     def now_us(self, wall_us: int, monotonic_us: int) -> int:
         """Returns the time by which keys are due."""
-        # Whoever sets the clock back by hours, and later right again, has not jumped ahead.
+        # A clock that is set back by hours, and later right again, has not jumped ahead.
         return min(wall_us, self._line_us + monotonic_us + JUMP_US_MAX)
