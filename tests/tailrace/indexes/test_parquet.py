@@ -52,6 +52,14 @@ def by_duckdb(path, columns="key, seq"):
         return connection.execute(sql).fetchall()
 
 
+def by_polars(path):
+    """The current rows by the query that the guide has for Polars."""
+    import polars as pl
+
+    newest = pl.scan_parquet(path / "*.parquet").sort("batch").unique("key", keep="last")
+    return newest.filter(~pl.col("deleted")).sort("key").select("key", "seq").collect().rows()
+
+
 def test_columns_have_types(opened, path, make_checkpoint):
     index = opened(columns=COLUMNS)
     value = b'{"city":"Ulm","age":7,"size":1}'
@@ -72,6 +80,7 @@ def test_other_programs_read_it_while_it_is_followed(opened, path, make_checkpoi
         index.apply([row], make_checkpoint({0: seq}))
         held[key] = row
         assert by_duckdb(path) == sorted((row.key, row.seq) for row in held.values() if row.value is not None)
+    assert by_polars(path) == by_duckdb(path)
 
 
 def test_files_of_one_size_are_merged(opened, path, make_checkpoint, put):

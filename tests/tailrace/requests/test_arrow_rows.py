@@ -101,8 +101,10 @@ def test_forms_of_data(data):
     assert rows_of(ArrowRows(data, "key", "value", None).blocks(1)) == {0: ROW_LIST}
 
 
+@pytest.mark.slow  # polars starts threads
 def test_a_data_frame_of_polars():
-    polars = pytest.importorskip("polars", reason="polars is not installed")
+    import polars
+
     frame = polars.DataFrame({"key": ["a", "b", "c"], "value": [b"1", b"", b"33"]})
     assert rows_of(ArrowRows(frame, "key", "value", None).blocks(1)) == {0: ROW_LIST}
 
