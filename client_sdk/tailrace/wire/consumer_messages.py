@@ -103,6 +103,8 @@ class Join(NamedTuple):
         if partitions is not None:
             partitions = partition_numbers(partitions, what)
         consumer, member = ConsumerId.of_json(value, what), hex_field(value, "member", MEMBER_BYTES, what)
+        if partitions is not None and consumer.kind == "group":
+            raise ProtocolError(f"{what}: field 'partitions' is for a name; members of a group share all partitions")
         return cls(consumer, member, since, level, partitions, generations_field(value, "held", what))
 
 

@@ -36,15 +36,16 @@ class ConsumerChanges:
         """Returns the consumers and groups. May read segments; SegmentDamaged."""
         return self._feeds.consumers()
 
-    def partitions_of(self, join: Join) -> list[Partition]:
-        """Returns the partitions that a member may own. Raises UnknownFeed."""
-        feed = self._feeds.of_id(join.consumer.feed_id)
-        if join.partitions is None:
+    def partitions_of(self, consumer: ConsumerId, chosen: Iterable[int] | None = None) -> list[Partition]:
+        """Returns the partitions of a consumer's feed, or those that are ``chosen``. Raises UnknownFeed."""
+        feed = self._feeds.of_id(consumer.feed_id)
+        if chosen is None:
             return list(feed.partitions)
-        missing = [number for number in join.partitions if number >= len(feed.partitions)]
+        numbers = sorted(set(chosen))
+        missing = [number for number in numbers if number >= len(feed.partitions)]
         if missing:
             raise UnknownFeed(f"feed {feed.info.name!r} has no partition {min(missing)}: it has {len(feed.partitions)}")
-        return [feed.partitions[number] for number in sorted(set(join.partitions))]
+        return [feed.partitions[number] for number in numbers]
 
     def grant(self, join: Join, partitions: Iterable[Partition]) -> dict[int, OwnedPartition]:
         """Gives partitions to a member, as `granted`. Raises Overloaded, NoSpace, NotDurable."""
@@ -133,16 +134,14 @@ class ConsumerChanges:
         """Has what was written come to the disk soon: members wait for it."""
         self._storage.committer.hurry()
 
-    def forget_dropped(self) -> None:
-        """Forgets the consumers of feeds that were dropped for good. NoSpace, NotDurable."""
+    def dropped(self) -> list[ConsumerId]:
+        """Returns the consumers of feeds that were dropped for good. `forget` removes their rows."""
         rows = self.rows()
-        if not len(rows):
-            return
+        gone = [each for each in rows if each.feed_id not in self._feeds]
+        if not gone:
+            return []
         listed = self._feeds.rows()
-        for consumer in [each for each in rows if each.feed_id not in self._feeds]:
-            row = listed.get(consumer.feed_id)
-            if row is None or row.creation is None:
-                self.forget(consumer)
+        return [each for each in gone if (row := listed.get(each.feed_id)) is None or row.creation is None]
 
 
 def start_of(partition: Partition, since: str, level: Level) -> Position | None:

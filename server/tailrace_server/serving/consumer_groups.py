@@ -116,7 +116,7 @@ class Groups:
     def join(self, connection: Joining, id: int, join: Join) -> Member:
         """Takes a member, or one that comes again. `joined` answers it. Raises UnknownFeed, NotDurable, NoSpace."""
         now = self._now()
-        group = self._loaded(join)
+        group = self._loaded(join.consumer)
         member = group.members.get(join.member)
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
@@ -190,6 +190,16 @@ class Groups:
             if member.connection is connection:
                 member.connection, member.is_ready = None, False
 
+    def forget(self, consumer: ConsumerId) -> None:
+        """Forgets a group whose feed was dropped, before its rows are removed."""
+        self._groups.pop(consumer, None)
+
+    def load_owners(self, consumer: ConsumerId) -> None:
+        """Has `members` know the owners of an earlier leader, each until a full lease is over. Raises Overloaded."""
+        self._now()
+        if any(owned.owner for owned in self._changes.rows().of(consumer).values()) and consumer.kind == "group":
+            self._loaded(consumer)
+
     def members(self, consumer: ConsumerId) -> list[tuple[Member, int]]:
         """Returns the members of a group, each with the number of its partitions."""
         group = self._groups.get(consumer)
@@ -212,22 +222,22 @@ class Groups:
             self._groups.clear()
         return now
 
-    def _loaded(self, join: Join) -> Group:
+    def _loaded(self, consumer: ConsumerId) -> Group:
         """Returns a group. Owners of which nothing was heard have a full lease from the time at which this node led."""
-        group = self._groups.get(join.consumer)
+        group = self._groups.get(consumer)
         if group is not None:
             return group
         if len(self._groups) >= GROUPS_MAX:
             raise Overloaded(f"{len(self._groups)} groups have members here, and at most {GROUPS_MAX} may")
-        group = Group(join.consumer)
-        known = self._changes.rows().of(join.consumer)
-        for partition in self._changes.partitions_of(join):
+        group = Group(consumer)
+        known = self._changes.rows().of(consumer)
+        for partition in self._changes.partitions_of(consumer):
             owned = known.get(partition.id)
             owner = b"" if owned is None else owned.owner
             group.states[partition.id] = Ownership.OWNED if owner else Ownership.FREE
             if owner and owner not in group.members:
                 group.members[owner] = Member(owner, self._since + self._limits.group_lease_s)
-        self._groups[join.consumer] = group
+        self._groups[consumer] = group
         self._wanted.set()
         return group
 
@@ -263,11 +273,12 @@ class Groups:
 
     def _grant(self, group: Group, owners: Mapping[int, Member]) -> None:
         rows = {}
-        for member in dict.fromkeys(owners.values()):
+        mine: dict[Member, list[int]] = {}
+        for partition, owner in owners.items():
+            mine.setdefault(owner, []).append(partition)
+        for member, chosen in mine.items():
             assert member.join is not None, "it has joined"
-            mine = [p for p, owner in owners.items() if owner is member]
-            wanted = [each for each in self._changes.partitions_of(member.join) if each.id in mine]
-            rows.update(self._changes.granted(member.join, wanted))
+            rows.update(self._changes.granted(member.join, self._changes.partitions_of(group.consumer, chosen)))
         self._changes.write(group.consumer, rows)
         for partition in owners:
             group.step(partition, OwnershipEvent.GRANT)

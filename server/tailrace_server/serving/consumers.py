@@ -62,9 +62,9 @@ class Consumers:
         Raises NotOwner (it comes again, and another program has taken the name), UnknownFeed, Overloaded, NoSpace,
         NotDurable.
         """
-        self._changes.forget_dropped()
+        self._forget_dropped()
         self._require_room(connection, join.consumer)
-        partitions = self._changes.partitions_of(join)
+        partitions = self._changes.partitions_of(join.consumer, join.partitions)
         owned = self._still_owned(join) if join.held else self._changes.grant(join, partitions)
         before = self._sessions.get(join.consumer)
         if before is not None and before.member != join.member:
@@ -75,11 +75,17 @@ class Consumers:
 
     def join_group(self, connection: Joining, id: int, join: Join) -> Member:
         """Takes a member of a group, as `Groups.join`."""
-        self._changes.forget_dropped()
+        self._forget_dropped()
         self._require_room(connection, join.consumer)
         member = self.groups.join(connection, id, join)
         self._of_connection.setdefault(connection, set()).add(join.consumer)
         return member
+
+    def _forget_dropped(self) -> None:
+        """Forgets the consumers of feeds that were dropped; a group before the rows that it needs."""
+        for consumer in self._changes.dropped():
+            self.groups.forget(consumer)
+            self._changes.forget(consumer)
 
     def _require_room(self, connection: Joining, consumer: ConsumerId) -> None:
         """Raises Overloaded if a connection has joined too often. One stream has one connection, and one name."""
@@ -148,7 +154,12 @@ class Consumers:
         }
 
     def reset(self, reset: Reset) -> None:
-        """Moves positions, as `ConsumerChanges.reset`. Raises TailraceError while a program reads under the name."""
+        """Moves positions, as `ConsumerChanges.reset`.
+
+        Raises TailraceError while a program reads under the name, or the lease of a member may run that an earlier
+        leader has given.
+        """
+        self.groups.load_owners(reset.consumer)
         members = self._members(reset.consumer, 0)
         if members:
             peers = ", ".join(each["peer"] or f"member {each['member'][:8]}, whose lease runs" for each in members)

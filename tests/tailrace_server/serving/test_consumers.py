@@ -1,13 +1,11 @@
 """Names and groups at the node: bounds on what a peer can make it keep, and leases after the node was stopped."""
 
-import contextlib
-
 import pytest
 from tests.tailrace.trio.test_groups import Member
 from tests.tailrace_server.replication.made_set import until
 
-from tailrace.errors import NotOwner, Overloaded
-from tailrace.wire.consumer_messages import ConsumerId, Join
+from tailrace.errors import NotOwner, Overloaded, TailraceError
+from tailrace.wire.consumer_messages import ConsumerId, Join, Reset
 from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving import consumer_groups, consumers
@@ -59,6 +57,28 @@ async def test_a_node_that_was_stopped_looks_for_renewals_before_it_ends_leases(
     groups = running.node.services.consumers.groups
     [group] = groups._groups.values()
     later = running.node.services.clock.monotonic() + 100
-    with contextlib.suppress(KeyError):
-        groups._look(group, later, is_late=is_late)
+    groups._look(group, later, is_late=is_late)
     assert bool(group.members) is is_late
+
+
+async def test_a_group_whose_feed_was_dropped_ends_without_harm(running, client, feed, feed_id, greeted):
+    await answer_to(greeted, Join(ConsumerId(feed_id, "group", "workers"), MEMBER), 4)
+    assert (await greeted.receive()).opcode is Opcode.CONSUMER_CHANGE  # it owns the partitions
+    await client.drop_feed(feed.name)
+    other = await client.create_feed("other", partitions=1)
+    join = Join(ConsumerId((await other.resolve()).feed_id, "name", "n"), MEMBER)
+    assert not isinstance(await answer_to(greeted, join, 5), Exception)  # rows of dropped feeds are removed with it
+    running.node.services.consumers.groups.plan_again(ConsumerId(feed_id, "group", "workers"))
+
+
+async def test_a_group_is_not_reset_while_leases_run_that_an_earlier_leader_gave(
+    running, feed, feed_id, greeted, nursery
+):
+    member = await nursery.start(Member(feed).run)
+    await until(lambda: len(member.owned) == 4)
+    groups = running.node.services.consumers.groups
+    groups._led = None  # as a node that begins to lead, which has heard of no member
+    reset = Reset(ConsumerId(feed_id, "group", "workers"), "beginning", (0, 1, 2, 3))
+    refused = await answer_to(greeted, reset, 5)
+    assert isinstance(refused, TailraceError)
+    assert "lease" in str(refused)
