@@ -77,6 +77,12 @@ class NamedSession(ConsumerSession):
             self._out += self._membership.leave() if self._is_leaving else self._membership.data_to_send()
         return super().data_to_send()
 
+    def handle_all(self) -> None:
+        """Handles all frames, as in `ConsumerSession`. Raises what `receive_data` has kept: nothing comes after it."""
+        super().handle_all()
+        if self._error is not None:
+            raise self._error
+
     @property
     def answered(self) -> bool:
         """True if the name is claimed, and every partition has a stream. A member may have no partition."""

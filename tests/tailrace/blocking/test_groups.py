@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace import Assigned, Mutations
+import pytest
+
+from tailrace import Assigned, Mutations, UnknownFeed
 
 
 def members(client, feed):
@@ -37,3 +39,9 @@ def test_a_member_that_leaves_with_unread_events_is_none_at_once(client, feed):
                 pass
             assert len(members(client, feed)) == 1
         assert members(client, feed) == []
+
+
+@pytest.mark.parametrize("asked", [{"name": "reader"}, {"group": "workers"}])
+def test_a_feed_that_there_is_not_is_refused_on_entering(client, asked):
+    with pytest.raises(UnknownFeed, match="there is no feed 'gone'"), client.feed("gone").consume(**asked):
+        raise AssertionError("it was entered")

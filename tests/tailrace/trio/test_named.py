@@ -123,9 +123,9 @@ async def test_a_commit_survives_a_broken_connection(running, feed):
         assert len(await read_until(stream, 5)) == 5
 
 
-async def test_a_commit_beside_a_loop_that_waits(running, feed, nursery):
+async def test_a_commit_beside_a_loop_that_waits(running, feed):
     await fill(feed)
-    async with feed.consume(name="reader") as stream:
+    async with feed.consume(name="reader") as stream, trio.open_nursery() as nursery:  # the loop ends before the stream
         seen = trio.Event()
 
         async def loop():
@@ -218,3 +218,17 @@ async def test_a_dropped_feed_takes_its_consumers_along(running, client, feed):
     other = await client.create_feed("other", partitions=1)
     await read_rest(other, "second")
     assert [each.name for each in running.node.feeds.consumers()] == ["second"]
+
+
+@pytest.mark.parametrize("asked", [{"name": "reader"}, {"group": "readers"}])
+async def test_a_name_at_a_feed_that_there_is_not_is_refused_on_entering(client, asked):
+    with pytest.raises(tailrace.UnknownFeed, match="there is no feed 'gone'"):
+        async with client.feed("gone").consume(**asked):
+            raise AssertionError("it was entered")
+
+
+@pytest.mark.parametrize("partitions", [[7], "5/5"])
+async def test_partitions_that_the_feed_does_not_have_are_refused_on_entering(feed, partitions):
+    with pytest.raises(tailrace.UnknownFeed, match=r"has no partition 7|has only 4"):
+        async with feed.consume(name="reader", partitions=partitions):
+            raise AssertionError("it was entered")
