@@ -559,6 +559,7 @@ def test_more_than_the_window_is_refused():
         made.hear(encode_frame(Opcode.BLOCK, body, made.id()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_map", [False, True])
 def test_requests_wait_for_the_answers_of_earlier_ones(by_map):
     """Their frames and answers are bounded, however many feeds there are."""

@@ -1,5 +1,6 @@
 """The pauses after which a replica asks again for partitions that have failed."""
 
+import pytest
 from tests.tailrace.consuming.test_replica import begun
 from tests.tailrace.consuming.test_session import LOG_U
 
@@ -31,6 +32,7 @@ def test_the_pause_grows_with_each_failure_until_a_snapshot_ends():
     assert made.session.next_retry - made.now < pauses[2]
 
 
+@pytest.mark.slow
 def test_partitions_that_go_on_failing_are_not_asked_for_more_often_the_more_there_are():
     count, seconds, steps = 500, 15, 10
     made = begun(partitions=range(count))

@@ -65,6 +65,7 @@ async def test_it_is_a_transport(pair):
     assert peer_identity(left._inner) is None
 
 
+@pytest.mark.slow
 async def test_more_than_the_kernel_takes_waits_in_order(pair):
     left, right = pair
     drained = []

@@ -52,6 +52,7 @@ async def test_what_is_sent_is_received(pair):
     assert left.peer == "left"
 
 
+@pytest.mark.slow
 async def test_more_than_the_kernel_takes_waits_in_order(pair):
     left, right = pair
     drained = []

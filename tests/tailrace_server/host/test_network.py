@@ -159,6 +159,7 @@ def client_hello(authority):
     return outgoing.read()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(0, 2_000), st.binary(max_size=100), st.booleans())
 def test_a_handshake_that_is_cut_or_wrong(authority, place, garbage, ends):

@@ -28,6 +28,7 @@ async def lead_without(nodes, *lost):
     await until(lambda: not any(peer.streams for peer in replicas() if peer.address in gone))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failover", Failover)
 async def test_a_leader_that_has_lost_its_majority_for_good_is_forced_and_fills_the_others(tmp_path, nursery, failover):
     nodes = make_set(tmp_path, nursery, replication=dataclasses.replace(SHORT, failover=failover))
@@ -62,6 +63,7 @@ async def test_a_leader_that_has_lost_its_majority_for_good_is_forced_and_fills_
         assert all(node.rows("orders") == numbered(0, 10) for node in nodes)
 
 
+@pytest.mark.slow
 async def test_of_four_members_two_are_lost_and_one_with_an_empty_directory_suffices_to_remove_the_other(
     tmp_path, nursery
 ):

@@ -87,6 +87,7 @@ async def test_one_of_three_does_not_lead_and_says_why(nodes, monkeypatch):
     await until(lambda: second.leads or third.leads)
 
 
+@pytest.mark.slow
 async def test_a_slow_leader_is_not_left_and_followed_again_in_turns(nodes, monkeypatch):
     """To follow anew costs both work for each partition, which makes a slow leader slower."""
     follower = next(node for node in nodes if not node.leads)
@@ -147,6 +148,7 @@ async def test_a_leader_without_a_majority_takes_no_writes_at_any_level_until_on
     assert leader.node.leaderships.system.term == 1
 
 
+@pytest.mark.slow
 async def test_a_leader_whose_watch_has_not_had_its_turn_takes_no_writes_either(nodes, monkeypatch):
     """A process that was stopped for long may read a write first when it goes on."""
     async with nodes.client() as client:
