@@ -126,6 +126,12 @@ class NamedSession(ConsumerSession):
             self._membership.told(event)
         return event
 
+    def take_together(self, rows_max: int) -> list[Event]:
+        events = super().take_together(rows_max)
+        if isinstance(events[-1], Revoked):  # it is always the last one
+            self._membership.told(events[-1])
+        return events
+
     def has_event(self) -> bool:
         return not self._membership.is_paused and super().has_event()
 

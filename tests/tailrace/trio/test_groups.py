@@ -8,7 +8,8 @@ from tests.tailrace.trio.test_named import fill, keys
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
-from tailrace import Assigned, Mutations, NotOwner, Revoked
+from tailrace import Assigned, Mutations, NotOwner, Revoked, SnapshotStart
+from tailrace.wire.consumer_messages import Change, Owned
 
 ROWS = 200
 LEASE_S = 3.0
@@ -234,6 +235,24 @@ async def test_a_member_hands_out_nothing_after_its_lease(feed, monkeypatch):
         assert await stream.next(timeout=0) is None
         cut.end()
         assert await anext(stream) is not None
+
+
+async def test_a_loss_that_a_poll_has_told_refuses_no_later_commit(feed):
+    await fill(feed, ROWS)
+    async with feed.consume(group="workers") as stream:
+        assert isinstance(await anext(stream), Assigned)
+        while not stream.has_event():
+            stream._session.receive_data(await stream._transport.receive())
+            stream._send()
+        first = stream._session._queue[0][1]
+        lost = tuple({0, 1, 2, 3} - {first})
+        stream._session.receive_data(Change(Owned({}, None), lost=lost).encode(1))
+        with pytest.raises(NotOwner):
+            await stream.commit()
+        events = await stream.poll()
+        assert isinstance(events[0], Mutations | SnapshotStart)
+        assert events[-1] == Revoked(lost, lost=True)
+        await stream.commit()
 
 
 @pytest.mark.parametrize(
