@@ -160,7 +160,6 @@ def _postgres(folder: Path, rows: Rows) -> None:
 
     schema = TypedTables("items", {}, TYPES)
     with psycopg.connect(_made_schema(folder, "bare"), autocommit=True) as connection:
-        connection.execute("SET synchronous_commit = off")
         connection.execute(next(iter(schema.create_statements("bigint"))))
         connection.execute("CREATE INDEX items_partition_seq ON items (partition, seq)")
         connection.execute(f"CREATE TEMPORARY TABLE {BATCH} (LIKE items) ON COMMIT DELETE ROWS")

@@ -30,6 +30,8 @@ TYPES = {
 # The types of the columns of a batch, as COPY sends them: jsonb is made of text by the server.
 _COPY_TYPES = {"bytea": "bytea", "integer": "int4", "bigint": "int8", "double precision": "float8", "boolean": "bool"}
 BATCH = "tailrace_batch"
+# The setting that counts the transactions of followers.
+COMMITS = "commits"
 # One try waits this long for another transaction. Then the follower tries again; it can be left between two tries.
 LOCK_TIMEOUT_MS = 500
 
@@ -44,7 +46,8 @@ class PostgresIndex(TableIndex["Connection"]):
     A batch comes by COPY into a temporary table, and from there by one upsert. Rows, positions and rings are stored in
     one transaction. A database may have several indexes, each with a table of its own. One follower may use a table: if
     a second one opens it, the next call of the first one raises RuntimeError. If the connection is lost, the follower
-    connects again. Other errors of the server are ``psycopg.Error``; a call that raises has stored nothing.
+    connects again; RuntimeError if the server has lost commits by then. Other errors of the server are
+    ``psycopg.Error``; a call that raises has stored nothing.
 
     Args:
         conninfo: The database, as libpq takes it: ``"postgresql://user@host/database"`` or ``"host=... dbname=..."``.
@@ -85,6 +88,7 @@ class PostgresIndex(TableIndex["Connection"]):
         self._delete = self._schema.delete_statement("unnest(?::bytea[], ?::integer[], ?::bigint[])").replace(
             " AS gone ", " AS gone (key, partition, seq) "
         )
+        self._commits = 0  # transactions of followers that are known to be committed
         self._copy_types = [_COPY_TYPES.get(kind, "text") for _, kind in self._schema.row_columns()]
         settings = {**self._schema.describe(), "serializer": name_of(serializer)}
         super().__init__(f"table {table} in PostgreSQL", self._schema.names, settings)
@@ -112,8 +116,6 @@ class PostgresIndex(TableIndex["Connection"]):
         try:
             made = Connection(connection)
             made.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
-            # As SQLite in WAL mode: a crash of the server may take the last commits, rows and checkpoint alike.
-            made.execute("SET synchronous_commit = off")
             if self._schema_name is not None:
                 made.execute("SELECT set_config('search_path', quote_ident(?), false)", (self._schema_name,))
                 if made.execute("SELECT current_schema()").fetchone() == (None,):
@@ -149,9 +151,23 @@ class PostgresIndex(TableIndex["Connection"]):
             self._connect_again()
         with super()._transaction() as connection:
             yield connection
+            commits = self._count_commit(connection)
+        self._commits = commits
+
+    def _count_commit(self, connection: Connection) -> int:
+        table = self._schema.names.settings
+        counted = connection.execute(
+            f'INSERT INTO "{table}" AS old VALUES (?, ?) ON CONFLICT (name) '
+            "DO UPDATE SET value = (old.value::bigint + 1)::text RETURNING value",
+            (COMMITS, "1"),
+        )
+        return int(counted.fetchone()[0])
 
     def _connect_again(self) -> None:
-        """Replaces a lost connection. What was stored by it or not comes again, and changes nothing then."""
+        """Replaces a lost connection. What was stored by it or not comes again, and changes nothing then.
+
+        Raises RuntimeError if the server has lost commits, after which the follower would go on too far.
+        """
         try:
             self._connection = self._connect()
         except self._psycopg.OperationalError as error:
@@ -159,6 +175,18 @@ class PostgresIndex(TableIndex["Connection"]):
         self._stored_rings = None
         with self._begun(self._connection):
             self._stored = self._read_positions(self._connection)
+            commits = self._read_commits(self._connection)
+        if commits < self._commits:
+            raise RuntimeError(
+                f"the server of the {self._place} has lost commits: it has {commits} of this index, and had answered "
+                f"{self._commits}. A crash with synchronous_commit off does that, or a standby that was behind. Follow "
+                "again: the index goes on from what the server has"
+            )
+
+    def _read_commits(self, connection: Connection) -> int:
+        table = self._schema.names.settings
+        found = connection.execute(f'SELECT value FROM "{table}" WHERE name = ?', (COMMITS,)).fetchone()
+        return int(found[0]) if found else 0
 
     def _read_openings(self, connection: Connection) -> int:
         """Reads the row of the openings with a lock, so that no other follower commits beside this one."""
@@ -170,6 +198,7 @@ class PostgresIndex(TableIndex["Connection"]):
         openings = self._read_openings(connection) + 1
         statement = f'UPDATE "{self._schema.names.settings}" SET value = ? WHERE name = ?'
         connection.execute(statement, (str(openings), OPENINGS))
+        self._commits = self._read_commits(connection)
         return openings
 
     def _table_names(self, connection: Connection) -> set[str]:

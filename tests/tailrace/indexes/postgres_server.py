@@ -78,6 +78,15 @@ class PostgresServer:
             self._process.wait(60)
             self._process = None
 
+    def keep(self):
+        """Copies the data, while it is stopped, for `put_back`."""
+        self._run("/bin/cp", "-a", "data", "kept")
+
+    def put_back(self):
+        """Has it go back to the copy that `keep` has made, while it is stopped."""
+        shutil.rmtree(self.folder / "data")
+        (self.folder / "kept").rename(self.folder / "data")
+
     def remove(self):
         """Stops it, and removes its folder."""
         self.stop()

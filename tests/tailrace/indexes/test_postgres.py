@@ -1,10 +1,12 @@
 """What is particular to the index in a PostgreSQL database."""
 
 import contextlib
+import itertools
 import uuid
 
 import psycopg
 import pytest
+from tests.tailrace.indexes.postgres_server import postgres_server
 
 from tailrace.errors import BadPosition
 from tailrace.indexes import AppliedMutation, IndexBusy, PostgresIndex
@@ -101,6 +103,30 @@ def test_a_lost_connection_is_made_again(opened, database, make_checkpoint, put)
         index.apply([], make_checkpoint({0: 3}))
     with pytest.raises(RuntimeError, match="another follower has opened"):
         index.apply([], make_checkpoint({0: 3}))
+
+
+@pytest.mark.slow
+def test_a_server_that_has_lost_commits_ends_the_follower(make_checkpoint, put):
+    """The follower is further than the server: it would leave the rows in between out for ever."""
+    with postgres_server() as server, contextlib.closing(PostgresIndex(server.conninfo)) as index:
+        index.open()
+        index.apply([put(b"a", "x", 1)], make_checkpoint({0: 1}))
+        server.stop()
+        server.keep()
+        server.start()
+        for tries in itertools.count():
+            with contextlib.suppress(IndexBusy):
+                index.apply([put(b"b", "x", 2)], make_checkpoint({0: 2}))
+                break
+            assert tries < 100
+        server.stop()
+        server.put_back()
+        server.start()
+        with pytest.raises(IndexBusy, match="was lost"):
+            index.apply([put(b"c", "x", 3)], make_checkpoint({0: 3}))
+        with pytest.raises(RuntimeError, match="has lost commits: it has 1 of this index, and had answered 2"):
+            index.apply([put(b"c", "x", 3)], make_checkpoint({0: 3}))
+        assert index.open().positions.seqs() == {0: 1}
 
 
 @pytest.mark.parametrize(
