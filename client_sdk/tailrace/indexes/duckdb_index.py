@@ -31,6 +31,8 @@ TYPES = {
 }
 # The name under which a statement sees the rows of a batch.
 BATCH = "tailrace_batch"
+# What DuckDB says if another transaction is in the way. A commit that cannot be written is a TransactionException, too.
+_CONFLICTS = ("conflict", "another transaction", "constraint violation")
 
 
 class Connection:
@@ -164,7 +166,7 @@ class DuckDBIndex(TableIndex[Connection]):
         except BaseException as error:
             with contextlib.suppress(self._duckdb.Error):  # a commit that fails has rolled back
                 connection.execute("ROLLBACK")
-            if isinstance(error, self._duckdb.TransactionException):
+            if isinstance(error, self._duckdb.TransactionException) and _is_conflict(str(error)):
                 raise IndexBusy(f"a transaction of this process is in the way of the index {self.path}") from error
             raise
 
@@ -196,10 +198,13 @@ class DuckDBIndex(TableIndex[Connection]):
         except OverflowError as error:
             raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
         connection.raw.register(BATCH, self._arrow.table(arrays, schema=schema))
-        try:
-            connection.execute(statement)
-        finally:
-            connection.raw.unregister(BATCH)
+        connection.execute(statement)
+        connection.raw.unregister(BATCH)  # after an error the rollback does so, and this call would hide the error
+
+
+def _is_conflict(message: str) -> bool:
+    """Tells whether another transaction is in the way, so that the same call may succeed later."""
+    return any(words in message.lower() for words in _CONFLICTS)
 
 
 def _arrow_schema(pyarrow: Any, schema: TypedTables) -> Any:

@@ -84,6 +84,46 @@ def test_another_process_has_the_file(opened, tmp_path):
     opened()
 
 
+@pytest.mark.parametrize("statement", ["UPDATE items SET seq = 5", "ALTER TABLE items ADD COLUMN more INTEGER"])
+def test_a_transaction_of_this_process_is_in_the_way(opened, make_checkpoint, put, statement):
+    index = opened()
+    index.apply([put(b"a", "x", 1)], make_checkpoint({0: 1}))
+    other = index.cursor()
+    other.execute("BEGIN")
+    other.execute(statement)
+    with pytest.raises(IndexBusy, match="a transaction of this process"):
+        index.apply([put(b"a", "y", 2)], make_checkpoint({0: 2}))
+    other.execute("ROLLBACK")
+    index.apply([put(b"a", "y", 2)], make_checkpoint({0: 2}))
+
+
+FULL_DISK = """
+import os, resource, sys
+from tailrace.indexes import AppliedMutation, DuckDBIndex
+from tailrace.model.position import Positions
+from tailrace.indexes.checkpoint import Checkpoint
+index = DuckDBIndex(sys.argv[1])
+index.open()
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))  # a write beyond fails, as on a full disk
+try:
+    index.apply([AppliedMutation(0, b"%d" % n, os.urandom(4000), n, n) for n in range(1, 1000)],
+                Checkpoint(Positions(bytes(16), bytes(16), {})))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk_is_no_transaction_that_is_in_the_way(tmp_path, opened):
+    """The follower waits for other transactions for ever."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "index.duckdb")], capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.startswith("TransactionException TransactionContext Error: Failed to commit: Could not write"), (
+        ran
+    )
+    assert query(opened(), "SELECT * FROM items") == []
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
