@@ -133,23 +133,32 @@ def _duckdb(folder: Path, rows: Rows) -> None:
 
 def _parquet(folder: Path, rows: Rows) -> None:
     import pyarrow
+    import pyarrow.compute
     import pyarrow.parquet
 
     (folder / "bare").mkdir()
-    names = ["key", "value", "partition", "seq", "timestamp"]
-    for number, batch in enumerate(rows):
-        columns = batch.keys, batch.values, batch.partitions, batch.seqs, batch.timestamps
-        path = folder / "bare" / f"{number}.parquet"
-        table = pyarrow.table(list(map(pyarrow.array, columns)), names=names).sort_by("key")
-        pyarrow.parquet.write_table(table, path, use_dictionary=["partition"])
+    names = ["key", "value", "deleted", "partition", "seq", "timestamp", "batch"]
+
+    def write(name: str, table: Any) -> Path:
+        pyarrow.parquet.write_table(table, path := folder / "bare" / name, use_dictionary=["partition", "batch"])
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    # As the index does: eight files of one size become one.
-    written = sorted((folder / "bare").iterdir())
-    for start in range(0, len(written) // 8 * 8, 8):
-        tables = [pyarrow.parquet.read_table(path) for path in written[start : start + 8]]
-        table = pyarrow.concat_tables(tables).sort_by([("key", "ascending"), ("seq", "descending")])
-        pyarrow.parquet.write_table(table, folder / "bare" / f"merged-{start}.parquet", use_dictionary=["partition"])
+        return path
+
+    written = []
+    for number, batch in enumerate(rows):
+        deleted = [value is None for value in batch.values]
+        columns = [batch.keys, batch.values, deleted, batch.partitions, batch.seqs, batch.timestamps]
+        arrays = [*map(pyarrow.array, columns), pyarrow.repeat(number, len(batch))]
+        written.append(write(f"{number}.parquet", pyarrow.table(arrays, names=names).sort_by("key")))
+        if len(written) == 8:  # as the index does: eight files of one size become one, with the newest row of each key
+            table = pyarrow.concat_tables([pyarrow.parquet.read_table(path) for path in written])
+            table = table.sort_by([("key", "ascending"), ("batch", "descending")])
+            keys = table["key"].combine_chunks()
+            differs = pyarrow.compute.not_equal(keys[1:], keys[:-1])
+            newest = pyarrow.concat_arrays([pyarrow.array([True]), differs])
+            write(f"merged-{number}.parquet", table.filter(newest))
+            written = []
 
 
 def _postgres(folder: Path, rows: Rows) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import struct
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.model.failover import SEQ_MAX
 
@@ -62,6 +62,15 @@ class RingChunk(NamedTuple):
         rows = len(keys)
         offsets = struct.pack(f"<{rows + 1}I", *accumulate(map(len, keys), initial=0))
         return cls._of_parts(seqs[-1], rows, 0, struct.pack(f"<{rows}Q", *seqs), offsets, b"".join(keys))
+
+    @classmethod
+    def of_arrow(cls, seqs: Any, keys: Any) -> RingChunk:
+        """Makes a chunk of numpy's seqs, which never fall, and a binary array of pyarrow, which begins its buffers."""
+        rows = len(keys)
+        _, offsets, data = keys.buffers()
+        offsets = memoryview(offsets)[: 4 * (rows + 1)]
+        key_data = memoryview(data)[: offsets.cast("i")[rows]] if data is not None else b""
+        return cls._of_parts(int(seqs[-1]), rows, 0, seqs.astype("<u8").tobytes(), offsets, key_data)
 
     @classmethod
     def of_columns(cls, columns: Columns) -> RingChunk:

@@ -85,10 +85,9 @@ class AppliedMutations(Sequence[AppliedMutation]):
             seqs += event.seqs()
             timestamps += event.timestamps()
         columns: tuple[list[Any], ...] = (partitions, keys, values, seqs, timestamps)
-        places = dict(zip(keys, range(len(keys)), strict=True))
-        if len(places) < len(keys):
+        if len(set(keys)) < len(keys):
             is_newest = bytearray(len(keys))
-            for place in places.values():
+            for place in dict(zip(keys, range(len(keys)), strict=True)).values():
                 is_newest[place] = 1
             columns = tuple([list(compress(column, is_newest)) for column in columns])
         return cls(*columns)
@@ -113,6 +112,10 @@ class AppliedMutations(Sequence[AppliedMutation]):
             return self
         return self.where([value is not None for value in self.values])
 
+    def columns(self) -> tuple[Sequence[Any], ...]:
+        """Returns the columns in the order of an index's table: keys, values, partitions, seqs and timestamps."""
+        return self.keys, self.values, self.partitions, self.seqs, self.timestamps
+
     def where(self, selected: Iterable[object]) -> AppliedMutations:
         """Selects some mutations.
 
@@ -126,6 +129,25 @@ class AppliedMutations(Sequence[AppliedMutation]):
         columns: tuple[Sequence[Any], ...] = (self.partitions, self.keys, self.values, self.seqs, self.timestamps)
         return AppliedMutations(*[list(compress(column, chosen)) for column in columns])
 
+    def seq_bounds(self) -> dict[int, tuple[int, int]]:
+        """Returns the lowest and the highest seq of each partition that occurs, by which an index compares them all."""
+        bounds: dict[int, tuple[int, int]] = {}
+        for partition, rows in self._runs():
+            seqs = self.seqs[rows]
+            low, high = min(seqs), max(seqs)
+            if partition in bounds:
+                low, high = min(low, bounds[partition][0]), max(high, bounds[partition][1])
+            bounds[partition] = low, high
+        return bounds
+
+    def _runs(self) -> Iterator[tuple[int, slice]]:
+        """Yields each partition with rows of it that stand together."""
+        start = 0
+        for partition, group in groupby(self.partitions):
+            stop = start + len(list(group))
+            yield partition, slice(start, stop)
+            start = stop
+
     def ring_changes(self, floors: Mapping[int, int]) -> dict[int, RingChange]:
         """Returns the changes of the rings for these mutations.
 
@@ -136,13 +158,10 @@ class AppliedMutations(Sequence[AppliedMutation]):
             The change of each of these partitions.
         """
         entries: dict[int, tuple[list[int], list[bytes]]] = {partition: ([], []) for partition in floors}
-        start = 0
-        for partition, group in groupby(self.partitions):
-            stop = start + len(list(group))
+        for partition, rows in self._runs():
             held_seqs, held_keys = entries[partition]
-            held_seqs += self.seqs[start:stop]
-            held_keys += self.keys[start:stop]
-            start = stop
+            held_seqs += self.seqs[rows]
+            held_keys += self.keys[rows]
         return {p: RingChange(floors[p], None, _chunks(floors[p], *columns)) for p, columns in entries.items()}
 
     def __len__(self) -> int:
@@ -160,6 +179,17 @@ class AppliedMutations(Sequence[AppliedMutation]):
         columns: tuple[Sequence[Any], ...] = (self.partitions, self.keys, self.values, self.seqs, self.timestamps)
         parts: list[Any] = [column[place] for column in columns]
         return AppliedMutations(*parts) if isinstance(place, slice) else AppliedMutation(*parts)
+
+
+def are_above(high_seqs: Mapping[int, int], rows: AppliedMutations) -> bool:
+    """Tells whether all rows are above the highest seq of their partition: then none is older than a held one."""
+    return all(low > high_seqs.get(partition, 0) for partition, (low, _) in rows.seq_bounds().items())
+
+
+def raised(high_seqs: Mapping[int, int], rows: AppliedMutations) -> dict[int, int]:
+    """Returns the highest seq of each partition when ``rows`` are stored."""
+    bounds = rows.seq_bounds()
+    return {**high_seqs, **{p: max(high, high_seqs.get(p, 0)) for p, (_, high) in bounds.items()}}
 
 
 def _chunks(floor_seq: int, seqs: list[int], keys: list[bytes]) -> tuple[RingChunk, ...]:

@@ -160,6 +160,11 @@ class Applier:
         self._index = index
         self.parks = parks
         self._is_prepared = isinstance(index, PreparedIndex)
+        self._columns: Callable[[list[Mutations]], AppliedMutations] = AppliedMutations.of_events
+        if getattr(index, "takes_arrow", False):
+            from tailrace.indexes.arrow_mutations import ArrowMutations
+
+            self._columns = ArrowMutations.of_events
         self._is_left = threading.Event()
         self.positions: Positions | None = None
 
@@ -203,7 +208,7 @@ class Applier:
         If rows are to be parked and the index cannot take some, they are returned. The others are applied then, and the
         positions wait for `Parking.finish`.
         """
-        mutations = AppliedMutations.of_events(batch.mutations)
+        mutations = self._columns(batch.mutations)
         if batch.refetched:
             checkpoint = Checkpoint(batch.positions, batch.changes)
             return self._store_or_part(mutations, checkpoint, Checkpoint(self.positions or batch.positions))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.arrow_mutations import ArrowMutations
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.table_index import TableIndex
@@ -90,6 +91,7 @@ class DuckDBIndex(TableIndex[Connection]):
     """
 
     begin_anew = "delete the file"
+    takes_arrow = True  # the follower gives it ArrowMutations
 
     def __init__(
         self,
@@ -187,14 +189,17 @@ class DuckDBIndex(TableIndex[Connection]):
             fields = [self._arrow_schema.field(name) for name in ("key", "partition", "seq")]
             self._with_batch(connection, self._delete, columns, self._arrow.schema(fields))
         if rows:
-            columns = [rows.keys, rows.values, rows.partitions, rows.seqs, rows.timestamps]
-            columns += self._schema.columns.read(rows.values)
+            columns = rows.fixed() if isinstance(rows, ArrowMutations) else list(rows.columns())
+            columns += self._schema.columns.read(rows.values) if self._schema.columns.names else []
             self._with_batch(connection, self._upsert, columns, self._arrow_schema)
 
     def _with_batch(self, connection: Connection, statement: str, columns: list[Any], schema: Any) -> None:
         """Executes a statement that reads ``columns`` as a table, without an object for each row."""
         try:
-            arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            arrays = [
+                column if isinstance(column, self._arrow.ChunkedArray) else self._arrow.array(column, field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ]
         except OverflowError as error:
             raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
         connection.raw.register(BATCH, self._arrow.table(arrays, schema=schema))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.consuming.ring import Ring, unbounded_ring
-from tailrace.indexes.applied import AppliedMutations
+from tailrace.indexes.applied import AppliedMutations, are_above, raised
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class MemoryIndex:
         self.versions = _Versions(self._versions)
         self._checkpoint: Checkpoint | None = None
         self._rings: dict[int, Ring] = {}
+        self._high_seqs: dict[int, int] = {}  # of each partition a seq: no row that counts has a higher one
         self._lock = threading.Lock()
         self._key_prefix = b""
 
@@ -121,6 +122,7 @@ class MemoryIndex:
             Always None. The next mutations replace the rows above ``seq``.
         """
         with self._lock:
+            self._high_seqs[partition] = min(self._high_seqs.get(partition, 0), seq)
             for key, (held_partition, held_seq, timestamp) in self._versions.items():
                 if held_partition == partition and held_seq > seq:
                     self._versions[key] = (partition, 0, timestamp)
@@ -135,6 +137,7 @@ class MemoryIndex:
             for key in [key for key, version in self._versions.items() if version[0] == partition]:
                 del self.state[key], self._versions[key]
             self._rings.pop(partition, None)
+            self._high_seqs.pop(partition, None)
             if self._checkpoint is not None:
                 positions = self._checkpoint.positions.without(partition)
                 self._checkpoint = Checkpoint(positions) if positions else None
@@ -144,7 +147,7 @@ class MemoryIndex:
 
     def _store_rows(self, rows: AppliedMutations) -> None:
         versions = self._versions
-        if not versions.keys().isdisjoint(rows.keys):
+        if not are_above(self._high_seqs, rows):
             held = map(versions.get, rows.keys)
             columns = zip(held, rows.partitions, rows.seqs, strict=True)
             is_older = [
@@ -153,6 +156,7 @@ class MemoryIndex:
             ]
             if any(is_older):
                 rows = rows.where(not older for older in is_older)
+        self._high_seqs = raised(self._high_seqs, rows)
         upserts = rows.upserts()
         self.state.update(zip(upserts.keys, upserts.values, strict=True))  # type: ignore[arg-type]
         numbers = zip(upserts.partitions, upserts.seqs, upserts.timestamps, strict=True)

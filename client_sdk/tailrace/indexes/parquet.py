@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
-from tailrace.indexes.applied import AppliedMutations
+from tailrace.indexes.applied import AppliedMutations, are_above, raised
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 from tailrace.indexes.columns import NO_SERIALIZER, name_of
 from tailrace.indexes.parquet_files import ParquetFiles
@@ -79,6 +79,8 @@ class ParquetIndex:
         ValueError: A name, a JSON path or a type is not valid.
         ImportError: pyarrow is missing; ``pip install 'tailrace[arrow]'`` installs it.
     """
+
+    takes_arrow = True  # the follower gives it ArrowMutations
 
     def __init__(
         self,
@@ -171,10 +173,7 @@ class ParquetIndex:
                 part = Part(number, number, len(rows))
                 self._write_part(part, self._files.table(rows, number))
                 parts = (*parts, part)
-            high_seqs = dict(state.high_seqs)
-            for partition, seq in zip(rows.partitions, rows.seqs, strict=True):
-                if seq > high_seqs.get(partition, 0):
-                    high_seqs[partition] = seq
+            high_seqs = raised(state.high_seqs, rows)
             rings = state.rings
             if checkpoint.rings:
                 self._write_rings(number, checkpoint.rings)
@@ -287,13 +286,13 @@ class ParquetIndex:
         A row above all seqs of its partition is newer, so that mostly no file is read.
         """
         high = state.high_seqs
+        if are_above(high, rows):
+            return rows
         keys = [
             key
             for key, partition, seq in zip(rows.keys, rows.partitions, rows.seqs, strict=True)
             if seq <= high.get(partition, 0)
         ]
-        if not keys:
-            return rows
         held = self._files.held([self.path / part.name for part in state.parts], keys, state.undone)
         columns = zip(rows.keys, rows.partitions, rows.seqs, strict=True)
         is_newer = [

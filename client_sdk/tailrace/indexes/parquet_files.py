@@ -6,6 +6,8 @@ import json
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace.indexes.arrow_mutations import ArrowMutations
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
@@ -62,8 +64,13 @@ class ParquetFiles:
     def table(self, rows: Any, batch: int) -> Any:
         """Makes the table of a batch, by rising key. ValueError if a number has no room."""
         arrow = self._arrow
+        count = len(rows)
+        if isinstance(rows, ArrowMutations):
+            read = zip(self._columns.names, self._columns.read(rows.values), strict=True) if self._columns.names else ()
+            return rows.by_key(
+                {**dict(read), "batch": arrow.repeat(arrow.scalar(batch, arrow.int64()), count)}, self.schema
+            )
         values = rows.values
-        count = len(values)
         deleted = [value is None for value in values] if None in values else arrow.repeat(False, count)
         number = arrow.repeat(arrow.scalar(batch, arrow.int64()), count)
         fixed = [rows.keys, values, deleted, rows.partitions, rows.seqs, rows.timestamps, number]
@@ -151,7 +158,7 @@ class ParquetFiles:
         compute = self._arrow.compute
 
         def keep(table: Any) -> Any:
-            if drops_deletions:
+            if drops_deletions and compute.any(table["deleted"]).as_py():
                 table = table.filter(compute.invert(table["deleted"]))
             return table if without is None else table.filter(compute.not_equal(table["partition"], without))
 
@@ -183,6 +190,8 @@ class ParquetFiles:
         if isinstance(keys, arrow.ChunkedArray):
             keys = keys.chunk(0)
         differs = compute.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+        if compute.all(differs).as_py():
+            return table
         return table.filter(arrow.concat_arrays([arrow.array([True]), differs]))
 
     def _undo(self, table: Any, undone: Sequence[Undone]) -> Any:

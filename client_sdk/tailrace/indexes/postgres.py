@@ -222,8 +222,7 @@ class PostgresIndex(TableIndex["Connection"]):
             if gone:
                 connection.execute(self._delete, (list(gone.keys), list(gone.partitions), list(gone.seqs)))
             if rows:
-                columns = [rows.keys, rows.values, rows.partitions, rows.seqs, rows.timestamps]
-                columns += self._schema.columns.read(rows.values)
+                columns = [*rows.columns(), *self._schema.columns.read(rows.values)]
                 connection.copy(BATCH, self._copy_types, columns)
                 connection.execute(self._upsert)
         except (self._psycopg.errors.NumericValueOutOfRange, self._psycopg.DataError, OverflowError) as error:

@@ -152,7 +152,7 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
 
     def _store_mutations(self, connection: sqlite3.Connection, mutations: AppliedMutations) -> None:
         rows, gone = mutations.upserts(), mutations.deletions()
-        columns: list[Iterable[Any]] = [rows.keys, rows.values, rows.partitions, rows.seqs, rows.timestamps]
+        columns: list[Iterable[Any]] = [*rows.columns()]
         if self._schema.reader.names:
             columns += zip(*map(self._schema.reader.read, rows.values), strict=True)  # type: ignore[arg-type]
         deletions = list(zip(gone.keys, gone.partitions, gone.seqs, strict=True))

@@ -1,0 +1,69 @@
+"""Arrow columns give an index what lists give it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tiers import examples
+
+from tailrace.block import encode_block
+from tailrace.block.encode import Stamps
+from tailrace.consuming.events import Mutations
+from tailrace.indexes import AppliedMutations
+
+pytest.importorskip("pyarrow")
+from tailrace.indexes.arrow_mutations import ArrowMutations
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"cc", b"dd", b"e" * 40]), st.none() | st.binary(max_size=3)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@st.composite
+def events(draw):
+    """Events of three partitions, whose seqs rise unless they were read again."""
+    made, next_seq = [], [1, 1, 1]
+    for partition, rows in draw(st.lists(st.tuples(st.integers(0, 2), ROWS), max_size=5)):
+        first = next_seq[partition]
+        seqs = [first + 2 * number for number in range(len(rows))]
+        next_seq[partition] = draw(st.sampled_from([seqs[-1] + 1, 1]))
+        keys, values = zip(*rows, strict=True)
+        stamps = Stamps(seqs, [1_000_000 + seq for seq in seqs])
+        block = encode_block(list(keys), list(values), partition=partition, stamps=stamps)
+        made.append(Mutations(block, draw(st.integers(0, len(rows) - 1))))
+    return made
+
+
+@settings(max_examples=examples(200))
+@given(events(), st.lists(st.integers(0, 30), min_size=3, max_size=3))
+def test_they_equal_the_lists(given, floors):
+    lists, arrow = AppliedMutations.of_events(list(given)), ArrowMutations.of_events(list(given))
+    assert list(arrow) == list(lists)
+    assert len(arrow) == len(lists)
+    assert list(arrow.upserts()) == list(lists.upserts())
+    assert list(arrow.deletions()) == list(lists.deletions())
+    assert arrow.seq_bounds() == lists.seq_bounds()
+    by_partition = dict(enumerate(floors))
+    of_lists, of_arrow = lists.ring_changes(by_partition), arrow.ring_changes(by_partition)
+    assert list(of_arrow) == list(of_lists)
+    for partition, change in of_arrow.items():
+        assert change.floor_seq == of_lists[partition].floor_seq
+        assert entries(change) == entries(of_lists[partition])
+
+
+def entries(change):
+    return sorted(entry for chunk in change.chunks for entry in chunk.entries())
+
+
+def test_the_list_of_events_is_emptied():
+    given = [Mutations(encode_block([b"a"], [b"1"], partition=0).stamped(1, 5))]
+    assert isinstance(ArrowMutations.of_events(given), ArrowMutations)
+    assert given == []
+
+
+def test_a_timestamp_of_64_bits_goes_to_the_index_as_it_is():
+    given = [Mutations(encode_block([b"a"], [b"1"], partition=0).stamped(1, 1 << 63))]
+    assert list(ArrowMutations.of_events(given).timestamps) == [1 << 63]
