@@ -113,7 +113,11 @@ class AppliedMutations(Sequence[AppliedMutation]):
         return self.where([value is not None for value in self.values])
 
     def columns(self) -> tuple[Sequence[Any], ...]:
-        """Returns the columns in the order of an index's table: keys, values, partitions, seqs and timestamps."""
+        """Returns the columns in the order of an index's table.
+
+        Returns:
+            The keys, values, partitions, seqs and timestamps.
+        """
         return self.keys, self.values, self.partitions, self.seqs, self.timestamps
 
     def where(self, selected: Iterable[object]) -> AppliedMutations:
@@ -130,7 +134,11 @@ class AppliedMutations(Sequence[AppliedMutation]):
         return AppliedMutations(*[list(compress(column, chosen)) for column in columns])
 
     def seq_bounds(self) -> dict[int, tuple[int, int]]:
-        """Returns the lowest and the highest seq of each partition that occurs, by which an index compares them all."""
+        """Finds the bounds of the seqs, by which an index compares all rows of a partition at once.
+
+        Returns:
+            The lowest and the highest seq of each partition that occurs.
+        """
         bounds: dict[int, tuple[int, int]] = {}
         for partition, rows in self._runs():
             seqs = self.seqs[rows]
