@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.errors import BadBlock, TailraceError
+from tailrace.errors import TailraceError
 from tailrace_server.blocks.expiring import DueRow, first_look_us
 from tailrace_server.partition.expiring import look, newest_of, scope_of, tombstones_of
 from tailrace_server.partition.writing import append_block
@@ -44,7 +44,7 @@ SLICE_SECONDS = 0.002
 # The pause after each look, as a multiple of its time: expiry takes a quarter of a processor at most.
 PAUSE_PARTS = 3
 # A range of a segment that cannot be read is looked at again after this time.
-DAMAGED_US = 60_000_000
+UNREAD_US = 60_000_000
 # In a packed header: the version, which tells of ttls, and the timestamp.
 _VERSION_AT, _PLAIN, _STAMP = 4, 1, slice(32, 40)
 
@@ -206,12 +206,12 @@ class Expirer:
             pins.pin(segment)
         try:
             looked = await self._storage.host.workers.in_thread(lambda: look(scope, now_us, state.default_us))
-        except (SegmentDamaged, BadBlock) as error:
+        except TailraceError as error:  # of a segment that is damaged, or for which no descriptor is free
             if isinstance(error, SegmentDamaged):
                 self._storage.found_damage(error)
             else:
                 log.error("partition %s of feed %s: %s", partition.id, partition.feed_name, error)
-            state.pending.replace(due, [due._replace(look_us=now_us + DAMAGED_US)])
+            state.pending.replace(due, [due._replace(look_us=now_us + UNREAD_US)])
             return True
         finally:
             for segment in scope.chain.segments:

@@ -12,7 +12,7 @@ import tailrace
 from tailrace import Delete, Put
 from tailrace.block import encode_block
 from tailrace.block.header import EXPIRED
-from tailrace.errors import BadBlock, TailraceError
+from tailrace.errors import BadBlock, Overloaded, TailraceError
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup
@@ -200,6 +200,26 @@ async def test_a_leader_that_takes_no_writes_deletes_nothing(node, client):
     node.leaderships.system.resume_writes()
     await gone(feed, b"a")
     assert looks[:2] == [False, False]
+
+
+async def test_a_segment_for_which_no_descriptor_is_free_is_looked_at_again(node, client, monkeypatch):
+    """The node goes on: its clients may have taken the descriptors."""
+    monkeypatch.setattr(expirer, "UNREAD_US", 50_000)
+    feed = await client.create_feed("sessions", partitions=1)
+    [partition] = node.feeds.named("sessions").partitions
+    await feed.put(b"k", b"v", ttl=1)
+    await node.storage.flusher.flush_all(partition)
+    look, failures = expirer.look, [Overloaded("no file descriptor is free")] * 2
+
+    def failing(*arguments):
+        if failures:
+            raise failures.pop()
+        return look(*arguments)
+
+    monkeypatch.setattr(expirer, "look", failing)
+    await gone(feed, b"k")
+    assert not failures
+    assert node.expirer.expired_rows == 1
 
 
 async def test_a_row_that_is_written_between_look_and_deletion_stays(node, client, monkeypatch):
