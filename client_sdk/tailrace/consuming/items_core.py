@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.block.lazy import pyarrow
 from tailrace.consuming.events import Mutations, Rollback
+from tailrace.consuming.latest_items import LatestItems
 from tailrace.consuming.subscription import Subscription
-from tailrace.model import Item, Version
 from tailrace.model.position import Positions
 from tailrace.wire.filters import StreamFilter
 
@@ -23,30 +23,6 @@ class Latest(Protocol):
     def note(self, event: Mutations) -> None: ...
     def clear(self) -> None: ...
     def take(self) -> Any: ...
-
-
-class LatestItems:
-    """The newest rows as items."""
-
-    def __init__(self) -> None:
-        self._items: dict[bytes, Item] = {}
-
-    def note(self, event: Mutations) -> None:
-        """Adds rows."""
-        for key, value, seq, timestamp, *_ in event:
-            if value is None:
-                self._items.pop(key, None)
-            else:
-                self._items[key] = Item(key, value, Version(event.partition, event.branch, seq), timestamp)
-
-    def clear(self) -> None:
-        """Forgets all rows."""
-        self._items.clear()
-
-    def take(self) -> list[Item]:
-        """Returns the items, and forgets them."""
-        items, self._items = self._items, {}
-        return list(items.values())
 
 
 class ItemsCore:
