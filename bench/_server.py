@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -72,11 +73,7 @@ class Server:
     @property
     def compactions(self) -> list[int]:
         """The ids of the processes that compact right now."""
-        pid = self.process.pid
-        with contextlib.suppress(OSError):
-            tasks = os.listdir(f"/proc/{pid}/task")
-            return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()]
-        return []
+        return children_of(self.process.pid)
 
     def cpu_seconds(self) -> float:
         """Processor time of the node so far, without its compactions: on a busy machine it says more than the clock."""
@@ -155,6 +152,22 @@ async def at_rest(client: tailrace.Client, server: Server, seconds: float = 3.0)
         await trio.sleep(0.2)
 
 
+def free_port() -> int:
+    """Returns a port of loopback that is free now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def children_of(pid: int) -> list[int]:
+    """Returns the ids of the processes that a process has made and that run."""
+    with contextlib.suppress(OSError):
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+    return []
+
+
 def cpu_seconds_of(pid: int) -> float:
     """Processor time of a process so far, of all its threads; 0 where it is gone."""
     # The clock of another process, as clock_getcpuclockid(3) of Linux makes its number: /proc counts in 10 ms.
@@ -175,6 +188,13 @@ class Processor(NamedTuple):
         ticks = [int(field) for field in _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15]]
         unit = os.sysconf("SC_CLK_TCK")
         return cls((ticks[0] + ticks[2]) / unit, (ticks[1] + ticks[3]) / unit)
+
+    @classmethod
+    def ended(cls, pid: int) -> Processor:
+        """Of its ended children only."""
+        ticks = [int(field) for field in _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[13:15]]
+        unit = os.sysconf("SC_CLK_TCK")
+        return cls(ticks[0] / unit, ticks[1] / unit)
 
     def since(self, before: Processor) -> Processor:
         """The time between the two."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import trio
 
-from _redis import free_port
+from _server import free_port
 
 START_SECONDS_MAX = 30.0
 _RECEIVE_BYTES = 64 * 1024

@@ -10,8 +10,7 @@ from typing import Any
 
 import trio
 
-from _redis import free_port
-from _server import Server
+from _server import Server, free_port
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Hello

@@ -24,7 +24,7 @@ import redis
 import trio
 
 import tailrace
-from _redis import redis_server
+from _peers.servers import Redis
 from _report import Line, p50, p99
 from _server import Server
 from _streams.processes import Helper, helper
@@ -137,7 +137,8 @@ async def _servers(
         redis_ports = {}
         for level, appendfsync in LEVELS.items():
             (folder / appendfsync).mkdir()
-            redis_ports[level] = stack.enter_context(redis_server(folder / appendfsync, appendfsync))
+            one = stack.enter_context(Redis(folder / appendfsync, appendfsync))
+            redis_ports[level] = one.port
         server = stack.enter_context(Server(folder / "node", log))
         async with tailrace.connect(server.address) as client:
 
