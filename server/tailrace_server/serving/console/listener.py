@@ -21,6 +21,7 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from tailrace_server.serving.console.app import HasStatus, make_app
+from tailrace_server.serving.console.http1 import refuse_http2
 from tailrace_server.serving.console.plain_websocket import refuse_compression
 from tailrace_server.serving.console.sockets import Sockets
 from tailrace_server.serving.http.certificate import CERTIFICATE
@@ -85,6 +86,7 @@ class _HttpServer:
 
     def __init__(self, node: HasStatus, hosts: Collection[str], sockets: Sockets, feeds: FeedsApi) -> None:
         refuse_compression()
+        refuse_http2()
         self._sockets = sockets
         self._feeds = feeds
         self._app: AppWrapper = wrap_app(make_app(node, hosts, sockets, feeds), 0, "asgi")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypercorn.protocol import h2, h11
+from hypercorn.protocol import h11
 from hypercorn.protocol.events import Event, Request
 from hypercorn.protocol.ws_stream import WSStream
 
@@ -28,5 +28,4 @@ class PlainWebSocket(WSStream):
 
 def refuse_compression() -> None:
     """Makes the connections of this process use it. May be called again."""
-    for protocol in (h11, h2):
-        protocol.WSStream = PlainWebSocket  # type: ignore[attr-defined]
+    h11.WSStream = PlainWebSocket  # type: ignore[attr-defined]

@@ -138,6 +138,21 @@ async def test_garbage_ends_its_own_connection_soon(http_address, garbage):
     assert (await ask(http_address, REQUEST.replace(b"1.1", b"1.0"))).endswith(b"}")
 
 
+async def test_http2_is_not_spoken(http_address):
+    """Its requests share a connection, and one that takes no answer would keep its place for ever."""
+    stream = await trio.open_tcp_stream(*http_address)
+    async with stream:
+        await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert (await read_all(stream)).startswith(b"HTTP/1.1 4")
+
+
+async def test_an_offer_of_http2_is_ignored(http_address):
+    offer = b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nConnection: Upgrade, HTTP2-Settings, close\r\n\r\n"
+    answer = await ask(http_address, REQUEST.removesuffix(b"\r\n") + offer)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"}")
+
+
 async def test_a_request_that_does_not_come_to_its_end_is_dropped(monkeypatch):
     monkeypatch.setattr(door_module, "IDLE_SECONDS_MAX", 0.1)
     async with http_listener(StatusOnly(), ("127.0.0.1", 0)) as address:
