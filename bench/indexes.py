@@ -91,14 +91,14 @@ def _memory(folder: Path, rows: Rows) -> None:
 def _sqlite(folder: Path, rows: Rows) -> None:
     import sqlite3
 
-    from tailrace.indexes.schema import Schema
+    from tailrace.indexes.schema import Schema, first_tables
 
     schema = Schema("items", {}, ())
     connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA cache_size = -65536")
-    for statement in schema.create_statements():
+    for statement in schema.create_statements(first_tables("items")):
         connection.execute(statement)
     upsert = schema.upsert_statement()
     for batch in rows:

@@ -48,7 +48,7 @@ def audit(
         ),
     ],
     table: Annotated[
-        str, typer.Option("--table", metavar="TABLE", help="The table in DuckDB or PostgreSQL.")
+        str, typer.Option("--table", metavar="TABLE", help="The table in a database with several indexes.")
     ] = "items",
     keys: Annotated[
         int, typer.Option("--keys", metavar="N", min=0, help="The differing keys to print, for each partition.")

@@ -44,7 +44,7 @@ def audited(place: str, table: str = "items") -> Iterator[Audited]:
 
     Args:
         place: A file of SQLite or DuckDB, a directory of Parquet files, or the URL of a PostgreSQL database.
-        table: The table in DuckDB or PostgreSQL. A file of SQLite has one.
+        table: The table in a database. If a file of SQLite has one index, it is that one.
 
     Returns:
         A context with the index, which stays in the state of this moment.
@@ -62,7 +62,7 @@ def audited(place: str, table: str = "items") -> Iterator[Audited]:
         with open(place, "rb") as file:
             head = file.read(16)
         if head == _SQLITE_MAGIC:
-            opened = _sqlite(place)
+            opened = _sqlite(place, table)
         elif head[_DUCKDB_MAGIC_AT:].startswith(_DUCKDB_MAGIC):
             opened = _duckdb(place, table)
         else:
@@ -112,8 +112,8 @@ class _SQLiteReader:
 
 
 @contextlib.contextmanager
-def _sqlite(place: str) -> Iterator[Audited]:
-    from tailrace.indexes.schema import CHECKPOINT_TABLE, META_TABLE, RING_FLOOR_TABLE, RING_TABLE
+def _sqlite(place: str, table: str) -> Iterator[Audited]:
+    from tailrace.indexes.schema import META_TABLE, first_tables, further_tables
 
     uri = f"{Path(place).absolute().as_uri()}?mode=ro"
     # The calls of an audit never overlap, but they come from several threads.
@@ -122,8 +122,18 @@ def _sqlite(place: str) -> Iterator[Audited]:
         connection.execute("BEGIN")
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (META_TABLE,)).fetchone():
             raise ValueError(f"{place} is an SQLite file, but no index of Tailrace is in it")
-        (table,) = connection.execute(f"SELECT value FROM {META_TABLE} WHERE name = 'table'").fetchone()
-        tables = Tables(table, META_TABLE, CHECKPOINT_TABLE, RING_TABLE, RING_FLOOR_TABLE)
+        (first,) = connection.execute(f"SELECT value FROM {META_TABLE} WHERE name = 'table'").fetchone()
+        prefix = f"{META_TABLE}_"
+        found = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB ?", (f"{prefix}*",)
+        )
+        further = [name.removeprefix(prefix) for (name,) in found]
+        if further and table not in (first, *further):
+            raise ValueError(
+                f"{place} has the indexes {sorted([first, *further])}, and none of them is {table!r}: name one by "
+                "--table"
+            )
+        tables = further_tables(table) if table in further else first_tables(first)
         yield _TableAudit(_SQLiteReader(connection), tables, place)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.indexes.arrow_mutations import ArrowMutations
+from tailrace.indexes.by_feed import PATTERN, ByFeed, table_of
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.table_index import TableIndex
@@ -78,7 +79,9 @@ class DuckDBIndex(TableIndex[Connection]):
 
     Args:
         path: The file. Its directory must exist.
-        table: The name of the table, 40 characters at most.
+        table: The name of the table, 40 characters at most. With ``{feed}`` in it the index may be followed by several
+            feeds: each has its own table. In the name of the feed, other characters than letters, digits and
+            underscores become underscores.
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``, or the path and one of
             the types "text", "integer", "real", "boolean" and "json": ``{"age": ("$.age", "integer")}``. A value of
             another type is NULL.
@@ -110,12 +113,16 @@ class DuckDBIndex(TableIndex[Connection]):
         self._duckdb: Any = duckdb
         self._arrow: Any = pyarrow
         self.path = Path(path)
-        self._schema = TypedTables(table, columns or {}, TYPES, serializer)
+        self._schema = TypedTables(table_of(table, "feed"), columns or {}, TYPES, serializer)
         self._arrow_schema = _arrow_schema(pyarrow, self._schema)
         self._upsert = self._schema.upsert_statement(BATCH)
         self._delete = self._schema.delete_statement(BATCH)
         settings = {**self._schema.describe(), "serializer": name_of(serializer)}
         super().__init__(str(self.path), self._schema.names, settings)
+        if PATTERN in table:
+            self._by_feed = ByFeed(
+                lambda feed: DuckDBIndex(path, table=table_of(table, feed), columns=columns, serializer=serializer)
+            )
 
     def open(self) -> Checkpoint | None:
         """Opens the file, or creates it, and returns its checkpoint.

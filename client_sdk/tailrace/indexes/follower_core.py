@@ -87,7 +87,8 @@ class FollowerCore:
         )._replace(by_index=True)
         if options.on_error not in _ON_ERROR:
             raise ValueError(f"on_error is {options.on_error!r}, but has to be 'stop' or 'park'")
-        self.index = index
+        of_feed: Callable[[str], Index] | None = getattr(index, "of_feed", None)  # of an index for several feeds
+        index = self.index = index if of_feed is None else of_feed(feed)
         self.applier = Applier(index, parks=options.on_error == "park")
         self.parked_rows = 0
         self.applied_rows = 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations, are_above, raised
+from tailrace.indexes.by_feed import PATTERN, ByFeed, require_feed
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 from tailrace.indexes.columns import NO_SERIALIZER, name_of
 from tailrace.indexes.parquet_files import ParquetFiles
@@ -67,7 +68,8 @@ class ParquetIndex:
     raises has stored nothing.
 
     Args:
-        path: The directory. It is made if its parent exists.
+        path: The directory. It is made if its parent exists. With ``{feed}`` in its last name, such as
+            ``"lake/feed={feed}"``, the index may be followed by several feeds: each has its own directory.
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``, or the path and one of
             the types "text", "integer", "real", "boolean" and "json" (text): ``{"age": ("$.age", "integer")}``. A
             value of another type is null.
@@ -92,6 +94,16 @@ class ParquetIndex:
     ) -> None:
         """Checks the arguments. Nothing is opened yet."""
         self.path = Path(path)
+        self._by_feed: ByFeed[ParquetIndex] | None = None
+        if PATTERN in self.path.name:
+            self._by_feed = ByFeed(
+                lambda feed: ParquetIndex(
+                    self.path.with_name(self.path.name.replace(PATTERN, feed)),
+                    columns=columns,
+                    keep_replaced_s=keep_replaced_s,
+                    serializer=serializer,
+                )
+            )
         typed = TypedColumns(columns or {}, (*FIXED_COLUMNS, "deleted", "batch"), serializer)
         try:
             self._files = ParquetFiles(typed)
@@ -106,6 +118,18 @@ class ParquetIndex:
         self._written: tuple[int, int] | None = None  # which file the list is, as this index has written it
         self._lock = threading.Lock()  # `compact` may come from another thread
 
+    def of_feed(self, feed: str) -> ParquetIndex:
+        """Returns the index of one feed. A follower asks for it.
+
+        Args:
+            feed: The name of the feed.
+
+        Returns:
+            The index with the directory of this feed, the same object each time, if the path has ``{feed}``. Otherwise
+            the index itself.
+        """
+        return self if self._by_feed is None else self._by_feed.of(feed)
+
     def open(self) -> Checkpoint | None:
         """Opens the directory, or makes it, and returns its checkpoint.
 
@@ -117,6 +141,7 @@ class ParquetIndex:
             FileNotFoundError: The parent of the directory does not exist.
             BadPosition: The list of the files is damaged, or a file is missing.
         """
+        require_feed(self.path, self._by_feed)
         with self._lock:
             self._close()
             state = self._read_state()

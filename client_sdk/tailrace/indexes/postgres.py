@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.by_feed import PATTERN, ByFeed, table_of
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.table_index import OPENINGS, TableIndex
@@ -51,7 +52,9 @@ class PostgresIndex(TableIndex["Connection"]):
 
     Args:
         conninfo: The database, as libpq takes it: ``"postgresql://user@host/database"`` or ``"host=... dbname=..."``.
-        table: The name of the table, 40 characters at most.
+        table: The name of the table, 40 characters at most. With ``{feed}`` in it the index may be followed by several
+            feeds: each has its own table. In the name of the feed, other characters than letters, digits and
+            underscores become underscores.
         schema: The schema of the tables, which must exist. None: the first one of the search path.
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``, or the path and one of
             the types "text", "integer", "real", "boolean" and "json" (jsonb): ``{"age": ("$.age", "integer")}``. A
@@ -83,7 +86,7 @@ class PostgresIndex(TableIndex["Connection"]):
         self._psycopg: Any = psycopg
         self._conninfo = conninfo
         self._schema_name = schema
-        self._schema = TypedTables(table, columns or {}, TYPES, serializer)
+        self._schema = TypedTables(table_of(table, "feed"), columns or {}, TYPES, serializer)
         self._upsert = self._schema.upsert_statement(BATCH, "::jsonb")
         self._delete = self._schema.delete_statement("unnest(?::bytea[], ?::integer[], ?::bigint[])").replace(
             " AS gone ", " AS gone (key, partition, seq) "
@@ -92,6 +95,12 @@ class PostgresIndex(TableIndex["Connection"]):
         self._copy_types = [_COPY_TYPES.get(kind, "text") for _, kind in self._schema.row_columns()]
         settings = {**self._schema.describe(), "serializer": name_of(serializer)}
         super().__init__(f"table {table} in PostgreSQL", self._schema.names, settings)
+        if PATTERN in table:
+            self._by_feed = ByFeed(
+                lambda feed: PostgresIndex(
+                    conninfo, table=table_of(table, feed), schema=schema, columns=columns, serializer=serializer
+                )
+            )
 
     def open(self) -> Checkpoint | None:
         """Connects, makes the tables if they are missing, and returns the checkpoint.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.indexes.columns import ColumnReader, check_name
 from tailrace.indexes.full_text import FullText
+from tailrace.indexes.table_index import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +22,31 @@ META_TABLE = "tailrace_index"
 CHECKPOINT_TABLE = "tailrace_checkpoint"
 RING_TABLE = "tailrace_ring"  # the chunks of rings (tailrace.consuming.ring), in the order in which they came
 RING_FLOOR_TABLE = "tailrace_ring_floor"
-# A file without these tables, made by an older version, gets them when it is opened.
-RING_STATEMENTS = (
-    f"CREATE TABLE IF NOT EXISTS {RING_TABLE} (number INTEGER PRIMARY KEY, partition INTEGER NOT NULL, "
-    "last_seq INTEGER NOT NULL, entries BLOB NOT NULL)",
-    f"CREATE INDEX IF NOT EXISTS {RING_TABLE}_by_seq ON {RING_TABLE} (partition, last_seq)",
-    f"CREATE INDEX IF NOT EXISTS {RING_TABLE}_by_number ON {RING_TABLE} (partition, number)",
-    f"CREATE TABLE IF NOT EXISTS {RING_FLOOR_TABLE} (partition INTEGER PRIMARY KEY, floor_seq INTEGER NOT NULL)",
-)
+
+
+def first_tables(table: str) -> Tables:
+    """Returns the names of the tables of the first index of a file."""
+    return Tables(table, META_TABLE, CHECKPOINT_TABLE, RING_TABLE, RING_FLOOR_TABLE)
+
+
+def further_tables(table: str) -> Tables:
+    """Returns the names of the tables of an index of a file with several: they have the name of the index's table."""
+    return Tables(table, *(f"{name}_{table}" for name in first_tables(table)[1:]))
+
+
+def ring_statements(tables: Tables) -> Iterator[str]:
+    """Returns what makes the tables of the rings. A file of an older version gets them when it is opened."""
+    ring = tables.ring
+    yield (
+        f'CREATE TABLE IF NOT EXISTS "{ring}" (number INTEGER PRIMARY KEY, partition INTEGER NOT NULL, '
+        "last_seq INTEGER NOT NULL, entries BLOB NOT NULL)"
+    )
+    yield f'CREATE INDEX IF NOT EXISTS "{ring}_by_seq" ON "{ring}" (partition, last_seq)'
+    yield f'CREATE INDEX IF NOT EXISTS "{ring}_by_number" ON "{ring}" (partition, number)'
+    yield (
+        f'CREATE TABLE IF NOT EXISTS "{tables.ring_floor}" (partition INTEGER PRIMARY KEY, floor_seq INTEGER NOT NULL)'
+    )
+
 
 _FIXED_COLUMNS = ("key", "value", "partition", "seq", "timestamp")
 # Other names of a table's row number, which a column would hide from the full text.
@@ -70,7 +88,7 @@ class Schema:
             "full_text": json.dumps(sorted(self.full_text)),
         }
 
-    def create_statements(self) -> Iterator[str]:
+    def create_statements(self, tables: Tables) -> Iterator[str]:
         """Returns what makes the tables, in order."""
         columns = "".join(f', "{name}"' for name in self.reader.names)
         yield (
@@ -79,9 +97,9 @@ class Schema:
         )
         # For clear and rollback, which would read the whole table otherwise.
         yield f'CREATE INDEX "{self.table}_partition_seq" ON "{self.table}" (partition, seq)'
-        yield f"CREATE TABLE {META_TABLE} (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+        yield f'CREATE TABLE "{tables.settings}" (name TEXT PRIMARY KEY, value TEXT NOT NULL)'
         yield (
-            f"CREATE TABLE {CHECKPOINT_TABLE} "
+            f'CREATE TABLE "{tables.checkpoint}" '
             "(partition INTEGER PRIMARY KEY, seq INTEGER NOT NULL, position TEXT NOT NULL)"
         )
         if self.full_text_table is not None:

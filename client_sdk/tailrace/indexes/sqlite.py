@@ -7,17 +7,11 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.indexes.by_feed import PATTERN, ByFeed, table_of
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
-from tailrace.indexes.schema import (
-    CHECKPOINT_TABLE,
-    META_TABLE,
-    RING_FLOOR_TABLE,
-    RING_STATEMENTS,
-    RING_TABLE,
-    Schema,
-)
-from tailrace.indexes.table_index import TableIndex, Tables
+from tailrace.indexes.schema import META_TABLE, Schema, first_tables, further_tables, ring_statements
+from tailrace.indexes.table_index import TableIndex
 
 if TYPE_CHECKING:
     import os
@@ -27,6 +21,7 @@ if TYPE_CHECKING:
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.indexes.checkpoint import Checkpoint
     from tailrace.indexes.full_text import Row, Tombstone
+    from tailrace.indexes.table_index import Tables
     from tailrace.serializers import Serializer
 
 SQLITE_VERSION_MIN = (3, 30, 0)  # ON CONFLICT DO UPDATE, and tables that list what SQLite was built with
@@ -53,7 +48,9 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
 
     Args:
         path: The file. Its directory must exist.
-        table: The name of the table.
+        table: The name of the table. A file may have several indexes, each with a table of its own. With ``{feed}`` in
+            the name the index may be followed by several feeds: each has its own table. In the name of the feed,
+            other characters than letters, digits and underscores become underscores.
         columns: The JSON path of each further column, such as ``{"city": "$.address.city"}``. The column is NULL if the
             value is not JSON or has nothing there.
         full_text: The columns that the FTS5 table ``items_fts`` indexes. Its rows have the rowids of the table.
@@ -77,11 +74,17 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
     ) -> None:
         """Checks the arguments. The file is not opened yet."""
         self.path = Path(path)
-        self._schema = Schema(table, columns or {}, full_text, serializer)
+        self._schema = Schema(table_of(table, "feed"), columns or {}, full_text, serializer)
         self._upsert = self._schema.upsert_statement()
         self._delete = self._schema.delete_statement()
-        tables = Tables(self._schema.table, META_TABLE, CHECKPOINT_TABLE, RING_TABLE, RING_FLOOR_TABLE)
-        super().__init__(str(self.path), tables, {**self._schema.describe(), "serializer": name_of(serializer)})
+        settings = {**self._schema.describe(), "serializer": name_of(serializer)}
+        super().__init__(str(self.path), first_tables(self._schema.table), settings)
+        if PATTERN in table:
+            self._by_feed = ByFeed(
+                lambda feed: SQLiteIndex(
+                    path, table=table_of(table, feed), columns=columns, full_text=full_text, serializer=serializer
+                )
+            )
 
     def open(self) -> Checkpoint | None:
         """Opens the file, or creates it, and returns its checkpoint.
@@ -138,14 +141,18 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
         return {name.lower() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
     def _own_tables(self) -> Iterable[str]:
-        return self._schema.table, self._schema.full_text_name, CHECKPOINT_TABLE
+        return self._schema.table, self._schema.full_text_name, self._tables.checkpoint
+
+    def _make_or_check(self, connection: sqlite3.Connection) -> None:
+        self._tables = tables_in(connection, self._schema.table)
+        super()._make_or_check(connection)
 
     def _create(self, connection: sqlite3.Connection) -> None:
-        for statement in self._schema.create_statements():
+        for statement in self._schema.create_statements(self._tables):
             connection.execute(statement)
 
     def _complete(self, connection: sqlite3.Connection) -> None:
-        for statement in RING_STATEMENTS:
+        for statement in ring_statements(self._tables):
             connection.execute(statement)
 
     # ---- rows ----
@@ -171,6 +178,16 @@ class SQLiteIndex(TableIndex[sqlite3.Connection]):
         if self._schema.full_text_table is not None:
             self._schema.full_text_table.forget_partition(connection, partition)
         super()._forget_rows(connection, partition)
+
+
+def tables_in(connection: sqlite3.Connection, table: str) -> Tables:
+    """Returns the names of the tables of the index with the rows in ``table``, in a file that may have others."""
+    first = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (META_TABLE,)).fetchone()
+    if first:
+        held = connection.execute(f"SELECT value FROM {META_TABLE} WHERE name = 'table'").fetchone()
+        if held is not None and held[0].lower() != table.lower():
+            return further_tables(table)
+    return first_tables(table)
 
 
 def has_fts5(connection: sqlite3.Connection) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from tailrace._version import __version__
 from tailrace.errors import BadPosition
 from tailrace.indexes.applied import AppliedMutations
+from tailrace.indexes.by_feed import ByFeed, require_feed
 from tailrace.indexes.checkpoint import Checkpoint, require_prefix
 from tailrace.indexes.columns import NO_SERIALIZER
 from tailrace.indexes.stored_rings import Statements, StoredRings
@@ -59,6 +60,22 @@ class TableIndex(ABC, Generic[C]):
         self._openings = 0  # how many times followers have opened the index, this one included
         self._stored: Positions | None = None
         self._stored_rings: StoredRings | None = None
+        self._by_feed: ByFeed[Any] | None = None
+
+    def of_feed(self, feed: str) -> Self:
+        """Returns the index of one feed. A follower asks for it.
+
+        Args:
+            feed: The name of the feed.
+
+        Returns:
+            The index with the table of this feed, the same object each time, if ``table`` has ``{feed}``. Otherwise
+            the index itself.
+
+        Raises:
+            ValueError: The name of the table would not be valid, such as one that is too long.
+        """
+        return self if self._by_feed is None else self._by_feed.of(feed)
 
     # For subclasses
 
@@ -91,6 +108,7 @@ class TableIndex(ABC, Generic[C]):
     # The contract
 
     def _open(self) -> Checkpoint | None:
+        require_feed(self._place, self._by_feed)
         self.close()
         self._connection = connection = self._connect()
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import threading
 
 import pytest
@@ -12,6 +14,7 @@ from tests.tailrace.blocking.test_threads import started
 import tailrace
 from tailrace import Put, StreamEnded, UnknownFeed, WrongProcess, blocking
 from tailrace.indexes import MemoryIndex, SQLiteIndex
+from tailrace.indexes.by_feed import table_of
 
 ROWS = {b"%05d" % number: b"%d" % number for number in range(2000)}
 
@@ -52,6 +55,22 @@ def test_it_goes_on_from_the_stored_positions(feed, tmp_path):
     with feed.follow(SQLiteIndex(tmp_path / "index.db")) as follower:
         follower.barrier()
         assert follower.applied_rows == 1
+
+
+def test_several_feeds_into_one_index(client, feed, tmp_path):
+    index, second = (
+        SQLiteIndex(tmp_path / "shop.db", table="{feed}"),
+        client.create_feed(f"{feed.name}-2", partitions=2),
+    )
+    feed.put(b"k", b"first")
+    second.put(b"k", b"second")
+    with feed.follow(index) as of_first, second.follow(index) as of_second:
+        of_first.barrier()
+        of_second.barrier()
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        tables = [table_of("{feed}", name) for name in (feed.name, second.name)]
+        found = [database.execute(f"SELECT value FROM {table}").fetchall() for table in tables]
+    assert found == [[(b"first",)], [(b"second",)]]
 
 
 def test_it_goes_on_through_a_restart_of_the_node(node_process):

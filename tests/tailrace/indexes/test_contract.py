@@ -95,6 +95,22 @@ class TestSQLiteIndexWithFullText(TestSQLiteIndex):
         self.query("INSERT INTO items_fts (items_fts, rank) VALUES ('integrity-check', 1)")
 
 
+class TestSQLiteIndexBesideAnother(TestSQLiteIndex):
+    """The second index of a file, as one of a second feed."""
+
+    def make_index(self, path):
+        other = SQLiteIndex(path / "index.db", table="{feed}").of_feed("orders")
+        with contextlib.closing(other):
+            other.open()
+            other.apply([mutation(b"a", "of another feed", 7)], checkpoint_at({0: 7}, feed=b"o" * 16))
+        self.path = path / "index.db"
+        return SQLiteIndex(self.path, table="{feed}").of_feed("items")
+
+    def check(self, index):
+        super().check(index)
+        assert self.query("SELECT key, seq FROM orders") == [(b"a", 7)]
+
+
 @pytest.mark.slow  # DuckDB has threads
 class TestDuckDBIndex(OwnContract):
     options: ClassVar = {}

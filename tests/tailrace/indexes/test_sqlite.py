@@ -191,7 +191,6 @@ class TestOpening:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"columns": COLUMNS, "table": "others"}, "table = items, and is opened with others"),
             ({"columns": {"city": "$.address.city"}}, "was made with columns"),
             ({"columns": {**COLUMNS, "text": "$.body"}}, "was made with columns"),
             ({"columns": COLUMNS, "full_text": ["text"]}, "was made with full_text"),

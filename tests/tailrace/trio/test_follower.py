@@ -11,6 +11,7 @@ import tailrace
 from tailrace import Delete, Put
 from tailrace.indexes import IndexBusy, MemoryIndex, SQLiteIndex, following, sqlite
 from tailrace.indexes.applier import APPLY_ROWS_MAX
+from tailrace.indexes.by_feed import table_of
 from tailrace.model.hashing import key_hash, partition_of_hash
 
 
@@ -287,6 +288,24 @@ async def test_an_index_of_another_feed(client, feed):
         async with other.follow(index):
             raise AssertionError("it was taken")
     assert index.state == {b"k": b"v"}
+
+
+async def test_several_feeds_into_one_index(client, feed, tmp_path):
+    index, second = (
+        SQLiteIndex(tmp_path / "shop.db", table="{feed}"),
+        await client.create_feed(f"{feed.name}-2", partitions=2),
+    )
+    await feed.put(b"k", b"first")
+    await second.put(b"k", b"second")
+    for value in (b"first", b"later"):
+        await feed.put(b"k", value)
+        async with feed.follow(index) as of_first, second.follow(index) as of_second:
+            await of_first.barrier()
+            await of_second.barrier()
+        with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+            tables = [table_of("{feed}", name) for name in (feed.name, second.name)]
+            found = [database.execute(f"SELECT value FROM {table}").fetchall() for table in tables]
+        assert found == [[(value,)], [(b"second",)]]
 
 
 async def test_an_index_that_cannot_be_opened(feed):

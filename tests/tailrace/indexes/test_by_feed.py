@@ -1,0 +1,142 @@
+"""Several feeds into one index: a table for each, or a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import pytest
+
+from tailrace.errors import BadPosition
+from tailrace.indexes import MemoryIndex, ParquetIndex, SQLiteIndex
+from tailrace.indexes.audited import audited
+from tailrace.indexes.by_feed import table_of
+from tailrace.indexes.follower_core import FollowerCore, FollowOptions
+from tailrace.testing.index_calls import checkpoint_at, mutation
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "parquet", "postgres"])
+def by_feed(request, tmp_path):
+    """Returns an index for several feeds, and how it is made again."""
+    if request.param == "sqlite":
+        return lambda: SQLiteIndex(tmp_path / "shop.db", table="{feed}")
+    if request.param == "parquet":
+        return lambda: ParquetIndex(tmp_path / "feed={feed}")
+    if request.param == "duckdb":
+        from tailrace.indexes import DuckDBIndex
+
+        return lambda: DuckDBIndex(tmp_path / "shop.duckdb", table="{feed}")
+    import uuid
+
+    import psycopg
+
+    from tailrace.indexes import PostgresIndex
+
+    conninfo, schema = request.getfixturevalue("postgres").conninfo, f"s{uuid.uuid4().hex}"
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    return lambda: PostgresIndex(conninfo, table="{feed}", schema=schema)
+
+
+OF_EU, OF_US = b"e" * 16, b"u" * 16
+
+
+@pytest.mark.slow
+def test_feeds_have_rows_positions_and_rings_of_their_own(by_feed):
+    index = by_feed()
+    eu, us = index.of_feed("eu"), index.of_feed("us-1")
+    assert index.of_feed("eu") is eu
+    with contextlib.closing(eu), contextlib.closing(us):
+        assert eu.open() is None
+        assert us.open() is None
+        eu.apply([mutation(b"a", "of eu", 5), mutation(b"b", "of eu", 6)], checkpoint_at({0: 6}, feed=OF_EU))
+        us.apply([mutation(b"a", "of us", 9)], checkpoint_at({0: 9, 1: 2}, feed=OF_US))
+        eu.rollback(0, 5)
+        us.clear(1)
+        eu.apply([mutation(b"b", None, 3)], checkpoint_at({0: 5}, feed=OF_EU))
+    again = by_feed()
+    eu, us = again.of_feed("eu"), again.of_feed("us-1")
+    with contextlib.closing(eu), contextlib.closing(us):
+        assert eu.open() == checkpoint_at({0: 5}, feed=OF_EU)
+        assert us.open() == checkpoint_at({0: 9}, feed=OF_US)
+        eu.clear(0)
+        us.apply([mutation(b"a", "of us", 10)], checkpoint_at({0: 10}, feed=OF_US))
+        assert us.open() == checkpoint_at({0: 10}, feed=OF_US)
+
+
+@pytest.mark.slow
+def test_the_index_of_all_feeds_cannot_be_opened_itself(by_feed):
+    with pytest.raises(ValueError, match=r"one for each feed: follow it by feed\.follow, or take the one of a feed by"):
+        by_feed().open()
+
+
+def test_a_follower_takes_the_index_of_its_feed(tmp_path):
+    index = SQLiteIndex(tmp_path / "shop.db", table="{feed}")
+    eu, us = (FollowerCore(name, index, FollowOptions()) for name in ("eu", "us"))
+    assert (eu.index, us.index) == (index.of_feed("eu"), index.of_feed("us"))
+    eu.claim()
+    us.claim()
+    with pytest.raises(ValueError, match="is followed already"):
+        FollowerCore("eu", index, FollowOptions()).claim()
+    eu.release()
+    us.release()
+    memory = MemoryIndex()
+    assert FollowerCore("eu", memory, FollowOptions()).index is memory
+
+
+@pytest.mark.parametrize(
+    ("pattern", "feed", "table"),
+    [
+        ("{feed}", "orders", "orders"),
+        ("{feed}", "orders-eu.v2", "orders_eu_v2"),
+        ("{feed}", "2024", "_2024"),
+        ("of_{feed}", "2024", "of_2024"),
+        ("items", "orders", "items"),
+    ],
+)
+def test_names_of_tables(pattern, feed, table):
+    assert table_of(pattern, feed) == table
+
+
+def test_two_feeds_of_one_table_are_refused(tmp_path):
+    index = SQLiteIndex(tmp_path / "shop.db", table="{feed}")
+    first, second = index.of_feed("a-b"), index.of_feed("a.b")
+    with contextlib.closing(first):
+        first.open()
+        first.apply([mutation(b"k", "1", 1)], checkpoint_at({0: 1}, feed=OF_EU))
+    with contextlib.closing(second):
+        assert second.open() == checkpoint_at({0: 1}, feed=OF_EU)
+        with pytest.raises(BadPosition, match="another feed"):
+            second.apply([mutation(b"k", "2", 1)], checkpoint_at({0: 1}, feed=OF_US))
+
+
+def test_indexes_of_one_sqlite_file_may_have_other_columns(tmp_path):
+    path = tmp_path / "shop.db"
+    orders = SQLiteIndex(path, table="orders", columns={"title": "$.title"}, full_text=["title"])
+    people = SQLiteIndex(path, table="people", columns={"text": "$.text"})
+    for index, feed in ((orders, OF_EU), (people, OF_US), (orders, OF_EU)):
+        with contextlib.closing(index):
+            index.open()
+            index.apply([mutation(b"a", "one", 1)], checkpoint_at({0: 1}, feed=feed))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        joined = connection.execute("SELECT title, text FROM orders JOIN people USING (key)").fetchall()
+    assert joined == [("a", "one")]
+    for table, feed in (("orders", OF_EU), ("people", OF_US)):
+        with audited(str(path), table) as found:
+            assert found.positions == checkpoint_at({0: 1}, feed=feed).positions
+            assert [key for key, _ in found.rows(0)] == [b"a"]
+    with (
+        pytest.raises(ValueError, match=r"has the indexes \['orders', 'people'\], and none of them is 'items'"),
+        audited(str(path)),
+    ):
+        pass
+
+
+def test_a_table_of_another_program_is_refused_beside_an_index(tmp_path):
+    path = tmp_path / "shop.db"
+    with contextlib.closing(SQLiteIndex(path, table="orders")) as index:
+        index.open()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE people (name TEXT)")
+    with pytest.raises(ValueError, match="no index of Tailrace made it"):
+        SQLiteIndex(path, table="people").open()
