@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.consuming.events import Assigned, Revoked
@@ -103,22 +104,27 @@ class Membership:
         self._starting: set[int] = set()  # partitions that begin once their first position is stored
         self._waits: list[CommitWait] = []  # of positions that are in ``_wanted`` or in ``_sent``
         # Of this connection; 0: not under way.
-        self._join_id = self._commit_id = self._renew_id = self._release_id = self._leave_id = 0
+        self._join_id = self._commit_id = self._release_id = self._leave_id = 0
         self._sent_release: frozenset[int] = frozenset()
-        # The lease: its seconds, its end for each partition, and when the renewal that is under way was sent.
+        # When each renewal was sent that is not answered; None if its answer does not count any more. While the program
+        # works at an event no answer is read, and the next renewals are sent all the same.
+        self._renewals: dict[int, float | None] = {}
+        # The lease: its seconds, its end for each partition, and when the name was claimed.
         self._lease_s = 0.0
         self._leases: dict[int, float] = {}
         self._lease_until = math.inf  # Invariant: the first of these ends
         self._asked_at = self._answered_until = 0.0
         self._has_left = False
         self._renew_at = math.inf
+        self._renews_soon = False  # once none is under way, for partitions that were granted
 
     # The connection
 
     def connection_lost(self) -> None:
         """Has the name claimed again, and commits that are not stored yet sent again, on the next connection."""
         self.joined = False
-        self._join_id = self._commit_id = self._renew_id = self._release_id = self._leave_id = 0
+        self._join_id = self._commit_id = self._release_id = self._leave_id = 0
+        self._renewals.clear()
         self._renew_at = math.inf
         self._sent_release = frozenset()
         self._wanted = {**self._sent, **self._wanted}
@@ -164,17 +170,17 @@ class Membership:
             generations = {partition: self._generations[partition] for partition in due}
             hold = Hold(consumer, self._claim.member, generations)
             out.append(hold.encode(Opcode.CONSUMER_RELEASE, self._release_id))
-        if self._clock() >= self._renew_at and not self._renew_id:
-            self._renew_id, self._asked_at = self._streams.new_id(), self._clock()
-            self._renew_at = math.inf
-            out.append(Hold(consumer, self._claim.member).encode(Opcode.CONSUMER_RENEW, self._renew_id))
+        if (now := self._clock()) >= self._renews_at:
+            id, self._renews_soon = self._streams.new_id(), False
+            self._renewals[id], self._renew_at = now, now + self._lease_s / RENEWALS_PER_LEASE
+            out.append(Hold(consumer, self._claim.member).encode(Opcode.CONSUMER_RENEW, id))
         return out
 
     def leave(self) -> list[bytes]:
         """Returns the frames by which a member leaves its group, with the commits that are due."""
         if not self.joined or self._consumer is None or self._claim.kind == "name" or self._has_left:
             return self.data_to_send()
-        self._renew_at, self._has_left = math.inf, True
+        self._renew_at, self._renews_soon, self._has_left = math.inf, False, True
         frames, self._leave_id = self.data_to_send(), self._streams.new_id()
         hold = Hold(self._consumer, self._claim.member, leave=True)
         return [*frames, hold.encode(Opcode.CONSUMER_RELEASE, self._leave_id)]
@@ -187,7 +193,11 @@ class Membership:
     @property
     def next_at(self) -> float | None:
         """When the next renewal is due, in monotonic seconds; None if none waits for the clock."""
-        return None if self._renew_at == math.inf else self._renew_at
+        return None if self._renews_at == math.inf else self._renews_at
+
+    @property
+    def _renews_at(self) -> float:
+        return 0.0 if self._renews_soon and self.joined and not self._renewals else self._renew_at
 
     @property
     def is_paused(self) -> bool:
@@ -209,11 +219,14 @@ class Membership:
         if opcode not in _OPCODES or not id:
             return False
         if id == self._join_id:
-            answered: Callable[[memoryview], None] = self._on_joined
+            answered: Callable[[memoryview], object] = self._on_joined
         elif id == self._commit_id:
             answered = self._on_committed
-        elif id == self._renew_id:
-            answered = self._on_renewed
+        elif id in self._renewals:
+            sent_at = self._renewals.pop(id)
+            if sent_at is None:
+                return True
+            answered = partial(self._on_renewed, sent_at)
         elif id == self._release_id:
             answered = self._on_released
         elif id == self._leave_id:  # whatever the answer is
@@ -237,8 +250,8 @@ class Membership:
                 self._fail(error)
             self._end_waits(error)
         elif is_lease:  # it has ended: this program comes again as a new member
-            self.joined, self._join_id, self._renew_id, self._release_id = False, 0, 0, 0
-            self._renew_at = math.inf
+            self.joined, self._join_id, self._release_id = False, 0, 0
+            self._renewals, self._renew_at = dict.fromkeys(self._renewals), math.inf
             self._lose(tuple(self._generations))
         else:
             self._fail(error)
@@ -258,7 +271,8 @@ class Membership:
             self._lose(gone)
         self._begin(owned, known)
         self._revoke(tuple(p for p in owned.revoked if p not in self._revoked and p not in self._releasing))
-        self._renew(now_owned)
+        self._renew(now_owned, self._asked_at)
+        self._renew_at = self._asked_at + self._lease_s / RENEWALS_PER_LEASE if self._lease_s else math.inf
 
     def _owned(self, owned: Owned) -> Owned:
         """Returns what the node has told. Raises ProtocolError for positions of another feed."""
@@ -288,23 +302,21 @@ class Membership:
                 self._committed[partition] = position
                 self._streams.add(partition, position)
 
-    def _renew(self, generations: Mapping[int, int]) -> None:
+    def _renew(self, generations: Mapping[int, int], sent_at: float) -> None:
         """Notes that the lease of these partitions runs from when the answered request was sent."""
         if not self._lease_s:
             return
-        until = self._answered_until = self._asked_at + self._lease_s
+        until = self._answered_until = sent_at + self._lease_s
         for partition, generation in generations.items():
             if self._generations.get(partition) == generation and partition not in self._revoked | self._releasing:
                 self._leases[partition] = until
         self._note_leases()
-        self._renew_at = self._asked_at + self._lease_s / RENEWALS_PER_LEASE
 
     def _note_leases(self) -> None:
         self._lease_until = min(self._leases.values(), default=math.inf)
 
-    def _on_renewed(self, body: memoryview) -> None:
-        self._renew_id = 0
-        self._renew(generations_field(decode_json(body, "RESULT"), "generations", "RESULT"))
+    def _on_renewed(self, sent_at: float, body: memoryview) -> None:
+        self._renew(generations_field(decode_json(body, "RESULT"), "generations", "RESULT"), sent_at)
 
     def _on_released(self, body: memoryview) -> None:
         released, self._sent_release, self._release_id = self._sent_release, frozenset(), 0
@@ -332,7 +344,7 @@ class Membership:
             # They are leased as the others are: by the last renewal that was answered.
             self._leases.update(dict.fromkeys(granted.generations, self._answered_until))
             self._note_leases()
-            self._renew_at = min(self._renew_at, self._clock())
+            self._renews_soon = True
         self._revoke(change.revoked)
 
     def _has(self, partition: int, generation: int) -> bool:

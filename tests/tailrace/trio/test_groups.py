@@ -237,6 +237,24 @@ async def test_a_member_hands_out_nothing_after_its_lease(feed, monkeypatch):
         assert await anext(stream) is not None
 
 
+async def test_a_member_that_works_at_an_event_for_longer_than_its_lease_keeps_its_partitions(feed, nursery):
+    """It reads no answer meanwhile. The event loop runs, so it shows that it is alive."""
+    await fill(feed, ROWS)
+    async with feed.consume(group="workers") as stream:
+        assert await anext(stream) == Assigned((0, 1, 2, 3))
+        while not isinstance(await anext(stream), Mutations):
+            pass
+        two = await nursery.start(Member(feed).run)
+        with trio.move_on_after(2.5 * LEASE_S):
+            await trio.sleep_forever()
+        await stream.commit()
+        assert two.owned == set()
+        for _ in range(2 * ROWS):
+            if isinstance(event := await anext(stream), tailrace.Revoked):
+                break
+        assert (len(event.partitions), event.lost) == (2, False)
+
+
 async def test_a_loss_that_a_poll_has_told_refuses_no_later_commit(feed):
     await fill(feed, ROWS)
     async with feed.consume(group="workers") as stream:
