@@ -1,8 +1,8 @@
-"""The levels that the node of a session offers. Pure."""
+"""The levels that the node of a session offers, and its refusal of ttls. Pure."""
 
 from __future__ import annotations
 
-from tailrace.errors import NotDurable
+from tailrace.errors import NotDurable, TailraceError
 from tailrace.model import Level
 from tailrace.wire.messages import NODES_LEVEL, HelloOk
 
@@ -36,3 +36,13 @@ class OfferedLevels:
     def of_write(self, text: str | None) -> Level | None:
         """Returns the level of a write by name, as `level` does. None leaves it to the node."""
         return None if text is None else self.level(text)
+
+
+def refusal_of_ttls(peer: HelloOk | None) -> TailraceError | None:
+    """Returns the error of a write with ttls to a node that does not know them; None if it does, or none is known."""
+    if peer is None or peer.takes_ttls:
+        return None
+    return TailraceError(
+        f"a ttl was given, and the node ({peer.software:.60}) is too old to know ttls: update it first; until then "
+        "write without ttls"
+    )

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tailrace.block import Block
+from tailrace.block import FLAG_TTLS, Block
 from tailrace.errors import (
     NotLeader,
     ProtocolError,
@@ -32,7 +32,7 @@ from tailrace.link.sparing import Sparing
 from tailrace.model import Level, Version
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
 from tailrace.requests.look_up import Found, LookUp
-from tailrace.requests.offered_levels import OfferedLevels
+from tailrace.requests.offered_levels import OfferedLevels, refusal_of_ttls
 from tailrace.requests.parts import PartRequest, Places
 from tailrace.requests.request import Answered, Encode, Request, Sequence, given_up
 from tailrace.requests.request_queue import RequestQueue
@@ -299,9 +299,12 @@ class RequestSession:
         ``feed`` is the name of the feed, for spans.
         """
         request = WriteRequest(lane, block, level, done, deadline, flags, if_version)
-        if self._closed is not None:
+        error = self._closed
+        if error is None and block.header.flags & FLAG_TTLS:
+            error = refusal_of_ttls(self.peer)
+        if error is not None:
             request.state = WriteState.DONE
-            done(None, self._closed)
+            done(None, error)
             return request
         if TRACING_MODULE in sys.modules:
             from tailrace.tracing import begin_write

@@ -34,10 +34,10 @@ F = TypeVar("F", bound=ReadableFile)
 class OpenSegment(Generic[F]):
     """An immutable segment. Its methods may be called by several threads at once, if those of its file may.
 
-    ``path``, ``nbytes`` and ``identity`` describe its file; ``blocks`` is the count of blocks; ``first_seqs`` and
-    ``last_seqs`` (arrays of u64) are the bounds of each block. ``least_hash`` and ``greatest_hash`` are those of all
-    keys, 0 and 0 without rows. All methods that read raise the error of the file's ``damaged`` for bytes that are not
-    as they were written.
+    ``path``, ``nbytes``, ``version`` and ``identity`` describe its file; ``blocks`` is the count of blocks. The arrays
+    of u64 ``first_seqs`` and ``last_seqs`` are the bounds of each block. ``least_hash`` and ``greatest_hash`` are those
+    of all keys, 0 and 0 without rows. All methods that read raise the error of the file's ``damaged`` for bytes that
+    are not as they were written.
     """
 
     def __init__(self, file: F, footer: Footer) -> None:
@@ -45,6 +45,7 @@ class OpenSegment(Generic[F]):
         self.path = file.path
         self.nbytes = file.nbytes
         self.identity: SegmentIdentity = footer.identity
+        self.version = footer.trailer.version
         self.blocks = footer.trailer.blocks
         self.first_seqs: U64 = footer.blocks.first_seqs
         self.last_seqs: U64 = footer.blocks.last_seqs

@@ -53,7 +53,7 @@ class Hello(NamedTuple):
 
     ``token`` is a secret of `model.tokens`. ``session`` is 32 hex digits that only this client knows, or "". The node
     ends an earlier connection with the same digits. ``of_node`` is true if the client is another node, ``takes_traces``
-    if it knows TRACE.
+    if it knows TRACE, ``takes_ttls`` if it reads blocks with ttls and expiries, as this program does.
     """
 
     versions: tuple[int, ...] = (PROTOCOL_VERSION,)
@@ -63,6 +63,7 @@ class Hello(NamedTuple):
     session: str = ""
     of_node: bool = False
     takes_traces: bool = False
+    takes_ttls: bool = True
 
     def __repr__(self) -> str:
         """Shows neither secret: tracebacks and logs have this text."""
@@ -70,7 +71,7 @@ class Hello(NamedTuple):
 
     def encode(self) -> bytes:
         value = {**self._asdict(), "versions": list(self.versions)}
-        for name in ("session", "of_node", "takes_traces"):
+        for name in ("session", "of_node", "takes_traces", "takes_ttls"):
             if not value[name]:
                 del value[name]
         return encode_json(Opcode.HELLO, value)
@@ -89,7 +90,8 @@ class Hello(NamedTuple):
             raise ProtocolError(f"HELLO: field 'session' is {session!r:.60}, and 32 hex digits are needed")
         of_node = field(value, "of_node", bool, "HELLO", False)
         takes_traces = field(value, "takes_traces", bool, "HELLO", False)
-        return cls(tuple(versions), name[:200], token, window_bytes, session, of_node, takes_traces)
+        takes_ttls = field(value, "takes_ttls", bool, "HELLO", False)
+        return cls(tuple(versions), name[:200], token, window_bytes, session, of_node, takes_traces, takes_ttls)
 
 
 class HelloOk(NamedTuple):
@@ -101,7 +103,7 @@ class HelloOk(NamedTuple):
     has none. ``default_level`` is the level of a write that names none, in feeds of replication mode stream; "" if the
     node is too old to know writes without a level. ``takes_stream_credit`` is true if it knows a CREDIT of a stream,
     ``takes_traces`` if it knows TRACE, ``takes_progress`` if it knows PROGRESS, ``takes_consumers`` if it knows
-    CONSUMER_JOIN.
+    CONSUMER_JOIN, ``takes_ttls`` if it knows rows with ttls.
     """
 
     version: int
@@ -121,6 +123,7 @@ class HelloOk(NamedTuple):
     takes_traces: bool = False
     takes_progress: bool = False
     takes_consumers: bool = False
+    takes_ttls: bool = False
 
     def check_version(self) -> None:
         """Raises ProtocolError if the node speaks another version of the protocol."""
@@ -155,6 +158,7 @@ class HelloOk(NamedTuple):
             field(value, "takes_traces", bool, what, False),
             field(value, "takes_progress", bool, what, False),
             field(value, "takes_consumers", bool, what, False),
+            field(value, "takes_ttls", bool, what, False),
         )
 
 

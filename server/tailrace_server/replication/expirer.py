@@ -19,6 +19,7 @@ import trio
 from tailrace.errors import TailraceError
 from tailrace_server.blocks.expiring import DueRow, first_look_us
 from tailrace_server.partition.expiring import look, newest_of, scope_of, tombstones_of
+from tailrace_server.partition.ttls import PLAIN, VERSION_AT, first_with_ttls
 from tailrace_server.partition.writing import append_block
 from tailrace_server.replication.in_turns import InTurns
 from tailrace_server.replication.role import Role
@@ -45,8 +46,8 @@ SLICE_SECONDS = 0.002
 PAUSE_PARTS = 3
 # A range of a segment that cannot be read is looked at again after this time.
 UNREAD_US = 60_000_000
-# In a packed header: the version, which tells of ttls, and the timestamp.
-_VERSION_AT, _PLAIN, _STAMP = 4, 1, slice(32, 40)
+# In a packed header: the timestamp.
+_STAMP = slice(32, 40)
 
 
 class _Expiring:
@@ -73,7 +74,7 @@ class _Expiring:
         """Returns a time at which no row of ``block``, the next one, is late. A block without ttls is not opened."""
         head = block.head
         look_us = NEVER_US
-        if head[_VERSION_AT] != _PLAIN:
+        if head[VERSION_AT] != PLAIN:
             look_us = first_look_us(block, self.default_us)
         elif self.default_us is not None:
             look_us = self.stamp_us + self.default_us + min(self.default_us // LATE_PARTS, LATE_US_MAX)
@@ -238,6 +239,7 @@ class Expirer:
         try:
             leadership.require_writable()
             leadership.require_sure(self._monotonic())
+            leadership.replicas.require_ttls()
             storage.require_writable()
             block = tombstones_of(partition, rows)
             append_block(partition, block, storage.journal, now_us=self._wall_us(), now=self._monotonic())
@@ -254,4 +256,4 @@ def _has_ttls(partition: Partition) -> bool:
     """Returns whether a row of ``partition`` may have a ttl of its own."""
     if any(segment.identity.earliest_expiry for segment in partition.chain.segments):
         return True
-    return any(block.head[_VERSION_AT] != _PLAIN for block in partition.tree.blocks_after(partition.flushed_seq))
+    return bool(first_with_ttls(partition, partition.flushed_seq))

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tailrace.errors import ProtocolError
+from tailrace.errors import Forbidden, ProtocolError
 from tailrace.model import Level
 from tailrace.wire.replica_messages import Replica, ReplicaAck
 from tailrace_server.replication.member_list import MemberList
@@ -66,6 +66,7 @@ class Peer:
         self.start = replica.start  # the token of its process, b"" if it was of an earlier version
         self.former: dict[bytes, bool] = {}  # tokens of earlier processes, and whether the log tells of two
         self.claims = False  # whether it says that it has a vote
+        self.takes_ttls = True  # whether it can read blocks with ttls
         self.votes = False
         self.streams: dict[Partition, int] = {}  # the number of open ones; two for a moment if it has reconnected
         self.acknowledged: dict[Partition, Acknowledged] = {}
@@ -175,8 +176,11 @@ class Replicas:
         self._unlisted: dict[Partition, None] = {}  # partitions of feeds that a failover may still undo
         feeds.watchers.watch(Level.QUORUM, self._feeds_settled)
 
-    def opened(self, replica: Replica, partition: Partition) -> Peer:
-        """Notes that a stream of ``partition`` was opened for ``replica``. Returns its peer."""
+    def opened(self, replica: Replica, partition: Partition, *, takes_ttls: bool = True) -> Peer:
+        """Notes that a stream of ``partition`` was opened for ``replica``. Returns its peer.
+
+        ``takes_ttls``: the replica has said that it can read blocks with ttls.
+        """
         if not self._members.now:
             self.plain = replica.address
         peer = self._peer_of(replica)
@@ -184,7 +188,7 @@ class Replicas:
         peer.streams[partition] = peer.streams.get(partition, 0) + 1
         if self._members.now and partition not in self._quorums:
             self._watch(partition)
-        peer.claims = replica.votes
+        peer.claims, peer.takes_ttls = replica.votes, takes_ttls
         self._set_vote(peer, self._counts(peer), has_moved=has_moved)
         return peer
 
@@ -232,6 +236,15 @@ class Replicas:
             peer.streams[partition] = left
         if not peer.streams and not peer.votes and self.peers.get(peer.placement_id) is peer:
             del self.peers[peer.placement_id]
+
+    def require_ttls(self) -> None:
+        """Raises Forbidden if a replica that follows, or a voter that has followed, cannot read blocks with ttls."""
+        lacking = sorted(peer.address for peer in self.peers.values() if not peer.takes_ttls)
+        if lacking:
+            raise Forbidden(
+                f"a ttl was given, and {', '.join(lacking)} run a release that does not know ttls: it could not follow "
+                "any more. Update first; until then write without ttls"
+            )
 
     def acknowledged(self, placement_id: bytes, partition: Partition, ack: ReplicaAck, now: float) -> None:
         """Notes that a replica holds ``partition`` as far as ``ack`` says.

@@ -109,6 +109,7 @@ class Connection:
         self.greeted = False
         self._takes_rows = False  # rows of all keys and feeds, which need no look at rights
         self.is_of_node = False  # another node has said hello
+        self.takes_ttls = False  # the peer has said that it reads blocks with ttls
         self.access = Access(WITHOUT_HELLO, node.feeds)  # until HELLO
         self.changes: dict[int, int] = {}  # `Leaderships.changes` as it was at the client's HELLO
         self.draining = False
@@ -272,7 +273,7 @@ class Connection:
         if hello.takes_traces:
             self.rounds.send_traces(self.node.traces)
         self.decoder.body_bytes_max, self.decoder.in_pieces = limits.frame_body_bytes_max, access.dropped
-        self.is_of_node = hello.of_node and access.is_of_node
+        self.is_of_node, self.takes_ttls = hello.of_node and access.is_of_node, hello.takes_ttls
         permits_rows = not access.is_limited and _WRITE in access.permitted
         self._takes_rows = permits_rows and limits.frame_body_bytes_max >= SMALL_BODY_BYTES
         self.greeted, self.changes = True, self.node.leaderships.changes()

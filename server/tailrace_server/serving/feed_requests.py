@@ -22,9 +22,10 @@ from tailrace_server.serving.status import partition_map
 def _on_create_feed(connection: Connection, frame: Frame) -> None:
     node = connection.node
     connection.require_writable(node.leaderships.system)
-    before = node.feed_changes.seqs()
+    value, before = decode_json(frame.body, "CREATE_FEED"), node.feed_changes.seqs()
+    _require_ttls(connection, value.get("ttl_s"))
     try:
-        feed = node.feed_changes.create(decode_json(frame.body, "CREATE_FEED"))
+        feed = node.feed_changes.create(value)
     except FeedExists as error:
         _answer_of_feeds(connection, encode_error(error, frame.id), frame.id, is_written=False)
         return
@@ -50,10 +51,17 @@ def _on_set_feed(connection: Connection, frame: Frame) -> None:
     feed_id, changes = hex_field(value, "feed_id", FEED_ID_BYTES, "SET_FEED"), changes_of_request(value)
     node = connection.node
     connection.require_writable(node.leaderships.system)
+    _require_ttls(connection, changes.get("ttl_s"))
     before = node.feed_changes.seqs()
     feed = node.feed_changes.set(feed_id, changes)
     data = encode_json(Opcode.RESULT, info_to_json(feed.info), frame.id)
     _answer_of_feeds(connection, data, frame.id, is_written=node.feed_changes.seqs() != before)
+
+
+def _require_ttls(connection: Connection, ttl_s: Any) -> None:
+    """Raises Forbidden if a feed is given a ttl, and a replica would not know of it: it might lose the setting."""
+    if ttl_s is not None:
+        connection.node.leaderships.system.replicas.require_ttls()
 
 
 def _answer_of_feeds(connection: Connection, data: bytes, id: int, *, is_written: bool) -> None:

@@ -65,6 +65,7 @@ def _on_hello(connection: Connection, frame: Frame) -> None:
             takes_traces=True,
             takes_progress=True,
             takes_consumers=True,
+            takes_ttls=True,
         ).encode()
     )
 

@@ -20,6 +20,7 @@ import trio
 from tailrace.errors import ProtocolError, TailraceError, Unreachable
 from tailrace.link.backoff import backoff_seconds
 from tailrace.model import EndReason
+from tailrace.segment.ends import VERSION_PLAIN
 from tailrace.wire.file_parts import PART_BYTES_MAX
 from tailrace.wire.push_messages import (
     SegmentAccept,
@@ -34,6 +35,7 @@ from tailrace_server.chain import ChainLink, OfferEvent, OfferState, Target, adv
 from tailrace_server.chain.offering import offered
 from tailrace_server.host.randomness import fraction
 from tailrace_server.partition.links import links_of
+from tailrace_server.partition.ttls import unread_ttls
 from tailrace_server.segment import Segment, SegmentDamaged
 from tailrace_server.serving.segment_sender import WaitingPart
 from tailrace_server.state.last_batches import to_json
@@ -153,11 +155,20 @@ class SegmentOffers:
                 self._end_if_due(offering)
                 continue
             link, segment = found
+            if segment.version != VERSION_PLAIN and not self._connection.takes_ttls:
+                self._refuse(offering, segment)
+                continue
             self._node.storage.pins.pin(segment)
             offering.link, offering.segment = found
             offering.accepted = offering.held = offering.sent = 0
             self._active += 1
             self._connection.nursery.start_soon(self._offer, offering, link, segment)
+
+    def _refuse(self, offering: _Offering, segment: Segment) -> None:
+        """Ends the stream: the replica could not read the segment."""
+        why = unread_ttls(offering.stream.partition, segment.identity.after_seq + 1)
+        self._connection.rounds.close(offering.stream.id, EndReason.FORBIDDEN, why)
+        self._connection.has_news()
 
     def _next(self, offering: _Offering) -> tuple[ChainLink, Segment] | None:
         """Returns the segment to offer next; None: the replica has all, or its offer is not idle."""

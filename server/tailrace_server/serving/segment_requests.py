@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from tailrace.errors import NotDurable, NotLeader, TailraceError
+from tailrace.errors import Forbidden, NotDurable, NotLeader, TailraceError
 from tailrace.model import Level
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import Frame
@@ -15,6 +15,7 @@ from tailrace.wire.opcodes import Opcode
 from tailrace.wire.segment_messages import CheckpointRequest, SegmentFetch, SegmentRelease
 from tailrace_server.host.answers import answered
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.ttls import first_with_ttls, unread_ttls
 from tailrace_server.replication.role import Role
 from tailrace_server.serving.connection import Connection
 from tailrace_server.serving.services import Services
@@ -35,6 +36,8 @@ def _on_checkpoint(connection: Connection, frame: Frame) -> None:
     if request.leader:
         leadership.require_leader()
     partition = node.feeds.partition(request.feed_id, request.partition)
+    if not connection.takes_ttls and (seq := first_with_ttls(partition, 0)):
+        raise Forbidden(unread_ttls(partition, seq))
     if request.level == Level.QUORUM and not leadership.in_set:
         raise NotDurable("a checkpoint of level quorum needs a set of nodes, and this node is in none: use disk")
     connection.waiting.begin()

@@ -40,6 +40,7 @@ class SendingConnection(OpenConnection, Protocol):
     memory: ConnectionMemory
     segments: SegmentSender
     is_closing: bool
+    takes_ttls: bool
 
     def flush(self) -> None:
         """Sends the queued frames."""

@@ -58,7 +58,7 @@ class ServedReplica:
         partition, id, leadership = stream.partition, stream.id, self.leadership
         self.start = replica.start
         is_asked_beside = partition.feed_id == SYSTEM_FEED_ID or not leadership.group.lists_feeds
-        peer = leadership.replicas.opened(replica, partition)
+        peer = leadership.replicas.opened(replica, partition, takes_ttls=self._connection.takes_ttls)
         self._served[id] = _Served(stream, peer)
         self._peers[peer] += 1
 

@@ -245,6 +245,8 @@ def _begin(
     if request.replica is not None:
         kind = SegmentStream if is_pushed(request, partition) else ReplicationStream
         make = partial(kind, now=node.clock.monotonic, is_credited=request.replica.credits_streams)
+    if not connection.takes_ttls:
+        make = partial(make, lacks_ttls=True)
     answer, stream = begin_stream(id, request, partition, node.storage.pins, node.filtered, start, make)
     connection.answers.add(answer.encode(id))
     if stream is None:

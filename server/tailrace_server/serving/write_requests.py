@@ -42,6 +42,8 @@ def _on_write(connection: Connection, frame: Frame) -> None:
     elif level == _QUORUM:
         leadership.require_set()
         node.feeds.of_id(write.feed_id).require_quorum()
+    if block.header.flags & FLAG_TTLS:
+        leadership.replicas.require_ttls()
     if not write.flags & CONDITIONS:
         _take(connection, frame.id, write, level, partition, block, trace)
         return

@@ -21,6 +21,7 @@ from tailrace.wire.filters import StreamFilter
 from tailrace.wire.stream_messages import SnapshotStartMessage
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
+from tailrace_server.partition.ttls import first_with_ttls, unread_ttls
 from tailrace_server.state.recent_traces import RecentTraces
 from tailrace_server.stream.filter import FilterCache
 from tailrace_server.stream.segment_cursor import SegmentCursor
@@ -62,15 +63,17 @@ class PartitionStream:
         until_us: int | None = None,
         wanted: StreamFilter | None = None,
         filtered: FilterCache | None = None,
+        lacks_ttls: bool = False,
     ) -> None:
         """Makes a stream that begins above ``after_seq``.
 
         ``purge_seq``: the purge seq that the consumer was told when it began at 0, if it has not come that far (P).
         ``until_us``: the stream ends with the first block that has a row which was stamped then or later (microseconds
         since 1970 UTC), or after `time_passed`. ``wanted``: the filter, None for everything. ``filtered``: the cache of
-        filtered blocks that all streams share.
+        filtered blocks that all streams share. ``lacks_ttls``: the consumer cannot read blocks with ttls.
         """
         self.id = id
+        self.lacks_ttls = lacks_ttls
         self.is_credited = False  # its consumer credits the stream by itself, besides the connection
         self.partition = partition
         self.level = level
@@ -151,9 +154,12 @@ class PartitionStream:
     def why_gone(self) -> tuple[EndReason, str, int] | None:
         """The end of a stream if mutations that its consumer lacks are gone: reason, message, and the first seq left.
 
-        None if nothing is gone; 0 for the seq if deletions have been purged.
+        None if nothing is gone; 0 for the seq if deletions have been purged. Rows that its consumer cannot read count
+        as gone, too.
         """
         partition = self.partition
+        if self.lacks_ttls and (seq := first_with_ttls(partition, self.delivered_seq)):
+            return EndReason.FORBIDDEN, unread_ttls(partition, seq), 0
         if self.is_purged:
             return EndReason.PURGED, f"deletions up to seq {partition.purge_seq} have been purged", 0
         if self.is_trimmed:
@@ -171,7 +177,7 @@ class PartitionStream:
         None if it has several, or if the stream has an end.
         """
         block = self.partition.newest_block
-        if block is None or self.end_seq is not None or self.until_us is not None:
+        if block is None or self.lacks_ttls or self.end_seq is not None or self.until_us is not None:
             return None
         header = block.header
         if header.first_seq > self.delivered_seq + 1 or header.last_seq > self.partition.visible_seq(self.level):

@@ -63,6 +63,8 @@ class ReplicationStream(PartitionStream):
         partition, seq = self.partition, self.delivered_seq
         if self._lacks_producers or not self._knows_sinks or self.end_seq is not None or self.level != _MEMORY:
             return ()
+        if self.lacks_ttls:
+            return ()
         if seq < max(partition.flushed_seq, partition.purge_seq, 1) or partition.published:
             return ()
         blocks = partition.tree.newest_above(seq)
