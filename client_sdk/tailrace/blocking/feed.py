@@ -327,6 +327,10 @@ class Feed:
         """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
         return self._runner.run(self._core.partition_map(), timeout)
 
+    @documented(FeedCore.delete_absent)
+    def delete_absent(self, key: bytes) -> Version:
+        return self._runner.run(self._core.delete_absent(key))
+
     def park(self, changes: Sequence[Put]) -> None:
         """Writes rows that an index could not take to the feed ``NAME.parked``."""
         self._runner.run(self._core.park(changes))

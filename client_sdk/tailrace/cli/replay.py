@@ -50,7 +50,7 @@ async def _replay_one(feed: Feed, row: ParkedRow) -> bool:
         if current is None:
             if row.value is not None:
                 return False
-            await feed.delete(row.key, if_version=row.version)
+            await feed.delete_absent(row.key)  # a later deletion of the key, which it may be, is the same
         elif current.version != row.version:
             return False
         else:

@@ -181,6 +181,22 @@ class FeedCore:
             return None
         return Version(versions.partition, versions.branch, versions.last_seq)
 
+    def delete_absent(self, key: bytes) -> Plan[Version]:
+        """Deletes a key that is not there, for consumers that need its deletion once more.
+
+        Args:
+            key: 1 to 4,096 bytes.
+
+        Returns:
+            The version of the deletion.
+
+        Raises:
+            VersionConflict: The key is there. Nothing was written.
+            TailraceError: As in `put`.
+        """
+        versions = yield from self._write_one(key, None, None, WriteFlag.IF_ABSENT, None)
+        return Version(versions.partition, versions.branch, versions.last_seq)
+
     def _write_one(
         self,
         key: bytes,

@@ -302,6 +302,10 @@ class Feed:
         """Makes a consumer of this feed."""
         return self._runner.stream(subscription, window_bytes)
 
+    @documented(FeedCore.delete_absent)
+    async def delete_absent(self, key: bytes) -> Version:
+        return await self._runner.run(self._core.delete_absent(key))
+
     async def park(self, changes: Sequence[Put]) -> None:
         """Writes rows that an index could not take to the feed ``NAME.parked``."""
         await self._runner.run(self._core.park(changes))

@@ -51,9 +51,9 @@ def test_parked_rows_come_again_unless_they_were_replaced(call, made_feed, write
     done = call("feed", "replay", made_feed, "--json")
     assert (done.code, done.err) == (0, "")
     told = json.loads(done.out)
-    assert (told["replayed"] + told["replaced"], told["replayed"] > 0) == (3, True)
+    assert (told["replayed"], told["replaced"]) == (2, 1)
     assert follow(index) == 0
-    assert index.state[b"b"] == b"bad"
+    assert index.state == {b"a": b"good", b"b": b"bad", b"c": b"good"}
     assert call("feed", "replay", made_feed).out == b"0 rows were written again, 0 had been replaced by later writes\n"
 
 
