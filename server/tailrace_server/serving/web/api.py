@@ -28,6 +28,7 @@ from tailrace_server.serving.web.feeds import FeedsAnswers
 from tailrace_server.serving.web.guard import Answer, Guard, Identifying, Who
 from tailrace_server.serving.web.keys import KeysApi
 from tailrace_server.serving.web.rows import RowsApi
+from tailrace_server.serving.web.values import Values
 
 
 class WebNode(ForwardingNode, Identifying, Protocol):
@@ -62,7 +63,7 @@ class FeedsApi:
         """``nursery`` runs the clients. ``origins``: those of the pages that may ask, besides the node's own."""
         self._guard = Guard(node, origins)
         clients, bodies = Clients(node, nursery), Bodies()
-        self._keys = KeysApi(clients, bodies)
+        self._keys = KeysApi(clients, bodies, Values())
         self._rows = RowsApi(clients, bodies)
         self._feeds = FeedsAnswers(clients, bodies)
         self._events = EventsApi(node, nursery)

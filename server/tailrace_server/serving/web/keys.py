@@ -27,6 +27,7 @@ from tailrace_server.serving.web.request import (
     seconds_of,
     version_of,
 )
+from tailrace_server.serving.web.values import ValueAnswer, Values
 from tailrace_server.serving.web.versions import etag, version_json
 
 _PUT = ("level", "if_version", "if_absent", "ttl")
@@ -37,10 +38,11 @@ _GET = ("level", "at_least")
 class KeysApi:
     """The answers about single keys."""
 
-    def __init__(self, clients: Clients, bodies: Bodies) -> None:
-        """``bodies`` counts the values that are being written, with other bodies."""
+    def __init__(self, clients: Clients, bodies: Bodies, values: Values) -> None:
+        """``bodies`` counts the values that are being written, with other bodies; ``values`` those that are read."""
         self._clients = clients
         self._bodies = bodies
+        self._values = values
 
     async def get(self, request: Request, who: Who) -> Response:
         """Answers with the value of a key. Raises NoSuchKey, and as `Feed.get`."""
@@ -53,7 +55,7 @@ class KeysApi:
             raise NoSuchKey(f"feed {feed!r} has no key {key!r:.200}")
         if has_tag(request.headers.get("if-none-match"), etag(item.version)):
             return Response(status_code=304, headers={**HEADERS, **_of_item(item)})
-        return Response(item.value, media_type="application/octet-stream", headers={**HEADERS, **_of_item(item)})
+        return ValueAnswer(item.value, {**HEADERS, **_of_item(item)}, self._values)
 
     async def put(self, request: Request, who: Who) -> Response:
         """Sets the value of a key to the body of the request. Raises as `Feed.put`."""
