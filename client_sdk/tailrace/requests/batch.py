@@ -44,6 +44,15 @@ def check_value(value: bytes) -> None:
         raise TooLarge(f"a value has {len(value)} bytes, at most {VALUE_BYTES_MAX} are permitted")
 
 
+def _check_row(key: bytes, value: bytes | None) -> int:
+    """Returns the bytes of key and value. Raises TypeError, ValueError or TooLarge for a bad row."""
+    check_key(key)
+    if value is None:
+        return len(key)
+    check_value(value)
+    return len(key) + len(value)
+
+
 def _columns(changes: Sequence[Put | Delete]) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
     """Keys and values of changes, checked by whole columns. Raises as ``check_key`` and ``check_value``."""
     kinds = set(map(type, changes))
@@ -176,6 +185,8 @@ class PartitionShare:
 
 
 class _Batch:
+    """Rows of a partition. If it is the only one, rows that were added one by one have no hashes yet."""
+
     __slots__ = ("hashes", "keys", "nbytes", "ttl_bytes", "ttls", "values")
 
     def __init__(self) -> None:
@@ -185,6 +196,11 @@ class _Batch:
         self.nbytes = 0  # of keys and values
         self.ttls: dict[int, int] = {}  # by the number of the row
         self.ttl_bytes = 0  # of the column of ttls
+
+    def find_hashes(self) -> None:
+        """Adds the hashes of the rows that have none."""
+        if len(self.hashes) < len(self.keys):
+            self.hashes += hash_keys(self.keys[len(self.hashes) :] if self.hashes else self.keys)
 
 
 class Batches:
@@ -206,21 +222,23 @@ class Batches:
 
         Raises TypeError, ValueError or TooLarge for a bad row; nothing is added then.
         """
-        check_key(key)
-        nbytes = len(key)
-        if value is not None:
-            check_value(value)
-            nbytes += len(value)
+        # Most rows are puts of plain bytes: a call for each check would take longer than the check.
+        if type(key) is type(value) is bytes and 0 < len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX:
+            nbytes = len(key) + len(value)
+        else:
+            nbytes = _check_row(key, value)
         if ttl is not None:
             ttl = count("ttl", ttl, 1, TTL_S_MAX)
-        hash_ = key_hash(key)
-        partition = partition_of_hash(hash_, self._partitions)
-        batch = self._batches.get(partition)
-        if batch is None:
-            batch = self._begin(partition)
+        if self._partitions == 1:
+            partition = 0  # the hashes are found for all rows together
+            batch = self._batches.get(0) or self._begin(0)
+        else:
+            hash_ = key_hash(key)
+            partition = partition_of_hash(hash_, self._partitions)
+            batch = self._batches.get(partition) or self._begin(partition)
+            batch.hashes.append(hash_)
         batch.keys.append(key)
         batch.values.append(value)
-        batch.hashes.append(hash_)
         batch.nbytes += nbytes
         self.nbytes += nbytes + ROW_BYTES
         if ttl is not None:
@@ -235,9 +253,8 @@ class Batches:
         Returns whether the batch is full now.
         """
         rows = share.rows
-        batch = self._batches.get(rows.partition)
-        if batch is None:
-            batch = self._begin(rows.partition)
+        batch = self._batches.get(rows.partition) or self._begin(rows.partition)
+        batch.find_hashes()
         rows_added, nbytes = len(rows.keys), share.nbytes
         rows_left = self._rows_max - len(batch.keys)
         bytes_left, room = self._bytes_max - batch.nbytes, nbytes_max - self.nbytes
@@ -290,5 +307,6 @@ class Batches:
     def take(self, partition: int) -> PartitionRows:
         """Removes and returns the rows of a partition that has some."""
         batch = self._batches.pop(partition)
+        batch.find_hashes()
         self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES + batch.ttl_bytes
         return PartitionRows(partition, batch.keys, batch.values, batch.hashes, batch.ttls)

@@ -93,6 +93,51 @@ def test_many_rows_at_once_are_as_one_after_the_other(lists, partitions, bytes_m
     assert all(batch.keys for batch in ready + last), "an empty batch makes no block"
 
 
+@given(st.lists(st.tuples(st.booleans(), changes), max_size=6), st.sampled_from([1, 4]), counts)
+def test_rows_have_their_hashes_however_they_were_added(lists, partitions, rows_max):
+    batches, ready = Batches(partitions, 1 << 20, rows_max), []
+    for is_single, made in lists:
+        for change in made if is_single else ():
+            full = batches.add(change.key, change.value if isinstance(change, Put) else None)
+            ready += [] if full is None else [batches.take(full)]
+        for rows in () if is_single else split(made, partitions):
+            share = PartitionShare(rows)
+            while not share.is_taken:
+                ready += [batches.take(rows.partition)] if batches.extend(share, 1 << 20) else []
+    made = [change for _, several in lists for change in several]
+    assert rows_of(ready + take_all(batches)) == expected_rows(made, partitions)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("k", b"v", TypeError),
+        (b"k", "v", TypeError),
+        (bytearray(b"k"), b"v", TypeError),
+        (b"", b"v", ValueError),
+        (b"", None, ValueError),
+        (bytes(4097), b"v", TooLarge),
+        (b"k", bytes(VALUE_BYTES_MAX + 1), TooLarge),
+    ],
+    ids=itertools.count(),
+)
+def test_a_bad_row_is_refused_and_leaves_nothing(partitions, key, value, error):
+    batches = Batches(partitions, 1 << 20, 1_000)
+    with pytest.raises(error):
+        batches.add(key, value)
+    assert (batches.partitions, batches.nbytes) == ([], 0)
+
+
+def test_a_key_may_be_of_a_subclass_of_bytes():
+    class Key(bytes):
+        pass
+
+    batches = Batches(1, 1 << 20, 1_000)
+    batches.add(Key(b"k"), b"v")
+    assert batches.take(0).encode().columns().keys() == [b"k"]
+
+
 @given(changes.filter(bool))
 def test_no_block_is_larger_than_was_counted(made):
     batches = Batches(1, 1 << 20, 1000)
