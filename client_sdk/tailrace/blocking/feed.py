@@ -33,9 +33,9 @@ from tailrace.model import (
 )
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
-from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.feed_core import PARKED, FeedCore
 from tailrace.requests.replies import PartitionMap
-from tailrace.requests.senders import ArrowSender
+from tailrace.requests.senders import ArrowSender, ParkedRows
 from tailrace.requests.staging import Published, SealedStage
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace.consuming.explain import Explanation
     from tailrace.copies.fetch import Fetched
     from tailrace.indexes import Index
+    from tailrace.indexes.replaying import Replayed
 
 TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 
@@ -173,6 +174,15 @@ class Feed:
                     written = writer.flush()
                 tell(error, written)
                 raise
+
+    @documented(ParkedRows.replay_parked, timeout="The seconds to retry each request, in place of ``retry_for``.")
+    def replay_parked(self, *, timeout: float | None = None) -> Replayed:
+        from tailrace.indexes.replaying import Replay
+
+        replay = Replay(self._core)
+        for item in Feed(self._runner, f"{self.name}{PARKED}").items():
+            self._runner.run(replay.row(item), timeout)
+        return replay.result
 
     # Reading
 
@@ -326,10 +336,6 @@ class Feed:
     def partition_map(self, timeout: float | None = None) -> PartitionMap:
         """Returns the feed's id, and how far each partition has come in which history. Raises UnknownFeed."""
         return self._runner.run(self._core.partition_map(), timeout)
-
-    @documented(FeedCore.delete_absent)
-    def delete_absent(self, key: bytes) -> Version:
-        return self._runner.run(self._core.delete_absent(key))
 
     def park(self, changes: Sequence[Put]) -> None:
         """Writes rows that an index could not take to the feed ``NAME.parked``."""

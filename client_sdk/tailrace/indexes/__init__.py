@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.indexes.parking import ParkedRow
     from tailrace.indexes.parquet import ParquetIndex
     from tailrace.indexes.postgres import PostgresIndex
+    from tailrace.indexes.replaying import Replayed
     from tailrace.indexes.sqlite import SQLiteIndex
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ParquetIndex",
     "PostgresIndex",
     "PreparedIndex",
+    "Replayed",
     "SQLiteIndex",
 ]
 
@@ -41,6 +43,7 @@ _LATER = {
     "ParkedRow": "parking",
     "ParquetIndex": "parquet",
     "PostgresIndex": "postgres",
+    "Replayed": "replaying",
     "SQLiteIndex": "sqlite",
 }
 

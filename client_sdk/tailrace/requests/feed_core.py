@@ -244,9 +244,13 @@ class FeedCore:
             raise
         return written
 
+    def parked(self) -> FeedCore:
+        """Returns the feed of the rows that an index of this feed could not take."""
+        return FeedCore(self._client, f"{self.name}{PARKED}")
+
     def park(self, changes: Sequence[Put]) -> Plan[None]:
         """Writes rows that an index could not take to the feed ``NAME.parked``, which is created if it is missing."""
-        parked = FeedCore(self._client, f"{self.name}{PARKED}")
+        parked = self.parked()
         try:
             yield from parked.write(changes, None)
         except UnknownFeed:

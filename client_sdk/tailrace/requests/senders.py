@@ -264,6 +264,26 @@ class RowSender(Protocol):
         ...
 
 
+class ParkedRows(Protocol):
+    """The call of all shells that gives parked rows to the indexes again."""
+
+    def replay_parked(self) -> Any:
+        """Gives the rows of the feed ``NAME.parked`` to the indexes again. Mend the index first.
+
+        Each parked row that is still the newest of its key is written once more, with the same value, and is taken out
+        of ``NAME.parked``. A row that a later write has replaced is only taken out.
+
+        Returns:
+            How many rows were written again, and how many had been replaced.
+
+        Raises:
+            UnknownFeed: There is no feed ``NAME.parked``, since no row was ever parked.
+            ProtocolError: A row of ``NAME.parked`` was not written by a follower.
+            Retryable: A request has not succeeded in time. Call it again for the rest.
+        """
+        ...
+
+
 class ArrowSender(Protocol):
     """The call of the feeds of all shells that writes Arrow data by a writer of its own."""
 

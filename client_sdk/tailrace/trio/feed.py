@@ -27,9 +27,9 @@ from tailrace.model import (
 )
 from tailrace.model.documented import documented
 from tailrace.model.position import Positions
-from tailrace.requests.feed_core import FeedCore
+from tailrace.requests.feed_core import PARKED, FeedCore
 from tailrace.requests.replies import PartitionMap
-from tailrace.requests.senders import ArrowSender
+from tailrace.requests.senders import ArrowSender, ParkedRows
 from tailrace.requests.staging import Published, SealedStage
 from tailrace.trio.host import Host
 from tailrace.trio.runner import RequestRunner
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailrace.consuming.explain import Explanation
     from tailrace.copies.fetch import Fetched
     from tailrace.indexes import Index
+    from tailrace.indexes.replaying import Replayed
     from tailrace.trio.follower import Follower
     from tailrace.trio.items import Items
 
@@ -150,6 +151,16 @@ class Feed:
         from tailrace.requests.arrow_write import write_arrow
 
         return await write_arrow(self, data, key, value, deleted, level)
+
+    @documented(
+        ParkedRows.replay_parked, "If it is cancelled, some rows are done, and another call goes on with the others."
+    )
+    async def replay_parked(self) -> Replayed:
+        from tailrace.indexes.replaying import Replay, replay_all
+
+        return await replay_all(
+            Feed(self._runner, f"{self.name}{PARKED}").items(), Replay(self._core), self._runner.run
+        )
 
     # Reading
 
@@ -301,10 +312,6 @@ class Feed:
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer of this feed."""
         return self._runner.stream(subscription, window_bytes)
-
-    @documented(FeedCore.delete_absent)
-    async def delete_absent(self, key: bytes) -> Version:
-        return await self._runner.run(self._core.delete_absent(key))
 
     async def park(self, changes: Sequence[Put]) -> None:
         """Writes rows that an index could not take to the feed ``NAME.parked``."""

@@ -308,3 +308,34 @@ def test_bad_rows_are_parked(feed, client):
         assert (follower.parked_rows, index.state.keys()) == (1, {b"a", b"c"})
     [item] = client.feed(f"{feed.name}.parked").items()
     assert tailrace.indexes.ParkedRow.parse(item.key, item.value).reason == "ValueError: cannot take it"
+
+
+def test_parked_rows_are_replayed(feed):
+    class Picky(MemoryIndex):
+        is_mended = False
+
+        def apply(self, mutations, checkpoint):
+            if not self.is_mended and any(row.value in (b"bad", None) for row in mutations):
+                raise ValueError("cannot take it")
+            super().apply(mutations, checkpoint)
+
+    index = Picky()
+    for key, value in ((b"a", b"good"), (b"b", b"bad"), (b"c", b"bad"), (b"d", b"good")):
+        feed.put(key, value)
+    feed.delete(b"d")
+    with feed.follow(index, on_error="park") as follower:
+        follower.barrier()
+        assert follower.parked_rows == 3
+    feed.put(b"c", b"mended")
+    index.is_mended = True
+    assert feed.replay_parked() == (2, 1)
+    assert feed.replay_parked() == (0, 0)
+    with feed.follow(index, on_error="park") as follower:
+        follower.barrier()
+        assert follower.parked_rows == 0
+    assert index.state == {b"a": b"good", b"b": b"bad", b"c": b"mended"}
+
+
+def test_without_parked_rows_there_is_nothing_to_replay(feed):
+    with pytest.raises(UnknownFeed, match=r"\.parked"):
+        feed.replay_parked()

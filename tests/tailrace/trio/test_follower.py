@@ -570,3 +570,34 @@ class TestParking:
     async def test_what_on_error_may_be(self, feed):
         with pytest.raises(ValueError, match="has to be 'stop' or 'park'"):
             feed.follow(MemoryIndex(), on_error="skip")
+
+
+async def test_parked_rows_are_replayed(feed):
+    class Picky(MemoryIndex):
+        is_mended = False
+
+        def apply(self, mutations, checkpoint):
+            if not self.is_mended and any(row.value in (b"bad", None) for row in mutations):
+                raise ValueError("cannot take it")
+            super().apply(mutations, checkpoint)
+
+    index = Picky()
+    for key, value in ((b"a", b"good"), (b"b", b"bad"), (b"c", b"bad"), (b"d", b"good")):
+        await feed.put(key, value)
+    await feed.delete(b"d")
+    async with feed.follow(index, on_error="park") as follower:
+        await follower.barrier()
+        assert follower.parked_rows == 3
+    await feed.put(b"c", b"mended")
+    index.is_mended = True
+    assert await feed.replay_parked() == (2, 1)
+    assert await feed.replay_parked() == (0, 0)
+    async with feed.follow(index, on_error="park") as follower:
+        await follower.barrier()
+        assert follower.parked_rows == 0
+    assert index.state == {b"a": b"good", b"b": b"bad", b"c": b"mended"}
+
+
+async def test_without_parked_rows_there_is_nothing_to_replay(feed):
+    with pytest.raises(tailrace.UnknownFeed, match=r"\.parked"):
+        await feed.replay_parked()
