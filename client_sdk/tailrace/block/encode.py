@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 _COMPRESSED_SHARE_MAX = 7 / 8  # for less than an eighth saved, no reader should have to decompress and to copy
 
+# Of a large body the middle is tried first, because lz4 takes and touches as much memory as the whole body has. The
+# middle has few hashes, which never compress, and twice the bytes that lz4 looks back.
+_SAMPLE_BYTES = 128 * 1024
+_SAMPLED_BYTES_MIN = 4 * _SAMPLE_BYTES
+_SAMPLE_SHARE_MAX = 31 / 32
+
 _ZEROS = [bytes(count) for count in range(8)]
 
 
@@ -168,11 +174,18 @@ def assemble(header: BlockHeader, columns: RawColumns, *, compress: bool, stamps
 
 def stored_form(raw: bytes) -> tuple[bytes, int]:
     """Returns the stored body, and FLAG_COMPRESSED or 0: lz4 if that saves enough."""
-    if len(raw) >= COMPRESS_BYTES_MIN:
+    if len(raw) >= COMPRESS_BYTES_MIN and not (len(raw) >= _SAMPLED_BYTES_MIN and _is_random(raw)):
         packed = lz4.block.compress(raw, store_size=False)
         if len(packed) <= len(raw) * _COMPRESSED_SHARE_MAX:
             return packed, FLAG_COMPRESSED
     return raw, 0
+
+
+def _is_random(raw: bytes) -> bool:
+    """Tells whether lz4 saves next to nothing in the middle of a body."""
+    begin = (len(raw) - _SAMPLE_BYTES) // 2
+    sample = memoryview(raw)[begin : begin + _SAMPLE_BYTES]
+    return len(lz4.block.compress(sample, store_size=False)) > _SAMPLE_BYTES * _SAMPLE_SHARE_MAX
 
 
 def _stamp(header: BlockHeader, stamps: Stamps) -> tuple[BlockHeader, bytes | None, bytes | None]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tailrace.block import (
@@ -18,6 +20,8 @@ from tailrace.block.encode import Stamps
 from tailrace.errors import TooLarge
 from tailrace.model.hashing import hash_keys
 
+RANDOM = random.Random(7).randbytes(1 << 20)
+
 
 def test_the_header_says_what_is_inside():
     keys = [b"a", b"b", b"c"]
@@ -32,6 +36,25 @@ def test_hashes_that_the_caller_has_are_taken():
     block = encode_block([b"a", b"b"], [b"", b""], partition=0, hashes=[9, 4])
     assert (block.header.least_hash, block.header.greatest_hash) == (4, 9)
     assert block.columns().hashes() == [9, 4]
+
+
+@pytest.mark.parametrize(
+    ("values", "compressed"),
+    [
+        ([RANDOM[at : at + 100] for at in range(0, 1 << 20, 100)], False),
+        ([RANDOM[:20_000]] * 50, True),
+        ([b"city=%d;" % number * 10 for number in range(10_000)], True),
+        ([*(RANDOM[at : at + 100] for at in range(0, 300_000, 100)), *[b"text" * 25] * 6_000], True),
+        ([bytes([number % 256]) for number in range(60_000)], True),
+    ],
+    ids=["random", "random, repeated", "text", "random before text", "small"],
+)
+def test_a_large_body_is_compressed_if_its_middle_is_not_random(values, compressed):
+    keys = [b"key-%08d" % number for number in range(len(values))]
+    block = encode_block(keys, values, partition=0)
+    assert block.header.raw_bytes >= 512 * 1024
+    assert bool(block.header.flags & FLAG_COMPRESSED) is compressed
+    assert Block.parse(block.tobytes()).columns().values() == values
 
 
 @pytest.mark.parametrize(
