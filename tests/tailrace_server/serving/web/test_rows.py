@@ -111,6 +111,14 @@ async def test_too_many_rows_and_bytes(web, orders, monkeypatch):
     assert announced.code == 413
 
 
+async def test_too_many_empty_lines(web, orders, monkeypatch):
+    """They would hold the loop, and others have no turn between them."""
+    monkeypatch.setattr(module, "LINES_MAX", 3)
+    assert (await web("POST", PATH, b'{"key": "a", "value": "1"}\n\n\n')).code == 200
+    answer = await web("POST", PATH, b"\n" * 4)
+    assert (answer.code, answer.json["error"]) == (413, "TooLarge")
+
+
 async def test_a_compressed_body_is_refused(web, orders):
     answer = await web("POST", PATH, b"x", content_encoding="gzip")
     assert (answer.code, answer.json["error"]) == (415, "NotJsonLines")
