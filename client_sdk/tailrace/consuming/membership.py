@@ -265,10 +265,12 @@ class Membership:
                 self._begin(owned)
             return  # the node has found all generations to be the present ones
         now_owned = owned.generations
-        gone = tuple(p for p, generation in self._generations.items() if now_owned.get(p) != generation)
+        gone = [p for p, generation in self._generations.items() if now_owned.get(p) != generation]
         known = self._generations.keys() - set(gone)
-        if gone:
-            self._lose(gone)
+        # The node has taken these back, and its answer was lost with the connection.
+        self._forget([p for p in gone if p in self._releasing and p not in self._wanted])
+        if lost := tuple(p for p in gone if p in self._generations):
+            self._lose(lost)
         self._begin(owned, known)
         self._revoke(tuple(p for p in owned.revoked if p not in self._revoked and p not in self._releasing))
         self._renew(now_owned, self._asked_at)
@@ -291,6 +293,10 @@ class Membership:
         start: Mapping[int, Position] = given if isinstance(given, Positions) else {}
         granted = sorted(owned.generations.keys() - set(known))
         self._generations.update({partition: owned.generations[partition] for partition in granted})
+        # One that was released may come back before the node's answer to that, which is no longer about it.
+        self._revoked.difference_update(granted)
+        self._releasing.difference_update(granted)
+        self._sent_release = self._sent_release.difference(granted)
         if granted and self._claim.kind == "group":
             self._emit(Assigned(tuple(granted)))
         for partition in granted:

@@ -255,6 +255,37 @@ async def test_a_member_that_works_at_an_event_for_longer_than_its_lease_keeps_i
         assert (len(event.partitions), event.lost) == (2, False)
 
 
+async def test_partitions_that_come_back_at_once_are_owned(members, nursery):
+    """A member joins and leaves: what another one releases for it comes back before the answer to the release."""
+    async with members.client() as client:
+        feed = await client.create_feed("orders", partitions=4)
+        await _release_for_a_member_that_leaves(feed, nursery)
+
+
+async def _release_for_a_member_that_leaves(feed, nursery):
+    await fill(feed, ROWS)
+    async with feed.consume(group="workers") as stream:
+        member = Member(feed)
+        while len(member.keys) != ROWS:
+            member.take(await anext(stream))
+        await stream.commit()
+        two = await nursery.start(Member(feed).run)
+        while not isinstance(event := await anext(stream), Revoked):
+            member.take(event)
+        await two.leave()
+        member.take(event)
+        while len(member.owned) != 4:  # the first step says that the revoked ones are finished
+            member.take(await anext(stream))
+        await fill(feed, ROWS, first=ROWS)
+        while len(member.keys) < 2 * ROWS:
+            member.take(await anext(stream))
+        await stream.commit()
+    await fill(feed, 1, first=2 * ROWS)
+    later = await nursery.start(Member(feed).run)
+    await until(lambda: later.keys)
+    assert handled(later) == keys(1, 2 * ROWS)
+
+
 async def test_a_loss_that_a_poll_has_told_refuses_no_later_commit(feed):
     await fill(feed, ROWS)
     async with feed.consume(group="workers") as stream:

@@ -1,0 +1,136 @@
+"""A member of a group, frame by frame: partitions that come back around a release."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tailrace import Assigned, Revoked
+from tailrace.consuming.membership import CommitWait, Membership
+from tailrace.consuming.subscription import Claim
+from tailrace.model import Level
+from tailrace.model.failover import FailoverLog
+from tailrace.model.position import Position, Positions
+from tailrace.wire.bodies import encode_json
+from tailrace.wire.consumer_messages import Change, Commit, Hold, Owned
+from tailrace.wire.frames import FrameDecoder
+from tailrace.wire.opcodes import Opcode
+
+FEED, CLUSTER = b"f" * 16, b"c" * 16
+LEASE_S = 10.0
+
+
+def at(seq):
+    return Position.at(FailoverLog([(b"u" * 16, 1, 0)]), seq)
+
+
+class Streams:
+    """The part of the streams that a membership uses."""
+
+    chosen_ids = ()
+
+    def __init__(self):
+        self.ids = set()
+        self._id = 0
+
+    def new_id(self):
+        self._id += 1
+        return self._id
+
+    def add(self, id, position):
+        self.ids.add(id)
+
+    def remove(self, id):
+        self.ids.discard(id)
+
+    def forget_handled(self, ids):
+        list(ids)
+
+
+class Program:
+    """A member that owns the partitions 0 and 1, at a node that answers by ``answer``."""
+
+    def __init__(self):
+        claim = Claim("group", "workers", b"m" * 16)
+        subscription = SimpleNamespace(
+            claim=claim, since="beginning", partitions=None, share=None, visibility=Level.DISK
+        )
+        self.now = 0.0
+        self.events = []
+        self.renewals = []
+        self.streams = Streams()
+        self.membership = Membership(
+            subscription, self.streams, lambda: self.now, self.events.append, lambda partitions: None
+        )
+        self.join({0: 1, 1: 1})
+
+    def join(self, generations):
+        [join] = self.frames([self.membership.linked(CLUSTER, FEED)])
+        self.answer(join, owned(generations)._replace(lease_s=LEASE_S).to_json())
+
+    def frames(self, data):
+        return FrameDecoder().receive_data(b"".join(data))
+
+    def sent(self):
+        frames = self.frames(self.membership.data_to_send())
+        self.renewals += [frame for frame in frames if frame.opcode is Opcode.CONSUMER_RENEW]
+        return frames
+
+    def answer(self, request, value):
+        self.receive(encode_json(Opcode.RESULT, value, request.id))
+
+    def receive(self, data):
+        for frame in self.frames([data]):
+            assert self.membership.receive(frame)
+
+    def release_one(self):
+        """Returns the RELEASE of partition 1, which the program has finished."""
+        self.receive(Change(owned({}), revoked=(1,)).encode(1))
+        self.membership.handled(self.events[-1])
+        return next(frame for frame in self.sent() if frame.opcode is Opcode.CONSUMER_RELEASE)
+
+    def commit(self, positions):
+        wait = CommitWait(lambda: None)
+        self.membership.commit(positions, wait)
+        commits = [frame for frame in self.sent() if frame.opcode is Opcode.CONSUMER_COMMIT]
+        for frame in commits:
+            self.answer(frame, {"stale": []})
+        return wait, [Commit.decode(frame.body) for frame in commits]
+
+
+def owned(generations):
+    positions = Positions(CLUSTER, FEED, {partition: at(0) for partition in generations})
+    return Owned(generations, positions if generations else None)
+
+
+@pytest.mark.parametrize("is_answered_first", [False, True])
+def test_a_partition_that_comes_back_around_the_answer_to_its_release(is_answered_first):
+    program = Program()
+    release = program.release_one()
+    assert Hold.decode(release.body, "").generations == {1: 1}
+    steps = [
+        lambda: program.answer(release, {}),
+        lambda: program.receive(Change(owned({1: 3})).encode(1)),
+    ]
+    for step in steps if is_answered_first else reversed(steps):
+        step()
+    assert program.events[-1] == Assigned((1,))
+    assert program.streams.ids == {0, 1}
+    assert not [frame for frame in program.sent() if frame.opcode is Opcode.CONSUMER_RELEASE]
+    wait, [commit] = program.commit({0: at(5), 1: at(6)})
+    assert commit.generations == {0: 1, 1: 3}
+    wait.result()
+    for program.now in (LEASE_S / 2, LEASE_S * 1.2):
+        program.sent()
+        program.answer(program.renewals.pop(), {"generations": {"0": 1, "1": 3}})
+    assert not program.membership.is_paused
+
+
+def test_a_release_whose_answer_was_lost_is_no_loss():
+    program = Program()
+    program.release_one()
+    program.membership.connection_lost()
+    program.join({0: 1})
+    assert not [event for event in program.events if isinstance(event, Revoked) and event.lost]
+    wait, [commit] = program.commit({0: at(5)})
+    assert commit.generations == {0: 1}
+    wait.result()
