@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 # The rows that are read from a database at a time.
 ROWS_TOGETHER = 1_000
+# A follower of Parquet files moves a file once it is listed, and removes those that it has replaced: then look again.
+PARQUET_TRIES, PARQUET_PAUSE_S = 20, 0.05
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _DUCKDB_MAGIC, _DUCKDB_MAGIC_AT = b"DUCK", 8
 _POSTGRES = ("postgresql://", "postgres://")
@@ -218,16 +222,18 @@ class _ParquetAudit:
         from tailrace.indexes.parquet_files import ParquetFiles
         from tailrace.indexes.typed_columns import TypedColumns
 
-        try:
-            state = State.from_json((path / FOLDER / STATE).read_bytes())
-        except FileNotFoundError:
-            raise ValueError(f"{path} is a directory without an index of Tailrace") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadPosition(f"{path}: the list of its files is damaged ({error})") from None
+        files = ParquetFiles(TypedColumns({}))
+        for tries in itertools.count(1):
+            state = _parquet_state(path)
+            try:
+                table = files.newest(_parquet_files(path, state), ["partition", "key", "value"])
+                break
+            except FileNotFoundError as error:
+                if tries == PARQUET_TRIES:
+                    raise BadPosition(f"{path}: a file of its list is missing ({error})") from None
+            time.sleep(PARQUET_PAUSE_S)
         self.positions = state.stored()
         self.key_prefix = bytes.fromhex(state.key_prefix)
-        paths = [path / part.name for part in state.parts]
-        table = ParquetFiles(TypedColumns({})).newest(paths, ["partition", "key", "value"])
         self._partitions = table["partition"].to_pylist()
         self._table = table
 
@@ -239,6 +245,20 @@ class _ParquetAudit:
 
     def partitions(self) -> list[int]:
         return sorted(set(self._partitions))
+
+
+def _parquet_state(path: Path) -> State:
+    try:
+        return State.from_json((path / FOLDER / STATE).read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{path} is a directory without an index of Tailrace") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadPosition(f"{path}: the list of its files is damaged ({error})") from None
+
+
+def _parquet_files(path: Path, state: State) -> list[Path]:
+    """Returns the files of the list. One that a follower has not moved yet is still where it was written."""
+    return [new if (new := path / FOLDER / part.name).exists() else path / part.name for part in state.parts]
 
 
 @contextlib.contextmanager

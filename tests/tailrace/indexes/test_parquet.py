@@ -10,9 +10,10 @@ import pytest
 from tailrace.consuming.ring import RingChange
 from tailrace.errors import BadPosition
 from tailrace.indexes import AppliedMutation, ParquetIndex, parquet_files
+from tailrace.indexes.audited import audited
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.parquet import MERGED_PARTS
-from tailrace.indexes.parquet_state import RING_FILES_MAX
+from tailrace.indexes.parquet_state import FOLDER, RING_FILES_MAX
 from tailrace.testing.index_calls import chunk, ring_of
 
 pytestmark = pytest.mark.slow  # pyarrow has threads
@@ -214,3 +215,28 @@ def test_a_seq_that_the_column_has_no_room_for(opened, make_checkpoint, put):
     with pytest.raises(ValueError, match="more than 63 bits"):
         index.apply([put(b"b", "x", 1), put(b"a", "x", 2**63)], make_checkpoint({0: 1}))
     assert index.read().num_rows == 0
+
+
+def test_an_audit_beside_a_follower(path, opened, make_checkpoint, put, monkeypatch):
+    """The follower replaces the files that the audit is about to open; or a crash has kept it from moving one."""
+    index = opened()
+    for seq in range(1, 4):
+        index.apply([put(b"%d" % seq, "x", seq)], make_checkpoint({0: seq}))
+    newest, compacts = parquet_files.ParquetFiles.newest, [index.compact]
+
+    def late(self, paths, columns=None):
+        if compacts:
+            compacts.pop()()
+        return newest(self, paths, columns)
+
+    monkeypatch.setattr(parquet_files.ParquetFiles, "newest", late)
+    with audited(str(path)) as found:
+        assert [key for key, _ in found.rows(0)] == [b"1", b"2", b"3"]
+    [part] = path.glob("*.parquet")
+    part.rename(path / FOLDER / part.name)
+    with audited(str(path)) as found:
+        assert [key for key, _ in found.rows(0)] == [b"1", b"2", b"3"]
+    (path / FOLDER / part.name).unlink()
+    monkeypatch.setattr("tailrace.indexes.audited.PARQUET_PAUSE_S", 0)
+    with pytest.raises(BadPosition, match="is missing"), audited(str(path)):
+        pass
