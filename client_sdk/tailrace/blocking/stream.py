@@ -79,7 +79,8 @@ class Stream:
 
     def close(self) -> None:
         """Closes the connection. Every later call raises `StreamEnded`."""
-        self._core.close()
+        with self._link.guard.lock:  # else a commit of another thread could begin and never end
+            self._core.close()
         try:
             with contextlib.suppress(TailraceError):  # the node hears nothing, and the stream is over
                 self._link.push()

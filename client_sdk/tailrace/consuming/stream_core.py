@@ -104,7 +104,7 @@ class StreamCore(Unpicklable):
         """Ends the stream, and the waits for its barriers; the first error counts."""
         if self.ended is None:
             self.ended, self._ended_at = error, self._clock()
-        for barrier in self._barriers:
+        for barrier in list(self._barriers):  # a thread that wakes drops its own
             barrier.wake()
         if self._named is not None and not self._takes_commits:
             self._named.end_commits(StreamEnded(f"the positions may not be stored: {error}", reason=_reason(error)))

@@ -247,3 +247,15 @@ def test_a_name_that_another_program_has_taken(client, feed):
                 before.commit()
             with pytest.raises(tailrace.NotOwner):
                 list(before)
+
+
+def test_a_close_while_other_threads_use_the_stream(client, feed, monkeypatch):
+    """A thread that waits for a barrier drops it as soon as it is woken; a commit may be about to begin."""
+    with client.stream(Subscription(feed.name)) as stream:
+        core, lock = stream._core, stream._link.guard.lock
+        barriers, held = [], []
+        for _ in range(2):
+            barriers.append(core.barrier(lambda: core.forget_barrier(barriers.pop(0))))
+        close = core.close
+        monkeypatch.setattr(core, "close", lambda: (held.append(lock._is_owned()), close()))
+    assert (barriers, held) == ([], [True])
