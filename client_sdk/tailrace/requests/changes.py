@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tailrace.block import ROWS_MAX, Block, encode_block, encode_row
-from tailrace.block.header import TTL_S_MAX
+from tailrace.block.header import KEY_BYTES_MAX, TTL_S_MAX
 from tailrace.errors import TailraceError, TooLarge
 from tailrace.model import Delete, FeedInfo, Level, Put, Resolved, Version
 from tailrace.model.arguments import count, seconds
@@ -160,8 +160,9 @@ def check_batching(batch_bytes: int, batch_rows: int, in_flight_bytes: int, ling
 def checked_keys(keys: Iterable[bytes]) -> list[bytes]:
     """Returns the keys of a look-up. Raises TypeError, ValueError or TooLarge."""
     asked = list(keys)
-    for key in asked:
-        check_key(key)
+    if not set(map(type, asked)) <= {bytes} or not all(asked) or max(map(len, asked), default=0) > KEY_BYTES_MAX:
+        for key in asked:
+            check_key(key)
     return asked
 
 

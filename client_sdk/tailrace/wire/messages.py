@@ -325,16 +325,14 @@ class Got(NamedTuple):
             raise ProtocolError(f"GOT: {count} items for {len(keys)} keys in {len(body)} bytes")
         items: list[Item | None] = []
         offset = _GOT_COUNT.size + count * _GOT_ITEM.size
-        for row, key in enumerate(keys[:count]):
-            found, partition, seq, timestamp, branch = _GOT_ITEM.unpack_from(
-                body, _GOT_COUNT.size + row * _GOT_ITEM.size
-            )
+        heads, new = body[_GOT_COUNT.size : offset], tuple.__new__  # the NamedTuples' own takes twice as long
+        for key, (found, partition, seq, timestamp, branch) in zip(keys, _GOT_ITEM.iter_unpack(heads), strict=False):
             if not found:
                 items.append(None)
                 continue
-            value = bytes(body[offset : offset + found - 1])
-            offset += found - 1
-            items.append(Item(key, value, Version(partition, branch, seq), timestamp))
+            start, offset = offset, offset + found - 1
+            version = new(Version, (partition, branch, seq))
+            items.append(new(Item, (key, body[start:offset].tobytes(), version, timestamp)))
         if offset != len(body):
             raise ProtocolError("GOT: the values' lengths and the body's length differ")
         return items

@@ -1,16 +1,33 @@
-"""Looks up the keys of one GET in slices, so that many keys, or large compressed blocks, do not hold up others."""
+"""Looks up the keys of one GET in slices, so that many keys, or large compressed blocks, do not hold up others.
+
+keys ──ahead──> rows of the write queues, block by block ──in the order of the keys──> items
+  └──────────── one by one: from segments, and what is left ───────────────────────────┘
+"""
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tailrace.model import Level, Version
+from tailrace.model.hashing import hash_keys
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
 from tailrace_server.tree.key_index import OpenBlocks
+from tailrace_server.tree.rows_of_keys import newest_rows
+
+if TYPE_CHECKING:
+    from tailrace.block.arrays import Indices
+    from tailrace.block.found import FoundRow
 
 # An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
 VALUE_BYTES_MAX = 16 * 1024 * 1024
+# So many keys are looked up together. Fewer than the least are looked up one by one, which takes them less time.
+AHEAD_KEYS_MAX = 1_024
+AHEAD_KEYS_MIN = 16
 
 
 class Lookup:
@@ -22,6 +39,10 @@ class Lookup:
         self._partitions = partitions
         self._value_bytes = 0
         self._reads = Reads()
+        self._ahead: dict[int, FoundRow] = {}  # rows of later keys, by the number of the key
+        self._ahead_bytes = 0  # of their values
+        self._ahead_stop = 0  # the keys before this one were looked up ahead, or are in ``_left``
+        self._left: dict[Partition, Indices] = {}  # the numbers of keys that are still to be looked up ahead
 
     @property
     def is_done(self) -> bool:
@@ -30,7 +51,7 @@ class Lookup:
 
     def found_bytes(self) -> int:
         """Returns the bytes of the found values. If an answer leaves keys out, the client asks for them again."""
-        return self._value_bytes
+        return self._value_bytes + self._ahead_bytes if self.items else 0
 
     def in_flight(self, level: Level) -> list[tuple[Partition, int]]:
         """Returns the partitions whose newest rows are not at ``level`` yet, and the seqs that have to get there."""
@@ -43,11 +64,16 @@ class Lookup:
         """
         opened = OpenBlocks()
         while not self.is_done:
-            partition = self._partitions[len(self.items)]
-            if not partition.index_keys(out_of_time):
+            if not self._look_ahead(opened, out_of_time) and self.items:
                 return False
-            found = partition.find(self._keys[len(self.items)], opened, self._reads.read)
-            self._reads.forget()
+            partition, found = self._partitions[len(self.items)], self._ahead.pop(len(self.items), None)
+            if found is not None:
+                self._ahead_bytes -= len(found.value or b"")
+            else:
+                if not partition.index_keys(out_of_time):
+                    return False
+                found = partition.find(self._keys[len(self.items)], opened, self._reads.read)
+                self._reads.forget()
             if found is None or found.value is None:
                 self.items.append(None)
             else:
@@ -56,3 +82,35 @@ class Lookup:
             if out_of_time():
                 return self.is_done
         return True
+
+    def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
+        """Takes what the write queues have of the next keys, block by block; False if ``out_of_time()`` ended it."""
+        number = len(self.items)
+        if number >= self._ahead_stop and len(self._keys) - number >= AHEAD_KEYS_MIN:
+            self._ahead_stop = min(number + AHEAD_KEYS_MAX, len(self._keys))
+            numbers = collections.defaultdict[Partition, list[int]](list)
+            for at in range(number, self._ahead_stop):
+                numbers[self._partitions[at]].append(at)
+            self._left = {partition: np.array(of) for partition, of in numbers.items()}
+        for partition, of in list(self._left.items()):
+            if partition.is_dropped:  # ``find`` tells it
+                del self._left[partition]
+                continue
+            if not partition.index_keys(out_of_time):
+                return False
+            keys = [self._keys[at] for at in of.tolist()]
+            is_left = np.ones(len(of), np.bool_)
+            hashes = np.fromiter(hash_keys(keys), "<u8", len(keys))
+            for tried, rows in newest_rows(partition.keys, partition.tree, keys, hashes, opened, self._room):
+                is_left[tried] = False
+                for index, row in rows:
+                    self._ahead[int(of[index])] = row
+                    self._ahead_bytes += len(row.value or b"")
+                if out_of_time():
+                    self._left[partition] = of[is_left]
+                    return False
+            del self._left[partition]
+        return True
+
+    def _room(self) -> int:
+        return VALUE_BYTES_MAX - self._ahead_bytes

@@ -14,12 +14,13 @@ Entries are seqs, not places: blocks may be merged, and flushed, under the index
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
 
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, Columns
-from tailrace.block.arrays import U64
+from tailrace.block.arrays import U64, Indices
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow, row_of_key
 from tailrace_server.tree.tiers import Tier, Tiers
@@ -136,6 +137,27 @@ class KeyIndex:
         found = row_of_key(columns, _row_of(columns, seq), key)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
+    def blocks_of(self, tree: Tree, hashes: U64) -> Iterator[tuple[Block, Indices, U64]]:
+        """Yields each block with newest rows of ``hashes``: the indices of these hashes, and the seqs of the rows.
+
+        A row may be of another key with the same hash. The index has to be level with ``tree``.
+        """
+        assert self.indexed_seq == tree.last_seq, "the index is behind the tree"
+        by_hash = np.argsort(hashes)  # neighbours in a tier are then looked up together
+        hashes = hashes[by_hash]
+        newest = map(self._fresh.get, hashes.tolist(), repeat(0)) if self._fresh else repeat(0, len(hashes))
+        seqs = np.fromiter(newest, "<u8", len(hashes))
+        self._tiers.find_all(hashes, seqs)
+        by_seq = np.argsort(seqs)
+        seqs, order = seqs[by_seq], by_hash[by_seq]
+        start = int(seqs.searchsorted(np.uint64(max(self._tiers.flushed_seq, tree.base_seq)), "right"))
+        while start < len(seqs):
+            block = tree.find(int(seqs[start]))
+            assert block is not None, "an indexed seq is not in the tree"
+            stop = int(seqs.searchsorted(np.uint64(block.header.last_seq), "right"))
+            yield block, order[start:stop], seqs[start:stop]
+            start = stop
+
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""
         self._tiers.check()
@@ -175,6 +197,15 @@ def _seq_column(columns: Columns) -> U64:
     buffer = columns.seq_buffer()
     assert buffer is not None, "only for blocks with a column of seqs"
     return np.frombuffer(buffer, dtype="<u8")
+
+
+def rows_of_seqs(columns: Columns, seqs: U64) -> list[int]:
+    """Returns the index of the row with each of ``seqs``, all of which are in the block."""
+    header = columns.header
+    if header.flags & FLAG_SEQS:
+        rows: list[int] = _seq_column(columns).searchsorted(seqs).tolist()
+        return rows
+    return [seq - header.first_seq for seq in seqs.tolist()]
 
 
 def _row_of(columns: Columns, seq: int) -> int:

@@ -63,6 +63,13 @@ class Tier:
         index = hashes.searchsorted(hash_)
         return int(self.seqs[index]) if index < len(hashes) and hashes[index] == hash_ else None
 
+    def find_all(self, hashes: U64, seqs: U64) -> None:
+        """Sets the seq of each of ``hashes`` that this tier has, if it is 0 in ``seqs``."""
+        index = self.hashes.searchsorted(hashes)
+        index[index == len(self.hashes)] = 0
+        found = (self.hashes[index] == hashes) & (seqs == 0)
+        seqs[found] = self.seqs[index[found]]
+
 
 class Tiers:
     """The tiers of an index. Entries at or below ``flushed_seq`` do not count: they are flushed."""
@@ -92,6 +99,11 @@ class Tiers:
             if seq is not None:
                 return seq if seq > self.flushed_seq else None
         return None
+
+    def find_all(self, hashes: U64, seqs: U64) -> None:
+        """Sets the newest seq of each of ``hashes`` that is 0 in ``seqs``. One that is flushed may stay there."""
+        for tier in reversed(self._tiers):
+            tier.find_all(hashes, seqs)
 
     def drop_through(self, seq: int) -> None:
         """Forgets entries at or below ``seq``, and drops the tiers that end there."""

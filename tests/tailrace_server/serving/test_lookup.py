@@ -1,8 +1,14 @@
 import random
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tailrace.block import encode_block
+from tailrace.errors import UnknownFeed
 from tailrace.model import Level
 from tailrace.model.failover import FailoverEntry
+from tailrace.model.hashing import key_hash
 from tailrace_server.partition.partition import Partition
 from tailrace_server.serving import lookup as module
 from tailrace_server.serving.lookup import Lookup
@@ -75,3 +81,57 @@ def test_what_is_in_flight():
     partition.durable_through(1)
     assert lookup.in_flight(Level.DISK) == []
     assert lookup.in_flight(Level.QUORUM) == [(partition, 1)]
+
+
+KEYS = [b"key %d" % number for number in range(40)]
+BLOCKS = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from(KEYS[:30]), st.none() | st.sampled_from([b"", b"1", b"2" * 90])),
+        min_size=1,
+        max_size=60,
+    ),
+    max_size=5,
+)
+
+
+@given(BLOCKS, BLOCKS, st.lists(st.sampled_from(KEYS), min_size=16, max_size=90), st.randoms(use_true_random=False))
+def test_many_keys_are_looked_up_as_each_alone(first, second, keys, rnd):
+    partitions = [partition_of(first), partition_of(second, 1)]
+    newest = [dict(row for rows in blocks for row in rows) for blocks in (first, second)]
+    owners = [rnd.randrange(2) for _ in keys]
+    lookup = Lookup(keys, [partitions[owner] for owner in owners])
+    while not lookup.step(lambda: rnd.random() < 0.3):
+        assert lookup.found_bytes() == 0 or lookup.items, "an answer has at least one item"
+    assert [None if item is None else item[2] for item in lookup.items] == [
+        newest[owner].get(key) for owner, key in zip(owners, keys, strict=True)
+    ]
+    for item, owner in zip(lookup.items, owners, strict=True):
+        assert item is None or item[0].partition == owner
+
+
+def test_another_key_of_the_hash_is_newer():
+    partition = partition_of([[(key, b"old") for key in KEYS]])
+    others = [b"other %d" % number for number in range(20)]
+    block = encode_block(others, [b"x"] * 20, partition=0, hashes=[key_hash(key) for key in KEYS[:20]])
+    partition.append(block.stamped(partition.high_seq + 1, 1000), partition.log.branch, 1, 0.0)
+    lookup = Lookup(KEYS, [partition] * len(KEYS))
+    assert lookup.step(never)
+    assert {item[2] for item in lookup.items} == {b"old"}
+
+
+def test_one_large_value_that_is_asked_for_many_times_is_not_made_so_often(monkeypatch):
+    monkeypatch.setattr(module, "VALUE_BYTES_MAX", 1_000)
+    partition = partition_of([[(b"a", bytes(400)), (b"b", b"1")]])
+    lookup = Lookup([b"a"] * 40, [partition] * 40)
+    assert lookup.step(never)
+    assert len(lookup.items) == 3
+    assert lookup.found_bytes() <= 2_000
+
+
+def test_a_feed_that_is_dropped_between_two_slices():
+    partition = partition_of([[(key, b"1") for key in KEYS], [(key, b"2") for key in KEYS[::2]]])
+    lookup = Lookup(KEYS, [partition] * len(KEYS))
+    assert not lookup.step(lambda: True)
+    partition.is_dropped = True
+    with pytest.raises(UnknownFeed, match="was dropped"):
+        lookup.step(never)
