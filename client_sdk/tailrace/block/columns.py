@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.block.check import PLAIN_ROWS_MAX, absent_rows, uniform_width, unpack_u32, unpack_u64
 from tailrace.block.header import EXPIRED
-from tailrace.block.lazy import pyarrow, pyarrow_or_none
+from tailrace.block.lazy import pyarrow, pyarrow_or_none, strings_of
 from tailrace.block.to_arrow import binary_array, record_batch
 
 if TYPE_CHECKING:
@@ -182,9 +182,7 @@ class Columns:
         rows = self.rows
         pa = pyarrow_or_none() if rows > PLAIN_ROWS_MAX else None
         if pa is not None:
-            array = binary_array(pa, offsets, data, validity, rows)
-            taken: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
-            return taken
+            return strings_of(binary_array(pa, offsets, data, validity, rows))
         width = uniform_width(offsets, rows)
         strings: list[Any] = slice_differing(offsets, data, rows) if width is None else slice_uniform(data, rows, width)
         if validity is not None:

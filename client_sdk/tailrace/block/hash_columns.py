@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.block.lazy import numpy_or_none
+from tailrace.block.lazy import numpy_or_none, strings_of
 from tailrace.model.hashing import HASH_SEED, hash_keys
 
 # Longer ones gain nothing: a call for each takes less than the steps over their bytes.
@@ -45,7 +45,7 @@ def hash_array(keys: Any) -> Any:
 
 def _hash_each(numpy: Any, keys: Any) -> Any:
     """Returns the hashes by one call for each key."""
-    return numpy.fromiter(hash_keys(keys.to_numpy(zero_copy_only=False).tolist()), "<u8", len(keys))
+    return numpy.fromiter(hash_keys(strings_of(keys)), "<u8", len(keys))
 
 
 def _hash_matrix(numpy: Any, keys: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from tailrace.block.lazy import numpy_or_none
+from tailrace.block.lazy import numpy_or_none, strings_of
 
 if TYPE_CHECKING:
     from tailrace.block.block import Block
@@ -47,7 +47,7 @@ def digest_of_arrays(hashes: Any, values: Any) -> int:
     deleted = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
     if deleted is not None:
         values = values.fill_null(b"")
-    taken = values.to_numpy(zero_copy_only=False).tolist()
+    taken = strings_of(values)
     found = numpy.fromiter(map(xxhash.xxh3_64_intdigest, taken), "<u8", rows)
     if deleted is not None:
         found[deleted] = DELETED_HASH
