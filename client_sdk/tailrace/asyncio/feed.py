@@ -13,7 +13,7 @@ from tailrace.asyncio.stream import Stream
 from tailrace.asyncio.writer import Writer
 from tailrace.consuming.explain_plan import explain_plan
 from tailrace.consuming.ring import RING_ROWS
-from tailrace.consuming.subscription import Since, Subscription, consume
+from tailrace.consuming.subscription import Since, Subscription, consume, group_claim
 from tailrace.copies.fetch_plan import fetch_plan
 from tailrace.model import (
     CatchUpMode,
@@ -240,6 +240,7 @@ class Feed:
         key_prefix: bytes = b"",
         partitions: Iterable[int] | None = None,
         on_error: Literal["stop", "park"] = "stop",
+        group: str | None = None,
     ) -> Follower:
         """Keeps an index equal to the feed, on a thread of its own, while the body of this async context manager runs.
 
@@ -253,6 +254,8 @@ class Feed:
             partitions: Only these partitions. Default: all. Later followers of the index may name more, but no fewer.
             on_error: The treatment of rows that the index cannot take. "stop": the follower ends with the error.
                 "park": they go to the feed ``NAME.parked`` with the reason, and the index takes the other ones.
+            group: The group whose members fill the index together, each of them the partitions that it owns. Each has
+                an object of its own for the same store, which has to be a `SharedIndex`.
 
         Returns:
             A follower. Entering it opens the index and resumes from its checkpoint.
@@ -260,13 +263,15 @@ class Feed:
         Raises:
             ValueError: An argument is not valid. On entering: another follower of this process uses the index, or it
                 was filled with another ``key_prefix`` or with more ``partitions``.
+            TypeError: The members of a group cannot share this index.
             BadPosition: On entering: the index belongs to another feed or cluster.
             UnknownFeed: On entering: the feed does not exist.
         """
         from tailrace.asyncio.follower import Follower
         from tailrace.indexes.follower_core import FollowOptions
 
-        return Follower(self, index, FollowOptions(visibility, ring, catch_up, key_prefix, partitions, on_error))
+        given = (visibility, ring, catch_up, key_prefix, partitions, on_error)
+        return Follower(self, index, FollowOptions(*given, group_claim(self._core, group)))
 
     @documented(
         fetch_plan,

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.consuming.events import Rollback
 from tailrace.errors import StreamEnded, WrongProcess
 from tailrace.indexes import Index, IndexBusy
-from tailrace.indexes.applier import BUSY_PAUSE_S
+from tailrace.indexes.applier import AWAITED, BUSY_PAUSE_S
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.follower_core import OPEN_BUSY_SECONDS, Awaited, FollowerCore, FollowOptions
 from tailrace.indexes.parking import Parking
@@ -235,8 +234,7 @@ class Follower(OfOneProcess):
         jobs, event = self._core.jobs, stream.next()
         while event is not None:
             jobs.add(event)
-            # What comes behind a rollback depends on how far the index goes back.
-            if isinstance(event, Rollback) or jobs.is_full or not stream.has_event():
+            if isinstance(event, AWAITED) or jobs.is_full or not stream.has_event():
                 return
             event = stream.next(0)
 

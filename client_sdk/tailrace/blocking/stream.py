@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tailrace.blocking.link import BlockingLink
 from tailrace.consuming.events import Rollback
@@ -33,7 +33,10 @@ from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
     from tailrace.consuming.arrow_batches import Batches
+    from tailrace.consuming.index_membership import IndexMembership
     from tailrace.consuming.stream_status import StreamStatus
+
+_T = TypeVar("_T")
 
 # The seconds between two checks that a node still serves the streams, while no event arrives.
 LOOK_SECONDS = 0.5
@@ -266,6 +269,11 @@ class Stream:
         """For who consumes for an index: it has gone back to ``point`` for ``event``, or cannot by itself (None)."""
         with self._link.guard.lock:
             self._session.settle(event, point)
+
+    def for_group(self, step: Callable[[IndexMembership], _T]) -> _T:
+        """Takes a step in the group of a shared index. The next read sends what is due then."""
+        with self._link.guard.lock:
+            return step(self._core.of_index())
 
     def ring_floor(self, partition: int) -> int:
         """Returns the seq above which every key that was delivered of ``partition`` is known."""

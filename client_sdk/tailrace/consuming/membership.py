@@ -105,7 +105,7 @@ class Membership:
         self._waits: list[CommitWait] = []  # of positions that are in ``_wanted`` or in ``_sent``
         # Of this connection; 0: not under way.
         self._join_id = self._commit_id = self._release_id = self._leave_id = 0
-        self._sent_release: frozenset[int] = frozenset()
+        self._sent_release: Mapping[int, int] = {}  # the generations of the RELEASE that is under way
         # When each renewal was sent that is not answered; None if its answer does not count any more. While the program
         # works at an event no answer is read, and the next renewals are sent all the same.
         self._renewals: dict[int, float | None] = {}
@@ -126,7 +126,7 @@ class Membership:
         self._join_id = self._commit_id = self._release_id = self._leave_id = 0
         self._renewals.clear()
         self._renew_at = math.inf
-        self._sent_release = frozenset()
+        self._sent_release = {}
         self._wanted = {**self._sent, **self._wanted}
         self._sent = {}
 
@@ -166,15 +166,17 @@ class Membership:
             out.append(Commit(consumer, self._claim.member, generations, positions).encode(self._commit_id))
         due = self._releasing - self._wanted.keys()
         if due and not self._release_id:
-            self._release_id, self._sent_release = self._streams.new_id(), frozenset(due)
-            generations = {partition: self._generations[partition] for partition in due}
-            hold = Hold(consumer, self._claim.member, generations)
-            out.append(hold.encode(Opcode.CONSUMER_RELEASE, self._release_id))
+            self._release_id = self._streams.new_id()
+            self._sent_release = {partition: self._generations[partition] for partition in due}
+            out.append(self._hold(consumer, self._sent_release).encode(Opcode.CONSUMER_RELEASE, self._release_id))
         if (now := self._clock()) >= self._renews_at:
             id, self._renews_soon = self._streams.new_id(), False
             self._renewals[id], self._renew_at = now, now + self._lease_s / RENEWALS_PER_LEASE
             out.append(Hold(consumer, self._claim.member).encode(Opcode.CONSUMER_RENEW, id))
         return out
+
+    def _hold(self, consumer: ConsumerId, released: Mapping[int, int]) -> Hold:
+        return Hold(consumer, self._claim.member, released)
 
     def leave(self) -> list[bytes]:
         """Returns the frames by which a member leaves its group, with the commits that are due."""
@@ -292,21 +294,35 @@ class Membership:
         given = self._subscription.since
         start: Mapping[int, Position] = given if isinstance(given, Positions) else {}
         granted = sorted(owned.generations.keys() - set(known))
-        self._generations.update({partition: owned.generations[partition] for partition in granted})
+        generations = {partition: owned.generations[partition] for partition in granted}
+        self._generations.update(generations)
         # One that was released may come back before the node's answer to that, which is no longer about it.
         self._revoked.difference_update(granted)
         self._releasing.difference_update(granted)
-        self._sent_release = self._sent_release.difference(granted)
         if granted and self._claim.kind == "group":
-            self._emit(Assigned(tuple(granted)))
+            self._tell_assigned(generations)
         for partition in granted:
             position = stored.get(partition)
             if position is None:
-                self._wanted[partition] = start.get(partition, Position.at(FailoverLog(), 0))
-                self._starting.add(partition)
+                self._begin_unstored(partition, start.get(partition, Position.at(FailoverLog(), 0)))
             else:
-                self._committed[partition] = position
-                self._streams.add(partition, position)
+                self._begin_at(partition, position)
+
+    def _begin_unstored(self, partition: int, position: Position) -> None:
+        """Has the position stored, at which a partition begins then."""
+        self._wanted[partition] = position
+        self._starting.add(partition)
+
+    def _begin_at(self, partition: int, position: Position) -> None:
+        """Begins at a position that the node has stored."""
+        self._committed[partition] = position
+        self._streams.add(partition, position)
+
+    def _tell_assigned(self, generations: Mapping[int, int]) -> None:
+        self._emit(Assigned(tuple(generations)))
+
+    def _tell_revoked(self, generations: Mapping[int, int], *, lost: bool) -> None:
+        self._emit(Revoked(tuple(generations), lost))
 
     def _renew(self, generations: Mapping[int, int], sent_at: float) -> None:
         """Notes that the lease of these partitions runs from when the answered request was sent."""
@@ -325,8 +341,8 @@ class Membership:
         self._renew(generations_field(decode_json(body, "RESULT"), "generations", "RESULT"), sent_at)
 
     def _on_released(self, body: memoryview) -> None:
-        released, self._sent_release, self._release_id = self._sent_release, frozenset(), 0
-        self._forget(released)
+        released, self._sent_release, self._release_id = self._sent_release, {}, 0
+        self._forget([p for p, generation in released.items() if self._has(p, generation)])
 
     def _on_committed(self, body: memoryview) -> None:
         value = decode_json(body, "RESULT")
@@ -364,7 +380,7 @@ class Membership:
         self._end_streams(mine)
         self._starting.difference_update(mine)  # a commit of its first position may be under way
         self._revoked.update(mine)
-        self._emit(Revoked(mine))
+        self._tell_revoked({p: self._generations[p] for p in mine}, lost=False)
 
     def _lose(self, partitions: tuple[int, ...]) -> None:
         """Ends the streams of partitions that others own. A name is lost as a whole, and the consumer ends."""
@@ -379,11 +395,12 @@ class Membership:
         mine = tuple(p for p in partitions if p in self._generations)
         if not mine:
             return
+        generations = {p: self._generations[p] for p in mine}
         self._end_streams(mine)
         self._forget(mine)
         self._lost.update(mine)
         self._end_waits(self._not_owner())
-        self._emit(Revoked(mine, lost=True))
+        self._tell_revoked(generations, lost=True)
 
     def _not_owner(self) -> NotOwner:
         lost = sorted(self._lost)
@@ -420,6 +437,11 @@ class Membership:
             wait.end(error)
 
     # For the session
+
+    @property
+    def is_taking(self) -> bool:
+        """True if partitions begin when an index has taken them."""
+        return False
 
     @property
     def is_starting(self) -> bool:

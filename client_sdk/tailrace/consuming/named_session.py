@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from tailrace.consuming.events import Assigned, Event, ReplicaEvent, Revoked
 from tailrace.consuming.membership import CommitWait, Membership
@@ -16,6 +17,9 @@ from tailrace.consuming.subscription import Subscription
 from tailrace.errors import DataGone, ProtocolError, TailraceError
 from tailrace.link.backoff import earliest
 from tailrace.wire.messages import Hello, HelloOk
+
+if TYPE_CHECKING:
+    from tailrace.consuming.index_membership import IndexMembership
 
 
 class NamedSession(ConsumerSession):
@@ -36,7 +40,12 @@ class NamedSession(ConsumerSession):
     ) -> None:
         """Makes a session without a connection; the arguments are those of `ConsumerSession`."""
         super().__init__(hello, subscription, clock, jitter, check, has_others=has_others)
-        self._membership = Membership(subscription, self._streams, clock, self._emit, self._drop)
+        kind = Membership
+        if subscription.by_index:
+            from tailrace.consuming.index_membership import IndexMembership  # few programs share an index
+
+            kind = IndexMembership
+        self._membership = kind(subscription, self._streams, clock, self._emit, self._drop)
         self._is_group = subscription.claim is not None and subscription.claim.kind == "group"
         self._feed_name = subscription.feed
 
@@ -103,6 +112,8 @@ class NamedSession(ConsumerSession):
     @property
     def _barriers_due(self) -> bool:
         """True if a barrier is not under way and all streams are open, of which a member may have none."""
+        if self._membership.is_taking:
+            return False
         if self._is_group and self._streams.is_empty:
             return self._barriers.unsent and self._membership.joined
         return super()._barriers_due
@@ -160,3 +171,15 @@ class NamedSession(ConsumerSession):
     def end_commits(self, error: TailraceError) -> None:
         """Ends the waits for commits: the stream has ended."""
         self._membership.end(error)
+
+    # For an index that a group fills
+
+    @property
+    def of_index(self) -> IndexMembership:
+        """The membership, whose partitions begin at positions of an index."""
+        assert self._subscription.by_index, "only a follower asks for it"
+        return cast("IndexMembership", self._membership)
+
+    def ring_floor(self, partition: int) -> int:
+        """Returns the floor of a ring; 0 of a partition that is not owned any more, whose events may wait."""
+        return super().ring_floor(partition) if self._streams.has(partition) else 0

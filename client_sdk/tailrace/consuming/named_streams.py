@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tailrace.consuming.partition import ConsumerState
+from tailrace.consuming.ring import RingChange
 from tailrace.consuming.streams import PartitionStreams
 from tailrace.model.position import Position
 from tailrace.wire.frames import encode_frame
@@ -23,11 +24,15 @@ class NamedStreams(PartitionStreams):
         self.chosen_ids = chosen = super().ids(known)
         return chosen
 
-    def add(self, id: int, position: Position) -> None:
-        """Adds a partition that begins at a stored position. It is asked for at once."""
+    def add(self, id: int, position: Position, ring: RingChange | None = None) -> None:
+        """Adds a partition that begins at a stored position, with the ring of an index. It is asked for at once."""
         assert self._make is not None, "`begin` comes first"
         self.handled[id] = position
-        self._partitions[id] = self._waiting[id] = self._make(id, position)
+        self._partitions[id] = self._waiting[id] = self._make(id, position, ring)
+
+    def has(self, id: int) -> bool:
+        """Tells whether a partition is read."""
+        return id in self._partitions
 
     def remove(self, id: int) -> None:
         """Removes a partition, if it is there: its stream is closed. What the program has handled of it stays."""
@@ -52,6 +57,11 @@ class NamedStreams(PartitionStreams):
     def drop_bytes(self, nbytes: int) -> None:
         """Counts bytes of blocks that the program does not get as consumed."""
         self._dropped_bytes += nbytes
+
+    @property
+    def read_ids(self) -> Iterable[int]:
+        """The partitions that are read."""
+        return self._partitions.keys()
 
     @property
     def is_empty(self) -> bool:

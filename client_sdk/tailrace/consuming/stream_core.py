@@ -19,6 +19,7 @@ from tailrace.wire.messages import Hello
 
 if TYPE_CHECKING:
     from tailrace.consuming.events import Event, ReplicaEvent
+    from tailrace.consuming.index_membership import IndexMembership
     from tailrace.consuming.membership import CommitWait
     from tailrace.consuming.named_session import NamedSession
     from tailrace.consuming.stream_status import StreamStatus
@@ -217,6 +218,11 @@ class StreamCore(Unpicklable):
         if self._named is None:
             raise TailraceError("this stream has no name to store positions under: use consume(name=...)")
         return self._named.commit(wake)
+
+    def of_index(self) -> IndexMembership:
+        """Returns the membership of a follower's group."""
+        assert self._named is not None, "only a follower with a group asks for it"
+        return self._named.of_index
 
     @property
     def _takes_commits(self) -> bool:

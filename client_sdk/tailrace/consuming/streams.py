@@ -22,7 +22,7 @@ from tailrace.block import Block
 from tailrace.consuming.events import Mutations, SnapshotEnd, SnapshotStart
 from tailrace.consuming.partition import ConsumedPartition, ConsumerState
 from tailrace.consuming.resume import ResumeAction, decide
-from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring
+from tailrace.consuming.ring import RINGS_BYTES_MAX, Ring, RingChange
 from tailrace.consuming.rollbacks import Given, Queued, Rollbacks
 from tailrace.consuming.stream_ends import StreamEnds
 from tailrace.consuming.subscription import Subscription, stream_request, subscribed_partition
@@ -112,7 +112,7 @@ class PartitionStreams:
         self.catch_up = CatchUp(subscription, self, window_bytes)
         self._on_history: Callable[[], None] | None = None
         # Makes a partition that begins at a stored position; None before `begin`.
-        self._make: Callable[[int, Position | None], ConsumedPartition] | None = None
+        self._make: Callable[[int, Position | None, RingChange | None], ConsumedPartition] | None = None
 
     def _handler_table(self) -> dict[Opcode, Handler]:
         return HANDLERS
@@ -137,9 +137,9 @@ class PartitionStreams:
         ids = self.ids(high_seqs)
         ring_bytes_max, clock = RINGS_BYTES_MAX // max(len(ids), 1), self._clock  # with ``self`` it would be a cycle
         make = partial(subscribed_partition, subscription, ring_bytes_max=ring_bytes_max)
-        self._make = lambda id, stored: make(id, high_seqs[id], now=clock(), stored=stored)
+        self._make = lambda id, stored, ring: make(id, high_seqs[id], now=clock(), stored=stored, ring=ring)
         for id in () if subscription.claim else ids:
-            self._partitions[id] = self._waiting[id] = self._make(id, starts.get(id))
+            self._partitions[id] = self._waiting[id] = self._make(id, starts.get(id), None)
         self.handled.update({id: start for id, start in starts.items() if start.log})
 
     def ids(self, known: Mapping[int, int]) -> list[int]:

@@ -243,7 +243,22 @@ def consume(
     return subscription if name is None else _named(subscription, feed, "name", name)
 
 
+def group_claim(feed: FeedCore, group: str | None) -> Claim | None:
+    """Returns the claim of a member of a group; None without a group. Raises ValueError or TypeError."""
+    return None if group is None else _claim(feed, "group", group)
+
+
 def _named(subscription: Subscription, feed: FeedCore, kind: str, name: str) -> Subscription:
+    claim = _claim(feed, kind, name)
+    if subscription.since_us is not None or subscription.start is not None:
+        raise ValueError(
+            'since is a time, seqs or "last:N", but a consumer with a name or a group that has no positions yet begins '
+            'at "beginning", "now" or Positions'
+        )
+    return subscription._replace(claim=claim)
+
+
+def _claim(feed: FeedCore, kind: str, name: str) -> Claim:
     from tailrace.wire.consumer_messages import why_no_name  # few programs have a name
 
     if not isinstance(name, str):
@@ -254,12 +269,7 @@ def _named(subscription: Subscription, feed: FeedCore, kind: str, name: str) -> 
         raise ValueError(
             f"{kind}: positions are stored by the leader: connect without state=, which reads from followers"
         )
-    if subscription.since_us is not None or subscription.start is not None:
-        raise ValueError(
-            'since is a time, seqs or "last:N", but a consumer with a name or a group that has no positions yet begins '
-            'at "beginning", "now" or Positions'
-        )
-    return subscription._replace(claim=Claim(kind, name, feed.new_member_id()))
+    return Claim(kind, name, feed.new_member_id())
 
 
 def checked_subscription(
@@ -373,6 +383,7 @@ def subscribed_partition(
     ring_bytes_max: int,
     now: float,
     stored: Position | None = None,
+    ring: RingChange | None = None,
 ) -> ConsumedPartition:
     """Returns a partition that is asked for at once.
 
@@ -383,6 +394,7 @@ def subscribed_partition(
         ring_bytes_max: The bytes that its ring may hold.
         now: Monotonic seconds.
         stored: The position that the node has stored, or that was chosen by seqs; None: that of the subscription.
+        ring: Its stored ring; None: that of the subscription.
     """
     end_seq = None
     if subscription.until == "now":
@@ -391,8 +403,8 @@ def subscribed_partition(
         assert not isinstance(subscription.until, str)
         end_seq = subscription.until.get(id, 0)
     start = _start(subscription, id) if stored is None else stored
-    ring = _ring(subscription, id, start, ring_bytes_max)
-    return ConsumedPartition(id, start, ring, end_seq, now, subscription.until_logs.get(id))
+    made = _ring(subscription, ring or subscription.rings.get(id), start, ring_bytes_max)
+    return ConsumedPartition(id, start, made, end_seq, now, subscription.until_logs.get(id))
 
 
 def _start(subscription: Subscription, id: int) -> Position | None:
@@ -401,8 +413,7 @@ def _start(subscription: Subscription, id: int) -> Position | None:
     return None if subscription.since == "now" else Position.at(FailoverLog(), 0)
 
 
-def _ring(subscription: Subscription, id: int, start: Position | None, bytes_max: int) -> Ring:
-    stored = subscription.rings.get(id)
+def _ring(subscription: Subscription, stored: RingChange | None, start: Position | None, bytes_max: int) -> Ring:
     if stored is None:
         return Ring(subscription.ring_rows, bytes_max, 0 if start is None else floor_without_ring(start))
     ring = Ring(subscription.ring_rows, bytes_max)

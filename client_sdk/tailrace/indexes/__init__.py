@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.indexes.applied import AppliedMutations
 from tailrace.indexes.memory import HeldVersion, MemoryIndex
-from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, PreparedIndex
+from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, PreparedIndex, SharedIndex, Taken
 
 if TYPE_CHECKING:
     from tailrace.indexes.duckdb_index import DuckDBIndex
@@ -36,6 +36,8 @@ __all__ = [
     "PreparedIndex",
     "Replayed",
     "SQLiteIndex",
+    "SharedIndex",
+    "Taken",
 ]
 
 _LATER = {

@@ -12,9 +12,9 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from tailrace.consuming.events import Event, Mutations, Rollback
+from tailrace.consuming.events import Assigned, Event, Mutations, Revoked, Rollback
 from tailrace.consuming.ring import RingChange
 from tailrace.indexes import AppliedMutation, Index, IndexBusy, PreparedIndex
 from tailrace.indexes.applied import AppliedMutations
@@ -22,6 +22,9 @@ from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.parking import Parking, apply_the_good, is_of_rows, parked_row
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN
 from tailrace.model.position import Position, Positions
+
+if TYPE_CHECKING:
+    from tailrace.consuming.index_membership import IndexMembership
 
 # A transaction: small enough to be short, large enough that its commit does not matter. 64 MiB bounds the memory.
 APPLY_ROWS_MAX = 10_000
@@ -64,6 +67,23 @@ class IndexRollback(NamedTuple):
     floor: int
 
 
+class IndexTake(NamedTuple):
+    """Partitions that a group has given to this member, by generation."""
+
+    generations: Mapping[int, int]
+
+
+class IndexRelease(NamedTuple):
+    """Partitions that this member of a group owns no more, by the generation in which it did."""
+
+    generations: Mapping[int, int]
+
+
+Job: TypeAlias = "IndexBatch | IndexRollback | IndexTake | IndexRelease"
+# What comes behind such an event depends on what the index does with it. So it is not read before.
+AWAITED = (Rollback, Assigned, Revoked)
+
+
 class Source(Protocol):
     """The stream that delivers the events."""
 
@@ -74,6 +94,7 @@ class Source(Protocol):
     def has_event(self) -> bool: ...
     def ring_floor(self, partition: int) -> int: ...
     def ring_change(self, partition: int) -> RingChange | None: ...
+    def for_group(self, step: Callable[[IndexMembership], T]) -> T: ...
 
 
 class IndexQueue:
@@ -81,7 +102,7 @@ class IndexQueue:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._closed: collections.deque[IndexBatch | IndexRollback] = collections.deque()
+        self._closed: collections.deque[Job] = collections.deque()
         self._open: list[Mutations] = []
         self._open_refetched = False
         self._changes: dict[int, RingChange] = {}
@@ -103,6 +124,13 @@ class IndexQueue:
         if isinstance(event, Rollback):
             self._close(source.positions)
             self._closed.append(IndexRollback(event, source.latest_positions, source.ring_floor(event.partition)))
+            self._covered = self.received
+            return True
+        if isinstance(event, Assigned | Revoked):
+            self._close(source.positions)
+            is_assigned = isinstance(event, Assigned)
+            generations = source.for_group(lambda group: group.assigned() if is_assigned else group.revoked())
+            self._closed.append(IndexTake(generations) if is_assigned else IndexRelease(generations))
             self._covered = self.received
             return True
         refetched = isinstance(event, Mutations) and event.refetched
@@ -135,7 +163,7 @@ class IndexQueue:
         self._open, self._changes, self._open_refetched = [], {}, False
         return batch
 
-    def take(self) -> tuple[list[IndexBatch | IndexRollback], int]:
+    def take(self) -> tuple[list[Job], int]:
         """Returns the jobs that can be done now, in order, and the number of events that are then done."""
         if self._positions is not None:
             self._closed.append(self._batch(self._positions))

@@ -11,7 +11,7 @@ from tailrace.indexes.arrow_mutations import ArrowMutations
 from tailrace.indexes.by_feed import PATTERN, ByFeed, table_of
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
-from tailrace.indexes.table_index import TableIndex
+from tailrace.indexes.shared_tables import SharedTableIndex
 from tailrace.indexes.typed_tables import TypedTables
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Result:
         return self._rows[0] if self._rows else None
 
 
-class DuckDBIndex(TableIndex[Connection]):
+class DuckDBIndex(SharedTableIndex[Connection]):
     """The current value of each key of a feed, in a table of a DuckDB file.
 
     The table has the columns ``key`` (primary key), ``value``, ``partition``, ``seq``, ``timestamp``, and those of
@@ -178,6 +178,10 @@ class DuckDBIndex(TableIndex[Connection]):
             if isinstance(error, self._duckdb.TransactionException) and _is_conflict(str(error)):
                 raise IndexBusy(f"a transaction of this process is in the way of the index {self.path}") from error
             raise
+
+    def _lock(self, connection: Connection, table: str, column: str, condition: str) -> None:
+        """Changes rows to what they are: of two transactions that do so, the later one fails."""
+        connection.execute(f'UPDATE "{table}" SET {column} = {column} WHERE {condition}')
 
     def _table_names(self, connection: Connection) -> set[str]:
         found = connection.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = current_schema()")

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.consuming.events import Rollback
 from tailrace.consuming.ring import RING_ROWS
 from tailrace.consuming.stream_status import StreamStatus
-from tailrace.consuming.subscription import Subscription, checked_subscription
+from tailrace.consuming.subscription import Claim, Subscription, checked_subscription
 from tailrace.errors import StreamEnded, VersionLost
-from tailrace.indexes import Index, IndexBusy
-from tailrace.indexes.applier import Applier, IndexBatch, IndexQueue, IndexRollback, Source
+from tailrace.indexes import Index, IndexBusy, SharedIndex, Taken
+from tailrace.indexes.applier import (
+    Applier,
+    IndexQueue,
+    IndexRelease,
+    IndexRollback,
+    IndexTake,
+    Job,
+    Source,
+)
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.parking import Parking
 from tailrace.model import EndReason, Level, Version
@@ -22,6 +30,10 @@ from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Positions
 from tailrace.wire.filters import StreamFilter
 from tailrace.wire.messages import TRACING_MODULE
+
+if TYPE_CHECKING:
+    from tailrace.consuming.index_membership import IndexMembership
+    from tailrace.indexes.shared_applier import SharedApplier
 
 # A program that starts while another one has the index locked is told so after a while.
 OPEN_BUSY_SECONDS = 60.0
@@ -56,6 +68,7 @@ class FollowOptions(NamedTuple):
         key_prefix: Only keys that begin with these bytes.
         partitions: Only these partitions; None for all.
         on_error: "stop" or "park": the treatment of rows that the index cannot take.
+        claim: The group whose members fill the index together; None: this follower does it alone.
     """
 
     visibility: str = "disk"
@@ -64,6 +77,7 @@ class FollowOptions(NamedTuple):
     key_prefix: bytes = b""
     partitions: Iterable[int] | None = None
     on_error: str = "stop"
+    claim: Claim | None = None
 
 
 class FollowerCore:
@@ -84,12 +98,14 @@ class FollowerCore:
             on_rollback="follow",
             ring=options.ring,
             catch_up=options.catch_up,
-        )._replace(by_index=True)
+        )._replace(by_index=True, claim=options.claim)
         if options.on_error not in _ON_ERROR:
             raise ValueError(f"on_error is {options.on_error!r}, but has to be 'stop' or 'park'")
         of_feed: Callable[[str], Index] | None = getattr(index, "of_feed", None)  # of an index for several feeds
         index = self.index = index if of_feed is None else of_feed(feed)
-        self.applier = Applier(index, parks=options.on_error == "park")
+        parks = options.on_error == "park"
+        self._shared = None if options.claim is None else _shared_applier(index, options, options.claim, parks=parks)
+        self.applier = self._shared or Applier(index, parks=parks)
         self.parked_rows = 0
         self.applied_rows = 0
         self._feed = feed
@@ -154,8 +170,12 @@ class FollowerCore:
 
     # Applying
 
-    def call_of(self, job: IndexBatch | IndexRollback) -> Callable[[], int | Parking | None]:
+    def call_of(self, job: Job) -> Callable[[], int | Parking | Taken | None]:
         """Returns the call of the index that does ``job``, for the index's thread. It may raise IndexBusy."""
+        if isinstance(job, IndexTake):
+            return partial(self._in_group.take, job)
+        if isinstance(job, IndexRelease):
+            return partial(self._in_group.release, job)
         if isinstance(job, IndexRollback):
             return lambda: self.applier.roll_back(job)
         apply = partial(self.applier.apply, job)
@@ -165,17 +185,38 @@ class FollowerCore:
             return applying(self._feed, job.mutations, apply, IndexBusy)
         return apply
 
+    @property
+    def _in_group(self) -> SharedApplier:
+        assert self._shared is not None, "only a member of a group is given partitions"
+        return self._shared
+
     def parked(self, parking: Parking) -> None:
         """Notes that the bad rows of a batch are parked."""
         self.parked_rows += len(parking.rows)
 
-    def done(self, job: IndexBatch | IndexRollback, result: int | None) -> None:
+    def done(self, job: Job, result: int | Taken | None) -> None:
         """Notes the result of ``call_of(job)``."""
+        if self._shared is not None and (refused := self._shared.take_refused()):
+            self._stream.for_group(lambda group: group.give_up(refused, {}))
         if isinstance(job, IndexRollback):
+            assert not isinstance(result, Taken)
             self._stream.settle(job.event, result)
+        elif isinstance(result, int):
+            self.applied_rows += result
+        if self._shared is None:
+            self._positions = self.applier.positions
         else:
-            self.applied_rows += result or 0
-        self._positions = self.applier.positions
+            self._done_in_group(self._shared, job, result)
+
+    def _done_in_group(self, applier: SharedApplier, job: Job, result: int | Taken | None) -> None:
+        if isinstance(job, IndexTake) and isinstance(result, Taken):
+            taken = result
+            self._stream.for_group(lambda group: _begin(group, job.generations, taken))
+            applier.begun(self._stream.for_group(lambda group: group.reads()))
+        positions = applier.positions
+        if positions is not None:
+            self._positions = positions
+            self._stream.for_group(lambda group: group.applied(positions))
 
     def covers(self, events: int) -> None:
         """Notes that the index holds the first ``events`` events of the stream."""
@@ -202,6 +243,8 @@ class FollowerCore:
     def wait_for(self, version: Version) -> Iterator[Awaited]:
         """Waits until the index holds a version, or a later mutation of its key. Cancelling it changes nothing.
 
+        With a group it also waits until this member has the version's partition: another one may keep it.
+
         Right after a failover the version may be newer than everything that the follower knows. It counts as lost only
         if a barrier has completed since the call and the version is still not in the history.
 
@@ -214,14 +257,19 @@ class FollowerCore:
             StreamEnded: The follower has ended.
         """
         partition, branch, seq = version
-        if partition not in self._partitions:
+        if self._shared is not None:
+            while partition not in self._shared.owned:
+                yield Awaited.MOVE
+        elif partition not in self._partitions:
             raise ValueError(
                 f"{version} is of partition {partition}, and the index follows {len(self._partitions)} of feed "
                 f"{self._feed!r}, of which this is none: wait for a version of these"
             )
         is_confirmed = False
         while not self._has(version):
-            if self._stream.failover_log(partition).may_have(branch, seq):
+            if self._shared is not None and partition not in self._shared.owned:
+                yield Awaited.MOVE
+            elif self._stream.failover_log(partition).may_have(branch, seq):
                 is_confirmed = False
                 yield Awaited.MOVE
             elif not is_confirmed:
@@ -233,3 +281,27 @@ class FollowerCore:
     def _has(self, version: Version) -> bool:
         position = self.positions.get(version.partition)
         return position is not None and position.has(version.branch, version.seq)
+
+
+def _shared_applier(index: Index, options: FollowOptions, claim: Claim, *, parks: bool) -> SharedApplier:
+    """Returns the applier of a member of a group. Raises ValueError or TypeError if the index cannot be shared."""
+    from tailrace.indexes.shared_applier import SharedApplier
+
+    if options.partitions is not None:
+        raise ValueError("partitions has no meaning in a group, whose members share all partitions")
+    if not isinstance(index, SharedIndex):
+        raise TypeError(
+            f"the index {index!r} cannot be shared by the members of group {claim.name!r}: it has no methods "
+            "open_shared, take and give_back (tailrace.indexes.SharedIndex). SQLiteIndex, PostgresIndex and "
+            "DuckDBIndex have; or follow without a group"
+        )
+    return SharedApplier(index, claim.name, parks=parks)
+
+
+def _begin(group: IndexMembership, generations: Mapping[int, int], taken: Taken) -> None:
+    """Begins what the index has taken, and gives up what it has of later owners."""
+    mine = {p: generation for p, generation in generations.items() if p not in taken.later}
+    refused = {p: generation for p, generation in generations.items() if p in taken.later}
+    found = taken.checkpoint
+    group.taken(mine, found.positions if found else {}, found.rings if found else {})
+    group.give_up(refused, taken.later)

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tailrace.consuming.events import Event, Rollback
+from tailrace.consuming.events import Event
 from tailrace.consuming.stream_status import StreamStatus
 from tailrace.consuming.subscription import Subscription
 from tailrace.indexes import IndexBusy
-from tailrace.indexes.applier import BUSY_PAUSE_S, IndexBatch, IndexRollback
+from tailrace.indexes.applier import AWAITED, BUSY_PAUSE_S, Job
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.follower_core import OPEN_BUSY_SECONDS, Awaited, FollowedStream, FollowerCore
 from tailrace.indexes.parking import Parking
@@ -245,8 +245,7 @@ class Following(OfOneProcess):
                 await self._taken.wait()
             if jobs.add(event):
                 self._arrived.set()
-            if isinstance(event, Rollback):
-                # What comes next depends on how far the index goes back: nothing later may be stored before.
+            if isinstance(event, AWAITED):
                 await self._wait_applied(jobs.received)
 
     async def _apply(self) -> None:
@@ -260,7 +259,7 @@ class Following(OfOneProcess):
             self._core.covers(covered)
             self._wake_waiters()
 
-    async def _do(self, job: IndexBatch | IndexRollback) -> None:
+    async def _do(self, job: Job) -> None:
         try:
             result = await self._thread.run(self._core.call_of(job))
             if isinstance(result, Parking):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from tailrace.indexes.by_feed import PATTERN, ByFeed, table_of
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
-from tailrace.indexes.table_index import OPENINGS, TableIndex
+from tailrace.indexes.shared_tables import SharedTableIndex
+from tailrace.indexes.table_index import OPENINGS
 from tailrace.indexes.typed_tables import TypedTables
 
 if TYPE_CHECKING:
@@ -35,9 +37,17 @@ BATCH = "tailrace_batch"
 COMMITS = "commits"
 # One try waits this long for another transaction. Then the follower tries again; it can be left between two tries.
 LOCK_TIMEOUT_MS = 500
+# A member of a group that stops in a transaction holds locks for this time at most. Then the server ends its session,
+# and the next owner of its partitions goes on.
+SHARED_IDLE_MS = 10_000
 
 
-class PostgresIndex(TableIndex["Connection"]):
+_VALUES = re.compile(r"VALUES (\([?, ]+\))")
+# The rows of one INSERT. PostgreSQL takes 65,535 parameters.
+VALUES_MAX = 1_000
+
+
+class PostgresIndex(SharedTableIndex["Connection"]):
     """The current value of each key of a feed, in a table of a PostgreSQL database.
 
     The table has the columns ``key`` (bytea, primary key), ``value``, ``partition``, ``seq``, ``timestamp``, and those
@@ -68,6 +78,7 @@ class PostgresIndex(TableIndex["Connection"]):
     """
 
     begin_anew = "drop its tables"
+    compares_last = True
 
     def __init__(
         self,
@@ -123,8 +134,10 @@ class PostgresIndex(TableIndex["Connection"]):
                 raise IndexBusy(f"the server of the {self._place} is starting ({error})") from error
             raise
         try:
-            made = Connection(connection)
+            made = Connection(connection, is_shared=self._group is not None)
             made.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
+            if self._group is not None:
+                made.execute(f"SET idle_in_transaction_session_timeout = {SHARED_IDLE_MS}")
             if self._schema_name is not None:
                 made.execute("SELECT set_config('search_path', quote_ident(?), false)", (self._schema_name,))
                 if made.execute("SELECT current_schema()").fetchone() == (None,):
@@ -149,18 +162,18 @@ class PostgresIndex(TableIndex["Connection"]):
                 yield
         except (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure) as error:
             raise IndexBusy(f"another transaction has the lock of the {self._place} ({error})") from error
-        except self._psycopg.OperationalError as error:
+        except (self._psycopg.OperationalError, errors.IdleInTransactionSessionTimeout) as error:
             if not connection.raw.closed:
                 raise
             raise IndexBusy(f"the connection to the server of the {self._place} was lost ({error})") from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        if self._connected().raw.closed:
-            self._connect_again()
+        self._usable()
         with super()._transaction() as connection:
             yield connection
-            commits = self._count_commit(connection)
+            # Members of a group compare the positions instead: they would wait for each other at one row.
+            commits = self._count_commit(connection) if self._group is None else 0
         self._commits = commits
 
     def _count_commit(self, connection: Connection) -> int:
@@ -181,21 +194,33 @@ class PostgresIndex(TableIndex["Connection"]):
             self._connection = self._connect()
         except self._psycopg.OperationalError as error:
             raise IndexBusy(f"the server of the {self._place} does not answer ({error})") from error
-        self._stored_rings = None
+        self._stored_rings, before = None, {} if self._stored is None else self._stored.seqs()
         with self._begun(self._connection):
             self._stored = self._read_positions(self._connection)
             commits = self._read_commits(self._connection)
-        if commits < self._commits:
+            mine = () if self._group is None else self._still_taken(self._connection)
+        now = {} if self._stored is None else self._stored.seqs()
+        lost = f"{commits} of this index, and had answered {self._commits}" if commits < self._commits else ""
+        if any(now.get(p, 0) < before.get(p, 0) for p in mine):
+            lost = "earlier positions of this index than it had answered"
+        if lost:
             raise RuntimeError(
-                f"the server of the {self._place} has lost commits: it has {commits} of this index, and had answered "
-                f"{self._commits}. A crash with synchronous_commit off does that, or a standby that was behind. Follow "
-                "again: the index goes on from what the server has"
+                f"the server of the {self._place} has lost commits: it has {lost}. A crash with synchronous_commit off "
+                "does that, or a standby that was behind. Follow again: the index goes on from what the server has"
             )
 
     def _read_commits(self, connection: Connection) -> int:
         table = self._schema.names.settings
         found = connection.execute(f'SELECT value FROM "{table}" WHERE name = ?', (COMMITS,)).fetchone()
         return int(found[0]) if found else 0
+
+    def _usable(self) -> Connection:
+        if self._connected().raw.closed:
+            self._connect_again()
+        return self._connected()
+
+    def _lock(self, connection: Connection, table: str, column: str, condition: str) -> None:
+        connection.execute(f'SELECT 1 FROM "{table}" WHERE {condition} FOR UPDATE')
 
     def _read_openings(self, connection: Connection) -> int:
         """Reads the row of the openings with a lock, so that no other follower commits beside this one."""
@@ -241,15 +266,36 @@ class PostgresIndex(TableIndex["Connection"]):
 class Connection:
     """A connection of psycopg whose parameters are marked by ``?``, as those of the other databases."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, *, is_shared: bool = False) -> None:
+        """Takes a connection. ``is_shared``: the server ends it if it is idle in a transaction."""
         self.raw = raw
+        self._is_shared = is_shared
 
     def execute(self, statement: str, parameters: Any = None, /) -> Any:
         return self.raw.execute(statement.replace("?", "%s") if parameters else statement, parameters)
 
     def executemany(self, statement: str, rows: Any, /) -> Any:
+        if self._is_shared:
+            self._execute_each(statement, list(rows))
+            return
         with self.raw.cursor() as cursor:
             cursor.executemany(statement.replace("?", "%s"), rows)
+
+    def _execute_each(self, statement: str, rows: list[Any]) -> None:
+        """Executes a statement for all rows without a pipeline, in which the server does not count as idle.
+
+        A member that is stopped in a pipeline would hold its locks until it goes on.
+        """
+        found = _VALUES.search(statement)
+        if found is None:
+            for row in rows:
+                self.execute(statement, row)
+            return
+        for start in range(0, len(rows), VALUES_MAX):
+            part = rows[start : start + VALUES_MAX]
+            values = ", ".join([found[1]] * len(part))
+            many = f"{statement[: found.start(1)]}{values}{statement[found.end(1) :]}"
+            self.execute(many, [value for row in part for value in row])
 
     def copy(self, table: str, types: list[str], columns: list[Any]) -> None:
         """Sends columns into a table, by COPY in its binary form."""

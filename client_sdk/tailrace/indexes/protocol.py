@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.indexes.checkpoint import Checkpoint
 
@@ -134,5 +134,69 @@ class PreparedIndex(Index, Protocol):
 
         Raises:
             IndexBusy: Another program holds the store. Nothing was stored.
+        """
+        ...
+
+
+class Taken(NamedTuple):
+    """The answer of `SharedIndex.take`.
+
+    Attributes:
+        checkpoint: The stored positions and rings of the partitions that were taken; None if there are no positions.
+        later: The other partitions: the index has a later generation of them, which is the value.
+    """
+
+    checkpoint: Checkpoint | None
+    later: Mapping[int, int]
+
+
+@runtime_checkable
+class SharedIndex(Index, Protocol):
+    """An index that the members of a group fill together: ``feed.follow(index, group=...)``.
+
+    Each member has an object of its own, and all of them one store. A partition has one owner at a time, whose
+    *generation* grows with each new owner. The store keeps the generation of each partition beside its position:
+
+    1. `take` stores generations. Each later call of ``apply``, ``rollback`` and ``clear`` compares those that this
+       object has taken with the stored ones, in its own transaction.
+    2. If one differs, another member has taken the partition. The call raises `tailrace.NotOwner`, whose
+       ``partitions`` are these, and has had no effect.
+    3. The checkpoints of ``apply`` have only partitions that this object has taken. A partition that is missing keeps
+       its position.
+    """
+
+    def open_shared(self, group: str) -> None:
+        """Opens the store for a member of a group, in place of ``open``. The member owns no partition yet.
+
+        If the store was used without a group or by another group, its generations are forgotten, and its former
+        followers cannot change it any more.
+
+        Args:
+            group: The name of the group.
+
+        Raises:
+            IndexBusy: Another program holds the store.
+        """
+        ...
+
+    def take(self, generations: Mapping[int, int]) -> Taken:
+        """Takes partitions over from their last owners, unless the store has a later generation of them.
+
+        Args:
+            generations: The generation of each partition, at least 1.
+
+        Returns:
+            The positions and rings to begin at, and the partitions that were not taken.
+
+        Raises:
+            IndexBusy: Another program holds the store. Nothing was taken.
+        """
+        ...
+
+    def give_back(self, generations: Mapping[int, int]) -> None:
+        """Forgets that this object has taken partitions. The store keeps their rows and positions.
+
+        Args:
+            generations: The generation of each partition. One that was taken in another generation meanwhile stays.
         """
         ...

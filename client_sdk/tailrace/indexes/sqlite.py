@@ -11,7 +11,7 @@ from tailrace.indexes.by_feed import PATTERN, ByFeed, table_of
 from tailrace.indexes.columns import name_of
 from tailrace.indexes.protocol import IndexBusy
 from tailrace.indexes.schema import META_TABLE, Schema, first_tables, further_tables, ring_statements
-from tailrace.indexes.table_index import TableIndex
+from tailrace.indexes.shared_tables import SharedTableIndex
 
 if TYPE_CHECKING:
     import os
@@ -35,7 +35,7 @@ CACHE_KIB = 64 << 10
 WAL_BYTES_KEPT = 64 << 20
 
 
-class SQLiteIndex(TableIndex[sqlite3.Connection]):
+class SQLiteIndex(SharedTableIndex[sqlite3.Connection]):
     """The current value of each key of a feed, in a table of an SQLite file.
 
     The table has the columns ``key`` (primary key), ``value``, ``partition``, ``seq``, ``timestamp``, and those of

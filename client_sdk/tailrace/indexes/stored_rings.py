@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.consuming.ring import SMALL_ROWS, RingChange, RingChunk, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # This number of small chunks of a partition become one. A follower of single writes stores a chunk for each write, and
 # the next `open` reads them all.
@@ -83,14 +86,20 @@ class StoredRings:
         for table in (self._ring, self._ring_floor):
             self._connection.execute(f"DELETE FROM {table} WHERE partition = ?", (partition,))
 
-    def read(self) -> dict[int, RingChange]:
-        """Returns all rings, whole. ValueError if an entry cannot be read."""
+    def read(self, partitions: Iterable[int] | None = None) -> dict[int, RingChange]:
+        """Returns the rings of some partitions, or of all, whole. ValueError if an entry cannot be read."""
+        only = "" if partitions is None else f"WHERE {in_partitions(partitions)} "
         chunks: dict[int, list[RingChunk]] = {}
-        rows = self._connection.execute(f"SELECT partition, entries FROM {self._ring} ORDER BY number")
+        rows = self._connection.execute(f"SELECT partition, entries FROM {self._ring} {only}ORDER BY number")
         for partition, entries in rows.fetchall():
             try:
                 chunks.setdefault(partition, []).append(RingChunk.parse(entries))
             except (ValueError, TypeError) as error:
                 raise ValueError(f"the ring of partition {partition} cannot be read ({error})") from None
-        floors = self._connection.execute(f"SELECT partition, floor_seq FROM {self._ring_floor}").fetchall()
+        floors = self._connection.execute(f"SELECT partition, floor_seq FROM {self._ring_floor} {only}").fetchall()
         return {partition: RingChange(floor, None, tuple(chunks.get(partition, ()))) for partition, floor in floors}
+
+
+def in_partitions(partitions: Iterable[int]) -> str:
+    """Returns the condition that a row is of one of these partitions, at least one."""
+    return f"partition IN ({', '.join(map(str, sorted(partitions)))})"

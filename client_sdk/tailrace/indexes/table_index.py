@@ -36,6 +36,11 @@ class Tables(NamedTuple):
     ring: str
     ring_floor: str
 
+    @property
+    def owners(self) -> str:
+        """The table of the generations, which only an index of a group has."""
+        return self.checkpoint.replace("checkpoint", "owners", 1)
+
 
 # The setting that counts how many times followers have opened the index.
 OPENINGS = "openings"
@@ -57,6 +62,7 @@ class TableIndex(ABC, Generic[C]):
         self._tables = tables
         self._settings = settings
         self._connection: C | None = None
+        self._group: str | None = None  # that fills the index; None: one follower does
         self._openings = 0  # how many times followers have opened the index, this one included
         self._stored: Positions | None = None
         self._stored_rings: StoredRings | None = None
@@ -138,11 +144,15 @@ class TableIndex(ABC, Generic[C]):
         with self._transaction() as connection:
             found = connection.execute(f'SELECT value FROM "{table}" WHERE name = ?', (KEY_PREFIX,)).fetchone()
             held = bytes.fromhex(found[0]) if found else b""
-            if self._stored:
+            if self._keeps_prefix(connection, is_noted=found is not None):
                 require_prefix(self._place, held, key_prefix)
-            if held != key_prefix:
+            elif held != key_prefix or (found is None and self._group is not None):
                 connection.execute(f'DELETE FROM "{table}" WHERE name = ?', (KEY_PREFIX,))
                 connection.execute(f'INSERT INTO "{table}" VALUES (?, ?)', (KEY_PREFIX, key_prefix.hex()))
+
+    def _keeps_prefix(self, connection: C, *, is_noted: bool) -> bool:
+        """Returns whether rows may have come with the prefix that is noted; that of all keys if none is."""
+        return bool(self._stored)
 
     def apply(self, mutations: Sequence[AppliedMutation], checkpoint: Checkpoint) -> None:
         """Stores mutations and their checkpoint in one transaction, as `Index.apply`.
@@ -233,9 +243,9 @@ class TableIndex(ABC, Generic[C]):
     def _read_positions(self, connection: C) -> Positions | None:
         return read_positions(connection, self._tables.checkpoint, self._place, self.begin_anew)
 
-    def _read_rings(self, connection: C) -> dict[int, RingChange]:
+    def _read_rings(self, connection: C, partitions: Iterable[int] | None = None) -> dict[int, RingChange]:
         try:
-            return self._rings(connection).read()
+            return self._rings(connection).read(partitions)
         except ValueError as error:
             raise BadPosition(f"{self._place}: {error}; {self.begin_anew}, and the index is filled anew") from None
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.consuming.ring import RingChange
-from tailrace.errors import BadPosition
-from tailrace.indexes import AppliedMutation, Index, PreparedIndex
+from tailrace.errors import BadPosition, NotOwner
+from tailrace.indexes import AppliedMutation, Index, PreparedIndex, SharedIndex
 from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.model.failover import SNAPSHOT_LAST_UNKNOWN, FailoverLog
 from tailrace.model.position import Position
@@ -350,3 +350,115 @@ class IndexContract:
         assert found is not None
         assert list(found.rings) == [1]
         assert ring_of(found, 1) == (5, [(8, b"b")])
+
+    # Members of a group
+
+    @pytest.fixture
+    def members(self, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+        """Makes two indexes over one store, and opens them as members of a group."""
+        pair: tuple[Any, Any] = self.make_index(tmp_path), self.make_index(tmp_path)
+        if not isinstance(pair[0], SharedIndex):
+            pytest.skip("the members of a group cannot share the index: it is no tailrace.indexes.SharedIndex")
+        with contextlib.closing(pair[0]), contextlib.closing(pair[1]):
+            for index in pair:
+                index.open_shared("g")
+            yield pair
+
+    def test_members_apply_the_partitions_that_each_has_taken(self, members: tuple[Any, Any]) -> None:
+        one, two = members
+        assert one.take({0: 1, 2: 1}).checkpoint is None
+        assert two.take({1: 1}).checkpoint is None
+        a, b = mutation(b"a", "one", 1), mutation(b"b", "two", 1, partition=1)
+        one.apply([a], checkpoint_at({0: 1}))
+        two.apply([b], checkpoint_at({1: 1}))
+        one.apply([], checkpoint_at({2: 5}))
+        self._require(one, [a, b])
+        assert self._seqs(one) == {0: 1, 1: 1, 2: 5}
+
+    def test_the_next_owner_goes_on_at_the_position_of_the_one_before(self, members: tuple[Any, Any]) -> None:
+        one, two = members
+        one.take({0: 1, 1: 1})
+        rings = {p: RingChange(0, None, (chunk((1, b"a")),)) for p in (0, 1)} if self.keeps_rings else {}
+        one.apply([mutation(b"a", "one", 1)], Checkpoint(checkpoint_at({0: 1, 1: 7}).positions, rings))
+        one.give_back({0: 1})
+        checkpoint, later = two.take({0: 2})
+        assert (checkpoint.positions, later) == (checkpoint_at({0: 1}).positions, {})
+        assert list(checkpoint.rings) == ([0] if self.keeps_rings else [])
+        second = mutation(b"a", "two", 2)
+        two.apply([second], checkpoint_at({0: 2}))
+        one.apply([], checkpoint_at({1: 8}))
+        self._require(two, [second])
+        assert self._seqs(two) == {0: 2, 1: 8}
+
+    def test_what_a_former_owner_changes_is_refused(self, members: tuple[Any, Any]) -> None:
+        """It was stopped, and does not know yet that it has lost a partition."""
+        one, two = members
+        one.take({0: 1, 1: 1})
+        a = mutation(b"a", "one", 1)
+        one.apply([a], checkpoint_at({0: 1, 1: 1}))
+        two.take({0: 2})
+        stale = mutation(b"a", "stale", 2)
+        calls: list[tuple[Any, ...]] = [
+            (one.apply, [stale], checkpoint_at({0: 2, 1: 1})),
+            (one.apply, [], checkpoint_at({0: 0})),
+            (one.rollback, 0, 0),
+            (one.clear, 0),
+        ]
+        for method, *arguments in calls:
+            with pytest.raises(NotOwner) as caught:
+                method(*arguments)
+            assert caught.value.partitions == (0,)
+        one.give_back({0: 1})
+        with pytest.raises(NotOwner):
+            one.apply([stale], checkpoint_at({0: 2}))
+        b = mutation(b"b", "other", 2, partition=1)
+        one.apply([b], checkpoint_at({1: 2}))
+        self._require(two, [a, b])
+        assert self._seqs(two) == {0: 1, 1: 2}
+
+    def test_an_earlier_generation_takes_nothing(self, members: tuple[Any, Any]) -> None:
+        one, two = members
+        two.take({0: 5, 1: 2})
+        assert one.take({0: 4, 1: 3, 2: 1}).later == {0: 5}
+        one.apply([], checkpoint_at({1: 1, 2: 1}))
+        with pytest.raises(NotOwner):
+            one.apply([], checkpoint_at({0: 1}))
+        with pytest.raises(NotOwner):
+            two.apply([], checkpoint_at({0: 1}))  # it has lost partition 1, and has to forget it first
+        two.give_back({1: 2})
+        two.apply([], checkpoint_at({0: 9}))
+        assert self._seqs(one) == {0: 9, 1: 1, 2: 1}
+
+    def test_a_partition_that_is_taken_again_stays_taken(self, members: tuple[Any, Any]) -> None:
+        one, _ = members
+        one.take({0: 1})
+        one.apply([], checkpoint_at({0: 3}))
+        assert one.take({0: 2}).checkpoint.positions == checkpoint_at({0: 3}).positions
+        one.give_back({0: 1})
+        one.apply([], checkpoint_at({0: 4}))
+        assert self._seqs(one) == {0: 4}
+
+    def test_a_follower_without_a_group_ends_its_members(self, members: tuple[Any, Any]) -> None:
+        one, two = members
+        one.take({0: 500})
+        one.apply([], checkpoint_at({0: 3}))
+        assert two.open() == checkpoint_at({0: 3})
+        with pytest.raises(RuntimeError, match="not of group 'g'"):
+            one.apply([], checkpoint_at({0: 4}))
+        with pytest.raises(RuntimeError, match="not of group 'g'"):
+            one.take({1: 1})
+        two.apply([], checkpoint_at({0: 5}))
+        one.open_shared("another")
+        with pytest.raises(RuntimeError):
+            two.apply([], checkpoint_at({0: 6}))
+        checkpoint, later = one.take({0: 1})  # the generations of the other group count for nothing
+        assert (checkpoint.positions, later) == (checkpoint_at({0: 5}).positions, {})
+
+    def test_members_keep_one_prefix(self, members: tuple[Any, Any]) -> None:
+        one, two = members
+        if not hasattr(one, "keep_prefix"):
+            pytest.skip("the index notes no prefix")
+        one.keep_prefix(b"")
+        with pytest.raises(ValueError, match="key_prefix"):
+            two.keep_prefix(b"rome/")
+        two.keep_prefix(b"")

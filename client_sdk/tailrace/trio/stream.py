@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
@@ -37,7 +37,10 @@ from tailrace.trio.watch import keep_looking
 
 if TYPE_CHECKING:
     from tailrace.consuming.arrow_batches import AsyncBatches as Batches
+    from tailrace.consuming.index_membership import IndexMembership
     from tailrace.consuming.stream_status import StreamStatus
+
+_T = TypeVar("_T")
 
 # A step with a time-out of 0 takes what has arrived: a pass of the loop looks at the socket.
 _PASS_SECONDS = 0.0005
@@ -219,6 +222,12 @@ class Stream(OfOneProcess):
     def settle(self, event: Rollback, point: int | None) -> None:
         """For who consumes for an index: it has gone back to ``point`` for ``event``, or cannot by itself (None)."""
         self._session.settle(event, point)
+
+    def for_group(self, step: Callable[[IndexMembership], _T]) -> _T:
+        """Takes a step in the group of a shared index, and sends what is due then."""
+        result = step(self._core.of_index())
+        self._send()
+        return result
 
     def ring_floor(self, partition: int) -> int:
         """Returns the seq above which every key that was delivered of ``partition`` is known."""

@@ -190,17 +190,23 @@ class Commit(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """CONSUMER_RENEW or CONSUMER_RELEASE: a member keeps its partitions, or gives some up; it may ``leave``."""
+    """CONSUMER_RENEW or CONSUMER_RELEASE: a member keeps its partitions, or gives some up; it may ``leave``.
+
+    ``above``: generations that an index has of released partitions. The next ones have to be above them.
+    """
 
     consumer: ConsumerId
     member: bytes
     generations: Mapping[int, int] = {}
     leave: bool = False
+    above: Mapping[int, int] = {}
 
     def encode(self, opcode: Opcode, id: int) -> bytes:
         value = {**self.consumer.to_json(), "member": self.member.hex()}
         if opcode is Opcode.CONSUMER_RELEASE:
             value |= {"generations": generations_to_json(self.generations), "leave": self.leave}
+            if self.above:
+                value["above"] = generations_to_json(self.above)
         return encode_json(opcode, value, id)
 
     @classmethod
@@ -208,7 +214,8 @@ class Hold(NamedTuple):
         value = decode_json(body, what)
         generations = generations_field(value, "generations", what)
         member = hex_field(value, "member", MEMBER_BYTES, what)
-        return cls(ConsumerId.of_json(value, what), member, generations, field(value, "leave", bool, what, False))
+        leave, above = field(value, "leave", bool, what, False), generations_field(value, "above", what)
+        return cls(ConsumerId.of_json(value, what), member, generations, leave, above)
 
 
 class Reset(NamedTuple):

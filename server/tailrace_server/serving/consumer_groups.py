@@ -45,6 +45,8 @@ log = logging.getLogger("tailrace.server")
 LOOKS_PER_LEASE = 20
 # The members of one group. More than a feed has partitions would have nothing to do.
 MEMBERS_MAX = 4_096
+# A member may have generations raised up to this one: there is room for more above it.
+RAISED_MAX = 1 << 62
 # The groups that have members. Each takes some kilobytes in memory.
 GROUPS_MAX = 1_024
 
@@ -167,9 +169,14 @@ class Groups:
         known = self._changes.rows().of(hold.consumer)
         held = [p for p, state in group.states.items() if state is not Ownership.FREE]
         owned = {p: known[p] for p in held if p in known and known[p].owner == member.id}
-        for partition, each in owned.items():
-            if hold.leave or hold.generations.get(partition) == each.generation:
-                group.step(partition, OwnershipEvent.RELEASED)
+        released = [p for p, each in owned.items() if hold.leave or hold.generations.get(p) == each.generation]
+        above = {p: generation for p, generation in hold.above.items() if generation <= RAISED_MAX}
+        raised = {p: above[p] for p in released if above.get(p, 0) > owned[p].generation}
+        if raised:  # a restored cluster, or a group that was forgotten: an index has seen later generations
+            rows = {p: owned[p]._replace(owner=b"", generation=each) for p, each in raised.items()}
+            self._changes.write(group.consumer, rows)
+        for partition in released:
+            group.step(partition, OwnershipEvent.RELEASED)
         if hold.leave:
             del group.members[hold.member]
         self.plan(group)
