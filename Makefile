@@ -54,7 +54,7 @@ test long soak: $(INSTALLED)
 	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=$@
 
 sparks: $(INSTALLED)
-	@$(PYTEST) -n 0 -s tests/pyspark_tailrace/test_spark_versions.py $(if $(SPARK),-k '$(SPARK)')
+	@$(PYTEST) -n 0 -v tests/pyspark_tailrace/test_spark_versions.py $(if $(SPARK),-k '$(SPARK)')
 
 coverage: $(INSTALLED)
 	@$(PYTEST) -n $(or $(WORKERS),$(BUSY)) --tier=test --cov --cov-report=term

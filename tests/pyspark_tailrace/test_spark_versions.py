@@ -16,22 +16,23 @@ pytestmark = [pytest.mark.soak, pytest.mark.slow]
 
 FOLDER = "tests/pyspark_tailrace"
 TESTS = (
-    f"{FOLDER}/test_session.py",
-    f"{FOLDER}/test_sink_streaming.py",
-    f"{FOLDER}/test_sink_exactly_once.py",
-    f"{FOLDER}/test_exactly_once.py::test_a_driver_that_is_killed_at_every_point",
-    f"{FOLDER}/test_partitioning.py",
-    f"{FOLDER}/test_upsert.py",
-    f"{FOLDER}/reading/test_spark.py",
-    f"{FOLDER}/reading/test_start_tracking.py",
+    "test_session.py",
+    "test_sink_streaming.py",
+    "test_sink_exactly_once.py",
+    "test_exactly_once.py::test_a_driver_that_is_killed_at_every_point",
+    "test_partitioning.py",
+    "test_upsert.py",
+    "reading/test_spark.py",
+    "reading/test_start_tracking.py",
 )
 # PySpark 4.0 leaves sockets to the collector of garbage, which warns of them.
 OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.mark.parametrize("version", [*VERSIONS, pyspark.__version__])
-def test_a_version_of_spark_passes_these_tests(version):
+@pytest.mark.parametrize("tests", TESTS)
+def test_a_version_of_spark_passes(version, tests):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [python_of(version), "-m", "pytest", *OPTIONS, *TESTS]
+    command = [python_of(version), "-m", "pytest", *OPTIONS, f"{FOLDER}/{tests}"]
     done = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
