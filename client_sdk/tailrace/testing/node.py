@@ -206,8 +206,8 @@ class Node:
     def lose_writes(self) -> Iterator[None]:
         """Loses everything that is written while the body runs, acknowledged or not, as an old disk does.
 
-        After the body the node is killed, gets its directory of before, and is started again. Programs that have seen a
-        lost write get a `tailrace.Rollback`. If the body raises, nothing is lost.
+        After the body the node is killed, if it runs, gets its directory of before, and is started again. Programs that
+        have seen a lost write get a `tailrace.Rollback`. If the body raises, nothing is lost.
 
         Raises:
             NodeFailed: The node does not run, or has not come up again.
@@ -218,7 +218,8 @@ class Node:
         self._running()
         with self.old_disk() as put_back:
             yield
-            self.kill()
+            if self.is_running:  # the body may have killed it
+                self.kill()
             put_back()
             self.start()
 

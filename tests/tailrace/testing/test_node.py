@@ -62,6 +62,16 @@ async def test_lost_writes_are_rolled_back(tailrace_node):
         assert await feed.get(b"new") is None
 
 
+@pytest.mark.parametrize("end", ["kill", "stop"])
+async def test_a_node_that_is_down_loses_its_writes_too(tailrace_node, end):
+    async with feed_of(tailrace_node) as feed:
+        await feed.put(b"k", b"kept")
+        with tailrace_node.lose_writes():
+            await feed.put(b"k", b"lost")
+            getattr(tailrace_node, end)()
+        assert (await feed.get(b"k")).value == b"kept"
+
+
 async def test_nothing_is_lost_if_the_body_raises(tailrace_node):
     async with feed_of(tailrace_node) as feed:
         with contextlib.suppress(InterruptedError), tailrace_node.lose_writes():
