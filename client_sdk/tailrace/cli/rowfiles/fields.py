@@ -89,7 +89,7 @@ class Fields(NamedTuple):
             hint = f"; a record with {self.deleted!r} true deletes its key" if self.deleted else ""
             raise BadRecord(record.place, f"{self.value!r} is null{hint}")
         value = _as_bytes(record, self.value, found)
-        return to_json(found) if value is None else value
+        return _json_of(record, self.value, found) if value is None else value
 
 
 def _field(record: Record, name: str) -> Any:
@@ -117,12 +117,28 @@ def _as_bytes(record: Record, name: str, found: Any) -> bytes | None:
     raise BadRecord(record.place, f"'{name}{ENCODING}' is {encoding!r:.60}; only 'base64' is known")
 
 
-def to_json(value: Any) -> bytes:
+def _json_of(record: Record, name: str, found: Any) -> bytes:
+    if record.text is None:
+        return to_json(found)
+    try:
+        return to_json(found, allow_nan=False)
+    except ValueError:  # 1e999, which a double reads as infinity
+        raise BadRecord(
+            record.place, f"{name!r} has a number that is too large for a double: write it as a string"
+        ) from None
+
+
+def to_json(value: Any, *, allow_nan: bool = True) -> bytes:
     """Returns a value of a record as JSON in UTF-8, without blanks.
 
     Times are ISO 8601; decimals and UUIDs are strings; bytes are a string if they are UTF-8, and else base64.
+    Without ``allow_nan`` a number that JSON does not have raises ValueError.
     """
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+    plain = _plain(value)
+    try:
+        return json.dumps(plain, ensure_ascii=False, allow_nan=allow_nan, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON has it as an escape, UTF-8 has not
+        return json.dumps(plain, allow_nan=allow_nan, separators=(",", ":")).encode()
 
 
 def _plain(value: Any) -> Any:

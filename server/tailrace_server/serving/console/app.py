@@ -164,7 +164,7 @@ def _answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Re
 async def _unknown(request: Request, error: Exception) -> Response:
     """Answers a request for a path that there is not, or by another method."""
     assert isinstance(error, HTTPException)
-    if request.url.path.startswith(("/api/", "/feeds/")):
+    if f"{request.url.path}/".startswith(("/api/", "/feeds/")):
         message = f"{error.detail}: {request.method} {request.url.path[:_SHOWN_CHARS_MAX]}"
         return json_answer({"error": "NotFound", "message": message}, error.status_code, error.headers)
     return PlainTextResponse(f"{error.detail}\n", error.status_code, {**HEADERS, **(error.headers or {})})

@@ -72,7 +72,8 @@ def told(error: Exception) -> dict[str, Any]:
         more["first_batch"] = error.first_batch
     # The notes say which partitions have their share of a batch that has failed.
     message = " ".join([str(error), *getattr(error, "__notes__", ())])
-    return {"error": type(error).__name__, "message": message, **more}
+    kind = BadRequest if type(error) is TailraceError else type(error)
+    return {"error": kind.__name__, "message": message, **more}
 
 
 def error_answer(error: Exception) -> Response:

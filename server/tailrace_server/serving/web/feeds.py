@@ -17,7 +17,7 @@ from tailrace_server.serving.http.answers import json_answer
 from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients
 from tailrace_server.serving.web.guard import Who
-from tailrace_server.serving.web.request import checked, feed_of
+from tailrace_server.serving.web.request import feed_of, query_of
 
 BODY_BYTES_MAX = 4 * 1024
 # The settings that a feed may be made with: those of the SDK.
@@ -36,7 +36,7 @@ class FeedsAnswers:
 
     async def get(self, request: Request, who: Who) -> Response:
         """Answers with the feeds that the client may use."""
-        checked(request.query_params, ())
+        query_of(request, ())
         async with self._clients.client(request, who.shown) as client:
             feeds = await client.client.feeds()
         return json_answer({"feeds": [feed_json(info) for info in feeds]})
@@ -44,7 +44,7 @@ class FeedsAnswers:
     async def put(self, request: Request, who: Who) -> Response:
         """Makes a feed, unless it exists with these settings. Raises BadRequest, and as `Client.create_feed`."""
         name = feed_of(request.scope["raw_path"])
-        checked(request.query_params, ())
+        query_of(request, ())
         async with self._bodies.read(request, BODY_BYTES_MAX, "the settings of a feed") as body:
             settings = parse_settings(body)
         async with self._clients.own_client(request, who.peer, who.shown) as client:

@@ -19,11 +19,11 @@ from tailrace_server.serving.web.errors import Absent, NoSuchKey
 from tailrace_server.serving.web.guard import Who
 from tailrace_server.serving.web.request import (
     Condition,
-    checked,
     condition_of,
     feed_and_key,
     has_tag,
     level_of,
+    query_of,
     seconds_of,
     version_of,
 )
@@ -47,7 +47,7 @@ class KeysApi:
     async def get(self, request: Request, who: Who) -> Response:
         """Answers with the value of a key. Raises NoSuchKey, and as `Feed.get`."""
         feed, key = feed_and_key(request.scope["raw_path"])
-        query = checked(request.query_params, _GET)
+        query = query_of(request, _GET)
         level, at_least = level_of(query) or "disk", version_of(query, "at_least")
         async with self._clients.client(request, who.shown) as client:
             item = await client.on_feed(feed, lambda on: on.get(key, level=level, at_least=at_least))
@@ -60,10 +60,12 @@ class KeysApi:
     async def put(self, request: Request, who: Who) -> Response:
         """Sets the value of a key to the body of the request. Raises as `Feed.put`."""
         feed, key = feed_and_key(request.scope["raw_path"])
-        query = checked(request.query_params, _PUT)
+        query = query_of(request, _PUT)
         level, condition, ttl = level_of(query), condition_of(request.headers, query), seconds_of(query, "ttl")
         if condition.present:
             raise BadRequest("a put has no condition that the key exists: give its version")
+        if "content-range" in request.headers:
+            raise BadRequest("the body has Content-Range, and a put sets the whole value: read it, and send all of it")
         async with (
             self._bodies.read(request, VALUE_BYTES_MAX, "a value") as value,
             self._clients.client(request, who.shown) as client,
@@ -74,7 +76,7 @@ class KeysApi:
     async def delete(self, request: Request, who: Who) -> Response:
         """Deletes a key. Raises Absent if it should exist and does not, and as `Feed.delete`."""
         feed, key = feed_and_key(request.scope["raw_path"])
-        query = checked(request.query_params, _DELETE)
+        query = query_of(request, _DELETE)
         level, condition = level_of(query), condition_of(request.headers, query)
         if condition.absent:
             raise BadRequest("a deletion has no condition that the key does not exist")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, cast
+from urllib.parse import unquote_to_bytes
 
-from starlette.datastructures import QueryParams
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import Request
 
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.model import Level, LevelName, Version
@@ -63,8 +65,14 @@ def feed_of(raw_path: bytes) -> str:
     return unescape_text("the feed", raw_path.decode("latin-1").split("/", 3)[2])
 
 
-def checked(query: QueryParams, names: Collection[str]) -> Mapping[str, str]:
-    """Returns a query that has no other parameters than ``names``, and each once. Raises BadRequest."""
+def query_of(request: Request, names: Collection[str]) -> QueryParams:
+    """Returns the query of a request: no other parameters than ``names``, and each once. Raises BadRequest."""
+    query = request.query_params
+    try:
+        # Starlette has put the same character in place of all that is not UTF-8. So two producers could have one name.
+        unquote_to_bytes(request.scope["query_string"]).decode()
+    except UnicodeDecodeError:
+        raise BadRequest("the query is not UTF-8: percent-encode the UTF-8 of a text") from None
     if len(query) != len(query.multi_items()):
         raise BadRequest("a parameter was given twice")
     for name in query:
@@ -106,11 +114,11 @@ def version_of(query: Mapping[str, str], name: str) -> Version | None:
     return None if text is None else parse_version(name, text)
 
 
-def condition_of(headers: Mapping[str, str], query: Mapping[str, str]) -> Condition:
+def condition_of(headers: Headers, query: Mapping[str, str]) -> Condition:
     """Returns the condition of a write, from ``If-Match``, ``If-None-Match`` or the query. Raises BadRequest."""
     found = [
-        *_of_match(headers.get("if-match")),
-        *_of_none_match(headers.get("if-none-match")),
+        *map(_of_match, headers.getlist("if-match")),
+        *map(_of_none_match, headers.getlist("if-none-match")),
         *_of_query(query),
     ]
     if len(found) > 1:
@@ -120,20 +128,14 @@ def condition_of(headers: Mapping[str, str], query: Mapping[str, str]) -> Condit
     return found[0] if found else Condition()
 
 
-def _of_match(header: str | None) -> list[Condition]:
-    if header is None:
-        return []
-    if header.strip() == "*":
-        return [Condition(present=True)]
-    return [Condition(_tagged("If-Match", header))]
+def _of_match(header: str) -> Condition:
+    return Condition(present=True) if header.strip() == "*" else Condition(_tagged("If-Match", header))
 
 
-def _of_none_match(header: str | None) -> list[Condition]:
-    if header is None:
-        return []
+def _of_none_match(header: str) -> Condition:
     if header.strip() != "*":
         raise BadRequest(f"If-None-Match is {header!r:.100}, and a write takes * alone: only if the key does not exist")
-    return [Condition(absent=True)]
+    return Condition(absent=True)
 
 
 def _of_query(query: Mapping[str, str]) -> list[Condition]:

@@ -29,7 +29,7 @@ from tailrace_server.serving.web.bodies import Bodies
 from tailrace_server.serving.web.clients import Clients
 from tailrace_server.serving.web.errors import NotJsonLines
 from tailrace_server.serving.web.guard import Who
-from tailrace_server.serving.web.request import checked, feed_of, level_of
+from tailrace_server.serving.web.request import feed_of, level_of, query_of
 from tailrace_server.serving.web.versions import range_json
 
 # The blocks of so many rows are made in one turn of the loop, which takes some 7 ms.
@@ -92,8 +92,8 @@ class RowsApi:
     async def post(self, request: Request, who: Who) -> Response:
         """Writes the rows in the body. Raises as `Feed.write` or `Feed.publish`."""
         feed = feed_of(request.scope["raw_path"])
-        query = checked(request.query_params, _PARAMETERS)
-        level, numbered = level_of(query), numbered_of(request.query_params)
+        query = query_of(request, _PARAMETERS)
+        level, numbered = level_of(query), numbered_of(query)
         if request.headers.get("content-encoding", "identity") != "identity":
             raise NotJsonLines("the body has to be JSON lines as they are, without Content-Encoding")
         async with (

@@ -72,6 +72,15 @@ def test_a_record_that_cannot_be_used_names_its_place(fields, why):
     assert str(caught.value).startswith(f"line 7: {why}")
 
 
+def test_a_number_that_json_does_not_have_is_not_stored():
+    """1e999 of a line of JSON is infinity for Python, which would write it so. The whole line stays as it is."""
+    value = {"price": float("1e999")}
+    with pytest.raises(BadRecord, match="line 7: 'value' has a number that is too large"):
+        EXPORTED.change(record(text=b'{"key": "k", "value": {"price": 1e999}}', key="k", value=value))
+    whole = record(text=b'{"id": "k", "price": 1e999}', id="k", **value)
+    assert Fields.named("id", None, None).change(whole) == Put(b"k", b'{"id": "k", "price": 1e999}')
+
+
 def test_a_null_without_a_field_of_deletions_has_no_advice():
     with pytest.raises(BadRecord, match=r"^line 7: 'value' is null$"):
         Fields.named(None, "value", None).change(record(key="k", value=None))
@@ -89,6 +98,10 @@ def test_only_the_needed_columns_are_read():
     names = ["a", "value", "key", "deleted", "value_encoding", "seq"]
     assert EXPORTED.columns(names) == ["value", "key", "deleted", "value_encoding"]
     assert Fields.named("key", None, None).columns(names) == names
+
+
+def test_half_of_a_surrogate_pair_stays_an_escape():
+    assert to_json({"ö": "\ud800"}) == b'{"\\u00f6":"\\ud800"}'
 
 
 def test_json_is_utf8_without_blanks():

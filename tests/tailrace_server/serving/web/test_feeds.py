@@ -68,3 +68,12 @@ async def test_only_an_admin_makes_feeds_and_each_token_sees_its_own(run_node, n
     lines = [record.getMessage() for record in caplog.records if record.name == "tailrace.audit"]
     assert any("at 127.0.0.1:" in line and "CREATE_FEED" in line and "payments" in line for line in lines)
     assert any("'shop'" in line and "refused: Forbidden" in line for line in lines)
+
+
+async def test_each_error_is_a_json_object_with_a_known_name(web, orders):
+    for method, path, code, error in (
+        ("PUT", "/feeds", 405, "NotFound"),
+        ("PUT", "/feeds/_new", 400, "BadRequest"),
+    ):
+        answer = await web(method, path, b"{}")
+        assert (answer.code, answer.json["error"]) == (code, error)

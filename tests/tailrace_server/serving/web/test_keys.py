@@ -50,6 +50,14 @@ async def test_a_put_with_the_version_of_a_key(web, orders):
     assert (await orders.get(b"k")).value == b"3"
 
 
+async def test_a_part_of_a_value_does_not_take_the_place_of_the_whole(web, orders):
+    """As ``curl --continue-at`` sends the rest of a file."""
+    await web("PUT", "/feeds/orders/keys/k", b"whole")
+    refused = await web("PUT", "/feeds/orders/keys/k", b"le", content_range="bytes 3-4/5")
+    assert (refused.code, refused.json["error"]) == (400, "BadRequest")
+    assert (await orders.get(b"k")).value == b"whole"
+
+
 async def test_a_put_of_a_key_that_must_not_exist(web, orders):
     assert (await web("PUT", "/feeds/orders/keys/k", b"1", if_none_match="*")).code == 200
     assert (await web("PUT", "/feeds/orders/keys/k", b"2", if_none_match="*")).code == 412

@@ -13,6 +13,7 @@ from tailrace_server.serving.web.bodies import BODIES_BYTES_MAX
 from tailrace_server.serving.web.events import EVENTS_MAX
 from tailrace_server.serving.web.openapi import PATH, document
 from tailrace_server.serving.web.request import EVENTS_PARAMETERS
+from tailrace_server.serving.web.values import VALUES_BYTES_MAX
 
 DOCUMENT = document()
 PATHS = DOCUMENT["paths"]
@@ -137,7 +138,9 @@ def test_the_reference_has_the_same():
     assert told == described
     assert f"{BODIES_BYTES_MAX >> 20} MiB; then 503" in page
     assert f"| streams of events | {EVENTS_MAX}; then 503 |" in page
-    assert f"| rows of a request | {rows.ROWS_MAX:,}, {rows.BODY_BYTES_MAX >> 20} MiB |" in page
+    told_rows = f"{rows.ROWS_MAX:,}, {rows.BODY_BYTES_MAX >> 20} MiB; with empty lines {rows.LINES_MAX:,} lines"
+    assert f"| rows of a request | {told_rows} |" in page
+    assert f"| values of all answers that clients have not taken yet | {VALUES_BYTES_MAX >> 20} MiB; then 503 |" in page
 
 
 async def test_answers_are_as_described(web, orders):

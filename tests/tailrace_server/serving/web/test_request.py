@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers, QueryParams
+from starlette.requests import Request
 
 from tailrace.model import Version
 from tailrace_server.serving.board.pages import BadRequest, NotFound
-from tailrace_server.serving.web.request import Condition, condition_of, feed_and_key, has_tag
+from tailrace_server.serving.web.request import Condition, condition_of, feed_and_key, has_tag, query_of
 from tailrace_server.serving.web.versions import version_text
 
 VERSION = Version(1, b"b" * 16, 7)
@@ -58,6 +59,25 @@ def test_conditions(headers, query, condition):
 def test_wrong_conditions(headers, query):
     with pytest.raises(BadRequest):
         condition_of(Headers(headers), QueryParams(query))
+
+
+def test_two_headers_are_two_conditions():
+    for one, other in ((f'"{TEXT}"', '"0-x-1"'), (f'"{TEXT}"', f'"{TEXT}"'), ("*", "*")):
+        with pytest.raises(BadRequest):
+            condition_of(Headers(raw=[(b"if-match", one.encode()), (b"if-match", other.encode())]), QueryParams(""))
+
+
+@pytest.mark.parametrize(
+    "query", [b"producer=%ff&batch=0", b"producer=%ed%a0%80&batch=0", b"%ff=1", b"producer=a&producer=b"]
+)
+def test_a_query_that_is_not_utf8_or_ambiguous_is_refused(query):
+    with pytest.raises(BadRequest):
+        query_of(Request({"type": "http", "query_string": query, "headers": []}), ("producer", "batch"))
+
+
+def test_a_query():
+    found = query_of(Request({"type": "http", "query_string": b"producer=%c3%a9+a", "headers": []}), ("producer",))
+    assert dict(found) == {"producer": "é a"}
 
 
 def test_the_tags_of_a_read():
