@@ -78,6 +78,7 @@ class Group:
     states: dict[int, Ownership] = field(default_factory=dict)
     revoked_at: dict[int, float] = field(default_factory=dict)  # of those in REVOKING, in monotonic seconds
     ends_at: dict[int, float] = field(default_factory=dict)  # of those that were not released for too long
+    failure: str = ""  # why its last plan could not be stored
 
     def step(self, partition: int, event: OwnershipEvent) -> None:
         """Moves the state of a partition on."""
@@ -322,10 +323,15 @@ class Groups:
             self._plan_again(group)
 
     def _plan_again(self, group: Group) -> None:
+        """Plans anew. A failure is logged once, and each look tries it again."""
         try:
             self.plan(group)
         except TailraceError as error:
-            log.warning("%s: partitions cannot be given to members yet: %s", group.consumer, error)
+            before, group.failure = group.failure, str(error)
+            if group.failure != before:
+                log.warning("%s: partitions cannot be given to members yet: %s", group.consumer, error)
+        else:
+            group.failure = ""
 
     def _revoke(self, group: Group, partitions: Iterable[int]) -> None:
         known, now = self._changes.rows().of(group.consumer), self._clock.monotonic()

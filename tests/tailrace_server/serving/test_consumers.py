@@ -41,6 +41,19 @@ async def test_positions_are_bounded(running, greeted, feed_id):
     assert isinstance(await answer_to(greeted, Join(ConsumerId(feed_id, "name", "two"), MEMBER), 6), Overloaded)
 
 
+async def test_a_group_without_room_for_positions_is_logged_once(running, feed, nursery, caplog):
+    """It is planned anew twenty times in each lease, which must not fill the log."""
+    running.node.config.limits.consumer_partitions_max = 3
+    await nursery.start(Member(feed).run)
+    [group] = running.node.services.consumers.groups._groups.values()
+    for _ in range(5):
+        running.node.services.consumers.groups.plan_again(group.consumer)
+    assert caplog.text.count("partitions cannot be given to members yet") == 1
+    running.node.config.limits.consumer_partitions_max = 4
+    running.node.services.consumers.groups.plan_again(group.consumer)
+    assert group.failure == ""
+
+
 async def test_stale_generations_are_refused_by_name(greeted, feed_id):
     consumer = ConsumerId(feed_id, "name", "one")
     await answer_to(greeted, Join(consumer, MEMBER), 5)
