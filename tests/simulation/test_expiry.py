@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 from tests.processes.violation import Violation
 
+from tailrace.block.arrays import take
 from tailrace_server.blocks import expiring as due_rows
 from tailrace_server.partition import expiring
 from tailrace_server.replication import expirer
@@ -38,7 +39,7 @@ def test_keys_expire_through_all_faults(nodes, seeds):
 
 def _each_is_the_newest(partition, due, begin, out_of_time):
     """Deletes each key that was due when it was read, also if it has a newer row in the tree."""
-    return (list(due[begin:]), len(due)) if partition.index_keys(out_of_time) else None
+    return (take(due, slice(begin, None)), due.rows) if partition.index_keys(out_of_time) else None
 
 
 def _early(block, first_seq, last_seq, now_us, default_us, rows_max):

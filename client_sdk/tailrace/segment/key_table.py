@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tailrace.block.arrays import U64
+from tailrace.block.arrays import U64, Indices
 from tailrace.segment import page as pages
 from tailrace.segment.errors import SegmentFormatError
 from tailrace.segment.file import Read, ReadableFile, read_from
@@ -93,6 +93,26 @@ class KeyTable:
                 return
             page = self._read(page.number - 1, read)
 
+    def counts_of(self, hashes: U64, read: Read = read_from) -> Indices:
+        """Returns the number of rows of each of ``hashes``, which rise.
+
+        Reads the table once from begin to end if that has no more pages than there are hashes. Raises as ``read``.
+        """
+        counts = np.zeros(len(hashes), np.intp)
+        if self._pages > len(hashes):
+            for place, hash_ in enumerate(hashes.tolist()):
+                counts[place] = sum(1 for _ in self.rows_of(hash_, read))
+            return counts
+        for first in range(0, self._pages, _SLAB_PAGES):
+            numbers = range(first, min(first + _SLAB_PAGES, self._pages))
+            data = memoryview(
+                read(self._file, self._offset + first * pages.PAGE_BYTES, len(numbers) * pages.PAGE_BYTES)
+            )
+            parts = [data[begin : begin + pages.PAGE_BYTES] for begin in range(0, len(data), pages.PAGE_BYTES)]
+            column = np.concatenate([self._page(*each).hashes for each in zip(numbers, parts, strict=True)])
+            counts += column.searchsorted(hashes, "right") - column.searchsorted(hashes, "left")
+        return counts
+
     def _last_page_of(self, hash_: int, read: Read) -> Page:
         """Returns the last page that begins at or below ``hash_``, which is not below the least."""
         low, high = 0, self._pages - 1  # the page is one of these, or the best one so far
@@ -119,9 +139,10 @@ class KeyTable:
         return best
 
     def _read(self, number: int, read: Read) -> Page:
-        offset = self._offset + number * pages.PAGE_BYTES
-        data = read(self._file, offset, pages.PAGE_BYTES)
+        return self._page(number, read(self._file, self._offset + number * pages.PAGE_BYTES, pages.PAGE_BYTES))
+
+    def _page(self, number: int, data: bytes | memoryview) -> Page:
         try:
             return Page(data, number, pages.entries_in(number, self._rows))
         except SegmentFormatError as error:
-            raise self._file.damaged(offset, error) from None
+            raise self._file.damaged(self._offset + number * pages.PAGE_BYTES, error) from None

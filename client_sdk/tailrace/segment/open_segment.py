@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
-from tailrace.block.arrays import U64
+from tailrace.block.arrays import U64, Indices
 from tailrace.block.found import FoundRow, row_of_key
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
@@ -94,6 +94,10 @@ class OpenSegment(Generic[F]):
         Reads pages and blocks by ``read``.
         """
         return next(self.versions(key, hash_, read), None)
+
+    def counts_of(self, hashes: U64, read: Read = read_from) -> Indices:
+        """Returns the number of rows of each of ``hashes``, which rise. Reads pages by ``read``."""
+        return self._keys.counts_of(hashes, read)
 
     def versions(self, key: bytes, hash_: int, read: Read = read_from) -> Iterator[FoundRow]:
         """Yields all rows of ``key``, whose hash is ``hash_``, newest first; reads them as they are needed."""

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from tailrace.block import FLAG_TTLS, Block
-from tailrace.block.arrays import arrays_of, take
+from tailrace.block.arrays import ColumnArrays, arrays_of, encode_arrays, take
+from tailrace.block.header import EXPIRED
 from tailrace_server.state.expiries import LATE_PARTS, LATE_US_MAX, NEVER_US
 
 _SECOND_US = np.int64(1_000_000)
 
-
-class DueRow(NamedTuple):
-    """A row whose key is to be deleted, unless it has a newer one: the key, its hash as the block has it, the seq."""
-
-    key: bytes
-    hash: int
-    seq: int
+_NUMBERS, _OFFSETS, _BYTES = np.zeros(0, "<u8"), np.zeros(1, "<u4"), np.zeros(0, "u1")
+NO_ROWS = ColumnArrays(_NUMBERS, _NUMBERS, _NUMBERS, _OFFSETS, _BYTES, None, _OFFSETS, _BYTES)
 
 
 class ExpiringRows(NamedTuple):
     """The rows that are due, and the time of the next look at the others; NEVER_US if none of them will expire.
 
-    ``rest_seq``: the rows from this seq on that are due were left out, as they are too many; 0 if none was.
+    ``due`` are rows whose keys are to be deleted, unless these have newer rows; without their values. ``rest_seq``: the
+    rows from this seq on that are due were left out, as they are too many; 0 if none was.
     """
 
-    due: list[DueRow]
+    due: ColumnArrays
     look_us: int
     rest_seq: int = 0
 
@@ -50,7 +46,7 @@ def expiring_rows(
         BadBlock: The columns break the format.
     """
     if default_us is None and not block.header.flags & FLAG_TTLS:
-        return ExpiringRows([], NEVER_US)
+        return ExpiringRows(NO_ROWS, NEVER_US)
     arrays = arrays_of(block)
     first, last = np.searchsorted(arrays.seqs, np.array([first_seq, last_seq + 1], "<u8")).tolist()
     ttls = np.zeros(arrays.rows, np.int64) if arrays.ttls is None else arrays.ttls.astype(np.int64) * _SECOND_US
@@ -73,12 +69,22 @@ def expiring_rows(
     if len(due) > rows_max:
         due, rest_seq = due[:rows_max], int(arrays.seqs[due[rows_max]])
     if not len(due):
-        return ExpiringRows([], look_us)
-    taken = take(arrays, due)
-    offsets, data = taken.key_offsets.tolist(), taken.key_data.tobytes()
-    keys = [data[begin:end] for begin, end in pairwise(offsets)]
-    found = zip(keys, taken.hashes.tolist(), taken.seqs.tolist(), strict=True)
-    return ExpiringRows([DueRow(*row) for row in found], look_us, rest_seq)
+        return ExpiringRows(NO_ROWS, look_us)
+    nothing = np.zeros(arrays.rows + 1, "<u4")
+    keys = arrays._replace(valid=None, value_offsets=nothing, value_data=NO_ROWS.value_data, ttls=None)
+    return ExpiringRows(take(keys, due), look_us, rest_seq)
+
+
+def tombstones_of(due: ColumnArrays, partition: int) -> Block:
+    """Returns the block that deletes the keys of ``due``, as expiries; it has no seqs yet."""
+    rows = due.rows
+    tombstones = due._replace(
+        seqs=np.arange(1, rows + 1, dtype="<u8"),
+        timestamps=np.ones(rows, "<u8"),
+        valid=np.zeros(rows, np.bool_),
+        ttls=np.full(rows, EXPIRED, "<u4"),
+    )
+    return encode_arrays(tombstones, partition, compress=True)
 
 
 def first_look_us(block: Block, default_us: int | None) -> int:

@@ -10,6 +10,8 @@ import collections
 from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.block import Block
+from tailrace.block.arrays import U64, Indices
+from tailrace.segment.ends import VERSION_PLAIN
 from tailrace_server.blocks import FoundRow
 from tailrace_server.segment import Problem, Read, Segment, SegmentDamaged, SegmentFile, SegmentIdentity
 
@@ -24,6 +26,7 @@ class LostSegment(Segment):
         """``identity`` and ``nbytes`` are those of the manifest, ``why`` is the error of the open."""
         self.identity, self.nbytes, self.path = identity, nbytes, why.path
         self.blocks = 1  # a reader tries to read it, and fails
+        self.version = VERSION_PLAIN  # it may be another one
         self._why = why
 
     def block_after(self, seq: int) -> int:
@@ -40,6 +43,9 @@ class LostSegment(Segment):
         return self.identity.after_seq  # its rows above are not known
 
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
+        raise self._why.with_traceback(None)
+
+    def counts_of(self, hashes: U64, read: Read = SegmentFile.read) -> Indices:
         raise self._why.with_traceback(None)
 
     def read_checksum(self) -> bytes:

@@ -9,20 +9,28 @@ deleted by the ttl of its earlier value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
-from tailrace.block import Block, encode_block
-from tailrace.block.header import EXPIRED
-from tailrace_server.blocks.expiring import DueRow, expiring_rows
+import numpy as np
+
+from tailrace.block import Block
+from tailrace.block.arrays import Bools, ColumnArrays, join_arrays, take
+from tailrace.model.hashing import hash_keys
+from tailrace_server.blocks.expiring import NO_ROWS, expiring_rows
 from tailrace_server.partition.chain import Chain
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Segment
 from tailrace_server.state.expiries import NEVER_US, ExpiryRange
 from tailrace_server.tree.key_index import OpenBlocks
 
-# The rows that one look finds, and that one block deletes: the check of their keys takes the loop some milliseconds.
-ROWS_AT_ONCE = 512
+# The rows that one look finds. It works by whole columns, in a thread, and takes some milliseconds for so many.
+ROWS_AT_ONCE = 4_096
+# The rows that one block deletes: check, block and append of so many take the loop about a millisecond.
+ROWS_OF_BLOCK = 1_024
+# Rows with a wrong key hash are looked at again after this time: a compaction may have corrected it by then.
+WRONG_US = 60_000_000
 # The bytes of segments that one look reads.
 READ_BYTES_MAX = 4 * 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
@@ -40,7 +48,7 @@ class Scope(NamedTuple):
 class Looked(NamedTuple):
     """The due rows that no row in a segment supersedes, and the ranges of rows that need another look."""
 
-    due: list[DueRow]
+    due: ColumnArrays
     left: list[ExpiryRange]
 
 
@@ -67,17 +75,18 @@ def look(scope: Scope, now_us: int, default_us: int | None) -> Looked:
             look.take_segment(segment)
     for block in scope.blocks:
         look.take(block)
-    return Looked([row for row in look.due if not _is_superseded(scope.chain, row)], look.left)
+    due = join_arrays(look.due) if look.due else NO_ROWS
+    return Looked(_newest_in(scope.chain, due), look.left)
 
 
 class _Look:
     """One pass over the rows of a range."""
 
     def __init__(self, scope: Scope, now_us: int, default_us: int | None) -> None:
-        self.due: list[DueRow] = []
+        self.due: list[ColumnArrays] = []
         self.left: list[ExpiryRange] = []
         self._range, self._now_us, self._default_us = scope.range, now_us, default_us
-        self._bytes = 0
+        self._rows = self._bytes = 0
         self._is_over = False  # the rest was left for the next look
 
     def take_segment(self, segment: Segment) -> None:
@@ -98,56 +107,78 @@ class _Look:
         first, last = max(block.seqs[0], self._range.first_seq), min(block.seqs[1], self._range.last_seq)
         if self._is_over or first > last:
             return 0
-        if len(self.due) >= ROWS_AT_ONCE or self._bytes >= READ_BYTES_MAX:
+        if self._rows >= ROWS_AT_ONCE or self._bytes >= READ_BYTES_MAX:
             self._leave(first, self._range.last_seq, self._range.look_us)
             self._is_over = True
             return 0
         self._bytes += block.nbytes
-        room = ROWS_AT_ONCE - len(self.due)
-        found = expiring_rows(block, first, last, self._now_us, self._default_us, room)
-        self.due += found.due
-        if found.rest_seq:  # the rows that were found are not looked at again: they may have newer ones
-            self._leave(first, found.rest_seq - 1, found.look_us)
-            first, found = found.rest_seq, found._replace(look_us=0)
-        self._leave(first, last, found.look_us)
-        return 0 if found.due else found.look_us
+        room = ROWS_AT_ONCE - self._rows
+        due, look_us, rest_seq = expiring_rows(block, first, last, self._now_us, self._default_us, room)
+        if due.rows:
+            self._rows += due.rows
+            is_right = np.array(hash_keys(_keys_of(due)), "<u8") == due.hashes
+            if not is_right.all():
+                due, look_us = take(due, np.flatnonzero(is_right)), min(look_us, self._now_us + WRONG_US)
+            if due.rows:
+                self.due.append(due)
+        if rest_seq:  # the rows that were found are not looked at again: they may have newer ones
+            self._leave(first, rest_seq - 1, look_us)
+            first, look_us = rest_seq, self._range.look_us
+        self._leave(first, last, look_us)
+        return 0 if due.rows else look_us
 
     def _leave(self, first_seq: int, last_seq: int, look_us: int) -> None:
         if look_us < NEVER_US and first_seq <= last_seq:
             self.left.append(ExpiryRange(first_seq, last_seq, look_us))
 
 
-def _is_superseded(chain: Chain, row: DueRow) -> bool:
-    """Returns whether a segment has a newer row of the key."""
-    if row.seq > chain.flushed_seq:
-        return False
-    found = chain.find(row.key, row.hash)
-    return found is not None and found.seq > row.seq
+def _newest_in(chain: Chain, due: ColumnArrays) -> ColumnArrays:
+    """Returns the rows of ``due`` that no row in a segment supersedes. Only hashes that occur twice are looked up."""
+    if not due.rows or int(due.seqs[0]) > chain.flushed_seq:
+        return due
+    order = np.argsort(due.hashes)
+    hashes, seqs = due.hashes[order], due.seqs[order]
+    is_alone = np.ones(due.rows, np.bool_)
+    for segment in chain.after(int(due.seqs[0]) - 1):
+        counts = segment.counts_of(hashes)
+        is_own = (seqs > segment.identity.after_seq) & (seqs <= segment.identity.last_seq)
+        # A row of a later segment is not asked for in an earlier one.
+        is_alone &= (counts == is_own) | (seqs > segment.identity.last_seq)
+    kept: Bools = np.ones(due.rows, np.bool_)
+    for row in order[~is_alone].tolist():
+        found = chain.find(_key_of(due, row), int(due.hashes[row]))
+        kept[row] = found is None or found.seq <= due.seqs[row]
+    return due if kept.all() else take(due, np.flatnonzero(kept))
 
 
 def newest_of(
-    partition: Partition, due: Sequence[DueRow], begin: int, out_of_time: Callable[[], bool]
-) -> tuple[list[DueRow], int] | None:
+    partition: Partition, due: ColumnArrays, begin: int, out_of_time: Callable[[], bool]
+) -> tuple[ColumnArrays, int] | None:
     """Returns the rows of ``due`` from ``begin`` on that no row in the tree supersedes, and the place behind them.
 
-    None if the index by key was not brought up to date in time: call it again. It takes the rows that it has time for.
+    None if the index by key was not brought up to date in time: call it again. It takes ROWS_OF_BLOCK rows at most, and
+    fewer if it has no time for more.
     """
     if not partition.index_keys(out_of_time):
         return None
-    opened, kept, place = OpenBlocks(), [], begin
-    while place < len(due):
-        row = due[place]
-        found = partition.keys.find(partition.tree, row.key, opened)
-        if found is None or found.seq == row.seq:
-            kept.append(row)
-        place += 1
+    rows = take(due, slice(begin, begin + ROWS_OF_BLOCK))
+    newest = partition.keys.newest_seqs(partition.tree, rows.hashes)
+    is_kept = (newest == 0) | (newest == rows.seqs)
+    opened, end = OpenBlocks(), rows.rows
+    for row in np.flatnonzero(~is_kept).tolist():
+        found = partition.keys.find(partition.tree, _key_of(rows, row), opened)
+        is_kept[row] = found is None or found.seq == rows.seqs[row]
         if out_of_time():
+            end = row + 1
             break
-    return kept, place
+    return take(rows, np.flatnonzero(is_kept[:end])), begin + end
 
 
-def tombstones_of(partition: Partition, rows: Sequence[DueRow]) -> Block:
-    """Returns the block that deletes the keys of ``rows``, as expiries."""
-    keys, hashes = [row.key for row in rows], [row.hash for row in rows]
-    nothing: list[bytes | None] = [None] * len(rows)
-    return encode_block(keys, nothing, partition=partition.id, hashes=hashes, ttls=[EXPIRED] * len(rows))
+def _key_of(rows: ColumnArrays, row: int) -> bytes:
+    begin, end = rows.key_offsets[row : row + 2].tolist()
+    return rows.key_data[begin:end].tobytes()
+
+
+def _keys_of(rows: ColumnArrays) -> list[bytes]:
+    data = rows.key_data.tobytes()
+    return [data[begin:end] for begin, end in pairwise(rows.key_offsets.tolist())]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from tailrace.errors import TailraceError
-from tailrace_server.blocks.expiring import DueRow, first_look_us
-from tailrace_server.partition.expiring import look, newest_of, scope_of, tombstones_of
+from tailrace_server.blocks.expiring import first_look_us, tombstones_of
+from tailrace_server.partition.expiring import look, newest_of, scope_of
 from tailrace_server.partition.ttls import PLAIN, VERSION_AT, first_with_ttls
 from tailrace_server.partition.writing import append_block
 from tailrace_server.replication.in_turns import InTurns
@@ -29,6 +29,7 @@ from tailrace_server.state.expiry_clock import ExpiryClock
 
 if TYPE_CHECKING:
     from tailrace.block import Block
+    from tailrace.block.arrays import ColumnArrays
     from tailrace_server.partition.chain import Chain
     from tailrace_server.partition.partition import Partition
     from tailrace_server.replication.leaderships import Leaderships
@@ -121,6 +122,14 @@ class Expirer:
                 self._noted[partition] = None
         if self._noted and not self._is_running:
             self._start()
+
+    def overdue_s(self) -> float:
+        """Returns the seconds for which the rows have waited that are due longest; 0 if none is.
+
+        A row counts from the look that deletes it, which may come a part of its ttl later (expiries.py).
+        """
+        earliest_us = min((state.pending.earliest_us for state in self._expiring.values()), default=NEVER_US)
+        return max(self._now_us() - earliest_us, 0) / 1e6
 
     def begin(self, nursery: trio.Nursery) -> None:
         """Deletes what is due until ``nursery`` ends, in a task that runs while something will expire."""
@@ -221,19 +230,19 @@ class Expirer:
         while self._is_valid(partition, state):
             if partition.chain.flushed_seq != scope.chain.flushed_seq:
                 return True  # rows have come into segments that were not asked: look again
-            if place == len(looked.due):
+            if place == looked.due.rows:
                 state.pending.replace(due, looked.left)
                 return True
             until = self._monotonic() + SLICE_SECONDS
             found = newest_of(partition, looked.due, place, lambda until=until: self._monotonic() >= until)  # type: ignore[misc]
             if found is not None:
                 rows, place = found
-                if rows and not self._delete(partition, rows):
+                if rows.rows and not self._delete(partition, rows):
                     return False
             await trio.lowlevel.checkpoint()
         return False
 
-    def _delete(self, partition: Partition, rows: list[DueRow]) -> bool:
+    def _delete(self, partition: Partition, rows: ColumnArrays) -> bool:
         """Writes the tombstones of rows that are the newest of their keys. False if nothing can be written now."""
         leadership, storage = self._leaderships.of_partition(partition), self._storage
         try:
@@ -241,12 +250,12 @@ class Expirer:
             leadership.require_sure(self._monotonic())
             leadership.replicas.require_ttls()
             storage.require_writable()
-            block = tombstones_of(partition, rows)
+            block = tombstones_of(rows, partition.id)
             append_block(partition, block, storage.journal, now_us=self._wall_us(), now=self._monotonic())
         except TailraceError as error:
             log.debug("keys of partition %s of feed %s stay for now: %s", partition.id, partition.feed_name, error)
             return False
-        self.expired_rows += len(rows)
+        self.expired_rows += rows.rows
         storage.wrote(partition)
         storage.on_turn_ended()
         return True

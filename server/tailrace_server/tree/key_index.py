@@ -137,20 +137,28 @@ class KeyIndex:
         found = row_of_key(columns, _row_of(columns, seq), key)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
+    def newest_seqs(self, tree: Tree, hashes: U64) -> U64:
+        """Returns the newest seq of each of ``hashes`` in ``tree``; 0 if it has no row that is not flushed.
+
+        A row may be of another key with the same hash. The index has to be level with ``tree``.
+        """
+        assert self.indexed_seq == tree.last_seq, "the index is behind the tree"
+        newest = map(self._fresh.get, hashes.tolist(), repeat(0)) if self._fresh else repeat(0, len(hashes))
+        seqs = np.fromiter(newest, "<u8", len(hashes))
+        self._tiers.find_all(hashes, seqs)
+        seqs[seqs <= np.uint64(max(self._tiers.flushed_seq, tree.base_seq))] = 0
+        return seqs
+
     def blocks_of(self, tree: Tree, hashes: U64) -> Iterator[tuple[Block, Indices, U64]]:
         """Yields each block with newest rows of ``hashes``: the indices of these hashes, and the seqs of the rows.
 
         A row may be of another key with the same hash. The index has to be level with ``tree``.
         """
-        assert self.indexed_seq == tree.last_seq, "the index is behind the tree"
         by_hash = np.argsort(hashes)  # neighbours in a tier are then looked up together
-        hashes = hashes[by_hash]
-        newest = map(self._fresh.get, hashes.tolist(), repeat(0)) if self._fresh else repeat(0, len(hashes))
-        seqs = np.fromiter(newest, "<u8", len(hashes))
-        self._tiers.find_all(hashes, seqs)
+        seqs = self.newest_seqs(tree, hashes[by_hash])
         by_seq = np.argsort(seqs)
         seqs, order = seqs[by_seq], by_hash[by_seq]
-        start = int(seqs.searchsorted(np.uint64(max(self._tiers.flushed_seq, tree.base_seq)), "right"))
+        start = int(seqs.searchsorted(np.uint64(0), "right"))
         while start < len(seqs):
             block = tree.find(int(seqs[start]))
             assert block is not None, "an indexed seq is not in the tree"

@@ -46,6 +46,10 @@ def check(one_file, columns, absent=()):
         assert list(table.rows_of(hash_)) == rows
         pages = pages_of(len(everything))
         assert file.reads <= GUESSES_MAX + math.log2(pages + 1) + 1 + pages_of(len(rows)) + 1
+    sought = sorted({0, 2**64 - 1, *rows_by_hash, *near, *absent})
+    for hashes in (sought, sought[:1]):  # by all pages at once, and one by one
+        counts = table.counts_of(np.array(hashes, np.uint64)).tolist()
+        assert counts == [len(rows_by_hash.get(hash_, [])) for hash_ in hashes]
 
 
 @pytest.mark.usefixtures("small_pages")

@@ -18,6 +18,7 @@ from tailrace_server.host.randomness import SystemRandomness
 from tailrace_server.offline.backup import backup
 from tailrace_server.offline.restore import restore
 from tailrace_server.partition.validation import validate_block
+from tailrace_server.partition.writing import append_block
 from tailrace_server.replication import expirer
 
 pytestmark = pytest.mark.slow
@@ -243,3 +244,54 @@ async def test_a_row_that_is_written_between_look_and_deletion_stays(node, clien
     goes_on.set()
     await gone(feed, b"gone")
     assert (await feed.get(b"again")).value == b"new"
+
+
+@pytest.mark.parametrize("flushes", [(), (1,), (1, 2), (1, 2, 3)])
+async def test_of_many_keys_only_those_expire_that_were_not_written_again(node, client, flushes):
+    """Keys are written once, twice in one segment or queue, and again behind it."""
+    feed = await client.create_feed("sessions", partitions=1)
+    [partition] = node.feeds.named("sessions").partitions
+
+    async def step(number):
+        if number in flushes:
+            await node.storage.flusher.flush_all(partition)
+
+    await feed.write([Put(b"%d" % number, b"1", 2) for number in range(3_000)])
+    await feed.write([Put(b"%d" % number, b"2") for number in range(0, 3_000, 10)])
+    await step(1)
+    await feed.write([Put(b"%d" % number, b"3") for number in range(1, 3_000, 10)])
+    await feed.write([Delete(b"%d" % number) for number in range(2, 3_000, 10)])
+    await step(2)
+    await feed.write([Put(b"%d" % number, b"4") for number in range(3, 3_000, 10)])
+    await step(3)
+    await until(lambda: node.expirer.expired_rows >= 1_800)
+    await gone(feed, b"2999")
+    assert node.expirer.expired_rows == 1_800
+    left = {item.key: item.value async for item in feed.items()}
+    values = {0: b"2", 1: b"3", 3: b"4"}
+    assert left == {b"%d" % number: values[number % 10] for number in range(3_000) if number % 10 in values}
+
+
+async def test_a_row_with_a_wrong_hash_is_not_deleted_by_it(node, client):
+    """Its key has a newer row under the right hash, or none: a compaction tells later."""
+    feed = await client.create_feed("sessions", partitions=1)
+    [partition] = node.feeds.named("sessions").partitions
+    wrong = encode_block([b"a", b"b"], [b"old", b"old"], partition=0, hashes=[5, 6], ttls=[1, 1])
+    append_block(partition, wrong, node.storage.journal, now_us=node.host.clock.wall_us(), now=0.0)
+    node.expirer.note(partition)
+    await feed.put(b"a", b"new")
+    await feed.put(b"c", b"1", ttl=1)
+    await gone(feed, b"c")
+    assert (await feed.get(b"a")).value == b"new"
+    assert node.expirer.expired_rows == 1
+
+
+async def test_overdue_seconds_tell_how_late_keys_are(node, client):
+    feed = await client.create_feed("sessions", partitions=1)
+    assert node.expirer.overdue_s() == 0
+    await feed.put(b"a", b"1", ttl=1)
+    node.leaderships.system.pause_writes()
+    await until(lambda: node.expirer.overdue_s() > 0.1)
+    node.leaderships.system.resume_writes()
+    await gone(feed, b"a")
+    assert node.expirer.overdue_s() == 0

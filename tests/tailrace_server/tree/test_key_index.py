@@ -1,5 +1,6 @@
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +125,15 @@ def block_after(tree, batch, hash_of, compress):
     return block, dict(zip(keys, zip(*stamps, values, strict=True), strict=True))
 
 
+def check_newest_seqs(tree, index, model, flushed_seq, hash_of):
+    newest = {}
+    for key, (seq, *_) in model.items():
+        newest[hash_of(key)] = max(newest.get(hash_of(key), 0), seq)
+    hashes = np.array([*newest, 2**63 + 1], "<u8")
+    expected = [seq if seq > flushed_seq else 0 for seq in (*newest.values(), 0)]
+    assert index.newest_seqs(tree, hashes).tolist() == expected
+
+
 def live(life, hash_of, compress):
     tree, index, model, flushed_seq = Tree(), KeyIndex(), {}, 0
     for kind, what in [*life, ("find", None)]:
@@ -147,6 +157,7 @@ def live(life, hash_of, compress):
                     known = model.get(key)
                     expected = known if known is not None and known[0] > flushed_seq else None
                     assert index.find(tree, key) == expected, key
+                check_newest_seqs(tree, index, model, flushed_seq, hash_of)
         index.check()
 
 

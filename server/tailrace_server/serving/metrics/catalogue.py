@@ -124,6 +124,8 @@ SUBJECTS: dict[str, tuple[Described, ...]] = {
         _gauge("compaction_failing", "1 if a compaction waits after a failure; else 0."),
         _counter("checked_bytes", "The bytes of segments that were compared with their checksums."),
         _counter("check_passes", "The passes of these checks over all segments."),
+        _counter("expired_rows", "The keys that the node has deleted as a leader since their ttl was over."),
+        _gauge("expiry_overdue_seconds", "The seconds for which a key has waited that is due to expire; else 0."),
     ),
     "Feeds": (
         _gauge("feed_partitions", "The partitions of a feed.", "feed"),

@@ -93,6 +93,8 @@ def _read_upkeep(node: Services, samples: Samples) -> None:
     checks = node.storage.checks.statistics()
     samples.add("tailrace_checked_bytes_total", checks.checked_bytes)
     samples.add("tailrace_check_passes_total", checks.check_passes)
+    samples.add("tailrace_expired_rows_total", node.expirer.expired_rows)
+    samples.add("tailrace_expiry_overdue_seconds", node.expirer.overdue_s())
 
 
 def _read_replication(node: Services, leadership: Leadership, samples: Samples) -> None:
