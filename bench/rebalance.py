@@ -1,15 +1,24 @@
 """Measures a rebalance: one of 8 members of a group is killed, and others take over its part of 64 partitions.
 
     python bench/rebalance.py --rounds 5 --lease 10
+    python bench/rebalance.py --rounds 5 --index sqlite
+    python bench/rebalance.py --rounds 5 --index "host=/run/postgresql dbname=shop"
 
 Node and members are processes. Each member commits after each event, and tells each row once it is committed. The time
 of a partition without an owner runs from the kill to the `Assigned` event of its next owner. Rows are written all the
 time, and each has to be told exactly once.
+
+With ``--index`` the members fill one index, and each second victim is stopped and not killed: it goes on when others
+have its partitions. The index notes each row that it stores, in the same transaction. So a row that is stored twice is
+seen.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -24,6 +33,7 @@ from tailrace.testing.node import Node
 
 PARTITIONS, MEMBERS = 64, 8
 SECONDS_MAX = 120.0
+ROWS_TOGETHER = 20
 MEMBER = """
 import sys, time, tailrace, trio
 
@@ -42,12 +52,48 @@ async def main():
 trio.run(main)
 """
 
+# A member that fills a shared index. ``noted`` has each row that was stored.
+INDEX_MEMBER = """
+import sys, time, tailrace, trio
+from tailrace.indexes import PostgresIndex, SQLiteIndex
+
+class Noting:
+    def _complete(self, connection):
+        super()._complete(connection)
+        connection.execute("CREATE TABLE IF NOT EXISTS noted (partition bigint, seq bigint)")
+
+    def _store_mutations(self, connection, mutations):
+        super()._store_mutations(connection, mutations)
+        if rows := list(zip(mutations.partitions, mutations.seqs)):
+            connection.executemany("INSERT INTO noted VALUES (?, ?)", rows)
+
+class Postgres(Noting, PostgresIndex): pass
+class SQLite(Noting, SQLiteIndex): pass
+
+async def main():
+    url, place = sys.argv[1:]
+    index = Postgres(place) if "=" in place else SQLite(place)
+    async with tailrace.connect(url, retry_for=100) as client:
+        async with client.feed("orders").follow(index, group="workers") as follower:
+            before = set()
+            while True:
+                now = {each.partition for each in follower.status().partitions}
+                for kind, changed in (("assigned", now - before), ("revoked", before - now)):
+                    if changed:
+                        print(kind, time.monotonic(), *sorted(changed), flush=True)
+                before = now
+                await trio.sleep(0.01)
+
+trio.run(main)
+"""
+
 
 class Member:
     """A member in a process. A thread reads what it tells."""
 
-    def __init__(self, url: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", MEMBER, url], stdout=subprocess.PIPE, text=True)
+    def __init__(self, url: str, index: str | None) -> None:
+        words = [MEMBER, url] if index is None else [INDEX_MEMBER, url, index]
+        self.process = subprocess.Popen([sys.executable, "-c", *words], stdout=subprocess.PIPE, text=True)
         self.owned: dict[int, float] = {}  # since when
         self.rows: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._read)
@@ -81,27 +127,61 @@ def wait(condition, what: str) -> None:
         time.sleep(0.02)
 
 
-def measure(url: str, feed: tailrace.blocking.Feed, rounds: int) -> list[list[float]]:
-    members = [Member(url) for _ in range(MEMBERS)]
+def query(index: str, sql: str) -> list[tuple[int, ...]]:
+    """Asks the database of an index."""
+    if "=" in index:
+        import psycopg
+
+        with psycopg.connect(index) as connection:
+            return connection.execute(sql).fetchall()
+    with contextlib.closing(sqlite3.connect(index)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def tell_index(index: str, number: int) -> None:
+    """Prints how often the rows of the index were stored."""
+    wait(lambda: query(index, "SELECT count(*) FROM items") == [(number,)], "all rows in the index")
+    [(stored, different)] = query(
+        index, "SELECT count(*), (SELECT count(*) FROM (SELECT DISTINCT partition, seq FROM noted) AS seen) FROM noted"
+    )
+    print(f"{number} rows, {different} different ones were stored in the index, {stored - different} of them again")
+
+
+def measure(url: str, feed: tailrace.blocking.Feed, rounds: int, index: str | None) -> list[list[float]]:
+    members = [Member(url, index) for _ in range(MEMBERS)]
     dead: list[Member] = []
     gaps, number = [], 0
     try:
-        for _ in range(rounds):
+        for round in range(rounds):
             wait(lambda: all(len(member.owned) == PARTITIONS // MEMBERS for member in members), "equal shares")
             victim = members.pop(0)
             mine = set(victim.owned)
             at = time.monotonic()
-            victim.kill()
-            dead.append(victim)
+            is_stopped = index is not None and round % 2 == 1
+            if is_stopped:
+                victim.process.send_signal(signal.SIGSTOP)
+            else:
+                victim.kill()
+                dead.append(victim)
             while len({p for member in members for p in member.owned}) < PARTITIONS:
-                feed.put(b"%d" % number, b"v")
-                number += 1
+                feed.write([tailrace.Put(b"%d" % each, b"v") for each in range(number, number + ROWS_TOGETHER)])
+                number += ROWS_TOGETHER
                 if time.monotonic() - at > SECONDS_MAX:
                     raise SystemExit("the partitions have no owners")
             gaps.append(sorted(member.owned[p] - at for member in members for p in mine & member.owned.keys()))
-            members.append(Member(url))
+            if is_stopped:
+                victim.process.send_signal(signal.SIGCONT)
+                members.append(victim)
+            else:
+                members.append(Member(url, index))
+        if index is not None:
+            tell_index(index, number)
+            return gaps
         told = sum((member.rows for member in members + dead), Counter())
-        wait(lambda: len(sum((each.rows for each in members + dead), Counter())) >= number - rounds, "all rows")
+        wait(
+            lambda: len(sum((each.rows for each in members + dead), Counter())) >= number - rounds * ROWS_TOGETHER,
+            "all rows",
+        )
         told = sum((member.rows for member in members + dead), Counter())
         twice = sum(count > 1 for count in told.values())
         print(f"{number} rows, {twice} told twice, {number - len(told)} committed by a member that died before it told")
@@ -115,14 +195,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lease", type=float, default=10.0, help="group_lease_s of the node")
+    parser.add_argument("--index", help="a shared index: sqlite, or the conninfo of an empty PostgreSQL database")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
+        index = str(Path(directory) / "index.db") if arguments.index == "sqlite" else arguments.index
         node = Node(Path(directory) / "data", options=("--set", f"limits.group_lease_s={arguments.lease}"))
         node.start()
         try:
             with tailrace.blocking.connect(node.url) as client:
                 feed = client.create_feed("orders", partitions=PARTITIONS)
-                gaps = measure(node.url, feed, arguments.rounds)
+                gaps = measure(node.url, feed, arguments.rounds, index)
         finally:
             node.stop()
     times = [each for found in gaps for each in found]
