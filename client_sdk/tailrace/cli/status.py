@@ -322,6 +322,8 @@ def consumers_table(consumers: list[dict[str, Any]]) -> RenderableType:
         ("partitions", "right"),
         ("behind", "right"),
         ("last commit", "right"),
+        ("generation", "right"),
+        ("without owner", "right"),
         ("read by", "left"),
     ]
     rows = (
@@ -332,6 +334,8 @@ def consumers_table(consumers: list[dict[str, Any]]) -> RenderableType:
             consumer["partitions"],
             f"{consumer['lag']:,}",
             to_text(consumer["committed_us"]),
+            consumer.get("generation", ""),  # an older node tells none
+            consumer.get("unowned", ""),
             ", ".join(member["peer"] for member in consumer["members"]) or "none",
         )
         for consumer in consumers

@@ -215,6 +215,11 @@ class Groups:
             return []
         return [(member, len(self._owned(group, member))) for member in group.members.values()]
 
+    def member_count(self, consumer: ConsumerId) -> int:
+        """Returns the number of members of a group."""
+        group = self._groups.get(consumer)
+        return 0 if group is None else len(group.members)
+
     def states(self, consumer: ConsumerId) -> Mapping[int, Ownership]:
         """Returns the state of each partition of a group; none if no member is known here."""
         group = self._groups.get(consumer)

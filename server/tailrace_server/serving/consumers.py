@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tailrace.errors import NotOwner, Overloaded, TailraceError, UnknownFeed
 from tailrace.wire.consumer_messages import Change, Owned
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.state.ownership import Ownership
 
 if TYPE_CHECKING:
     from tailrace.model.position import Position
@@ -150,6 +151,8 @@ class Consumers:
                 _lag(each, partitions[p].visible_seq(level)) for p, each in owned.items() if p < len(partitions)
             ),
             "committed_us": max(each.committed_us for each in owned.values()),
+            "generation": max(each.generation for each in owned.values()),
+            "unowned": self.readers(consumer)[1],
             "members": self._members(consumer, len(owned)),
         }
 
@@ -191,6 +194,15 @@ class Consumers:
         """Returns the positions of a consumer."""
         rows = self._changes.rows().of(consumer)
         return {p: each.position for p, each in rows.items() if each.position is not None}
+
+    def readers(self, consumer: ConsumerId) -> tuple[int, int]:
+        """Returns the number of programs that read, and of the partitions that none of them may handle now."""
+        partitions = len(self._changes.rows().of(consumer))
+        if consumer.kind == "name":
+            return (1, 0) if consumer in self._sessions else (0, partitions)
+        states, members = self.groups.states(consumer), self.groups.member_count(consumer)
+        owned = sum(state in (Ownership.OWNED, Ownership.REVOKING) for state in states.values())
+        return members, max(len(states), partitions) - owned
 
     def _members(self, consumer: ConsumerId, partitions: int) -> list[dict[str, Any]]:
         """Returns who reads under a name now, or the members of a group on the node that leads."""

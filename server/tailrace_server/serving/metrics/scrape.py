@@ -15,6 +15,7 @@ from tailrace_server.serving.metrics.lags import settle_all
 from tailrace_server.serving.metrics.node_readers import read_node
 from tailrace_server.serving.metrics.partition_readers import PartitionSums
 from tailrace_server.serving.metrics.samples import BoundedNames, Samples
+from tailrace_server.serving.metrics.stored_readers import StoredSums
 from tailrace_server.serving.metrics.stream_readers import StreamSums
 from tailrace_server.serving.readiness import why_not_ready
 
@@ -40,6 +41,7 @@ class Scrapes:
         self._feeds = BoundedNames(FEEDS_MAX)
         self._sinks = BoundedNames(SINKS_MAX)
         self._consumers = BoundedNames(CONSUMERS_MAX)
+        self._stored = BoundedNames(CONSUMERS_MAX)
         self._rows = FirstRows(node)
 
     async def text(self, accept: str, feed: str = "") -> tuple[bytes, str]:
@@ -60,11 +62,13 @@ class Scrapes:
         self._rows.begin()
         sums = PartitionSums(node, self._feeds, self._sinks, self._rows, feed)
         streams = StreamSums(node, self._consumers, self._feeds, self._rows)
-        for steps in (sums.steps(samples), streams.steps()):
+        stored = StoredSums(node, self._stored, self._feeds, self._rows)
+        for steps in (sums.steps(samples), streams.steps(), stored.steps()):
             await self._in_slices(steps)
-        await settle_all([*sums.lags, *streams.lags], self._rows)
+        await settle_all([*sums.lags, *streams.lags, *stored.lags], self._rows)
         sums.add_to(samples)
         streams.add_to(samples)
+        stored.add_to(samples)
         return samples
 
     async def _in_slices(self, steps: Iterator[None]) -> None:

@@ -20,7 +20,7 @@ class Scraped:
                 assert key not in self.samples, f"{key} comes twice"
                 self.samples[key] = sample.value
 
-    def value(self, name, **labels):
+    def value(self, name, /, **labels):
         """The value of a sample; None if there is none."""
         return self.samples.get((name, tuple(sorted(labels.items()))))
 
