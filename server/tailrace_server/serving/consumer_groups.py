@@ -45,6 +45,8 @@ log = logging.getLogger("tailrace.server")
 LOOKS_PER_LEASE = 20
 # The members of one group. More than a feed has partitions would have nothing to do.
 MEMBERS_MAX = 4_096
+# The members of all groups. Each takes a kilobyte in memory, also without a connection, until its lease ends.
+ALL_MEMBERS_MAX = 16_384
 # A member may have generations raised up to this one: there is room for more above it.
 RAISED_MAX = 1 << 62
 # The groups that have members. Each takes some kilobytes in memory.
@@ -117,18 +119,31 @@ class Groups:
     # Requests
 
     def join(self, connection: Joining, id: int, join: Join) -> Member:
-        """Takes a member, or one that comes again. `joined` answers it. Raises UnknownFeed, NotDurable, NoSpace."""
+        """Takes a member, or one that comes again. `joined` answers it.
+
+        Raises UnknownFeed, Overloaded, NotDurable, NoSpace.
+        """
         now = self._now()
+        self._require_room(join)
         group = self._loaded(join.consumer)
         member = group.members.get(join.member)
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
                 raise TailraceError(f"{join.consumer} has {len(group.members)} members, and at most {MEMBERS_MAX}")
             member = group.members[join.member] = Member(join.member, 0.0, joined_at=now)
-        member.join, member.connection, member.request_id, member.is_ready = join, connection, id, False
+        member.join = join._replace(held={})  # which may be large
+        member.connection, member.request_id, member.is_ready = connection, id, False
         member.lease_until = now + self._limits.group_lease_s
         member.joined_at = member.joined_at or now
         return member
+
+    def _require_room(self, join: Join) -> None:
+        """Raises Overloaded if there are too many members for a new one."""
+        group = self._groups.get(join.consumer)
+        if group is None or join.member not in group.members:
+            count = sum(len(each.members) for each in self._groups.values())
+            if count >= ALL_MEMBERS_MAX:
+                raise Overloaded(f"the groups of this node have {count} members, and at most {ALL_MEMBERS_MAX} may be")
 
     def joined(self, consumer: ConsumerId, member: Member) -> dict[str, Any]:
         """Returns the answer to a JOIN that a majority has confirmed: its partitions. It gets others from now on."""

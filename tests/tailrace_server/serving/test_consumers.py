@@ -35,6 +35,18 @@ async def test_groups_with_members_are_bounded(greeted, feed_id, monkeypatch):
         assert isinstance(await answer_to(greeted, join, number + 5), Overloaded) is not is_taken
 
 
+async def test_members_of_all_groups_are_bounded_and_small(running, greeted, feed_id, monkeypatch):
+    """One connection could join with any number of ids, and each member was kept with all that its JOIN had."""
+    monkeypatch.setattr(consumer_groups, "ALL_MEMBERS_MAX", 2)
+    held = dict.fromkeys(range(1_000), 1)
+    for number, is_taken in enumerate((True, True, False)):
+        join = Join(ConsumerId(feed_id, "group", f"g{number}"), bytes([number]) * 16, held=held)
+        assert isinstance(await answer_to(greeted, join, number + 5), Overloaded) is not is_taken
+    groups = running.node.services.consumers.groups._groups.values()
+    assert len(groups) == 2
+    assert [dict(member.join.held) for group in groups for member in group.members.values()] == [{}, {}]
+
+
 async def test_positions_are_bounded(running, greeted, feed_id):
     running.node.config.limits.consumer_partitions_max = 4
     assert not isinstance(await answer_to(greeted, Join(ConsumerId(feed_id, "name", "one"), MEMBER), 5), Exception)
