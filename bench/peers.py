@@ -1,6 +1,6 @@
 """Tailrace beside its peers, each durable: Redis Streams, NATS JetStream, Kafka, etcd, PostgreSQL.
 
-    python bench/peers.py [--rounds 5] [--only put_rows ...] [--peers kafka ...] [--scale 0.1] [--readme]
+    python bench/peers.py [--rounds 5] [--minutes 12] [--only put_rows ...] [--peers kafka ...] [--scale 0.1] [--readme]
 
 All servers run at once on loopback, over fresh data in the same folder. In each round each question is asked of one
 server after the other, in another order each time, by a process of its own with the best Python client that the server
@@ -18,6 +18,7 @@ large     values of 512 KiB in, and out again
 fan_out   8 consumers, processes of their own, read while the rows are written
 restart   from the start of a killed server to the first put on its disk, with 100,000 rows and what else it has
 
+No round is begun that would end after --minutes, judged by the longest one before it.
 --readme writes the table and the plots into bench/README.md. Exit code 1 if a target is missed.
 """
 
@@ -31,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from _peers.report import Round, Run, lines, table, write_readme
@@ -43,8 +45,8 @@ _WORKER = str(Path(__file__).parent / "_peers/worker.py")
 _WORKER_SECONDS_MAX = 180.0
 # Operations for each question. So a question takes about a second of each server on a quiet machine.
 _COUNTS = {
-    "put_rows": {"tailrace": 800_000, "kafka": 800_000, "redis": 150_000, "postgres": 80_000},
-    "write": {"tailrace": 800_000, "kafka": 800_000, "redis": 150_000, "postgres": 200_000},
+    "put_rows": {"tailrace": 500_000, "kafka": 500_000, "redis": 100_000, "postgres": 60_000},
+    "write": {"tailrace": 500_000, "kafka": 500_000, "redis": 100_000, "postgres": 150_000},
     "one": {"kafka": 800},
     "many": {},
     "shared": {},
@@ -52,9 +54,10 @@ _COUNTS = {
     "fan_out": {"tailrace": 200_000, "kafka": 200_000, "redis": 50_000, "postgres": 50_000},
 }
 _COUNTS["read"] = _COUNTS["columns"] = _COUNTS["write"]
-_DEFAULTS = {"one": 1_500, "many": 8_000, "shared": 8_000, "large": 64}
-_ROWS = 15_000  # of the other questions
+_DEFAULTS = {"one": 1_500, "many": 6_000, "shared": 6_000, "large": 48}
+_ROWS = 12_000  # of the other questions
 _RESTART_ROWS = 100_000
+_ROUNDS_SHARE = 0.85  # of the time; the rest is for restarts
 QUESTIONS = ("put_rows", "write", "read", "columns", "one", "many", "shared", "large", "fan_out", "restart")
 _ONLY_TAILRACE = ("columns", "shared")
 
@@ -136,14 +139,31 @@ def _measured(servers: list[Server], args: argparse.Namespace) -> Run:
     stolen, begin, load = Stolen(), time.perf_counter(), []
     bench = Bench(servers, args.scale, args.only)
     rounds: list[Round] = []
-    for number in range(args.rounds):
-        print(f"peers: round {number + 1} of {args.rounds} ...", file=sys.stderr, flush=True)
+
+    def each(what: str, minutes: float, ask: Callable[[int], None]) -> None:
+        longest = 0.0
+        for number in range(args.rounds):
+            at = time.perf_counter()
+            if number and at - begin + longest > minutes * 60:
+                print(f"peers: no further {what}, for want of time", file=sys.stderr)
+                return
+            print(f"peers: {what} {number + 1} of {args.rounds} ...", file=sys.stderr, flush=True)
+            ask(number)
+            longest = max(longest, time.perf_counter() - at)
+
+    def ask(number: int) -> None:
         rounds.append(bench.round(number))
         load.append(os.getloadavg()[0])
-    if "restart" in args.only:
-        for number, round in enumerate(rounds):
-            print(f"peers: restart {number + 1} of {args.rounds} ...", file=sys.stderr, flush=True)
-            round |= bench.restarts(number)
+
+    def restart(number: int) -> None:
+        found = bench.restarts(number)
+        if number < len(rounds):
+            rounds[number] |= found
+
+    has_restarts = "restart" in args.only
+    each("round", args.minutes * (_ROUNDS_SHARE if has_restarts else 1), ask)
+    if has_restarts:
+        each("restart", args.minutes, restart)
     versions = {server.name: server.version() for server in servers}
     return Run(rounds, versions, args.scale, load, stolen.share, time.perf_counter() - begin)
 
@@ -152,6 +172,7 @@ def main() -> None:
     """Measures, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
     parser.add_argument("--peers", nargs="*", choices=[one.client for one in ALL], metavar="PEER")
     parser.add_argument("--scale", type=float, default=1.0, help="times the sizes")

@@ -23,6 +23,7 @@ from _report import p50, p99
 PUTTERS = 64
 READERS = 8
 KEY, VALUE_BYTES, LARGE_BYTES = b"key-%012d", 100, 512 * 1024
+_STEP_BYTES = 9_973  # a prime, so that values that are near to each other have nothing in common
 _TRIES_PAUSE_SECONDS = 0.005
 
 
@@ -65,7 +66,10 @@ class _Clock:
 
 
 def _rows(count: int, size: int = VALUE_BYTES) -> list[Row]:
-    return [(KEY % number, os.urandom(size)) for number in range(count)]
+    """Returns rows whose values do not compress: pieces of random bytes, each from another place."""
+    source = os.urandom(max(1 << 20, 2 * size))
+    places = (number * _STEP_BYTES % (len(source) - size) for number in range(count))
+    return [(KEY % number, source[place : place + size]) for number, place in enumerate(places)]
 
 
 async def _put_rows(client: Client, clock: _Clock, log: str, count: int) -> Found:

@@ -6,12 +6,16 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-# A consumer imports it when it first needs it. Those 0.2 s, once in a process, are not the figure of a row.
-import pyarrow.compute  # noqa: F401
+import pyarrow
+import pyarrow.compute
 import trio
 
 import tailrace
 from _peers.clients.client import Put, Row, of, put_each
+
+# A consumer imports pyarrow when it first needs it, and pyarrow then imports pandas if that is installed. What this
+# takes once in a process, 0.2 s, is not the figure of a row.
+pyarrow.array([b"row"]).to_numpy(zero_copy_only=False)
 
 
 class Client:
