@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -51,6 +51,15 @@ class InHand:
         """Returns the events before the last one, which are handled now."""
         before, self.before = self.before, []
         return before
+
+    def disown(self, partitions: Iterable[int]) -> None:
+        """Has events of these partitions lead to no position: their next owner may have gone on behind it."""
+        lost = frozenset(partitions)
+        if self.last is not None:
+            *self.before, self.last = [
+                (event, of, None if of in lost else position, nbytes)
+                for event, of, position, nbytes in (*self.before, self.last)
+            ]
 
     def settle(self, event: Rollback, position: Position) -> None:
         """Notes the position that an index has gone back to, if ``event`` is the last event."""

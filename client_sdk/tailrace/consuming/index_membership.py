@@ -39,9 +39,14 @@ class IndexMembership(Membership):
         clock: Callable[[], float],
         emit: Callable[[Assigned | Revoked], None],
         drop: Callable[[frozenset[int]], None],
+        disown: Callable[[Iterable[int]], None],
     ) -> None:
-        """Takes the arguments of `Membership`."""
-        super().__init__(subscription, streams, clock, emit, drop)
+        """Takes the arguments of `Membership`, but ``disown``.
+
+        An index stores the rows of an event with its position, if it has the partition for this member still: without
+        the position a later rollback would not find them.
+        """
+        super().__init__(subscription, streams, clock, emit, drop, lambda partitions: None)
         self._untaken: set[int] = set()  # those that the index has not taken yet
         # The generations of the events that the follower has not handled yet, in their order.
         self._of_assigned: collections.deque[Mapping[int, int]] = collections.deque()

@@ -78,8 +78,13 @@ class Membership:
         clock: Callable[[], float],
         emit: Callable[[Assigned | Revoked], None],
         drop: Callable[[frozenset[int]], None],
+        disown: Callable[[Iterable[int]], None],
     ) -> None:
-        """``emit`` takes an event; ``drop`` forgets the events of partitions that the program has not been given."""
+        """Makes the membership of a consumer that has not claimed its name yet.
+
+        ``emit`` takes an event. ``drop`` forgets the events of partitions that the program has not been given, and
+        ``disown`` the positions of those that it handles now.
+        """
         claim = subscription.claim
         assert claim is not None, "a consumer without a name has no membership"
         self._claim = claim
@@ -88,6 +93,7 @@ class Membership:
         self._clock = clock
         self._emit = emit
         self._drop = drop
+        self._disown = disown
         self._consumer: ConsumerId | None = None  # once the feed's id is known
         self._cluster_id = b""
         self.joined = False  # on this connection
@@ -397,6 +403,7 @@ class Membership:
             return
         generations = {p: self._generations[p] for p in mine}
         self._end_streams(mine)
+        self._disown(mine)
         self._forget(mine)
         self._lost.update(mine)
         self._end_waits(self._not_owner())

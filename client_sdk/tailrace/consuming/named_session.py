@@ -45,7 +45,7 @@ class NamedSession(ConsumerSession):
             from tailrace.consuming.index_membership import IndexMembership  # few programs share an index
 
             kind = IndexMembership
-        self._membership = kind(subscription, self._streams, clock, self._emit, self._drop)
+        self._membership = kind(subscription, self._streams, clock, self._emit, self._drop, self._in_hand.disown)
         self._is_group = subscription.claim is not None and subscription.claim.kind == "group"
         self._feed_name = subscription.feed
 

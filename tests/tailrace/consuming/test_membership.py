@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tailrace import Assigned, Revoked
+from tailrace.consuming.index_membership import IndexMembership
 from tailrace.consuming.membership import CommitWait, Membership
 from tailrace.consuming.subscription import Claim
 from tailrace.model import Level
@@ -49,7 +50,7 @@ class Streams:
 class Program:
     """A member that owns the partitions 0 and 1, at a node that answers by ``answer``."""
 
-    def __init__(self):
+    def __init__(self, kind=Membership):
         claim = Claim("group", "workers", b"m" * 16)
         subscription = SimpleNamespace(
             claim=claim, since="beginning", partitions=None, share=None, visibility=Level.DISK
@@ -58,8 +59,14 @@ class Program:
         self.events = []
         self.renewals = []
         self.streams = Streams()
-        self.membership = Membership(
-            subscription, self.streams, lambda: self.now, self.events.append, lambda partitions: None
+        self.disowned = []
+        self.membership = kind(
+            subscription,
+            self.streams,
+            lambda: self.now,
+            self.events.append,
+            lambda partitions: None,
+            self.disowned.extend,
         )
         self.join({0: 1, 1: 1})
 
@@ -134,3 +141,11 @@ def test_a_release_whose_answer_was_lost_is_no_loss():
     wait, [commit] = program.commit({0: at(5)})
     assert commit.generations == {0: 1}
     wait.result()
+
+
+@pytest.mark.parametrize(("kind", "disowned"), [(Membership, [1]), (IndexMembership, [])])
+def test_the_position_of_an_event_in_hand_of_a_lost_partition_counts_for_an_index_only(kind, disowned):
+    """An index refuses rows and position together, and has both together."""
+    program = Program(kind)
+    program.receive(Change(owned({}), lost=(1,)).encode(1))
+    assert program.disowned == disowned

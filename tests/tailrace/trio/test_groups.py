@@ -8,7 +8,8 @@ from tests.tailrace.trio.test_named import fill, keys
 from tests.tailrace_server.replication.made_set import until
 
 import tailrace
-from tailrace import Assigned, Mutations, NotOwner, Revoked, SnapshotStart
+from tailrace import Assigned, Mutations, NotOwner, Revoked, SnapshotEnd, SnapshotStart
+from tailrace.model.position import Position
 from tailrace.wire.consumer_messages import Change, Owned
 
 ROWS = 200
@@ -284,6 +285,26 @@ async def _release_for_a_member_that_leaves(feed, nursery):
     later = await nursery.start(Member(feed).run)
     await until(lambda: later.keys)
     assert handled(later) == keys(1, 2 * ROWS)
+
+
+@pytest.mark.parametrize("polls", [False, True])
+async def test_an_event_of_a_lost_partition_leads_to_no_position(feed, polls):
+    """The partition has come back behind what another member has committed, while the program was at the event."""
+    await fill(feed, ROWS)
+    async with feed.consume(group="workers") as stream:
+        while not isinstance(
+            event := (await stream.poll(max_rows=1))[-1] if polls else await anext(stream), Mutations | SnapshotEnd
+        ):
+            pass
+        before = stream.latest_positions
+        at = before[event.partition]
+        later = before.with_position(event.partition, Position.at(at.log, at.seq + 5))
+        lost, granted = Owned({}, None), Owned({event.partition: 9}, later)
+        stream._session.receive_data(Change(lost, lost=(event.partition,)).encode(1))
+        stream._session.receive_data(Change(granted).encode(1))
+        assert stream.latest_positions[event.partition] == later[event.partition]
+        assert await anext(stream) == Revoked((event.partition,), lost=True)
+        assert stream.latest_positions[event.partition] == later[event.partition]
 
 
 async def test_a_loss_that_a_poll_has_told_refuses_no_later_commit(feed):
