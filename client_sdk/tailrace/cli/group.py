@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +15,10 @@ from tailrace.cli.output import make_console, make_table, print_json
 from tailrace.cli.status import consumers_table
 from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.explain import Explanation
+from tailrace.consuming.subscription import Since, require_since
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
-from tailrace.model.times import to_text
+from tailrace.model.times import looks_like_time, parse_time, to_text
 from tailrace.trio.client import Client
 from tailrace.wire.consumer_messages import COMMIT_PARTITIONS_MAX, ConsumerId, Reset
 from tailrace.wire.opcodes import Opcode
@@ -36,6 +39,10 @@ _PARTITIONS = (
     ("behind", "right"),
     ("last commit", "right"),
 )
+# Words of other systems for the same.
+_SAME = {"earliest": "beginning", "latest": "now"}
+_SEQS = re.compile(r"\d{1,5}=\d{1,19}(,\d{1,5}=\d{1,19})*", re.ASCII)
+_HINT = "; or write beginning, now, last:N, a time, or seqs such as 0=4711,3=12"
 _RESETS = (("partition", "right"), ("from", "right"), ("to", "right"), ("outcome", "left"), ("behind", "right"))
 
 
@@ -103,7 +110,9 @@ def reset(
         typer.Option(
             "--to",
             metavar="WHERE",
-            help="beginning, now, or positions: @FILE reads a file, - reads standard input.",
+            help="beginning (or earliest), now (or latest), last:100 of each partition, a time such as "
+            "2026-11-21T10:00:00Z or -15m, seqs of partitions such as 0=4711,3=12, or positions: @FILE reads a file, - "
+            "reads standard input.",
             show_default=False,
         ),
     ] = "",
@@ -122,23 +131,24 @@ def reset(
     Examples:
       tailrace group reset orders mailers --to beginning --dry-run
       tailrace group reset orders mailers --to now
+      tailrace group reset orders mailers --to -2h
     """
     if forget == bool(to):
-        raise WrongUsage("give --to beginning, --to now, --to POSITIONS, or --forget")
-    given = None
-    if to not in ("", "beginning", "now"):
-        given = read_positions("--to", to, may_be_stdin=True)
+        raise WrongUsage("give --to beginning, now, last:N, a time, seqs or positions; or --forget")
+    to = _SAME.get(to, to)
+    start = None if to in ("", "beginning", "now") else _start(to)
 
     async def work(client: Client) -> tuple[dict[str, Any], Positions | None, dict[int, Explanation]]:
         consumer, told = await _found(client, feed, name)
         numbers = [each["partition"] for each in told["owned"]]
-        goal = given
+        goal = given = None if start is None else await _positions_at(client, feed, start)
         if to == "beginning":
             stored = Positions.parse(told["positions"])
             goal = Positions(stored.cluster_id, stored.feed_id, dict.fromkeys(numbers, Position.at(FailoverLog(), 0)))
         explained = {} if goal is None else await client.feed(feed).explain_resume(goal)
         if given is not None:
-            numbers = sorted(given)
+            # Positions and seqs name partitions; a time and a number are for those that have a position.
+            numbers = sorted(given) if isinstance(start, Mapping) else numbers
         if not dry_run:
             where = "forgotten" if forget else to if given is None else "given"
             for first in range(0, len(numbers), COMMIT_PARTITIONS_MAX):
@@ -154,6 +164,37 @@ def reset(
         return
     title = f"{name} of {feed}: {'nothing is changed' if dry_run else 'is moved'}"
     make_console().print(make_table(title, _RESETS, (row.values() for row in rows)))
+
+
+def _start(to: str) -> Since:
+    """Reads a start, as `Feed.consume` takes it. Raises WrongUsage."""
+    try:
+        if to.startswith("last:"):
+            require_since(to)
+            return to
+        if _SEQS.fullmatch(to):
+            seqs = {int(number): int(seq) for number, seq in (part.split("=") for part in to.split(","))}
+            require_since(seqs)
+            return seqs
+        if "=" in to:
+            raise ValueError(f"{to!r} has to be as 0=4711,3=12, with the seqs of partitions")
+        return (
+            parse_time(to)
+            if to != "-" and looks_like_time(to)
+            else read_positions("--to", to, may_be_stdin=True, hint=_HINT)
+        )
+    except ValueError as error:
+        raise WrongUsage(f"--to: {error}") from None
+
+
+async def _positions_at(client: Client, feed: str, start: Since) -> Positions:
+    """Returns the positions at which a consumer begins. A stream is opened for that, and left before any event."""
+    if isinstance(start, Positions):
+        return start
+    stream = client.feed(feed).consume(start, keys_only=True, window_bytes=1, catch_up="stream")
+    async with stream:
+        positions = stream.positions
+    return positions if not isinstance(start, Mapping) else _only(positions, tuple(start))
 
 
 def _moves(

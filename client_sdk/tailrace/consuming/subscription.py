@@ -335,6 +335,11 @@ def checked_subscription(
     )
 
 
+def require_since(since: str | Mapping[int, int]) -> None:
+    """Raises ValueError or TypeError unless ``since`` is a number of mutations, or seqs of partitions."""
+    _ = _start_of_last(since) if isinstance(since, str) else _start_at(since)
+
+
 def _start_at(seqs: Mapping[int, int]) -> ChosenStart:
     """Returns the start at a seq of each partition. Raises ValueError or TypeError."""
     checked = {count("since", id): count(f"since[{id!r}]", seq) for id, seq in seqs.items()}

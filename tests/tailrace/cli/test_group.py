@@ -82,3 +82,42 @@ def test_what_cannot_be_meant(call, feed, options):
 def test_an_unknown_group_is_told(call, feed):
     done = call("group", "show", feed.name, "nothing")
     assert (done.code, "has no group 'nothing'" in done.err) == (1, True)
+
+
+def test_a_group_is_moved_to_a_time_a_number_and_seqs(call, feed):
+    assert read(feed, group="mailers") == 20
+    counts = {each.id: each.high_seq for each in feed.partitions()}
+    for to, expected in (
+        ("earliest", {0: 0, 1: 0}),
+        ("last:3", {partition: seq - 3 for partition, seq in counts.items()}),
+        ("-1h", {0: 0, 1: 0}),
+        ("0=2", {0: 2}),
+        ("0=2,1=4", {0: 2, 1: 4}),
+    ):
+        arguments = ["group", "reset", feed.name, "mailers", "--to", to, "--json"]
+        would = rows(call(*arguments, "--dry-run"))
+        assert {row["partition"]: row["to"] for row in would} == expected
+        assert sum(row["behind"] for row in would) == sum(counts[p] - seq for p, seq in expected.items())
+        assert rows(call(*arguments)) == would
+    assert read(feed, group="mailers") == 20 - 6
+    assert call("group", "reset", feed.name, "mailers", "--to", "latest").code == 0
+    [shown] = rows(call("group", "show", feed.name, "mailers", "--json"))
+    assert shown["lag"] == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("last:x", "last:100"),
+        ("0=1,0", "has to be as 0=4711,3=12"),
+        ("soon", "or write beginning, now, last:N, a time, or seqs"),
+        ("0=9999", "seq 9999 of partition 0, which has come to"),
+        ("7=1", "partition 7: the feed has 2"),
+        ("2026-13-01T00:00:00Z", "--to"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(call, feed, to, message):
+    read(feed, group="mailers")
+    done = call("group", "reset", feed.name, "mailers", "--to", to)
+    assert done.code != 0
+    assert message in done.err
