@@ -32,7 +32,7 @@ LAYERS = (
 )
 # The rooms of the client. The shells are in one layer, and import nothing from each other.
 CLIENT_LAYERS = (
-    ("_version", "errors", "model", "wire", "block", "segment", "tracing", "serializers"),
+    ("_version", "errors", "model", "wire", "block", "segment", "tracing", "serializers", "codec"),
     ("link",),
     ("requests",),
     ("consuming", "ring"),

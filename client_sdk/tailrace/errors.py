@@ -107,6 +107,22 @@ class VersionLost(TailraceError):
     """The version belongs to a branch of history that ended below it. It will never exist again."""
 
 
+class BadValue(TailraceError):
+    """The serializer of a feed's handle cannot read a row. The position of a stream stays before its event.
+
+    Attributes:
+        partition: The partition of the row.
+        seq: The seq of the row.
+        key: The key of the row, as bytes.
+    """
+
+    def __init__(self, message: str, *, partition: int = 0, seq: int = 0, key: bytes = b"") -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.seq = seq
+        self.key = key
+
+
 class VersionConflict(TailraceError):
     """The condition of a write does not hold. Nothing was written.
 

@@ -20,7 +20,7 @@ class Serializer(Protocol):
     Any thread may use one. An index records ``name``, and refuses a serializer of another name.
 
     Attributes:
-        name: What the bytes are, such as "json". One name for one form of bytes.
+        name: The form of the bytes, such as "json". One name for one form of bytes.
     """
 
     name: str

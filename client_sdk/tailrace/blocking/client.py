@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tailrace.blocking.feed import TIMEOUT, Feed
 from tailrace.blocking.runner import BlockingRunner
@@ -18,8 +18,12 @@ from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, Re
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
+from tailrace.requests.senders import FeedOpener
 from tailrace.tls.context import context_for
 from tailrace.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from tailrace.serializers import Serializer
 
 
 class Client:
@@ -113,16 +117,19 @@ class Client:
         self._runner.run(plan, timeout)
         return self.feed(name)
 
-    def feed(self, name: str) -> Feed:
-        """Returns a handle of a feed without asking the node.
+    @overload
+    def feed(self, name: str) -> Feed: ...
+    @overload
+    def feed(
+        self, name: str, *, serializer: Serializer | None = ..., key_serializer: Serializer | None = ...
+    ) -> Any: ...
+    @documented(FeedOpener.feed, "The handle may be shared by threads.")
+    def feed(
+        self, name: str, *, serializer: Serializer | None = None, key_serializer: Serializer | None = None
+    ) -> Feed:
+        from tailrace.requests.typed_feed import feed_core
 
-        Args:
-            name: The name of the feed. If it does not exist, the first call of the handle raises `UnknownFeed`.
-
-        Returns:
-            A handle that threads may share.
-        """
-        return Feed(self._runner, name)
+        return Feed(self._runner, name, feed_core(self._core, name, serializer, key_serializer))
 
     @documented(ClientCore.feeds, timeout=TIMEOUT)
     def feeds(self, *, timeout: float | None = None) -> list[FeedInfo]:

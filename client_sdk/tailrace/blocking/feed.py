@@ -52,9 +52,9 @@ TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 class Feed:
     """A handle of one feed. Made by `Client.feed` and `Client.create_feed`. Threads may share it."""
 
-    def __init__(self, runner: BlockingRunner, name: str) -> None:
+    def __init__(self, runner: BlockingRunner, name: str, core: FeedCore | None = None) -> None:
         self._runner = runner
-        self._core = FeedCore(runner.core, name)
+        self._core = core or FeedCore(runner.core, name)
         self.name = name
 
     def __repr__(self) -> str:
@@ -246,7 +246,7 @@ class Feed:
         from tailrace.blocking.items import Items
         from tailrace.consuming.items_core import ItemsCore  # most programs read no latest state
 
-        return Items(self, ItemsCore(self.name, key_prefix))
+        return Items(self, ItemsCore(self.name, key_prefix, codec=self._core.codec))
 
     # Following
 

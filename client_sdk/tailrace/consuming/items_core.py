@@ -13,6 +13,7 @@ from tailrace.model.position import Positions
 from tailrace.wire.filters import StreamFilter
 
 if TYPE_CHECKING:
+    from tailrace.codec import Codec
     from tailrace.consuming.events import Event
     from tailrace.requests.replies import PartitionMap
 
@@ -28,8 +29,11 @@ class Latest(Protocol):
 class ItemsCore:
     """The state of a read of all items: the partitions that are left, and the rows of the present one."""
 
-    def __init__(self, feed: str, key_prefix: bytes, latest: Latest | None = None) -> None:
-        """Raises ValueError if the prefix is longer than a key can be."""
+    def __init__(
+        self, feed: str, key_prefix: bytes, latest: Latest | None = None, *, codec: Codec | None = None
+    ) -> None:
+        """Takes what makes typed items; None: they are bytes. Raises ValueError if the prefix is longer than a key."""
+        self._codec = codec
         self._feed = feed
         self._key_prefix = key_prefix
         self._filter = StreamFilter(key_prefix)
@@ -84,7 +88,8 @@ class ItemsCore:
         """Returns the rows of the partition, all of which has come; the next one follows."""
         self._since = "beginning"
         self._left.popleft()
-        return self._latest.take()
+        taken = self._latest.take()
+        return taken if self._codec is None else map(self._codec.item, taken)  # an item that raises ends no iteration
 
     def by_columns(self) -> ItemsCore:
         """Returns the state of another read of the same items, whose partitions are Arrow tables."""

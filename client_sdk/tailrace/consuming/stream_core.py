@@ -67,14 +67,22 @@ class StreamCore(Unpicklable):
         """Makes a stream that begins within ``retry_for_s`` seconds."""
         self._named: NamedSession | None = None  # the session of a consumer with a name
         if subscription.claim is None:
-            self.session = ConsumerSession(
-                hello, subscription, clock, jitter, finder.check, has_others=finder.has_others
-            )
+            kind = ConsumerSession
+            if subscription.codec is not None:
+                from tailrace.consuming.typed_session import TypedSession  # few feeds have serializers
+
+                kind = TypedSession
+            self.session = kind(hello, subscription, clock, jitter, finder.check, has_others=finder.has_others)
         else:
             from tailrace.consuming.named_session import NamedSession  # few programs have a name
 
             others = finder.has_others
-            self._named = NamedSession(hello, subscription, clock, jitter, finder.check, has_others=others)
+            named = NamedSession
+            if subscription.codec is not None:
+                from tailrace.consuming.typed_session import TypedNamedSession
+
+                named = TypedNamedSession
+            self._named = named(hello, subscription, clock, jitter, finder.check, has_others=others)
             self.session = self._named
         self.link = LinkCore(self.session, finder, connect_timeout_s)
         self.retry_for_s = retry_for_s

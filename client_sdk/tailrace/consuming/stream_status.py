@@ -72,7 +72,7 @@ class StreamStatus(NamedTuple):
 
 
 class SessionStatus(NamedTuple):
-    """What a session knows: the stage of its connection since when, and what has come for the program since when.
+    """The state of a session: the stage of its connection, the events for the program, and the times of both.
 
     ``is_open``: the node has said hello. ``is_linked``: it has told the feed's partitions. ``failure`` is the last
     error of a connection with its time.

@@ -22,6 +22,7 @@ from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import StreamRequest
 
 if TYPE_CHECKING:
+    from tailrace.codec import Codec
     from tailrace.consuming.renewals import Renewals
     from tailrace.requests.feed_core import FeedCore
     from tailrace.wire.segment_messages import PartitionCheckpoint
@@ -85,6 +86,7 @@ class Subscription(NamedTuple):
             the node has told what is there.
         on_data_gone: "raise" or "restart".
         share: The number of a share of the partitions, from 1, and how many there are; None: ``partitions`` counts.
+        codec: Makes typed keys and values for the program; None: it gets bytes.
     """
 
     feed: str
@@ -114,6 +116,7 @@ class Subscription(NamedTuple):
     start: ChosenStart | None = None
     on_data_gone: str = "raise"
     share: tuple[int, int] | None = None
+    codec: Codec | None = None
 
     def require_feed(self, cluster_id: bytes, feed_id: bytes, fail: Callable[[BadPosition], None]) -> None:
         """Calls ``fail`` if stored positions are of another feed or cluster than these."""
@@ -229,7 +232,7 @@ def consume(
         catch_up=catch_up,
         caught_up=caught_up,
         on_data_gone=on_data_gone,
-    )
+    )._replace(codec=feed.codec)
     if name is not None and group is not None:
         raise ValueError(
             "name and group are given: a consumer has a name of its own, or shares the positions of a group"

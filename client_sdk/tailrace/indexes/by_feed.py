@@ -33,7 +33,7 @@ class ByFeed(Generic[T]):
 
 
 def table_of(pattern: str, feed: str) -> str:
-    """Returns the name of the table of a feed: what is no letter, digit or underscore becomes an underscore."""
+    """Returns the name of the table of a feed: characters but letters, digits and underscores become underscores."""
     name = pattern.replace(PATTERN, re.sub(r"[^A-Za-z0-9_]", "_", feed))
     return f"_{name}" if name[:1].isdigit() else name
 

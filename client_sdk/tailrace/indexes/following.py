@@ -80,7 +80,7 @@ class Background(Protocol):
 
 
 class Library(NamedTuple):
-    """What a follower needs of the library that its shell is for: events, pauses, and monotonic seconds."""
+    """The needs of a follower from the library of its shell: events, pauses, and monotonic seconds."""
 
     signal: Callable[[], Signal]
     sleep: Callable[[float], Awaitable[Any]]

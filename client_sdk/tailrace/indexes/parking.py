@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tailrace.indexes.applied import AppliedMutations
     from tailrace.model.position import Positions
 
-# What a parked row shows of a value. The feed has all of it, as long as it is the newest.
+# A parked row shows these bytes of a value. The feed has all of it, as long as it is the newest.
 VALUE_BYTES_MAX = 64 << 10
 REASON_CHARS_MAX = 1_000
 # Parked rows that are written together.

@@ -75,7 +75,7 @@ class ParquetIndex:
             value of another type is null.
         keep_replaced_s: The seconds for which files stay that others replace, for readers that know their names.
         serializer: Reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
-            bad row. None: JSON, and NULL if a value is none.
+            bad row. None: JSON, and NULL for other values.
 
     Raises:
         ValueError: A name, a JSON path or a type is not valid.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.indexes.parquet_state import Undone
     from tailrace.indexes.typed_columns import TypedColumns
 
-# A row group: what a reader loads at once, and a merge holds for each file.
+# A row group: a reader loads one at once, and a merge holds one of each file.
 GROUP_ROWS_MAX = 65_536
 GROUP_BYTES_MAX = 32 << 20
 # The metadata of a file that names the first key of each row group. Parquet's own statistics leave long keys away.

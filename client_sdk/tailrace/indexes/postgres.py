@@ -70,7 +70,7 @@ class PostgresIndex(SharedTableIndex["Connection"]):
             the types "text", "integer", "real", "boolean" and "json" (jsonb): ``{"age": ("$.age", "integer")}``. A
             value of another type is NULL.
         serializer: Reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
-            bad row. None: JSON, and NULL if a value is none.
+            bad row. None: JSON, and NULL for other values.
 
     Raises:
         ValueError: A name, a JSON path or a type is not valid.

@@ -30,7 +30,7 @@ class Replay:
 
     def __init__(self, source: FeedCore) -> None:
         """Takes the feed whose rows were parked."""
-        self._source = source
+        self._source = source.plain()
         self._parked = source.parked()
         self.result = Replayed(0, 0)
 

@@ -55,7 +55,7 @@ class SQLiteIndex(SharedTableIndex[sqlite3.Connection]):
             value is not JSON or has nothing there.
         full_text: The columns that the FTS5 table ``items_fts`` indexes. Its rows have the rowids of the table.
         serializer: Reads the values for ``columns`` (``tailrace.serializers``). A value that it cannot read is a
-            bad row. None: JSON, and NULL if a value is none.
+            bad row. None: JSON, and NULL for other values.
 
     Raises:
         ValueError: A name or a JSON path is not valid, or ``full_text`` names no column.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tailrace.errors import UnknownFeed, VersionLost
 from tailrace.link.backoff import backoff_seconds
@@ -22,7 +23,7 @@ from tailrace.requests.changes import (
     row_block,
 )
 from tailrace.requests.client_core import ClientCore
-from tailrace.requests.outbox import Batching
+from tailrace.requests.outbox import Batching, Outbox
 from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, WriteBlock, WriteBlocks
 from tailrace.requests.replies import (
     PartitionMap,
@@ -39,6 +40,9 @@ from tailrace.wire.messages import WriteFlag
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stage_messages import STAGE_ID_BYTES
 
+if TYPE_CHECKING:
+    from tailrace.codec import Codec
+
 # The id of a program that consumes under a name.
 MEMBER_BYTES = 16
 # The tries, about a second, after which a read of any node or of followers leaves one that is behind. A follower that
@@ -52,10 +56,17 @@ PARKED = ".parked"
 class FeedCore:
     """The part of a feed's handle that all shells share."""
 
+    codec: Codec | None = None  # of a handle with serializers
+    outbox_kind: Callable[..., Outbox] | None = None
+
     def __init__(self, client: ClientCore, name: str) -> None:
         self._client = client
         self.name = name
         self.resolved: Resolved | None = None  # the id and the number of partitions, once a node has told them
+
+    def plain(self) -> FeedCore:
+        """Returns the same feed without serializers."""
+        return self
 
     def level(self, text: str) -> Level:
         """Returns a level by name. Raises ValueError if it does not exist, NotDurable if the node cannot give it."""
@@ -295,7 +306,8 @@ class FeedCore:
             Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes, linger_s)
-        return self._client.session.levels.of_write(level), Batching(batch_bytes, batch_rows, in_flight_bytes)
+        batching = Batching(batch_bytes, batch_rows, in_flight_bytes, self.outbox_kind)
+        return self._client.session.levels.of_write(level), batching
 
     def stage(self, batch_bytes: int, batch_rows: int, in_flight_bytes: int) -> Batching:
         """Makes a stage: rows that no consumer sees until `publish` is called. Use it as a context manager.
@@ -314,7 +326,7 @@ class FeedCore:
             Retryable: No node has answered in time.
         """
         check_batching(batch_bytes, batch_rows, in_flight_bytes)
-        return Batching(batch_bytes, batch_rows, in_flight_bytes)
+        return Batching(batch_bytes, batch_rows, in_flight_bytes, self.outbox_kind)
 
     def publish(
         self, sink: str, batch: int, stages: Iterable[SealedStage], origin: str | None, compare: bool

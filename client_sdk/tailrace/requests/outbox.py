@@ -33,6 +33,7 @@ class Batching(NamedTuple):
     batch_bytes: int
     batch_rows: int
     in_flight_bytes: int
+    kind: Callable[..., Outbox] | None = None  # makes another outbox in place of an `Outbox`
 
     def outbox(
         self,
@@ -42,7 +43,7 @@ class Batching(NamedTuple):
         on_change: Callable[[], None],
     ) -> Outbox:
         """Returns an outbox with these bounds; the other arguments are those of `Outbox`."""
-        return Outbox(
+        return (self.kind or Outbox)(
             partitions,
             batch_bytes=self.batch_bytes,
             batch_rows=self.batch_rows,

@@ -284,6 +284,30 @@ class ParkedRows(Protocol):
         ...
 
 
+class FeedOpener(Protocol):
+    """The call of the clients of all shells that makes a handle of a feed."""
+
+    def feed(self, name: str, *, serializer: Any = None, key_serializer: Any = None) -> Any:
+        """Returns a handle of a feed without asking the node.
+
+        With serializers, keys and values are typed: in ``put``, ``delete``, ``get``, ``write``, ``writer``, ``stage``,
+        ``items`` and ``consume``. Blocks, Arrow, indexes and prefixes stay bytes. None is no value. A row that a
+        serializer cannot read raises `BadValue` when the program comes to it. To type checkers such a handle is Any.
+
+        Args:
+            name: The name of the feed. If it does not exist, the first call of the handle raises `UnknownFeed`.
+            serializer: Makes bytes of values, and values of bytes. None: values are bytes.
+            key_serializer: The same for keys. It has to make the same bytes of equal keys. None: keys are bytes.
+
+        Returns:
+            The handle.
+
+        Raises:
+            TypeError: A serializer has no ``dumps`` or no ``loads``.
+        """
+        ...
+
+
 class ArrowSender(Protocol):
     """The call of the feeds of all shells that writes Arrow data by a writer of its own."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import trio
 
@@ -15,11 +15,15 @@ from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, Re
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
+from tailrace.requests.senders import FeedOpener
 from tailrace.trio.feed import Feed
 from tailrace.trio.host import Host, layered
 from tailrace.trio.runner import RequestRunner
 from tailrace.trio.stream import Stream
 from tailrace.wire.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from tailrace.serializers import Serializer
 
 
 class Client(OfOneProcess):
@@ -112,16 +116,19 @@ class Client(OfOneProcess):
         await self._runner.run(plan)
         return self.feed(name)
 
-    def feed(self, name: str) -> Feed:
-        """Returns a handle of a feed without asking the node.
+    @overload
+    def feed(self, name: str) -> Feed: ...
+    @overload
+    def feed(
+        self, name: str, *, serializer: Serializer | None = ..., key_serializer: Serializer | None = ...
+    ) -> Any: ...
+    @documented(FeedOpener.feed, "The handle may be shared by all tasks of one trio run.")
+    def feed(
+        self, name: str, *, serializer: Serializer | None = None, key_serializer: Serializer | None = None
+    ) -> Feed:
+        from tailrace.requests.typed_feed import feed_core
 
-        Args:
-            name: The name of the feed. If it does not exist, the first call of the handle raises `UnknownFeed`.
-
-        Returns:
-            A handle that all tasks of one trio run may share.
-        """
-        return Feed(self._runner, name)
+        return Feed(self._runner, name, feed_core(self._core, name, serializer, key_serializer))
 
     @documented(ClientCore.feeds)
     async def feeds(self) -> list[FeedInfo]:

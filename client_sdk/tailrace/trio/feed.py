@@ -56,9 +56,9 @@ class Feed:
     same partition.
     """
 
-    def __init__(self, runner: RequestRunner, name: str) -> None:
+    def __init__(self, runner: RequestRunner, name: str, core: FeedCore | None = None) -> None:
         self._runner = runner
-        self._core = FeedCore(runner.core, name)
+        self._core = core or FeedCore(runner.core, name)
         self.name = name
 
     def __repr__(self) -> str:
@@ -192,7 +192,7 @@ class Feed:
         from tailrace.consuming.items_core import ItemsCore  # most programs read no latest state
         from tailrace.trio.items import Items
 
-        return Items(self, ItemsCore(self.name, key_prefix))
+        return Items(self, ItemsCore(self.name, key_prefix, codec=self._core.codec))
 
     @documented(consume)
     def consume(
