@@ -25,6 +25,18 @@ class ReadableFile(Protocol):
         ...
 
 
+class Kept(Protocol):
+    """Keeps verified parts of files, by path and offset, for the next look-up."""
+
+    def get(self, place: tuple[str, int], /) -> Any:
+        """Returns the part; None if it is not kept."""
+        ...
+
+    def put(self, place: tuple[str, int], part: Any, nbytes: int, /) -> None:
+        """Keeps a part that holds so many bytes of memory."""
+        ...
+
+
 # How a look-up reads: (file, offset, bytes). The server has one that does not wait for the disk.
 Read: TypeAlias = Callable[[Any, int, int], bytes | memoryview]
 

@@ -18,7 +18,7 @@ import numpy as np
 from tailrace.block.arrays import U64, Indices
 from tailrace.segment import page as pages
 from tailrace.segment.errors import SegmentFormatError
-from tailrace.segment.file import Read, ReadableFile, read_from
+from tailrace.segment.file import Kept, Read, ReadableFile, read_from
 from tailrace.segment.page import Page
 
 # Pages that are calculated before bisection takes over. With evenly spread hashes, the second or third one is right.
@@ -79,11 +79,11 @@ class KeyTable:
         self._least = least
         self._greatest = greatest
 
-    def rows_of(self, hash_: int, read: Read = read_from) -> Iterator[int]:
+    def rows_of(self, hash_: int, read: Read = read_from, kept: Kept | None = None) -> Iterator[int]:
         """Yields the row numbers of this hash, newest first; reads pages as they are needed. Raises as ``read``."""
         if not self._pages or not self._least <= hash_ <= self._greatest:
             return
-        page = self._last_page_of(hash_, read)
+        page = self._last_page_of(hash_, read, kept)
         wanted = np.uint64(hash_)
         while True:
             stop = int(page.hashes.searchsorted(wanted, "right"))
@@ -91,7 +91,7 @@ class KeyTable:
             yield from page.rows[start:stop][::-1].tolist()
             if start or not page.number:
                 return
-            page = self._read(page.number - 1, read)
+            page = self._read(page.number - 1, read, kept)
 
     def counts_of(self, hashes: U64, read: Read = read_from) -> Indices:
         """Returns the number of rows of each of ``hashes``, which rise.
@@ -113,7 +113,7 @@ class KeyTable:
             counts += column.searchsorted(hashes, "right") - column.searchsorted(hashes, "left")
         return counts
 
-    def _last_page_of(self, hash_: int, read: Read) -> Page:
+    def _last_page_of(self, hash_: int, read: Read, kept: Kept | None) -> Page:
         """Returns the last page that begins at or below ``hash_``, which is not below the least."""
         low, high = 0, self._pages - 1  # the page is one of these, or the best one so far
         low_hash, high_hash = self._least, self._greatest  # about the hashes at both ends
@@ -126,7 +126,7 @@ class KeyTable:
                 number = min(max(number, low), high)
             else:
                 number = (low + high) // 2
-            page = self._read(number, read)
+            page = self._read(number, read, kept)
             if hash_ < (first := int(page.hashes[0])):
                 high, high_hash = number - 1, first
             elif hash_ < (last := int(page.hashes[-1])):
@@ -138,8 +138,15 @@ class KeyTable:
             raise self._file.damaged(self._offset, f"the key table begins above {self._least}, its least hash")
         return best
 
-    def _read(self, number: int, read: Read) -> Page:
-        return self._page(number, read(self._file, self._offset + number * pages.PAGE_BYTES, pages.PAGE_BYTES))
+    def _read(self, number: int, read: Read, kept: Kept | None) -> Page:
+        offset = self._offset + number * pages.PAGE_BYTES
+        place = self._file.path, offset
+        page: Page | None = None if kept is None else kept.get(place)
+        if page is None:
+            page = self._page(number, read(self._file, offset, pages.PAGE_BYTES))
+            if kept is not None:
+                kept.put(place, page, pages.PAGE_BYTES)
+        return page
 
     def _page(self, number: int, data: bytes | memoryview) -> Page:
         try:

@@ -20,7 +20,7 @@ from tailrace.block.found import FoundRow, row_of_key
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.segment.errors import SegmentFormatError
-from tailrace.segment.file import Read, ReadableFile, read_from
+from tailrace.segment.file import Kept, Read, ReadableFile, read_from
 from tailrace.segment.footer import Footer
 from tailrace.segment.format import HEADER_BYTES
 from tailrace.segment.identity import SegmentIdentity
@@ -88,27 +88,26 @@ class OpenSegment(Generic[F]):
         """The last seq that has a row here; the begin of the run if there is no row."""
         return int(self.last_seqs[-1]) if self.blocks else self.identity.after_seq
 
-    def find(self, key: bytes, hash_: int, read: Read = read_from) -> FoundRow | None:
+    def find(self, key: bytes, hash_: int, read: Read = read_from, kept: Kept | None = None) -> FoundRow | None:
         """Returns the newest row of ``key``, whose hash is ``hash_``; None if there is no row of it.
 
-        Reads pages and blocks by ``read``.
+        Reads by ``read`` those pages and blocks that are not in ``kept``, which keeps them.
         """
-        return next(self.versions(key, hash_, read), None)
+        return next(self.versions(key, hash_, read, kept), None)
 
     def counts_of(self, hashes: U64, read: Read = read_from) -> Indices:
         """Returns the number of rows of each of ``hashes``, which rise. Reads pages by ``read``."""
         return self._keys.counts_of(hashes, read)
 
-    def versions(self, key: bytes, hash_: int, read: Read = read_from) -> Iterator[FoundRow]:
+    def versions(self, key: bytes, hash_: int, read: Read = read_from, kept: Kept | None = None) -> Iterator[FoundRow]:
         """Yields all rows of ``key``, whose hash is ``hash_``, newest first; reads them as they are needed."""
         opened = -1
-        for row in self._keys.rows_of(hash_, read):
+        for row in self._keys.rows_of(hash_, read, kept):
             number = int(self._row_begins.searchsorted(row, "right")) - 1
             if number >= self.blocks:
                 raise self.damaged(0, f"the key table names row {row}, there are {self.identity.rows}")
             if number != opened:
-                [block] = self._read(number, number + 1, read)
-                columns, opened = self._open(number, block), number
+                columns, opened = self._columns_of(number, read, kept), number
             row -= int(self._row_begins[number])
             if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
                 raise self._damaged(number, f"row {row} of the block does not have the hash that the key table says")
@@ -127,6 +126,17 @@ class OpenSegment(Generic[F]):
     def close(self) -> None:
         """Closes the file. May be called again."""
         self._file.close()
+
+    def _columns_of(self, number: int, read: Read, kept: Kept | None) -> Columns:
+        """Returns the columns of block ``number``, verified."""
+        place = self.path, int(self._places[number])
+        columns: Columns | None = None if kept is None else kept.get(place)
+        if columns is None:
+            [block] = self._read(number, number + 1, read)
+            columns = self._open(number, block)
+            if kept is not None:
+                kept.put(place, columns, block.header.raw_bytes)
+        return columns
 
     def _read(self, start: int, stop: int, read: Read = read_from) -> list[Block]:
         """Reads blocks ``start`` to ``stop`` - 1 at once."""

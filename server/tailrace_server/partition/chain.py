@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tailrace.block import Block
 from tailrace.block.arrays import U64, Indices
 from tailrace.segment.ends import VERSION_PLAIN
+from tailrace.segment.file import Kept
 from tailrace_server.blocks import FoundRow
 from tailrace_server.segment import Problem, Read, Segment, SegmentDamaged, SegmentFile, SegmentIdentity
 
@@ -42,7 +43,7 @@ class LostSegment(Segment):
     def last_row_seq(self) -> int:
         return self.identity.after_seq  # its rows above are not known
 
-    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read, kept: Kept | None = None) -> FoundRow | None:
         raise self._why.with_traceback(None)
 
     def counts_of(self, hashes: U64, read: Read = SegmentFile.read) -> Indices:
@@ -117,10 +118,10 @@ class Chain:
         """Returns this chain without its ``count`` oldest segments."""
         return Chain(self.segments[count:])
 
-    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read, kept: Kept | None = None) -> FoundRow | None:
         """Returns the newest row of ``key``, whose hash is ``hash_``. Raises SegmentDamaged, and errors of ``read``."""
         for segment in reversed(self.segments):
-            found = segment.find(key, hash_, read)
+            found = segment.find(key, hash_, read, kept)
             if found is not None:
                 return found
         return None

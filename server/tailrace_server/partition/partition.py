@@ -22,6 +22,7 @@ from tailrace.errors import UnknownFeed
 from tailrace.model import Level, Version, VersionRange
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash
+from tailrace.segment.file import Kept
 from tailrace_server.blocks import FoundRow
 from tailrace_server.manifest import Manifest
 from tailrace_server.partition.chain import Chain, LostSegment
@@ -150,8 +151,16 @@ class Partition:
         """Returns the version of the row at ``seq``."""
         return Version(self.id, self.log.branch_at(seq), seq)
 
-    def find(self, key: bytes, opened: OpenBlocks | None = None, read: Read = SegmentFile.read) -> FoundRow | None:
+    def find(
+        self,
+        key: bytes,
+        opened: OpenBlocks | None = None,
+        read: Read = SegmentFile.read,
+        kept: Kept | None = None,
+    ) -> FoundRow | None:
         """Returns the newest row of ``key``, at any level. ``index_keys`` has to have returned True before.
+
+        ``kept`` has and keeps parts of segments, which are then not read.
 
         Raises UnknownFeed, SegmentDamaged, and NotCached if ``read`` would have to wait for the disk.
         """
@@ -160,7 +169,7 @@ class Partition:
         found = self.keys.find(self.tree, key, opened)
         if found is not None or not self.chain.segments:
             return found
-        return self.chain.find(key, key_hash(key), read)
+        return self.chain.find(key, key_hash(key), read, kept)
 
     def index_keys(self, out_of_time: Callable[[], bool]) -> bool:
         """Adds the tree's newest blocks to the index by key; False if ``out_of_time()`` ended it: call it again."""

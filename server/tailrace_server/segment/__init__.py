@@ -6,6 +6,7 @@ writer.py    a segment written under a temporary name, then named
 reader.py    a segment opened through a disk; looked up without waiting for it
 verify.py    a segment read whole and compared with itself
 file_sum.py  a segment's file compared with its checksum, piece by piece
+read_cache.py  parts of segments that look-ups have read
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tailrace.segment.identity import NO_BASE, SegmentIdentity
 from tailrace_server.segment.errors import SegmentDamaged
 from tailrace_server.segment.file import NotCached, Read, Reads, SegmentFile
 from tailrace_server.segment.file_sum import FileSum
+from tailrace_server.segment.read_cache import ReadCache
 from tailrace_server.segment.reader import Segment
 from tailrace_server.segment.verify import Problem
 from tailrace_server.segment.writer import SegmentWriter
@@ -24,6 +26,7 @@ __all__ = [
     "NotCached",
     "Problem",
     "Read",
+    "ReadCache",
     "Reads",
     "Segment",
     "SegmentDamaged",

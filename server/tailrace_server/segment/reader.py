@@ -13,6 +13,7 @@ from tailrace_server.segment.verify import Problem, verify_segment
 
 if TYPE_CHECKING:
     from tailrace.block.found import FoundRow
+    from tailrace.segment.file import Kept
     from tailrace_server.host.open_files import LentFile, Opener
 
 
@@ -35,13 +36,14 @@ class Segment(OpenSegment[SegmentFile]):
             file.close()
             raise
 
-    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read) -> FoundRow | None:
+    def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read, kept: Kept | None = None) -> FoundRow | None:
         """Returns the newest row of ``key``, whose hash is ``hash_``; None if there is no row of it. SegmentDamaged.
 
         Reads pages and blocks by ``read``; that of a `Reads` does not wait for the disk, and raises NotCached instead.
+        Those in ``kept`` are not read again.
         """
         try:
-            return super().find(key, hash_, read)
+            return super().find(key, hash_, read, kept)
         except NotCached as missing:
             missing.segment = self
             raise

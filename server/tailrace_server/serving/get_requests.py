@@ -27,7 +27,7 @@ def _on_get(connection: Connection, frame: Frame) -> None:
         feed.require_quorum()
     leaderships = node.leaderships.of_partitions(partitions)
     _require_state(leaderships, get)
-    lookup, began_at = Lookup(get.keys, partitions), node.turn.now
+    lookup, began_at = Lookup(get.keys, partitions, node.storage.read_cache), node.turn.now
 
     def answer() -> None:
         _require_state(leaderships, get)  # it may have changed while the index or the disk was waited for

@@ -22,6 +22,7 @@ from tailrace_server.tree.rows_of_keys import newest_rows
 if TYPE_CHECKING:
     from tailrace.block.arrays import Indices
     from tailrace.block.found import FoundRow
+    from tailrace.segment.file import Kept
 
 # An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
 VALUE_BYTES_MAX = 16 * 1024 * 1024
@@ -33,12 +34,12 @@ AHEAD_KEYS_MIN = 16
 class Lookup:
     """``items`` are the answers found by now, in the order of the keys; ``partitions`` has the owner of each key."""
 
-    def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition]) -> None:
+    def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition], kept: Kept | None = None) -> None:
         self.items: list[tuple[Version, int, bytes] | None] = []
         self._keys = keys
         self._partitions = partitions
         self._value_bytes = 0
-        self._reads = Reads()
+        self._reads, self._kept = Reads(), kept
         self._ahead: dict[int, FoundRow] = {}  # rows of later keys, by the number of the key
         self._ahead_bytes = 0  # of their values
         self._ahead_stop = 0  # the keys before this one were looked up ahead, or are in ``_left``
@@ -72,7 +73,7 @@ class Lookup:
             else:
                 if not partition.index_keys(out_of_time):
                     return False
-                found = partition.find(self._keys[len(self.items)], opened, self._reads.read)
+                found = partition.find(self._keys[len(self.items)], opened, self._reads.read, self._kept)
                 self._reads.forget()
             if found is None or found.value is None:
                 self.items.append(None)

@@ -23,7 +23,7 @@ from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import Pins
 from tailrace_server.partition.partition import Partition
 from tailrace_server.runtime.host import Host
-from tailrace_server.segment import SegmentDamaged
+from tailrace_server.segment import ReadCache, SegmentDamaged
 from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.traffic import WriteTotals
 from tailrace_server.state.uptime import Uptime
@@ -75,6 +75,7 @@ class Storage:
         self.store = store
         self.memory = memory
         self.pins = Pins()
+        self.read_cache = ReadCache(limits.read_cache_bytes)
         self.written = WriteTotals()
         self.journal_found = (0, 0)  # number and end of the newest file that the start found
         self.damages: dict[str, str] = {}  # the error of each segment that was found damaged, by path

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow
-from tailrace_server.segment import NotCached, Reads, Segment, SegmentDamaged
+from tailrace_server.segment import NotCached, ReadCache, Reads, Segment, SegmentDamaged
 
 KEYS = [b"a", b"b", b"ab", b"c" * 100, b"never written"]
 HASHES = {"real": key_hash, "one": lambda key: 7, "two": lambda key: 2**63 + len(key) % 2}
@@ -88,6 +88,11 @@ class TestSmallPages:
             newest = {key: FoundRow(seq, stamp, value) for batch in rows for key, value, seq, stamp in batch}
             for key in KEYS:
                 assert segment.find(key, hash_of(key)) == newest.get(key)
+            for bytes_max in (0, 5_000, 10**9):
+                kept = ReadCache(bytes_max)
+                for key in [*KEYS, *KEYS]:
+                    assert segment.find(key, hash_of(key), kept=kept) == newest.get(key)
+                    assert kept.nbytes <= bytes_max
             check_reading(segment, blocks)
             check_seqs(segment, blocks, last_seq)
             check_identity(segment, rows)
@@ -215,3 +220,29 @@ def test_parts_of_different_segments_do_not_make_one(one_file, written, block_of
     with pytest.raises(SegmentDamaged, match="damaged at offset 64"):
         segment.find(b"a", key_hash(b"a"))
     assert [problem.offset for problem in segment.verify()] == [64, 0]
+
+
+def test_kept_parts_are_not_read_again(opened, block_of):
+    segment, kept, reads = opened([block_of([(b"a", b"1", 1, 1), (b"b", b"2", 2, 1)])]), ReadCache(10**6), []
+
+    def read(file, offset, nbytes):
+        reads.append(offset)
+        return file.read(offset, nbytes)
+
+    assert segment.find(b"a", key_hash(b"a"), read, kept) == FoundRow(1, 1, b"1")
+    assert len(reads) == 2, "a page of the key table, and the block"
+    assert segment.find(b"b", key_hash(b"b"), read, kept) == FoundRow(2, 1, b"2")
+    assert len(reads) == 2
+
+
+def test_damaged_parts_are_not_kept(one_file, written, block_of):
+    file = one_file(written([block_of([(b"a", b"1" * 500, 1, 1)], compress=False)]))
+    at = file.data.index(b"1" * 500)
+    with contextlib.closing(Segment.open(file, "a.seg")) as segment:
+        kept = ReadCache(10**6)
+        file.data[at] = ord("2")
+        for _ in range(2):
+            with pytest.raises(SegmentDamaged):
+                segment.find(b"a", key_hash(b"a"), kept=kept)
+        file.data[at] = ord("1")
+        assert segment.find(b"a", key_hash(b"a"), kept=kept) == FoundRow(1, 1, b"1" * 500)
