@@ -73,21 +73,56 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    """One group: its members by id, and the state of each partition. Only `Groups` changes it."""
+    """One group: its members by id, and the state of each partition. Only `Groups` changes it.
+
+    A look at a group, and a renewal of a member, cost by what they are about, not by the partitions of the group.
+    """
 
     consumer: ConsumerId
     members: dict[bytes, Member] = field(default_factory=dict)
     states: dict[int, Ownership] = field(default_factory=dict)
+    # Invariant: ``free`` has those in FREE, ``owners`` the owner of each other one, ``owned`` the same by owner.
+    free: set[int] = field(default_factory=set)
+    owners: dict[int, bytes] = field(default_factory=dict)
+    owned: dict[bytes, set[int]] = field(default_factory=dict)
     revoked_at: dict[int, float] = field(default_factory=dict)  # of those in REVOKING, in monotonic seconds
     ends_at: dict[int, float] = field(default_factory=dict)  # of those that were not released for too long
     failure: str = ""  # why its last plan could not be stored
 
+    def load(self, partition: int, owner: bytes) -> None:
+        """Adds a partition as its row has it; ``owner`` is empty if it has none."""
+        self.states[partition] = Ownership.OWNED if owner else Ownership.FREE
+        if owner:
+            self._own(partition, owner)
+        else:
+            self.free.add(partition)
+
+    def grant(self, partition: int, owner: bytes) -> None:
+        """Gives a free partition to a member."""
+        self.step(partition, OwnershipEvent.GRANT)
+        self.free.discard(partition)
+        self._own(partition, owner)
+
+    def _own(self, partition: int, owner: bytes) -> None:
+        self.owners[partition] = owner
+        self.owned.setdefault(owner, set()).add(partition)
+
     def step(self, partition: int, event: OwnershipEvent) -> None:
-        """Moves the state of a partition on."""
-        self.states[partition] = transition(self.states[partition], event)
-        if self.states[partition] is not Ownership.REVOKING:
+        """Moves the state of a partition on; `grant` gives it an owner."""
+        state = self.states[partition] = transition(self.states[partition], event)
+        if state is not Ownership.REVOKING:
             self.revoked_at.pop(partition, None)
             self.ends_at.pop(partition, None)
+        if state is Ownership.FREE:
+            self.free.add(partition)
+            owner = self.owners.pop(partition)
+            self.owned[owner].discard(partition)
+            if not self.owned[owner]:
+                del self.owned[owner]
+
+    def owned_by(self, owner: bytes) -> list[int]:
+        """Returns the partitions of a member, also those that it does not know of yet."""
+        return sorted(self.owned.get(owner, ()))
 
 
 class Groups:
@@ -183,8 +218,7 @@ class Groups:
         if group is None or member is None:
             return
         known = self._changes.rows().of(hold.consumer)
-        held = [p for p, state in group.states.items() if state is not Ownership.FREE]
-        owned = {p: known[p] for p in held if p in known and known[p].owner == member.id}
+        owned = {p: known[p] for p in group.owned_by(member.id) if p in known and known[p].owner == member.id}
         released = [p for p, each in owned.items() if hold.leave or hold.generations.get(p) == each.generation]
         above = {p: generation for p, generation in hold.above.items() if generation <= RAISED_MAX}
         raised = {p: above[p] for p in released if above.get(p, 0) > owned[p].generation}
@@ -262,7 +296,7 @@ class Groups:
         for partition in self._changes.partitions_of(consumer):
             owned = known.get(partition.id)
             owner = b"" if owned is None else owned.owner
-            group.states[partition.id] = Ownership.OWNED if owner else Ownership.FREE
+            group.load(partition.id, owner)
             if owner and owner not in group.members:
                 group.members[owner] = Member(owner, self._since + self._limits.group_lease_s)
         self._groups[consumer] = group
@@ -273,7 +307,7 @@ class Groups:
         """Returns the partitions that a member owns and knows, or is to know, of."""
         known = self._changes.rows().of(group.consumer)
         knows = (Ownership.OWNED, Ownership.REVOKING)
-        owned = ((p, known.get(p)) for p, state in group.states.items() if state in knows)
+        owned = ((p, known.get(p)) for p in group.owned_by(member.id) if group.states[p] in knows)
         return {p: each for p, each in owned if each is not None and each.owner == member.id}
 
     def _told(self, consumer: ConsumerId, owned: Mapping[int, OwnedPartition]) -> Owned:
@@ -308,8 +342,8 @@ class Groups:
             assert member.join is not None, "it has joined"
             rows.update(self._changes.granted(member.join, self._changes.partitions_of(group.consumer, chosen)))
         self._changes.write(group.consumer, rows)
-        for partition in owners:
-            group.step(partition, OwnershipEvent.GRANT)
+        for partition, owner in owners.items():
+            group.grant(partition, owner.id)
         led = self._led
         level = self._leadership.safest_level
         self._waiting.wait(level, self._seqs(), partial(self._confirmed, led, group, rows))
@@ -396,17 +430,15 @@ class Groups:
         dead = [member for member in group.members.values() if now >= member.lease_until]
         overdue = [partition for partition, at in group.ends_at.items() if now >= at]
         if not dead and not overdue:
-            if any(state is Ownership.FREE for state in group.states.values()):
+            if group.free:
                 self._plan_again(group)  # there was no room for the rows
             return
-        known = self._changes.rows().of(group.consumer)
         ids = {member.id for member in dead}
-        held = [p for p, state in group.states.items() if state is not Ownership.FREE]
-        ended = [p for p in held if p in overdue or known[p].owner in ids]
+        ended = sorted({*overdue, *(partition for id in ids for partition in group.owned_by(id))})
         lost: dict[bytes, list[int]] = {}
         for partition in ended:
+            lost.setdefault(group.owners[partition], []).append(partition)
             group.step(partition, OwnershipEvent.EXPIRED)
-            lost.setdefault(known[partition].owner, []).append(partition)
         for owner, mine in lost.items():
             log.info("%s: member %s has lost %d partitions", group.consumer, owner.hex(), len(mine))
             group.members[owner].tell(Change(Owned({}, None), lost=tuple(mine)))
