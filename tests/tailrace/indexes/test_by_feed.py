@@ -70,6 +70,28 @@ def test_the_index_of_all_feeds_cannot_be_opened_itself(by_feed):
         by_feed().open()
 
 
+@pytest.mark.slow  # pyarrow, DuckDB and Polars have threads
+def test_readers_of_parquet_see_the_name_of_the_feed(tmp_path):
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    index = ParquetIndex(tmp_path / "feed={feed}")
+    for feed, id in (("eu", OF_EU), ("us-1", OF_US)):
+        with contextlib.closing(index.of_feed(feed)) as of_feed:
+            of_feed.open()
+            of_feed.apply([mutation(b"a", "old", 1), mutation(b"b", "gone", 2)], checkpoint_at({0: 2}, feed=id))
+            of_feed.apply([mutation(b"a", feed, 3), mutation(b"b", None, 4)], checkpoint_at({0: 4}, feed=id))
+    newest = f"FROM '{tmp_path}/*/*.parquet' QUALIFY row_number() OVER (PARTITION BY feed, key ORDER BY batch DESC) = 1"
+    rows = duckdb.sql(f"SELECT feed, key, seq FROM ({newest}) WHERE NOT deleted ORDER BY feed").fetchall()
+    frame = (
+        polars.scan_parquet(f"{tmp_path}/*/*.parquet", hive_partitioning=True)
+        .sort("batch")
+        .unique(["feed", "key"], keep="last")
+        .filter(~polars.col("deleted"))
+        .sort("feed")
+        .select("feed", "key", "seq")
+    )
+    assert frame.collect().rows() == rows == [("eu", b"a", 3), ("us-1", b"a", 3)]
+
+
 def test_a_follower_takes_the_index_of_its_feed(tmp_path):
     index = SQLiteIndex(tmp_path / "shop.db", table="{feed}")
     eu, us = (FollowerCore(name, index, FollowOptions()) for name in ("eu", "us"))
