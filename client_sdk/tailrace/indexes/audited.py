@@ -117,7 +117,7 @@ class _SQLiteReader:
 
 @contextlib.contextmanager
 def _sqlite(place: str, table: str) -> Iterator[Audited]:
-    from tailrace.indexes.schema import META_TABLE, first_tables, further_tables
+    from tailrace.indexes.schema import FURTHER, META_TABLE, first_tables, further_tables
 
     uri = f"{Path(place).absolute().as_uri()}?mode=ro"
     # The calls of an audit never overlap, but they come from several threads.
@@ -127,7 +127,7 @@ def _sqlite(place: str, table: str) -> Iterator[Audited]:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (META_TABLE,)).fetchone():
             raise ValueError(f"{place} is an SQLite file, but no index of Tailrace is in it")
         (first,) = connection.execute(f"SELECT value FROM {META_TABLE} WHERE name = 'table'").fetchone()
-        prefix = f"{META_TABLE}_"
+        prefix = f"{META_TABLE}{FURTHER}"
         found = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB ?", (f"{prefix}*",)
         )

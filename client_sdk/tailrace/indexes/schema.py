@@ -22,6 +22,7 @@ META_TABLE = "tailrace_index"
 CHECKPOINT_TABLE = "tailrace_checkpoint"
 RING_TABLE = "tailrace_ring"  # the chunks of rings (tailrace.consuming.ring), in the order in which they came
 RING_FLOOR_TABLE = "tailrace_ring_floor"
+FURTHER = ":"
 
 
 def first_tables(table: str) -> Tables:
@@ -30,8 +31,11 @@ def first_tables(table: str) -> Tables:
 
 
 def further_tables(table: str) -> Tables:
-    """Returns the names of the tables of an index of a file with several: they have the name of the index's table."""
-    return Tables(table, *(f"{name}_{table}" for name in first_tables(table)[1:]))
+    """Returns the names of the tables of another index of a file: they have the name of its table behind a colon.
+
+    No table of rows has a colon. With an underscore, the ring of a table "floor" would be the first index's floors.
+    """
+    return Tables(table, *(f"{name}{FURTHER}{table}" for name in first_tables(table)[1:]))
 
 
 def ring_statements(tables: Tables) -> Iterator[str]:

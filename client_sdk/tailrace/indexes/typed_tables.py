@@ -36,6 +36,10 @@ class TypedTables:
         check_name(table, "the table name")
         if len(table) > TABLE_CHARS_MAX:
             raise ValueError(f"the table name {table!r} has {len(table)} characters, {TABLE_CHARS_MAX} are possible")
+        if table.lower().startswith("floor_"):
+            raise ValueError(
+                f"the table name {table!r} is not usable: its ring would have the name of the floors of another index"
+            )
         if table.lower().startswith("tailrace_"):
             raise ValueError(f"the table name {table!r} is reserved: names with tailrace_ are for internal tables")
         self.columns = TypedColumns(columns, serializer=serializer)

@@ -7,12 +7,15 @@ import sqlite3
 
 import pytest
 
+from tailrace.consuming.ring import RingChange
 from tailrace.errors import BadPosition
 from tailrace.indexes import MemoryIndex, ParquetIndex, SQLiteIndex
 from tailrace.indexes.audited import audited
 from tailrace.indexes.by_feed import table_of
+from tailrace.indexes.checkpoint import Checkpoint
 from tailrace.indexes.follower_core import FollowerCore, FollowOptions
-from tailrace.testing.index_calls import checkpoint_at, mutation
+from tailrace.indexes.schema import first_tables, further_tables
+from tailrace.testing.index_calls import checkpoint_at, chunk, mutation, ring_of
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "parquet", "postgres"])
@@ -152,6 +155,27 @@ def test_indexes_of_one_sqlite_file_may_have_other_columns(tmp_path):
         audited(str(path)),
     ):
         pass
+
+
+@pytest.mark.parametrize("other", ["floor", "floor_items", "by_seq", "ring", "index", "owners"])
+def test_no_table_of_an_index_is_one_of_another(tmp_path, other):
+    path = tmp_path / "shop.db"
+    names = [name for table in ("items", other) for name in further_tables(table)]
+    names += [*first_tables("items")[1:], *(further_tables(table).owners for table in ("items", other))]
+    assert len(set(names)) == len(names)
+    for table in ("items", other, "items", other):
+        with contextlib.closing(SQLiteIndex(path, table=table)) as index:
+            before = index.open()
+            assert before is None or ring_of(before) == (0, [(1, table.encode())])
+            change = RingChange(0, None, () if before else (chunk((1, table.encode())),))
+            index.apply([], Checkpoint(checkpoint_at({0: 1}).positions, {0: change}))
+
+
+def test_a_table_whose_ring_would_be_another_ones_floors_is_refused(tmp_path):
+    from tailrace.indexes import DuckDBIndex
+
+    with pytest.raises(ValueError, match="its ring would have the name of the floors of another index"):
+        DuckDBIndex(tmp_path / "shop.duckdb", table="floor_items")
 
 
 def test_a_table_of_another_program_is_refused_beside_an_index(tmp_path):
