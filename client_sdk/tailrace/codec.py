@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailrace.errors import BadValue
 from tailrace.model import Delete, Item, Mutation, Put
-
-if TYPE_CHECKING:
-    from tailrace.serializers import Serializer
+from tailrace.serializers import Serializer
 
 
 class Codec:
@@ -55,7 +53,7 @@ class Codec:
             return key
         try:
             return self._keys.loads(key)
-        except ValueError as error:
+        except Exception as error:  # a serializer of a program raises the errors of its library
             raise self._bad("key", self._keys, key, partition, seq, error) from error
 
     def value(self, value: bytes, key: bytes, partition: int, seq: int) -> Any:
@@ -64,7 +62,7 @@ class Codec:
             return value
         try:
             return self._values.loads(value)
-        except ValueError as error:
+        except Exception as error:  # a serializer of a program raises the errors of its library
             raise self._bad("value", self._values, key, partition, seq, error) from error
 
     def item(self, item: Item) -> Item:
@@ -94,12 +92,12 @@ class Codec:
             return key
 
     def _bad(
-        self, what: str, serializer: Serializer, key: bytes, partition: int, seq: int, error: ValueError
+        self, what: str, serializer: Serializer, key: bytes, partition: int, seq: int, error: Exception
     ) -> BadValue:
         return BadValue(
             f"the {what} of the row with the key {key[:60]!r} at seq {seq} of partition {partition} of feed "
-            f"{self._feed!r} cannot be read as {serializer.name}: {error}. Write the key again, or read the feed by a "
-            "handle without a serializer",
+            f"{self._feed!r} cannot be read as {serializer.name}: {_said(error)}. Write the key again, or read the "
+            "feed by a handle without a serializer",
             partition=partition,
             seq=seq,
             key=key,
@@ -107,8 +105,12 @@ class Codec:
 
 
 def _required(what: str, serializer: Serializer | None) -> Serializer | None:
-    if serializer is not None and not all(callable(getattr(serializer, name, None)) for name in ("dumps", "loads")):
+    if serializer is not None and not isinstance(serializer, Serializer):
         raise TypeError(
-            f"{what} is {serializer!r}, and has to be a tailrace.Serializer: an object with dumps and loads"
+            f"{what} is {serializer!r}, and has to be a tailrace.Serializer: an object with name, dumps and loads"
         )
     return serializer
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else repr(error)

@@ -35,8 +35,13 @@ def test_to_bytes():
 
 
 def test_an_object_that_is_no_serializer():
+    class Nameless:
+        dumps = loads = None
+
     with pytest.raises(TypeError, match=r"key_serializer is 'json', and has to be a tailrace.Serializer"):
         Codec("orders", None, "json")
+    with pytest.raises(TypeError, match="an object with name, dumps and loads"):
+        Codec("orders", Nameless(), None)
 
 
 def test_from_bytes():
@@ -89,3 +94,13 @@ def test_an_iteration_goes_on_behind_a_bad_row():
     with pytest.raises(BadValue):
         next(rows)
     assert next(rows).value == 2
+
+
+def test_an_error_of_any_library_names_the_row():
+    class Picky(JSONSerializer):
+        def loads(self, data):
+            raise KeyError("city")
+
+    with pytest.raises(BadValue, match=r"cannot be read as json: KeyError\('city'\)\. Write the key again") as caught:
+        Codec("orders", Picky(), None).value(b"{}", b"k", 0, 7)
+    assert isinstance(caught.value.__cause__, KeyError)

@@ -303,7 +303,7 @@ class FeedOpener(Protocol):
             The handle.
 
         Raises:
-            TypeError: A serializer has no ``dumps`` or no ``loads``.
+            TypeError: A serializer lacks ``name``, ``dumps`` or ``loads``.
         """
         ...
 
