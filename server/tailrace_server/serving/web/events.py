@@ -148,7 +148,8 @@ class EventStream(Response):
             lifetime.start(partial(_wait_until_gone, receive))
             async with self._stream:
                 await self._begin()
-                await Events(self._stream, self._write).run(self._wanted.feed)
+                if self._request.method != "HEAD":  # its answer has no body, and would never end
+                    await Events(self._stream, self._write).run(self._wanted.feed)
 
     async def _begin(self) -> None:
         if not self._has_begun:

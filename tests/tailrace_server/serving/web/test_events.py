@@ -258,6 +258,18 @@ async def test_streams_are_bounded(web, orders, monkeypatch):
         assert (answer.code, answer.json["error"], answer.headers["retry-after"]) == (503, "Overloaded", "1")
 
 
+async def test_head_has_an_end(web, orders):
+    """As a probe asks. It kept a place among the streams, and its connection, for ever."""
+    stream = await trio.open_tcp_stream(*web.address)
+    async with stream:
+        await stream.send_all(b"HEAD /feeds/orders/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        with trio.fail_after(10):
+            answer = b"".join([part async for part in stream])
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"\r\n\r\n")
+    assert (await web("HEAD", "/feeds/other/events")).code == 404
+
+
 async def test_a_client_that_has_gone_leaves_nothing(web, running, orders):
     async with following(web) as told:
         await told.next("open")
