@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tailrace.consuming.commit_wait import CommitWait
 from tailrace.consuming.events import Assigned, Revoked
 from tailrace.errors import BadPosition, NotOwner, ProtocolError, Retryable, TailraceError
 from tailrace.model.failover import FailoverLog
@@ -39,6 +40,7 @@ from tailrace.wire.messages import decode_error
 from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
+    from tailrace.consuming.first_positions import FirstPositions
     from tailrace.consuming.named_streams import NamedStreams
     from tailrace.consuming.subscription import Subscription
     from tailrace.wire.frames import Frame
@@ -46,26 +48,6 @@ if TYPE_CHECKING:
 _OPCODES = (Opcode.RESULT, Opcode.ERROR, Opcode.CONSUMER_CHANGE)
 # So many renewals are sent in the time of a lease: two may be late.
 RENEWALS_PER_LEASE = 4
-
-
-class CommitWait:
-    """One task's wait for a commit. ``wake`` is called when it is over."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.is_over = False
-        self._wake = wake
-        self._error: TailraceError | None = None
-
-    def end(self, error: TailraceError | None) -> None:
-        """Ends the wait; the first result counts."""
-        if not self.is_over:
-            self.is_over, self._error = True, error
-            self._wake()
-
-    def result(self) -> None:
-        """Returns if the positions are stored. Raises why they are not."""
-        if self._error is not None:
-            raise self._error
 
 
 class Membership:
@@ -108,6 +90,11 @@ class Membership:
         self._wanted: dict[int, Position] = {}
         self._sent: dict[int, Position] = {}
         self._starting: set[int] = set()  # partitions that begin once their first position is stored
+        self._first: FirstPositions | None = None  # those whose first position the node is asked for
+        if subscription.finds_start:
+            from tailrace.consuming.first_positions import FirstPositions  # few programs name a time or seqs
+
+            self._first = FirstPositions(subscription, streams)
         self._waits: list[CommitWait] = []  # of positions that are in ``_wanted`` or in ``_sent``
         # Of this connection; 0: not under way.
         self._join_id = self._commit_id = self._release_id = self._leave_id = 0
@@ -133,6 +120,8 @@ class Membership:
         self._renewals.clear()
         self._renew_at = math.inf
         self._sent_release = {}
+        if self._first is not None:
+            self._first.connection_lost()
         self._wanted = {**self._sent, **self._wanted}
         self._sent = {}
 
@@ -148,7 +137,7 @@ class Membership:
         join = Join(
             consumer,
             self._claim.member,
-            subscription.since if isinstance(subscription.since, str) else "given",
+            subscription.since if isinstance(subscription.since, str) and self._first is None else "given",
             subscription.visibility,
             None if is_all else tuple(self._streams.chosen_ids),
             self._generations,
@@ -162,7 +151,7 @@ class Membership:
             if consumer is None or self._join_id:
                 return []
             return [self._join(consumer)]  # its lease had ended
-        out = []
+        out = [] if self._first is None else self._first.data_to_send(consumer.feed_id)
         if self._wanted and not self._commit_id:
             partitions = list(self._wanted)[:COMMIT_PARTITIONS_MAX]
             self._sent = {partition: self._wanted.pop(partition) for partition in partitions}
@@ -221,6 +210,10 @@ class Membership:
         consumer for good, after `PartitionStreams.fail` has noted it.
         """
         opcode, _, id, body = frame
+        if self._first is not None and (found := self._first.takes(frame)) is not None:
+            for partition, position in found.items():
+                self._begin_unstored(partition, position)
+            return True
         if opcode is Opcode.CONSUMER_CHANGE:
             self._changed(Change.decode(body))
             return True
@@ -309,7 +302,9 @@ class Membership:
             self._tell_assigned(generations)
         for partition in granted:
             position = stored.get(partition)
-            if position is None:
+            if position is None and self._first is not None:
+                self._first.add(partition)
+            elif position is None:
                 self._begin_unstored(partition, start.get(partition, Position.at(FailoverLog(), 0)))
             else:
                 self._begin_at(partition, position)
@@ -418,6 +413,8 @@ class Membership:
         )
 
     def _end_streams(self, partitions: tuple[int, ...]) -> None:
+        if self._first is not None:
+            self._first.discard(partitions)
         for partition in partitions:
             self._streams.remove(partition)
             self._leases.pop(partition, None)
@@ -453,7 +450,7 @@ class Membership:
     @property
     def is_starting(self) -> bool:
         """True if a partition waits for its first position to be stored."""
-        return bool(self._starting)
+        return bool(self._starting) or (self._first is not None and self._first.is_waiting)
 
     def handled(self, event: Revoked) -> None:
         """Releases what the program has finished: it has asked for the event after this one."""

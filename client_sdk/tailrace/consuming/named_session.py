@@ -9,8 +9,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from tailrace.consuming.commit_wait import CommitWait
 from tailrace.consuming.events import Assigned, Event, ReplicaEvent, Revoked
-from tailrace.consuming.membership import CommitWait, Membership
+from tailrace.consuming.membership import Membership
 from tailrace.consuming.named_streams import NamedStreams
 from tailrace.consuming.session import ConsumerSession
 from tailrace.consuming.subscription import Subscription
@@ -39,7 +40,9 @@ class NamedSession(ConsumerSession):
         has_others: bool = False,
     ) -> None:
         """Makes a session without a connection; the arguments are those of `ConsumerSession`."""
-        super().__init__(hello, subscription, clock, jitter, check, has_others=has_others)
+        # Only the membership finds starts, of partitions without a position: the others go on wherever they are.
+        plain = subscription._replace(start=None, since_us=None)
+        super().__init__(hello, plain, clock, jitter, check, has_others=has_others)
         kind = Membership
         if subscription.by_index:
             from tailrace.consuming.index_membership import IndexMembership  # few programs share an index

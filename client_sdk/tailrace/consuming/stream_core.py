@@ -18,9 +18,9 @@ from tailrace.requests.client_core import ClientCore
 from tailrace.wire.messages import Hello
 
 if TYPE_CHECKING:
+    from tailrace.consuming.commit_wait import CommitWait
     from tailrace.consuming.events import Event, ReplicaEvent
     from tailrace.consuming.index_membership import IndexMembership
-    from tailrace.consuming.membership import CommitWait
     from tailrace.consuming.named_session import NamedSession
     from tailrace.consuming.stream_status import StreamStatus
 

@@ -118,6 +118,11 @@ class Subscription(NamedTuple):
     share: tuple[int, int] | None = None
     codec: Codec | None = None
 
+    @property
+    def finds_start(self) -> bool:
+        """True if the node has to be asked where a partition begins: by a time, seqs or a number of mutations."""
+        return self.start is not None or self.since_us is not None
+
     def require_feed(self, cluster_id: bytes, feed_id: bytes, fail: Callable[[BadPosition], None]) -> None:
         """Calls ``fail`` if stored positions are of another feed or cluster than these."""
         for positions in self.stored:
@@ -199,8 +204,8 @@ def consume(
         caught_up: Deliver a `CaughtUp` event, once, when everything was delivered that had been acknowledged when
             the streams of all partitions were open.
         name: The name under which the node stores positions, on ``await stream.commit()``. The stream begins at them;
-            ``since`` counts for partitions without one. The program that was started last under a name owns it: the
-            one before ends with NotOwner.
+            ``since``, of any kind, counts for partitions without one. The program that was started last under a name
+            owns it: the one before ends with NotOwner.
         group: The group whose members share the partitions, each of which begins at the group's last commit. `Assigned`
             and `Revoked` events tell what this member owns. ``since`` counts for partitions without a commit.
         on_data_gone: What to do if mutations that a partition would get next have been trimmed or purged. "raise":
@@ -252,13 +257,7 @@ def group_claim(feed: FeedCore, group: str | None) -> Claim | None:
 
 
 def _named(subscription: Subscription, feed: FeedCore, kind: str, name: str) -> Subscription:
-    claim = _claim(feed, kind, name)
-    if subscription.since_us is not None or subscription.start is not None:
-        raise ValueError(
-            'since is a time, seqs or "last:N", but a consumer with a name or a group that has no positions yet begins '
-            'at "beginning", "now" or Positions'
-        )
-    return subscription._replace(claim=claim)
+    return subscription._replace(claim=_claim(feed, kind, name))
 
 
 def _claim(feed: FeedCore, kind: str, name: str) -> Claim:

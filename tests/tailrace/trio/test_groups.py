@@ -303,7 +303,9 @@ async def test_an_event_of_a_lost_partition_leads_to_no_position(feed, polls):
         stream._session.receive_data(Change(lost, lost=(event.partition,)).encode(1))
         stream._session.receive_data(Change(granted).encode(1))
         assert stream.latest_positions[event.partition] == later[event.partition]
-        assert await anext(stream) == Revoked((event.partition,), lost=True)
+        while not isinstance(told := await anext(stream), Revoked):  # of other partitions there may be more
+            assert told.partition != event.partition
+        assert told == Revoked((event.partition,), lost=True)
         assert stream.latest_positions[event.partition] == later[event.partition]
 
 

@@ -1,5 +1,7 @@
 """Named consumers: the node keeps their positions, and the program that was started last owns the name."""
 
+import datetime
+
 import pytest
 import trio
 from tests.tailrace.trio.test_stream import read_all, read_until
@@ -232,3 +234,58 @@ async def test_partitions_that_the_feed_does_not_have_are_refused_on_entering(fe
     with pytest.raises(tailrace.UnknownFeed, match=r"has no partition 7|has only 4"):
         async with feed.consume(name="reader", partitions=partitions):
             raise AssertionError("it was entered")
+
+
+# Starts that count for partitions without a position only
+
+
+@pytest.mark.parametrize("kind", ["time", "last", "seqs"])
+async def test_a_start_of_any_kind_counts_for_the_first_start_only(running, feed, kind):
+    await fill(feed)
+    seqs = {info.id: info.high_seq for info in await feed.partitions()}
+    if kind == "time":
+        since = datetime.datetime.now(datetime.UTC)
+        while datetime.datetime.now(datetime.UTC) <= since:
+            pass
+        await fill(feed, 10, first=ROWS)
+        expected = keys(10, ROWS)
+    elif kind == "last":
+        since, expected = "last:2", None
+    else:
+        since, expected = {0: seqs[0], 2: seqs[2] - 1}, None
+    found = await read_rest(feed, since=since, commits=False)
+    if kind == "last":
+        assert len(found) == 2 * len(seqs)
+    elif kind == "seqs":
+        assert len(found) == 1 + seqs[1] + seqs[3]
+    else:
+        assert found == expected
+    # The first position is stored, and a later start goes on there, whatever it says.
+    assert await read_rest(feed, since="last:1", commits=False) == found
+    assert await read_rest(feed, since=since) == found
+    await fill(feed, 5, first=100)
+    assert await read_rest(feed, since=since) == keys(5, 100)
+
+
+async def test_a_partition_that_has_not_come_to_a_seq_ends_the_first_start(feed):
+    await fill(feed)
+    with pytest.raises(tailrace.BadPosition, match="since names seq 9999 of partition 1, which has come to"):
+        await read_rest(feed, since={1: 9999})
+    assert await read_rest(feed) == keys(ROWS)
+
+
+async def test_a_group_begins_with_the_last_mutations(feed):
+    await fill(feed)
+    found = []
+    async with feed.consume(group="workers", since="last:3") as stream:
+        async for event in stream:
+            found += event.keys() if isinstance(event, Mutations) else []
+            await stream.commit()
+            if len(found) == 12:
+                break
+    async with feed.consume(group="workers", since="last:3") as stream:
+        await fill(feed, 1, first=ROWS)
+        async for event in stream:
+            if isinstance(event, Mutations):
+                assert event.keys() == keys(1, ROWS)
+                break
