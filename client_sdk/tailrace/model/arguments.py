@@ -6,7 +6,7 @@ option that is a number goes through one of these functions before anything is d
 
 from __future__ import annotations
 
-import math
+import sys
 from numbers import Integral, Real
 
 
@@ -19,7 +19,7 @@ def seconds(name: str, value: float) -> float:
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}: a number of seconds is needed")
-    if isinstance(value, bool) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not 0 <= value <= sys.float_info.max:  # an integer may be larger
         raise ValueError(f"{name} is {value!r}: a finite number of seconds is needed, 0 or more")
     return float(value)
 

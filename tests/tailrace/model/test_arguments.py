@@ -171,6 +171,12 @@ def test_seconds(value):
     assert seconds("timeout", value) == value
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, True, 10**400])
+def test_seconds_that_are_none(value):
+    with pytest.raises(ValueError, match=r"timeout is .*: a finite number of seconds is needed"):
+        seconds("timeout", value)
+
+
 def test_counts():
     assert [count("n", value) for value in (0, 1, 10**12)] == [0, 1, 10**12]
     assert count("n", 3, 1, 3) == 3

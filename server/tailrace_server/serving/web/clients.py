@@ -124,9 +124,15 @@ class Clients:
             raise Overloaded(f"requests of {len(self._open)} clients are under way: ask again later")
         self._open.pop(idle).close()
 
+    @property
+    def _own(self) -> Address:
+        """The address of this node, as errors name it to the clients of HTTP."""
+        listening = self._node.listening
+        return _OWN if listening is None else Address(*listening)
+
     def _client(self, shown: Shown, peer: str = NAME) -> Client:
         return Client(
-            f"tailrace://{_OWN}",
+            f"tailrace://{self._own}",
             token=shown.token,
             name=NAME,
             connect_timeout=CONNECT_SECONDS,
@@ -139,7 +145,7 @@ class Clients:
 
         Raises Forbidden if the leader would not know the client.
         """
-        if address in (_OWN, self._node.listening):
+        if address in (_OWN, self._own):
             client, server = loopback(peer, "loopback", shown.certificate)
             self._nursery.start_soon(self._node.handle, server)
             return client

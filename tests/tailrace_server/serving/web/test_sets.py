@@ -6,6 +6,7 @@ from tests.tailrace_server.serving.web.conftest import opened_web
 from tests.tailrace_server.serving.web.test_events import following, seqs_of
 
 import tailrace
+from tailrace.link.address import Address
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +55,7 @@ async def test_without_a_leader_a_client_is_asked_to_come_again(nodes, monkeypat
     async with opened_web(follower.node) as web:
         answer = await web("PUT", "/feeds/orders/keys/k", b"v")
         assert (answer.code, answer.json["error"], answer.headers["retry-after"]) == (503, "Unreachable", "1")
+        assert str(Address(*follower.node.listening)) in answer.json["message"]
     assert issubclass(tailrace.Unreachable, tailrace.Retryable)
 
 
