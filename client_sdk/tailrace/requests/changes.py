@@ -13,8 +13,9 @@ from typing import Any
 from tailrace.block import ROWS_MAX, Block, encode_block, encode_row
 from tailrace.block.header import KEY_BYTES_MAX, TTL_S_MAX
 from tailrace.errors import TailraceError, TooLarge
-from tailrace.model import Delete, FeedInfo, Level, Put, Resolved, Version
+from tailrace.model import BRANCH_BYTES, Delete, FeedInfo, Level, Put, Resolved, Version
 from tailrace.model.arguments import count, seconds
+from tailrace.model.failover import SEQ_MAX
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.batch import check_key, check_value, split
 from tailrace.requests.lane import Lane, Lanes
@@ -106,9 +107,17 @@ def delete_flags(if_version: Version | None) -> int:
 
 
 def partition_of(key: bytes, hash_: int, partitions: int, version: Version | None) -> int:
-    """Returns the partition of ``key``. Raises ValueError if ``version`` is of another partition."""
+    """Returns the partition of ``key``. Raises ValueError if ``version`` is of another partition, or is none."""
     partition = partition_of_hash(hash_, partitions)
-    if version is not None and version.partition != partition:
+    if version is None:
+        return partition
+    branch, seq = version.branch, version.seq
+    # A request that cannot be encoded would keep its place in the lane, and those behind it would wait.
+    if type(branch) is not bytes or len(branch) != BRANCH_BYTES or type(seq) is not int or not 0 <= seq <= SEQ_MAX:
+        raise ValueError(
+            f"no version has branch {branch!r:.60} and seq {seq!r:.40}: {BRANCH_BYTES} bytes, and 0 to {SEQ_MAX}"
+        )
+    if version.partition != partition:
         raise ValueError(f"key {key!r} is in partition {partition}, the version is of {version.partition}")
     return partition
 

@@ -74,6 +74,14 @@ def test_the_conditions_of_a_deletion():
     assert delete_flags(VERSION) == WriteFlag.IF_VERSION
 
 
+@pytest.mark.parametrize("wrong", [{"seq": 2**64}, {"seq": -1}, {"seq": "7"}, {"branch": b"u"}, {"branch": "u" * 16}])
+def test_a_version_that_cannot_be_sent_takes_no_place_in_the_lane(wrong):
+    lanes = Lanes()
+    with pytest.raises(ValueError, match="no version has branch"):
+        row_block(b"key", b"v", FEED, VERSION._replace(**wrong), lanes)
+    assert not lanes
+
+
 @pytest.mark.parametrize("value", [b"value", None])
 def test_a_row_goes_to_its_partition_under_the_lanes_next_number(value):
     lanes = Lanes()

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from tailrace.model import Version, VersionRange
+from tailrace.model.failover import SEQ_MAX
 from tailrace_server.serving.board.pages import BadRequest
 
 _VERSION = re.compile(r"([0-9]{1,9})-([0-9a-f]{32})-([0-9]{1,20})")
@@ -25,7 +26,7 @@ def etag(version: Version) -> str:
 def parse_version(what: str, text: str) -> Version:
     """Returns the version that ``text`` names. ``what`` names the source for the error. Raises BadRequest."""
     found = _VERSION.fullmatch(text)
-    if found is None:
+    if found is None or int(found[3]) > SEQ_MAX:
         raise BadRequest(
             f"{what} is {text!r:.{_SHOWN_CHARS_MAX}}, and a version is PARTITION-BRANCH-SEQ, as an ETag has it"
         )
