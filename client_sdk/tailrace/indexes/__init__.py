@@ -15,6 +15,7 @@ from tailrace.indexes.memory import HeldVersion, MemoryIndex
 from tailrace.indexes.protocol import AppliedMutation, Index, IndexBusy, PreparedIndex, SharedIndex, Taken
 
 if TYPE_CHECKING:
+    from tailrace.indexes.arrow_mutations import ArrowMutations
     from tailrace.indexes.duckdb_index import DuckDBIndex
     from tailrace.indexes.parking import ParkedRow
     from tailrace.indexes.parquet import ParquetIndex
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AppliedMutation",
     "AppliedMutations",
+    "ArrowMutations",
     "DuckDBIndex",
     "HeldVersion",
     "Index",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "ArrowMutations": "arrow_mutations",
     "DuckDBIndex": "duckdb_index",
     "ParkedRow": "parking",
     "ParquetIndex": "parquet",

@@ -6,17 +6,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block.lazy import numpy_or_none, pyarrow
+from tailrace.block.to_arrow import batch_schema
 from tailrace.consuming.ring import RingChange, RingChunk
 from tailrace.indexes.applied import AppliedMutations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.consuming.events import Mutations
+    from tailrace.indexes.protocol import AppliedMutation
 
 
 class ArrowMutations(AppliedMutations):
     """`AppliedMutations` over an Arrow table. The lists of the base class are made when they are asked for.
+
+    A follower gives one to ``apply`` of an index whose attribute ``takes_arrow`` is True. A call without rows, and rows
+    that are tried again because one of them is bad, have other types: `of` makes a table of any.
 
     Attributes:
         table: The columns ``partition``, ``seq``, ``key``, ``value``, ``deleted`` and ``timestamp``, of one chunk each.
@@ -26,6 +31,31 @@ class ArrowMutations(AppliedMutations):
         """Takes a table without a key that occurs twice, and the places of its rows by rising key."""
         self.table = table
         self._order = order
+
+    @classmethod
+    def of(cls, mutations: Iterable[AppliedMutation]) -> ArrowMutations:
+        """Makes a table of any mutations, so that an index has to know one form only.
+
+        Args:
+            mutations: The mutations of a call of `Index.apply`.
+
+        Returns:
+            The last mutation of each key; the argument itself if it is an `ArrowMutations`.
+
+        Raises:
+            ValueError: A seq or a timestamp has more than 63 bits.
+        """
+        if isinstance(mutations, ArrowMutations):
+            return mutations
+        rows, pa = AppliedMutations.of(mutations), pyarrow()
+        columns = [rows.partitions, rows.seqs, rows.keys, rows.values]
+        columns += [[value is None for value in rows.values], rows.timestamps]
+        schema = batch_schema()
+        try:
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        except (OverflowError, pa.ArrowInvalid) as error:
+            raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
+        return cls(pa.table(arrays, schema=schema), pa.compute.array_sort_indices(arrays[2]))
 
     @classmethod
     def of_events(cls, events: list[Mutations]) -> AppliedMutations:
@@ -55,7 +85,15 @@ class ArrowMutations(AppliedMutations):
         return cls(table, order)
 
     def by_key(self, further: Mapping[str, Sequence[Any]], schema: Any) -> Any:
-        """Returns a table of ``schema`` by rising key: the columns of ``table``, and further ones in its order."""
+        """Makes a table in the order of the keys.
+
+        Args:
+            further: Columns that ``table`` does not have, by name, in the order of its rows.
+            schema: A ``pyarrow.Schema`` with the columns to take.
+
+        Returns:
+            A ``pyarrow.Table`` of this schema, by rising key.
+        """
         pa = pyarrow()
         columns = [
             pa.array(further[field.name], field.type) if field.name in further else self.table[field.name]
@@ -64,7 +102,11 @@ class ArrowMutations(AppliedMutations):
         return pa.table(columns, schema=schema).take(self._order)
 
     def fixed(self) -> list[Any]:
-        """Returns keys, values, partitions, seqs and timestamps (int64) as Arrow columns, as the base's ``columns``."""
+        """Returns the columns in the order of an index's table, as ``columns()`` does for lists.
+
+        Returns:
+            The keys, values, partitions, seqs and timestamps (int64), each a ``pyarrow.ChunkedArray``.
+        """
         columns = [self.table[name] for name in ("key", "value", "partition", "seq", "timestamp")]
         return [*columns[:-1], columns[-1].cast(pyarrow().int64())]
 
@@ -120,7 +162,11 @@ class ArrowMutations(AppliedMutations):
         return super().upserts() if self.table["value"].null_count else self
 
     def seq_bounds(self) -> dict[int, tuple[int, int]]:
-        """Returns the lowest and the highest seq of each partition that occurs."""
+        """Finds the bounds of the seqs.
+
+        Returns:
+            The lowest and the highest seq of each partition that occurs.
+        """
         partitions, seqs = self._numbers()
         bounds = {}
         for partition in numpy_or_none().unique(partitions).tolist():

@@ -196,24 +196,18 @@ class DuckDBIndex(SharedTableIndex[Connection]):
     def _store_mutations(self, connection: Connection, mutations: AppliedMutations) -> None:
         rows, gone = mutations.upserts(), mutations.deletions()
         if gone:
-            columns = [gone.keys, gone.partitions, gone.seqs]
-            fields = [self._arrow_schema.field(name) for name in ("key", "partition", "seq")]
-            self._with_batch(connection, self._delete, columns, self._arrow.schema(fields))
+            self._with_batch(connection, self._delete, ArrowMutations.of(gone).table)
         if rows:
-            columns = rows.fixed() if isinstance(rows, ArrowMutations) else list(rows.columns())
-            columns += self._schema.columns.read(rows.values) if self._schema.columns.names else []
-            self._with_batch(connection, self._upsert, columns, self._arrow_schema)
+            taken, fields = ArrowMutations.of(rows), self._arrow_schema
+            columns = taken.fixed()
+            if self._schema.columns.names:
+                read = self._schema.columns.read(taken.values)
+                columns += [self._arrow.array(column, fields[len(columns) + n].type) for n, column in enumerate(read)]
+            self._with_batch(connection, self._upsert, self._arrow.table(columns, schema=fields))
 
-    def _with_batch(self, connection: Connection, statement: str, columns: list[Any], schema: Any) -> None:
-        """Executes a statement that reads ``columns`` as a table, without an object for each row."""
-        try:
-            arrays = [
-                column if isinstance(column, self._arrow.ChunkedArray) else self._arrow.array(column, field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
-        except OverflowError as error:
-            raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
-        connection.raw.register(BATCH, self._arrow.table(arrays, schema=schema))
+    def _with_batch(self, connection: Connection, statement: str, table: Any) -> None:
+        """Executes a statement that reads an Arrow table, without an object for each row."""
+        connection.raw.register(BATCH, table)
         connection.execute(statement)
         connection.raw.unregister(BATCH)  # after an error the rollback does so, and this call would hide the error
 

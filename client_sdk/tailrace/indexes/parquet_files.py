@@ -63,26 +63,11 @@ class ParquetFiles:
 
     def table(self, rows: Any, batch: int) -> Any:
         """Makes the table of a batch, by rising key. ValueError if a number has no room."""
-        arrow = self._arrow
-        count = len(rows)
-        if isinstance(rows, ArrowMutations):
-            read = zip(self._columns.names, self._columns.read(rows.values), strict=True) if self._columns.names else ()
-            return rows.by_key(
-                {**dict(read), "batch": arrow.repeat(arrow.scalar(batch, arrow.int64()), count)}, self.schema
-            )
-        values = rows.values
-        deleted = [value is None for value in values] if None in values else arrow.repeat(False, count)
-        number = arrow.repeat(arrow.scalar(batch, arrow.int64()), count)
-        fixed = [rows.keys, values, deleted, rows.partitions, rows.seqs, rows.timestamps, number]
-        columns = zip([*fixed, *self._columns.read(values)], self.schema, strict=True)
-        try:
-            arrays = [
-                column if isinstance(column, arrow.Array) else arrow.array(column, field.type)
-                for column, field in columns
-            ]
-        except (OverflowError, arrow.ArrowInvalid) as error:
-            raise ValueError(f"a seq or a timestamp has more than 63 bits: {error}") from error
-        return arrow.table(arrays, schema=self.schema).sort_by("key")
+        arrow, columns = self._arrow, ArrowMutations.of(rows)
+        further: dict[str, Any] = {"batch": arrow.repeat(arrow.scalar(batch, arrow.int64()), len(columns))}
+        if self._columns.names:
+            further.update(zip(self._columns.names, self._columns.read(columns.values), strict=True))
+        return columns.by_key(further, self.schema)
 
     def write(self, path: Path, tables: Iterable[Any]) -> int:
         """Writes tables, each above the one before it, as one file. Returns the number of rows."""

@@ -9,8 +9,11 @@ from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace.block.encode import Stamps
+from tailrace.block.to_arrow import batch_schema
 from tailrace.consuming.events import Mutations
-from tailrace.indexes import AppliedMutations
+from tailrace.indexes import AppliedMutation, AppliedMutations, MemoryIndex
+from tailrace.indexes.applier import Applier, IndexBatch
+from tailrace.testing.index_calls import checkpoint_at
 
 pytest.importorskip("pyarrow")
 from tailrace.indexes.arrow_mutations import ArrowMutations
@@ -54,8 +57,43 @@ def test_they_equal_the_lists(given, floors):
         assert entries(change) == entries(of_lists[partition])
 
 
+@settings(max_examples=examples(50))
+@given(events())
+def test_a_table_of_any_rows(given):
+    lists = AppliedMutations.of_events(given)
+    made = ArrowMutations.of(list(lists))
+    assert sorted(made) == sorted(lists)
+    assert made.table.schema == batch_schema()
+    assert ArrowMutations.of(made) is made
+    assert [row["key"] for row in made.by_key({}, made.table.schema).to_pylist()] == sorted(lists.keys)
+
+
+@pytest.mark.parametrize(("seq", "timestamp"), [(1 << 63, 1), (1, 1 << 63)])
+def test_a_number_of_64_bits_is_refused(seq, timestamp):
+    with pytest.raises(ValueError, match="a seq or a timestamp has more than 63 bits"):
+        ArrowMutations.of([AppliedMutation(0, b"k", b"v", seq, timestamp)])
+
+
 def entries(change):
     return sorted(entry for chunk in change.chunks for entry in chunk.entries())
+
+
+def test_an_index_that_takes_arrow_gets_a_table():
+    class Store(MemoryIndex):
+        takes_arrow = True
+
+        def apply(self, mutations, checkpoint):
+            self.table = ArrowMutations.of(mutations).table
+            super().apply(mutations, checkpoint)
+
+    index = Store()
+    event = Mutations(encode_block([b"b", b"a", b"b"], [b"1", b"2", b"3"], partition=0).stamped(1, 5))
+    Applier(index).apply(IndexBatch([event], checkpoint_at({0: 3}).positions, {0: 0}))
+    assert index.table.select(["seq", "key", "value"]).to_pylist() == [
+        {"seq": 2, "key": b"a", "value": b"2"},
+        {"seq": 3, "key": b"b", "value": b"3"},
+    ]
+    assert index.state == {b"a": b"2", b"b": b"3"}
 
 
 def test_the_list_of_events_is_emptied():

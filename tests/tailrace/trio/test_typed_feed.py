@@ -91,6 +91,26 @@ async def test_a_row_that_cannot_be_read_is_not_lost(feed, typed):
     assert found[b'"b"'] == b"{no json"
 
 
+async def test_groups_and_stages(feed, typed):
+    async with typed.stage() as stage:
+        await stage.put("a", [1])
+        sealed = await stage.seal()
+    await typed.publish("sink", 0, [sealed])
+    await typed.put("b", [2])
+    found = {}
+    async with typed.consume(group="readers") as stream:
+        async for event in stream:
+            if isinstance(event, Mutations):
+                found.update(zip(event.keys(), event.values(), strict=True))
+                await stream.commit()
+            if len(found) == 2:
+                break
+    assert found == {"a": [1], "b": [2]}
+    async with typed.consume(until="now") as stream:
+        batches = [batch async for batch in stream.batches()]
+    assert sorted(key for batch in batches for key in batch["key"].to_pylist()) == [b'"a"', b'"b"']
+
+
 async def test_indexes_keep_bytes(typed):
     await typed.put("a", {"city": "Rome"})
     index = MemoryIndex()
