@@ -85,7 +85,8 @@ class Membership:
         self._revoked: set[int] = set()
         self._releasing: set[int] = set()
         self._lost: set[int] = set()  # others own them, and the program has not been told by an event yet
-        # Positions by partition. Invariant: those of ``_sent`` are in the COMMIT that is under way.
+        # Positions by partition. Invariant: those of ``_sent`` are in the COMMIT that is under way, in the generations
+        # of ``_generations``: its answer is not about those that were lost, or lost and granted again, meanwhile.
         self._committed: dict[int, Position] = {}
         self._wanted: dict[int, Position] = {}
         self._sent: dict[int, Position] = {}
@@ -353,8 +354,8 @@ class Membership:
         for partition in sorted(self._starting & sent.keys() - set(stale)):
             self._starting.discard(partition)
             self._streams.add(partition, sent[partition])
-        if stale:
-            self._lose(stale)
+        if lost := tuple(p for p in stale if p in sent):
+            self._lose(lost)
         if not self._wanted:
             self._end_waits(None)
 
@@ -427,6 +428,7 @@ class Membership:
             self._generations.pop(partition, None)
             self._committed.pop(partition, None)
             self._wanted.pop(partition, None)
+            self._sent.pop(partition, None)
             self._starting.discard(partition)
             self._revoked.discard(partition)
             self._releasing.discard(partition)

@@ -1,14 +1,11 @@
 """A member of a group, frame by frame: partitions that come back around a release."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from tailrace import Assigned, Revoked
 from tailrace.consuming.index_membership import IndexMembership
 from tailrace.consuming.membership import CommitWait, Membership
-from tailrace.consuming.subscription import Claim
-from tailrace.model import Level
+from tailrace.consuming.subscription import Claim, Subscription
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.wire.bodies import encode_json
@@ -52,9 +49,7 @@ class Program:
 
     def __init__(self, kind=Membership):
         claim = Claim("group", "workers", b"m" * 16)
-        subscription = SimpleNamespace(
-            claim=claim, since="beginning", partitions=None, share=None, visibility=Level.DISK
-        )
+        subscription = Subscription("orders", claim=claim)
         self.now = 0.0
         self.events = []
         self.renewals = []
@@ -149,3 +144,31 @@ def test_the_position_of_an_event_in_hand_of_a_lost_partition_counts_for_an_inde
     program = Program(kind)
     program.receive(Change(owned({}), lost=(1,)).encode(1))
     assert program.disowned == disowned
+
+
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_an_answer_to_a_commit_of_an_earlier_generation(is_stale):
+    """The partition was lost and has come back meanwhile: it is owned, and what it begins at counts."""
+    program = Program()
+    program.membership.commit({0: at(1), 1: at(2)}, CommitWait(lambda: None))
+    [commit] = program.sent()
+    program.receive(Change(owned({}), lost=(1,)).encode(1))
+    program.receive(Change(owned({1: 3})).encode(1))
+    program.answer(commit, {"stale": [1] if is_stale else []})
+    assert program.events[-1] == Assigned((1,))
+    assert program.streams.ids == {0, 1}
+    _, [later] = program.commit({0: at(1), 1: at(2)})
+    assert (later.generations, dict(later.positions)) == ({1: 3}, {1: at(2)})
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_commit_of_a_lost_partition_is_not_sent_again(comes_back):
+    """The node has told of the loss, and the connection has ended before the answer to the commit."""
+    program = Program()
+    program.membership.commit({0: at(1), 1: at(2)}, CommitWait(lambda: None))
+    program.sent()
+    program.receive(Change(owned({}), lost=(1,)).encode(1))
+    program.membership.connection_lost()
+    program.join({0: 1, 1: 3} if comes_back else {0: 1})
+    [commit] = [frame for frame in program.sent() if frame.opcode is Opcode.CONSUMER_COMMIT]
+    assert Commit.decode(commit.body).generations == {0: 1}
