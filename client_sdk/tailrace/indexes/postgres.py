@@ -40,6 +40,8 @@ LOCK_TIMEOUT_MS = 500
 # A member of a group that stops in a transaction holds locks for this time at most. Then the server ends its session,
 # and the next owner of its partitions goes on.
 SHARED_IDLE_MS = 10_000
+# What a server says that takes no connections yet: while it starts, recovers, or is about to start again.
+_NOT_YET = ("starting up", "not yet accepting connections", "in recovery mode", "shutting down")
 
 
 _VALUES = re.compile(r"VALUES (\([?, ]+\))")
@@ -130,7 +132,7 @@ class PostgresIndex(SharedTableIndex["Connection"]):
         try:
             connection = self._psycopg.connect(self._conninfo, autocommit=True)
         except self._psycopg.OperationalError as error:
-            if "starting up" in str(error):
+            if any(words in str(error) for words in _NOT_YET):
                 raise IndexBusy(f"the server of the {self._place} is starting ({error})") from error
             raise
         try:

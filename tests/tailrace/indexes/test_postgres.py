@@ -48,6 +48,24 @@ def mutation(key, value, seq):
     return AppliedMutation(0, key, value, seq, seq)
 
 
+@pytest.mark.parametrize(
+    "says",
+    [
+        "the database system is starting up",
+        "the database system is not yet accepting connections",
+        "the database system is in recovery mode",
+        "the database system is shutting down",
+    ],
+)
+def test_a_server_that_takes_no_connections_yet_is_waited_for(monkeypatch, says):
+    def refuse(*_, **__):
+        raise psycopg.OperationalError(f"connection failed: FATAL:  {says}")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    with pytest.raises(IndexBusy, match="is starting"):
+        PostgresIndex("").open()
+
+
 def test_columns_have_types(opened, database, make_checkpoint):
     index = opened(columns=COLUMNS)
     value = b'{"address": {"city": "U\\u0000lm"}, "age": 7, "size": 1, "new": true}'
