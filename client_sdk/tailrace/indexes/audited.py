@@ -42,13 +42,17 @@ class Audited(Protocol):
         ...
 
 
+# The table, if none is named. A file of SQLite with one index is then taken whatever that is called.
+_ANY_TABLE = "items"
+
+
 @contextlib.contextmanager
-def audited(place: str, table: str = "items") -> Iterator[Audited]:
+def audited(place: str, table: str = _ANY_TABLE) -> Iterator[Audited]:
     """Opens an index to be read.
 
     Args:
         place: A file of SQLite or DuckDB, a directory of Parquet files, or the URL of a PostgreSQL database.
-        table: The table in a database. If a file of SQLite has one index, it is that one.
+        table: The table in a database. If none is named, and a file of SQLite has one index, it is that one.
 
     Returns:
         A context with the index, which stays in the state of this moment.
@@ -132,11 +136,9 @@ def _sqlite(place: str, table: str) -> Iterator[Audited]:
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB ?", (f"{prefix}*",)
         )
         further = [name.removeprefix(prefix) for (name,) in found]
-        if further and table not in (first, *further):
-            raise ValueError(
-                f"{place} has the indexes {sorted([first, *further])}, and none of them is {table!r}: name one by "
-                "--table"
-            )
+        names = sorted([first, *further])
+        if table not in names and (further or table != _ANY_TABLE):
+            raise ValueError(f"{place} has the indexes {names}, and none of them is {table!r}: name one by --table")
         tables = further_tables(table) if table in further else first_tables(first)
         yield _TableAudit(_SQLiteReader(connection), tables, place)
 
@@ -203,7 +205,7 @@ def _postgres(place: str, table: str) -> Iterator[Audited]:
     try:
         connection = psycopg.connect(place)
     except psycopg.OperationalError as error:
-        raise ValueError(f"PostgreSQL does not answer: {error}") from error
+        raise ValueError(f"PostgreSQL does not answer: {' '.join(str(error).split())}") from error
     with contextlib.closing(connection):
         reader = _PostgresReader(connection)
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")

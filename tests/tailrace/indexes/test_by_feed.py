@@ -157,6 +157,21 @@ def test_indexes_of_one_sqlite_file_may_have_other_columns(tmp_path):
         pass
 
 
+def test_a_table_that_is_named_has_to_be_there(tmp_path):
+    """Another one than was asked for would pass for it."""
+    path = tmp_path / "shop.db"
+    with contextlib.closing(SQLiteIndex(path, table="orders")) as index:
+        index.open()
+        index.apply([mutation(b"a", "one", 1)], checkpoint_at({0: 1}))
+    with audited(str(path)) as found:
+        assert found.partitions() == [0]
+    with (
+        pytest.raises(ValueError, match=r"has the indexes \['orders'\], and none of them is 'order'"),
+        audited(str(path), "order"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("other", ["floor", "floor_items", "by_seq", "ring", "index", "owners"])
 def test_no_table_of_an_index_is_one_of_another(tmp_path, other):
     path = tmp_path / "shop.db"
