@@ -77,9 +77,15 @@ class Writer(Sender):
         "partition may have been added.",
     )
     async def write_arrow(
-        self, data: Any, *, key: str = "key", value: str = "value", deleted: str | None = None
+        self,
+        data: Any,
+        *,
+        key: str = "key",
+        value: str = "value",
+        deleted: str | None = None,
+        ttl: int | str | None = None,
     ) -> None:
-        for block in self._core.arrow_blocks(data, key, value, deleted):
+        for block in self._core.arrow_blocks(data, key, value, deleted, ttl):
             await self._room.enter(self._outbox)
             self._outbox.ship_block(block, self._core.send)
 

@@ -174,7 +174,7 @@ class Columns:
 
     def to_arrow(self, *, keys_only: bool = False) -> Any:
         """Returns all rows as a pyarrow.RecordBatch: see `tailrace.Mutations.to_arrow`."""
-        buffers = self.seq_buffer(), self.timestamp_buffer()
+        buffers = self.seq_buffer(), self.timestamp_buffer(), self.ttl_buffer()
         return record_batch(self.header, self.key_array(), self.value_array(), *buffers, keys_only=keys_only)
 
     def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:

@@ -22,11 +22,13 @@ def block_from_arrow(
     producer_seq: int = 0,
     hashes: Any = None,
     compress: bool = True,
+    ttls: Any = None,
 ) -> Block:
     """Makes a block of the mutations in two Arrow arrays of one length, binary or strings; a null value deletes.
 
     Arrays may be sliced, chunked, dictionaries, large or views. ``hashes`` is a numpy array of u64, the keys' hashes;
-    ``hash_array`` makes them without it. ``compress`` as for ``encode_block``. TypeError for arrays of other types;
+    ``hash_array`` makes them without it. ``compress`` as for ``encode_block``. ``ttls`` is a numpy array of u32, the
+    seconds of each put, 0 for none; those of deletions do not count. TypeError for arrays of other types;
     ValueError for a null or empty key, no rows, or different lengths; TooLarge for a key, a value, a number of rows or
     a body over its bound (header.py).
     """
@@ -39,6 +41,7 @@ def block_from_arrow(
     if values.null_count:
         present = values.is_valid().to_numpy(zero_copy_only=False)
         validity = numpy.packbits(present, bitorder="little").tobytes()
+        ttls = None if ttls is None else numpy.where(present, ttls, 0).astype("<u4")
         values = values.fill_null(b"")  # a null of Arrow may hide bytes, a tombstone has none
     key_offsets, key_data = _parts(numpy, keys, "key")
     value_offsets, value_data = _parts(numpy, values, "value")
@@ -47,7 +50,8 @@ def block_from_arrow(
     if hashes.dtype != numpy.dtype("<u8") or hashes.shape != (rows,):
         raise ValueError(f"{rows} keys came with hashes of shape {hashes.shape} and type {hashes.dtype}, not u64")
     least, greatest = int(hashes.min()), int(hashes.max())
-    columns = RawColumns(hashes.tobytes(), key_offsets, key_data, validity, value_offsets, value_data)
+    seconds = None if ttls is None or not ttls.any() else ttls.tobytes()
+    columns = RawColumns(hashes.tobytes(), key_offsets, key_data, validity, value_offsets, value_data, seconds)
     header = header_of(rows, partition, producer_id, producer_seq, least, greatest)
     return assemble(header, columns, compress=compress)
 

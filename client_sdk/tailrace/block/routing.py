@@ -48,17 +48,22 @@ class _Source:
 
 
 class _Rows(NamedTuple):
-    """Rows in order: keys and values as Arrow binary arrays (a null value deletes), with hash and size of each row."""
+    """Rows in order: keys and values as Arrow binary arrays (a null value deletes), with hash and size of each row.
+
+    ``ttls`` are seconds, 0 for a row without; None if no row has one.
+    """
 
     keys: Any
     values: Any
     hashes: NDArray[np.uint64]
     sizes: NDArray[np.int64]
     source: _Source
+    ttls: NDArray[np.uint32] | None = None
 
     def rows(self, start: int, stop: int) -> _Rows:
         part = slice(start, stop)
-        return _Rows(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source)
+        ttls = None if self.ttls is None else self.ttls[part]
+        return _Rows(self.keys[part], self.values[part], self.hashes[part], self.sizes[part], self.source, ttls)
 
 
 class RoutedBlock(NamedTuple):
@@ -95,11 +100,17 @@ class Router:
         self.buffered_bytes = 0
         self._trials = Trials()
 
-    def add(self, keys: Any, values: Any, check: Callable[[Any, NDArray[np.int64]], None] | None = None) -> Routed:
+    def add(
+        self,
+        keys: Any,
+        values: Any,
+        check: Callable[[Any, NDArray[np.int64]], None] | None = None,
+        ttls: NDArray[np.uint32] | None = None,
+    ) -> Routed:
         """Adds rows (Arrow binary arrays), and yields the blocks that become full.
 
-        ``check`` is called with the keys and the partition of each row. Raises its errors, and those of ``row_bytes``,
-        before any row is added.
+        ``ttls`` are the seconds of each row, 0 for none. ``check`` is called with the keys and the partition of each
+        row. Raises its errors, and those of ``row_bytes``, before any row is added.
         """
         sizes = row_bytes(keys, values)
         hashes = hash_array(keys)
@@ -107,7 +118,7 @@ class Router:
         if check is not None:
             check(keys, found)
         for start, stop in spans(np.cumsum(sizes), PIECE_BYTES, ROWS_MAX):
-            piece = _Rows(keys, values, hashes, sizes, _Source(0)).rows(start, stop)
+            piece = _Rows(keys, values, hashes, sizes, _Source(0), ttls).rows(start, stop)
             yield from self._add_piece(piece, found[start:stop])
 
     def flush(self) -> Routed:
@@ -122,7 +133,8 @@ class Router:
             rows = pa.array(order)
             found = found[order]
             keys, values = piece.keys.take(rows), piece.values.take(rows)
-            piece = _Rows(keys, values, piece.hashes[order], piece.sizes[order], piece.source)
+            ttls = None if piece.ttls is None else piece.ttls[order]
+            piece = _Rows(keys, values, piece.hashes[order], piece.sizes[order], piece.source, ttls)
         source = _Source(int(piece.sizes.sum()))
         starts = np.flatnonzero(np.diff(found, prepend=-1))
         stops = np.append(starts[1:], len(found))
@@ -159,7 +171,8 @@ class Router:
         values = pa.concat_arrays([part.values for part in parts])
         hashes = np.concatenate([part.hashes for part in parts])
         sizes = np.concatenate([part.sizes for part in parts])
-        return _Rows(keys, values, hashes, sizes, _Source(int(sizes.sum())))
+        ttls = None if all(part.ttls is None for part in parts) else np.concatenate([_seconds(part) for part in parts])
+        return _Rows(keys, values, hashes, sizes, _Source(int(sizes.sum())), ttls)
 
     def _cut(self, partition: int, *, whole: bool) -> Routed:
         """Yields the full blocks of a partition's buffer, and with ``whole`` the last one too."""
@@ -175,10 +188,16 @@ class Router:
 
     def _encode(self, partition: int, part: _Rows) -> Block:
         compress = self._trials.is_due()
-        block = block_from_arrow(part.keys, part.values, partition=partition, hashes=part.hashes, compress=compress)
+        block = block_from_arrow(
+            part.keys, part.values, partition=partition, hashes=part.hashes, compress=compress, ttls=part.ttls
+        )
         if compress:
             self._trials.note(bool(block.header.flags & FLAG_COMPRESSED))
         return block
+
+
+def _seconds(rows: _Rows) -> NDArray[np.uint32]:
+    return np.zeros(len(rows.hashes), "<u4") if rows.ttls is None else rows.ttls
 
 
 class Trials:

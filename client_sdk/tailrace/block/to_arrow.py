@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tailrace.block.header import EXPIRED
 from tailrace.block.lazy import numpy_or_none, pyarrow
 
 if TYPE_CHECKING:
@@ -29,13 +30,15 @@ def record_batch(
     values: Any,
     seqs: memoryview | None,
     stamps: memoryview | None,
+    ttls: memoryview | None = None,
     *,
     keys_only: bool = False,
 ) -> Any:
-    """Makes a batch: partition int32, seq int64, key binary, value binary, deleted bool, timestamp timestamp[us, UTC].
+    """Makes a batch with the columns of ``batch_schema``.
 
     ``keys`` and ``values`` are arrays. ``seqs`` and ``stamps`` are columns of u64; if one is None, the header tells the
-    numbers. With ``keys_only`` every value is null, and ``deleted`` stays as it is.
+    numbers. ``ttls`` is a column of u32, if there is one. With ``keys_only`` every value is null, and ``deleted`` and
+    ``expired`` stay as they are.
     """
     numpy = numpy_or_none()
     rows = header.rows
@@ -50,23 +53,29 @@ def record_batch(
         keys,
         values,
         numpy.full(rows, header.timestamp, "<i8") if stamps is None else numpy.frombuffer(stamps, "<i8"),
+        None if ttls is None else numpy.frombuffer(ttls, "<u4"),
         keys_only=keys_only,
     )
 
 
 def batch_of_columns(
-    partition: int, seqs: Any, keys: Any, values: Any, timestamps: Any, *, keys_only: bool = False
+    partition: int, seqs: Any, keys: Any, values: Any, timestamps: Any, ttls: Any = None, *, keys_only: bool = False
 ) -> Any:
-    """Makes the batch of ``record_batch`` from columns: numpy arrays of int64 for the numbers, Arrow arrays else."""
+    """Makes the batch of ``record_batch`` from columns: numpy arrays for the numbers, Arrow arrays else.
+
+    Numbers are int64, and ttls u32, None if no row has one.
+    """
     pa, numpy = pyarrow(), numpy_or_none()
-    rows = len(seqs)
+    rows, deleted = len(seqs), values.is_null()
+    expired = pa.repeat(False, rows) if ttls is None else pa.compute.and_(deleted, pa.array(ttls == EXPIRED))
     arrays = {
         "partition": pa.array(numpy.full(rows, partition, "<i4")),
         "seq": pa.array(seqs),
         "key": keys,
         "value": pa.nulls(rows, pa.binary()) if keys_only else values,
-        "deleted": values.is_null(),
+        "deleted": deleted,
         "timestamp": pa.array(timestamps, pa.timestamp("us", "UTC")),
+        "expired": expired,
     }
     return pa.RecordBatch.from_pydict(arrays)
 
@@ -81,5 +90,6 @@ def batch_schema() -> Any:
         "value": pa.binary(),
         "deleted": pa.bool_(),
         "timestamp": pa.timestamp("us", "UTC"),
+        "expired": pa.bool_(),
     }
     return pa.schema(list(kinds.items()))

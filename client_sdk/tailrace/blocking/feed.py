@@ -159,6 +159,7 @@ class Feed:
         key: str = "key",
         value: str = "value",
         deleted: str | None = None,
+        ttl: int | str | None = None,
         level: LevelName | None = None,
         timeout: float | None = None,
     ) -> dict[int, VersionRange]:
@@ -166,7 +167,7 @@ class Feed:
 
         with self.writer(level=level, timeout=timeout) as writer:
             try:
-                writer.write_arrow(data, key=key, value=value, deleted=deleted)
+                writer.write_arrow(data, key=key, value=value, deleted=deleted, ttl=ttl)
                 return writer.flush()
             except Exception as error:
                 written = writer.acknowledged

@@ -56,9 +56,17 @@ class Writer(Sender):
         "Other threads may add rows meanwhile. If an exception such as KeyboardInterrupt ends it, the first rows of "
         "each partition may have been added.",
     )
-    def write_arrow(self, data: Any, *, key: str = "key", value: str = "value", deleted: str | None = None) -> None:
+    def write_arrow(
+        self,
+        data: Any,
+        *,
+        key: str = "key",
+        value: str = "value",
+        deleted: str | None = None,
+        ttl: int | str | None = None,
+    ) -> None:
         with self._guard.lock:
-            blocks = self._core.arrow_blocks(data, key, value, deleted)
+            blocks = self._core.arrow_blocks(data, key, value, deleted, ttl)
         for block in blocks:
             self.send(block)
 

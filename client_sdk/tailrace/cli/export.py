@@ -56,9 +56,9 @@ def export(
 ) -> None:
     """Write the rows of a feed to a file, or to the standard output.
 
-    A row has key, value, deleted, timestamp, partition and seq. It has everything that was acknowledged before. The
-    rows of a partition come together; with --mutations they are in the order of their seqs. The file appears when it is
-    whole, and replaces one that is there.
+    A row has key, value, deleted, timestamp, partition, seq and expired. It has everything that was acknowledged
+    before. The rows of a partition come together; with --mutations they are in the order of their seqs. The file
+    appears when it is whole, and replaces one that is there.
 
     \b
     Examples:

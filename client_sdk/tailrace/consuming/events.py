@@ -260,7 +260,8 @@ class Mutations:
         """Makes an Arrow record batch. Keys and values are not copied.
 
         The columns are ``partition`` (int32), ``seq`` (int64), ``key`` (binary), ``value`` (binary, null for a deletion
-        and in a stream without values), ``deleted`` (bool) and ``timestamp`` (timestamp[us, UTC]).
+        and in a stream without values), ``deleted`` (bool), ``timestamp`` (timestamp[us, UTC]) and ``expired`` (bool:
+        the deletion of a key whose ttl was over).
 
         Returns:
             A ``pyarrow.RecordBatch``.

@@ -46,6 +46,7 @@ def batch_of(arrays: ColumnArrays, partition: int) -> Any:
         binary_array(pa, _bytes(arrays.key_offsets), _bytes(arrays.key_data), None, arrays.rows),
         binary_array(pa, _bytes(arrays.value_offsets), _bytes(arrays.value_data), validity, arrays.rows),
         arrays.timestamps.view("<i8"),
+        arrays.ttls,
     )
 
 

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from tailrace.block import Block
 from tailrace.block.arrow_strings import is_strings, nulls_of, to_binary
+from tailrace.block.header import TTL_S_MAX
 from tailrace.block.routing import PIECE_BYTES, Router, row_bytes
 from tailrace.block.spans import spans
+from tailrace.requests.changes import checked_ttl
 
 # The rows of a table are checked and routed so many at a time, and fewer if they are large.
 BATCH_ROWS = 65_536
@@ -33,14 +35,19 @@ class ArrowRows:
         key: The name of the column of keys.
         value: The name of the column of values.
         deleted: The name of the column that tells which rows are deletions, if there are any.
+        ttl: The name of the column of ttls, or the ttl of all rows in seconds; None: no row has one.
 
     Raises:
-        TypeError: ``data`` is something else.
+        TypeError: ``data`` or ``ttl`` is something else.
+        ValueError: ``ttl`` is a number out of its bounds.
         ImportError: pyarrow is not installed.
     """
 
-    def __init__(self, data: Any, key: str, value: str, deleted: str | None) -> None:
+    def __init__(self, data: Any, key: str, value: str, deleted: str | None, ttl: int | str | None = None) -> None:
         self._names = {"key": key, "value": value} | ({} if deleted is None else {"deleted": deleted})
+        self._ttl = ttl if ttl is None or isinstance(ttl, str) else checked_ttl(ttl)
+        if isinstance(ttl, str):
+            self._names["ttl"] = ttl
         self._is_whole = isinstance(data, Sized)
         tables = _tables(data)
         self._tables: Iterable[Any] = list(tables) if self._is_whole else tables
@@ -76,10 +83,11 @@ class ArrowRows:
         row = 0
         for batch in self._batches():
             self._check(batch, row)
+            self._ttls(batch, row)
             row += batch.num_rows
 
     def _batches(self) -> Iterator[Any]:
-        """Yields record batches with the columns "key", "value" and, if it is named, "deleted"."""
+        """Yields record batches with the columns "key", "value" and, if they are named, "deleted" and "ttl"."""
         for table in self._tables:
             picked = [_column(table.schema, name, use) for use, name in self._names.items()]
             for batch in table.select(picked).to_batches(BATCH_ROWS):
@@ -87,13 +95,13 @@ class ArrowRows:
 
     def _route(self, batch: Any, row: int, router: Router) -> Iterator[Block]:
         sizes, deleted = self._check(batch, row)
-        keys, values = batch["key"], batch["value"]
+        keys, values, ttls = batch["key"], batch["value"], self._ttls(batch, row)
         for start, stop in spans(np.cumsum(sizes), PIECE_BYTES, BATCH_ROWS):
             part = slice(start, stop)
             strings = to_binary(values[part])
             if deleted is not None:
                 strings = pc.if_else(pa.array(deleted[part]), pa.scalar(None, pa.binary()), strings)
-            for routed in router.add(to_binary(keys[part]), strings):
+            for routed in router.add(to_binary(keys[part]), strings, ttls=None if ttls is None else ttls[part]):
                 yield routed.block
 
     def _check(self, batch: Any, row: int) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
@@ -112,6 +120,23 @@ class ArrowRows:
             )
         return sizes, deleted
 
+    def _ttls(self, batch: Any, row: int) -> NDArray[np.uint32] | None:
+        """Returns the seconds of each row, 0 for none; None if no row has a ttl. Raises ValueError."""
+        if self._ttl is None:
+            return None
+        if not isinstance(self._ttl, str):
+            return np.full(batch.num_rows, self._ttl, "<u4")
+        column = batch["ttl"]
+        wrong = pc.fill_null(pc.or_(pc.less(column, 1), pc.greater(column, TTL_S_MAX)), False)
+        if pc.any(wrong).as_py():
+            first = wrong.index(True).as_py()
+            raise ValueError(
+                f"row {row + first} (counted from 0): the ttl is {column[first].as_py()}, and has to be a number of "
+                f"seconds from 1 to {TTL_S_MAX}, or null for none"
+            )
+        seconds: NDArray[np.uint32] = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype("<u4")
+        return seconds
+
 
 def _column(schema: Any, name: str, use: str) -> int:
     """Returns the number of a column. Raises ValueError, TypeError."""
@@ -123,7 +148,9 @@ def _column(schema: Any, name: str, use: str) -> int:
     kind = schema.field(number).type
     if use == "deleted" and not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
         raise TypeError(f"column {name!r} is of Arrow type {kind}, and has to be bool: cast it")
-    if use != "deleted" and not is_strings(kind):
+    if use == "ttl" and not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise TypeError(f"column {name!r} is of Arrow type {kind}, and has to be of whole numbers, seconds: cast it")
+    if use not in ("deleted", "ttl") and not is_strings(kind):
         raise TypeError(f"column {name!r} is of Arrow type {kind}, and has to be binary or string: cast it")
     return int(number)
 

@@ -21,7 +21,9 @@ class ArrowWriter(Protocol):
 
     @property
     def acknowledged(self) -> dict[int, VersionRange]: ...
-    async def write_arrow(self, data: Any, *, key: str, value: str, deleted: str | None) -> None: ...
+    async def write_arrow(
+        self, data: Any, *, key: str, value: str, deleted: str | None, ttl: int | str | None
+    ) -> None: ...
     async def flush(self) -> dict[int, VersionRange]: ...
 
 
@@ -32,12 +34,18 @@ class ArrowFeed(Protocol):
 
 
 async def write_arrow(
-    feed: ArrowFeed, data: Any, key: str, value: str, deleted: str | None, level: LevelName | None
+    feed: ArrowFeed,
+    data: Any,
+    key: str,
+    value: str,
+    deleted: str | None,
+    ttl: int | str | None,
+    level: LevelName | None,
 ) -> dict[int, VersionRange]:
     """Writes ``data``, and returns the versions. Errors have a note of what was written, as `told` says."""
     async with feed.writer(level=level) as writer:
         try:
-            await writer.write_arrow(data, key=key, value=value, deleted=deleted)
+            await writer.write_arrow(data, key=key, value=value, deleted=deleted, ttl=ttl)
             return await writer.flush()
         except Exception as error:
             written = writer.acknowledged

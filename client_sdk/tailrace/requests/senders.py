@@ -111,7 +111,9 @@ class WriterCore:
         """
         return self._outcome.written
 
-    def arrow_blocks(self, data: Any, key: str, value: str, deleted: str | None) -> Iterator[Block]:
+    def arrow_blocks(
+        self, data: Any, key: str, value: str, deleted: str | None, ttl: int | str | None
+    ) -> Iterator[Block]:
         """Adds the rows of Arrow data, by whole columns. It waits for room as often as needed.
 
         Rows that were added before are sent first. All rows of the data are sent when this returns. Data is checked as
@@ -122,6 +124,7 @@ class WriterCore:
             key: The name of the column of keys.
             value: The name of the column of values.
             deleted: The name of a column of bool that is True for deletions. None: no row is a deletion.
+            ttl: As in `Feed.write_arrow`.
 
         Raises:
             TailraceError: As in `Feed.write_arrow`, with `TypeError`, `ValueError` and `ImportError`; or an earlier row
@@ -132,7 +135,7 @@ class WriterCore:
         pyarrow()
         from tailrace.requests.arrow_rows import ArrowRows
 
-        rows = ArrowRows(data, key, value, deleted)
+        rows = ArrowRows(data, key, value, deleted, ttl)
         self.outbox.check()
         self.outbox.ship_all()
         return rows.blocks(self._partitions)
@@ -311,7 +314,9 @@ class FeedOpener(Protocol):
 class ArrowSender(Protocol):
     """The call of the feeds of all shells that writes Arrow data by a writer of its own."""
 
-    def write_arrow(self, data: Any, *, key: str, value: str, deleted: str | None, level: str | None) -> Any:
+    def write_arrow(
+        self, data: Any, *, key: str, value: str, deleted: str | None, ttl: int | str | None, level: str | None
+    ) -> Any:
         """Writes the rows of Arrow data by whole columns, and returns when all have reached their level.
 
         The rows of each partition keep their order. They are sent in blocks of about 1 MiB. The call as a whole is not
@@ -330,6 +335,8 @@ class ArrowSender(Protocol):
             value: The name of the column of values: strings of at most 16 MiB, null only in deletions.
             deleted: The name of a column of bool: True deletes the key, whatever the value is, and null counts as
                 False. None: no row is a deletion.
+            ttl: The seconds after which the keys expire, 1 to 315,360,000, as in `put`; or the name of a column of
+                whole numbers with the seconds of each row, null for none. A deletion has none. None: that of the feed.
             level: "memory", "disk" or "quorum", as in `put`.
 
         Returns:
@@ -337,8 +344,8 @@ class ArrowSender(Protocol):
 
         Raises:
             TypeError: The data or a column is of another type.
-            ValueError: A column is missing or occurs twice, a key is null or empty, or a value is null without being
-                deleted. The message has the number of the first such row.
+            ValueError: A column is missing or occurs twice, a key is null or empty, a ttl is out of its bounds, or a
+                value is null without being deleted. The message has the number of the first such row.
             TooLarge: A key or a value is too long. The message has the number of the row.
             ImportError: pyarrow is not installed; ``pip install 'tailrace[arrow]'`` installs it.
             TailraceError: As in `put`. A part may be written.

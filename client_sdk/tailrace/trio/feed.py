@@ -146,11 +146,12 @@ class Feed:
         key: str = "key",
         value: str = "value",
         deleted: str | None = None,
+        ttl: int | str | None = None,
         level: LevelName | None = None,
     ) -> dict[int, VersionRange]:
         from tailrace.requests.arrow_write import write_arrow
 
-        return await write_arrow(self, data, key, value, deleted, level)
+        return await write_arrow(self, data, key, value, deleted, ttl, level)
 
     @documented(
         ParkedRows.replay_parked, "If it is cancelled, some rows are done, and another call goes on with the others."

@@ -73,10 +73,16 @@ class Writer(Sender):
         "may have been added.",
     )
     async def write_arrow(
-        self, data: Any, *, key: str = "key", value: str = "value", deleted: str | None = None
+        self,
+        data: Any,
+        *,
+        key: str = "key",
+        value: str = "value",
+        deleted: str | None = None,
+        ttl: int | str | None = None,
     ) -> None:
         outbox, core = self._outbox, self._core
-        for block in core.arrow_blocks(data, key, value, deleted):
+        for block in core.arrow_blocks(data, key, value, deleted, ttl):
             await self._room.enter(outbox)
             outbox.ship_block(block, core.send)
 

@@ -18,6 +18,8 @@ COLUMNS = {
     "deleted": "boolean",
     "timestamp": "timestamp",
 }
+# Columns that a job gets only if its schema names them: a default schema that grows would stop jobs that write it on.
+FURTHER = {"expired": "boolean"}
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 # Smaller batches are joined up to these bounds: each batch costs Spark some 100 us, whatever its size.
@@ -29,9 +31,11 @@ def check_schema(schema: StructType, *, is_case_sensitive: bool = False) -> None
     """Raises ValueError if a job's schema has a column or a type that a feed does not have."""
     for column in schema.fields:
         kind = column.dataType.simpleString()
-        if COLUMNS.get(column.name if is_case_sensitive else column.name.lower()) != kind:
+        name = column.name if is_case_sensitive else column.name.lower()
+        if COLUMNS.get(name) != kind and FURTHER.get(name) != kind:
             raise ValueError(
-                f"the schema asks for {column.name} {kind}; the columns of a feed are {SCHEMA}. Leave .schema() out, "
+                f"the schema asks for {column.name} {kind}; the columns of a feed are {SCHEMA}, and expired boolean, "
+                "which only .schema() gives. Leave .schema() out, "
                 "or name some of these; pyspark_tailrace.decode(df, schema) makes columns of a value in JSON"
             )
     if not schema.fields:

@@ -18,15 +18,15 @@ from pyspark.sql.types import (
 
 from pyspark_tailrace.reading.batch_reader import BatchReader
 from pyspark_tailrace.reading.options import batch_options, stream_options
-from pyspark_tailrace.reading.schema import COLUMNS
+from pyspark_tailrace.reading.schema import COLUMNS, FURTHER
 from pyspark_tailrace.reading.stream_reader import StreamReader
 
-TYPES = [IntegerType(), LongType(), BinaryType(), BinaryType(), BooleanType(), TimestampType()]
+TYPES = [IntegerType(), LongType(), BinaryType(), BinaryType(), BooleanType(), TimestampType(), BooleanType()]
 
 
 def schema_of(columns):
     """As Spark makes it of the DDL; that needs a session."""
-    types = dict(zip(COLUMNS, TYPES, strict=True))
+    types = dict(zip(COLUMNS | FURTHER, TYPES, strict=True))
     return StructType([StructField(name, types[name]) for name in columns])
 
 

@@ -17,7 +17,7 @@ def mutations(rows):
     return Mutations(encode_block(keys, [b"v"] * rows, partition=0).stamped(1, 5))
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, ["value", "key"], ["timestamp"]])
+@pytest.mark.parametrize("columns", [COLUMNS, ["value", "key"], ["timestamp"], ["key", "expired"]])
 def test_wanted_columns(columns):
     schema = schema_of(columns)
     check_schema(schema)

@@ -110,3 +110,23 @@ def test_where_a_follower_is_asked_for_one_that_leads_is_none(call, monkeypatch)
     assert (done.code, done.out) == (1, b"")
     assert "leads, and state='follower' asks for one that follows" in done.err
     assert call("get", "orders", "k", "--state", "any").code == 2
+
+
+def test_a_key_is_put_with_a_ttl(call, made_feed):
+    assert call("put", made_feed, "k", "v", "--ttl", "1s").code == 0
+    assert call("put", made_feed, "for an hour", "v", "--ttl", "1h").code == 0
+    while call("get", made_feed, "k").code == 0:
+        pass
+    done = call("export", made_feed, "--mutations")
+    assert done.code == 0, done
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(row["key"], row["deleted"]) for row in rows if row.get("expired")] == [("k", True)]
+    assert call("get", made_feed, "for an hour").out == b"v"
+
+
+@pytest.mark.parametrize("ttl", ["0s", "-1s", "1.5s", "soon", "400000h"])
+def test_a_wrong_ttl_is_refused_and_nothing_is_put(call, made_feed, ttl):
+    done = call("put", made_feed, "k", "v", "--ttl", ttl)
+    assert done.code == 2
+    assert "ttl" in done.err
+    assert call("get", made_feed, "k").code == 1

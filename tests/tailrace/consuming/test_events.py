@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.block import FLAG_SEQS, Block, encode_block
 from tailrace.block.encode import Stamps
+from tailrace.block.header import EXPIRED
 from tailrace.consuming.events import Mutations
 from tailrace.errors import BadBlock
 from tailrace.model import Mutation, Version
@@ -92,6 +93,7 @@ def test_arrow(block):
             "value": pa.binary(),
             "deleted": pa.bool_(),
             "timestamp": pa.timestamp("us", "UTC"),
+            "expired": pa.bool_(),
         }
     )
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -103,9 +105,20 @@ def test_arrow(block):
             "value": row.value,
             "deleted": row.deleted,
             "timestamp": epoch + datetime.timedelta(microseconds=row.timestamp),
+            "expired": row.expired,
         }
         for row in Mutations(block)
     ]
+
+
+@pytest.mark.parametrize("keys_only", [False, True])
+def test_arrow_tells_expiries_from_other_deletions_and_from_puts_of_a_second(keys_only):
+    pytest.importorskip("pyarrow")
+    values, ttls = [b"1", None, None, b"1"], [1, EXPIRED, 0, 60]
+    block = encode_block(KEYS, values, partition=4, ttls=ttls).stamped(1, 5)
+    batch = block.columns().to_arrow(keys_only=keys_only)
+    assert batch["expired"].to_pylist() == [False, True, False, False]
+    assert batch["deleted"].to_pylist() == [False, True, True, False]
 
 
 def test_arrow_before_the_server_gave_seqs():

@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
         ("value", pa.binary()),
         ("deleted", pa.bool_()),
         ("timestamp", pa.timestamp("us", "UTC")),
+        ("expired", pa.bool_()),
     ]
 )
 
@@ -73,6 +74,7 @@ def table_of(by_partition):
         "value": [row[2] for row in rows],
         "deleted": [row[2] is None for row in rows],
         "timestamp": [row[4] for row in rows],
+        "expired": [False for _ in rows],
     }
     return pa.table(columns, SCHEMA)
 

@@ -225,3 +225,41 @@ def test_an_iterable_that_fails():
 def test_importing_the_package_loads_no_pyarrow():
     code = "import sys, tailrace, tailrace.asyncio, tailrace.blocking; assert 'pyarrow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def ttls_of(blocks):
+    found = {}
+    for block in blocks:
+        columns = block.columns()
+        found.update(zip(columns.keys(), columns.ttls(), strict=True))
+    return found
+
+
+@given(st.lists(st.tuples(st.booleans(), st.none() | st.integers(1, 10**6)), max_size=40), st.sampled_from([1, 3]))
+def test_ttls_come_with_their_rows_and_deletions_have_none(rows, partitions):
+    table = pa.table(
+        {
+            "key": pa.array([b"%d" % number for number in range(len(rows))], pa.binary()),
+            "value": pa.array([b"v"] * len(rows), pa.binary()),
+            "gone": pa.array([gone for gone, _ in rows], pa.bool_()),
+            "seconds": pa.array([ttl for _, ttl in rows], pa.int64()),
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_rows, "BATCH_ROWS", 7)
+        by_column = ttls_of(ArrowRows(table, "key", "value", "gone", "seconds").blocks(partitions))
+        by_number = ttls_of(ArrowRows(table, "key", "value", "gone", 9).blocks(partitions))
+    assert by_column == {b"%d" % n: 0 if gone else ttl or 0 for n, (gone, ttl) in enumerate(rows)}
+    assert by_number == {b"%d" % n: 0 if gone else 9 for n, (gone, _) in enumerate(rows)}
+
+
+def test_wrong_ttls_are_refused_before_any_row():
+    table = pa.table({"key": [b"a", b"b"], "value": [b"1", b"2"], "ttl": [1, 0], "words": ["x", "y"]})
+    with pytest.raises(ValueError, match=r"row 1 \(counted from 0\): the ttl is 0, .* from 1 to 315360000"):
+        list(ArrowRows(table, "key", "value", None, "ttl").blocks(1))
+    with pytest.raises(TypeError, match="column 'words' is of Arrow type string, and has to be of whole numbers"):
+        list(ArrowRows(table, "key", "value", None, "words").blocks(1))
+    with pytest.raises(ValueError, match="ttl is 0"):
+        ArrowRows(table, "key", "value", None, 0)
+    with pytest.raises(ValueError, match="there is no column 'seconds'"):
+        list(ArrowRows(table, "key", "value", None, "seconds").blocks(1))

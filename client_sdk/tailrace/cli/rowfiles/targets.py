@@ -19,7 +19,7 @@ from tailrace.cli.rowfiles.formats import STDIO, Format, is_gzip
 from tailrace.model import Mutation
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 
-CSV_COLUMNS = ("key", "value", "deleted", "timestamp", "partition", "seq", "key_encoding", "value_encoding")
+CSV_COLUMNS = ("key", "value", "deleted", "timestamp", "partition", "seq", "key_encoding", "value_encoding", "expired")
 
 
 class Row(NamedTuple):
@@ -75,12 +75,13 @@ class Csv:
 
 
 def _csv_fields(row: Row) -> dict[str, Any]:
-    key, value, seq, timestamp, deleted, _ = row.mutation
+    key, value, seq, timestamp, deleted, expired = row.mutation
     fields: dict[str, Any] = {
         "deleted": "true" if deleted else "false",
         "timestamp": timestamp,
         "partition": row.partition,
         "seq": seq,
+        "expired": "true" if expired else "false",
     }
     return fields | bytes_field("key", key) | (bytes_field("value", value) if value is not None else {})
 
@@ -99,6 +100,7 @@ class ArrowRows:
                 ("value", pyarrow.binary()),
                 ("deleted", pyarrow.bool_()),
                 ("timestamp", pyarrow.timestamp("us", tz="UTC")),
+                ("expired", pyarrow.bool_()),
             ]
         )
         if format is Format.PARQUET:
@@ -119,6 +121,7 @@ class ArrowRows:
             [mutation.value for mutation in mutations],
             [mutation.deleted for mutation in mutations],
             [mutation.timestamp for mutation in mutations],
+            [mutation.expired for mutation in mutations],
         ]
         arrays = [self._pyarrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._writer.write_batch(self._pyarrow.record_batch(arrays, schema=self._schema))

@@ -18,8 +18,10 @@ from starlette.responses import Response
 from tailrace.cli.rowfiles.fields import Fields
 from tailrace.cli.rowfiles.json_lines import json_records
 from tailrace.cli.rowfiles.loader import publish_staged, stage_changes
+from tailrace.cli.rowfiles.records import BadRecord, Record
 from tailrace.errors import TooLarge
 from tailrace.model import Delete, LevelName, Put, VersionRange
+from tailrace.requests.changes import checked_ttl
 from tailrace.requests.staging import Published
 from tailrace.trio.feed import Feed
 from tailrace.wire.stage_messages import NAME_CHARS_MAX
@@ -75,10 +77,23 @@ async def changes_of(body: bytes) -> list[Put | Delete]:
     for record in json_records(body.split(b"\n")):
         if len(changes) == ROWS_MAX:
             raise TooLarge(f"a request may have {ROWS_MAX} rows at most: send several")
-        changes.append(_FIELDS.change(record))
+        changes.append(_with_ttl(_FIELDS.change(record), record))
         if not len(changes) % ROWS_PER_TURN:
             await trio.lowlevel.checkpoint()
     return changes
+
+
+def _with_ttl(change: Put | Delete, record: Record) -> Put | Delete:
+    """Returns the change with the ttl that its record names. Raises BadRecord."""
+    ttl = record.fields.get("ttl")
+    if ttl is None:
+        return change
+    if isinstance(change, Delete):
+        raise BadRecord(record.place, f"'ttl' is {ttl!r:.60}, and the key is deleted: leave the ttl out")
+    try:
+        return change._replace(ttl=checked_ttl(ttl))
+    except (TypeError, ValueError) as error:
+        raise BadRecord(record.place, f"'ttl': {error}") from None
 
 
 class RowsApi:
@@ -104,6 +119,8 @@ class RowsApi:
             if numbered is None:
                 written = await client.on_feed(feed, partial(_write, changes, level))
                 return _answer(len(changes), written.values())
+            if any(isinstance(change, Put) and change.ttl is not None for change in changes):
+                raise BadRequest("a batch of a producer takes no ttls: leave them out, and give the feed one")
             published = await client.on_feed(feed, partial(_publish, changes, numbered))
         return _answer(len(changes), published.written.values(), present=sorted(published.skipped))
 

@@ -38,6 +38,30 @@ async def test_rows_are_written(web, orders):
     assert await values(orders, b"a", b"b", b"\xff", b"old") == [b"1", b'{"city":"Rome"}', b"\x00\xff", None]
 
 
+async def test_rows_have_ttls(web, orders):
+    body = lines({"key": "a", "value": "1", "ttl": 3_600}, {"key": "b", "value": "1"}, {"key": "c", "value": "1"})
+    assert (await web("POST", PATH, body)).code == 200
+    found = {}
+    async with orders.consume(until="now") as stream:
+        async for event in stream:
+            if isinstance(event, tailrace.Mutations):
+                columns = event.block.columns()
+                found.update(zip(columns.keys(), columns.ttls(), strict=True))
+    assert found == {b"a": 3_600, b"b": 0, b"c": 0}
+    wrong = (
+        ({"key": "d", "value": "1", "ttl": 0}, "line 1: 'ttl': ttl is 0"),
+        ({"key": "d", "value": "1", "ttl": "1h"}, "line 1: 'ttl': "),
+        ({"key": "d", "deleted": True, "ttl": 1}, "line 1: 'ttl' is 1, and the key is deleted"),
+    )
+    for row, says in wrong:
+        answer = await web("POST", PATH, lines(row))
+        assert (answer.code, answer.json["error"]) == (400, "BadRecord")
+        assert says in answer.json["message"]
+    answer = await web("POST", f"{PATH}?producer=p&batch=0", body)
+    assert answer.code == 400
+    assert "takes no ttls" in answer.json["message"]
+
+
 async def test_the_rows_of_a_partition_are_one_block(web, orders):
     answer = await web("POST", PATH, lines(*({"key": str(number), "value": "v"} for number in range(100))))
     assert sorted(each["partition"] for each in answer.json["written"]) == [0, 1]
