@@ -51,7 +51,11 @@ class FirstPositions:
         """Forgets partitions that are not owned any more."""
         gone = set(partitions)
         self._unasked -= gone
-        self._asked = {id: partition for id, partition in self._asked.items() if partition not in gone}
+        ids = [id for id, partition in self._asked.items() if partition in gone]
+        for id in ids:
+            del self._asked[id]
+            if self._subscription.since_us is not None:  # the node has opened a stream, or will
+                self._closing.append(encode_frame(Opcode.STREAM_CLOSE, id=id))
 
     def connection_lost(self) -> None:
         """Has all questions without an answer asked again on the next connection."""

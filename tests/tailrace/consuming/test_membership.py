@@ -47,9 +47,9 @@ class Streams:
 class Program:
     """A member that owns the partitions 0 and 1, at a node that answers by ``answer``."""
 
-    def __init__(self, kind=Membership):
+    def __init__(self, kind=Membership, **options):
         claim = Claim("group", "workers", b"m" * 16)
-        subscription = Subscription("orders", claim=claim)
+        subscription = Subscription("orders", claim=claim, **options)
         self.now = 0.0
         self.events = []
         self.renewals = []
@@ -172,3 +172,11 @@ def test_a_commit_of_a_lost_partition_is_not_sent_again(comes_back):
     program.join({0: 1, 1: 3} if comes_back else {0: 1})
     [commit] = [frame for frame in program.sent() if frame.opcode is Opcode.CONSUMER_COMMIT]
     assert Commit.decode(commit.body).generations == {0: 1}
+
+
+def test_the_question_for_a_first_position_of_a_lost_partition_leaves_no_stream_open():
+    program = Program(since_us=1)
+    program.receive(Change(Owned({2: 1}, None)).encode(1))
+    [asked] = [frame for frame in program.sent() if frame.opcode is Opcode.STREAM_REQUEST]
+    program.receive(Change(owned({}), lost=(2,)).encode(1))
+    assert [frame.id for frame in program.sent() if frame.opcode is Opcode.STREAM_CLOSE] == [asked.id]
