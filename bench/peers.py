@@ -16,7 +16,7 @@ one       one put after the other, each on disk before the next
 many      64 putters, each with one row under way, on connections as the client likes; shared: on one connection
 large     values of 512 KiB in, and out again
 fan_out   8 consumers, processes of their own, read while the rows are written
-restart   from the start of a killed server to the first put on its disk, with 100,000 rows and what else it has
+restart   from the start of a killed server to the first put on its disk, with 50,000 rows and what else it has
 
 No round is begun that would end after --minutes, judged by the longest one before it.
 --readme writes the table and the plots into bench/README.md. Exit code 1 if a target is missed.
@@ -33,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 from _peers.report import Round, Run, lines, table, write_readme
@@ -56,7 +57,7 @@ _COUNTS = {
 _COUNTS["read"] = _COUNTS["columns"] = _COUNTS["write"]
 _DEFAULTS = {"one": 1_500, "many": 6_000, "shared": 6_000, "large": 48}
 _ROWS = 12_000  # of the other questions
-_RESTART_ROWS = 100_000
+_RESTART_ROWS = 50_000
 _ROUNDS_SHARE = 0.85  # of the time; the rest is for restarts
 QUESTIONS = ("put_rows", "write", "read", "columns", "one", "many", "shared", "large", "fan_out", "restart")
 _ONLY_TAILRACE = ("columns", "shared")
@@ -165,7 +166,9 @@ def _measured(servers: list[Server], args: argparse.Namespace) -> Run:
     if has_restarts:
         each("restart", args.minutes, restart)
     versions = {server.name: server.version() for server in servers}
-    return Run(rounds, versions, args.scale, load, stolen.share, time.perf_counter() - begin)
+    libraries = (server.library for server in servers if server.library)
+    clients = [f"{library} {metadata.version(library)}" for library in libraries]
+    return Run(rounds, versions, clients, args.scale, load, stolen.share, time.perf_counter() - begin)
 
 
 def main() -> None:

@@ -11,25 +11,26 @@ from typing import NamedTuple, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
+from _peers.plots import OURS, Bars, draw
 from _peers.worker import PUTTERS, READERS, Found
 from _report import Line, number
 
 README = Path(__file__).parents[1] / "README.md"
 PLOTS = README.with_name("plots")
 BEGIN, END = "<!-- by bench/peers.py --readme: begin -->", "<!-- end -->"
-OURS = "Tailrace"
 
 # By question and name of the server.
 Round: TypeAlias = dict[tuple[str, str], Found]
 
 
 class Run(NamedTuple):
-    """All rounds; the versions of the servers; the part of the full sizes; the load after each round; the part of the
-    processors that the host took; seconds.
+    """All rounds; the versions of the servers, and of their clients; the part of the full sizes; the load after each
+    round; the part of the processors that the host took; seconds.
     """
 
     rounds: list[Round]
     versions: dict[str, str]
+    clients: list[str]
     scale: float
     load: list[float]
     stolen: float
@@ -168,7 +169,7 @@ def _setting(run: Run) -> str:
         f"Medians of rounds in turns: {len(run.rounds)}, at {run.scale:g} of the sizes, "
         f"in {run.seconds / 60:.0f} minutes. {os.cpu_count()} processors, of which the host took {run.stolen:.0%}; "
         f"load {least:.1f} to {most:.1f}; "
-        f"Python {platform.python_version()}"
+        f"Python {platform.python_version()}, {', '.join(run.clients)}"
     )
 
 
@@ -201,9 +202,7 @@ def _targets(run: Run) -> list[list[str]]:
 
 def write_readme(run: Run, readme: Path = README, plots: Path = PLOTS) -> None:
     """Replaces the section between its marks by tables, targets and plots of this run."""
-    from _peers.plots import draw
-
-    names = draw(run, plots)
+    names = draw(bars(run), plots)
     text = [f"{_setting(run)}. Bold is the first.", "", *_markdown(_head(run), _rates(run, "**")), ""]
     text += ["Who wins, by this run:", "", *_verdicts(run), ""]
     text += ["Processor time for each operation, in µs, of the client + the server:", ""]
@@ -215,7 +214,7 @@ def write_readme(run: Run, readme: Path = README, plots: Path = PLOTS) -> None:
     readme.write_text(before + "\n".join([BEGIN, "", *text, "", END]) + after)
 
 
-def bars(run: Run) -> dict[str, tuple[dict[str, float], dict[str, tuple[float, float]]]]:
+def bars(run: Run) -> Bars:
     """Returns by row the figure of each server, and the processor time of client and server."""
     made = {}
     for row, cells in _asked(run):

@@ -28,7 +28,8 @@ class Server:
     name: str
     client: str  # the module of its client, in clients/
     install: str  # what installs it
-    packages: Sequence[str] = ()  # the modules that its client needs, of the extra bench
+    packages: Sequence[str] = ()  # the modules that its client needs, of the extra peers
+    library = ""  # the distribution of its client
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / self.client
@@ -163,7 +164,7 @@ class Redis(Server):
 
     name, client = "Redis Streams", "redis"
     install = "sudo apt install redis-server"
-    packages = ("redis", "hiredis")
+    packages, library = ("redis", "hiredis"), "redis"
 
     def __init__(self, folder: Path, appendfsync: str = "always") -> None:
         super().__init__(folder)
@@ -187,7 +188,7 @@ class Nats(Server):
 
     name, client = "NATS JetStream", "jetstream"
     install = "go install github.com/nats-io/nats-server/v2@latest"
-    packages = ("nats",)
+    packages, library = ("nats",), "nats-py"
 
     @classmethod
     def program(cls) -> str | None:
@@ -213,7 +214,7 @@ class Kafka(Server):
         "mvn -f bench/_peers/kafka.pom.xml dependency:copy-dependencies -DincludeScope=runtime "
         "-DoutputDirectory=../../build/kafka   (and Java 17 or newer)"
     )
-    packages = ("confluent_kafka",)
+    packages, library = ("confluent_kafka",), "confluent-kafka"
     # As bin/kafka-server-start.sh has them.
     _JAVA = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
     _JAVA += ("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true")
@@ -260,7 +261,7 @@ class Etcd(Server):
 
     name, client = "etcd", "etcd"
     install = "sudo apt install etcd-server"
-    packages = ("aetcd",)
+    packages, library = ("aetcd",), "aetcd"
 
     @classmethod
     def program(cls) -> str | None:
@@ -282,7 +283,7 @@ class Postgres(Server):
 
     name, client = "PostgreSQL", "postgres"
     install = "sudo apt install postgresql"
-    packages = ("psycopg",)
+    packages, library = ("psycopg",), "psycopg"
     _SETTINGS = ("wal_level=logical", "max_wal_senders=64", "max_replication_slots=64", "max_connections=200")
 
     def __init__(self, folder: Path) -> None:

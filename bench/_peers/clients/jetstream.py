@@ -23,7 +23,8 @@ class Client:
 
     async def open(self, putters: int = 1) -> None:
         at = f"nats://{self._address}"
-        self._client = await nats.connect(at, error_cb=_ignore, connect_timeout=2, allow_reconnect=False)
+        options = {"error_cb": _ignore, "connect_timeout": 2, "allow_reconnect": False, "reconnect_time_wait": 0.01}
+        self._client = await nats.connect(at, **options)
         self._stream = self._client.jetstream(timeout=60, publish_async_max_pending=4_000)
 
     async def close(self) -> None:
