@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tailrace.consuming.events import Mutations
     from tailrace.indexes.protocol import AppliedMutation
 
+# The columns of an event's table that an index is given.
+COLUMNS = ["partition", "seq", "key", "value", "deleted", "timestamp"]
+
 
 class ArrowMutations(AppliedMutations):
     """`AppliedMutations` over an Arrow table. The lists of the base class are made when they are asked for.
@@ -48,9 +51,9 @@ class ArrowMutations(AppliedMutations):
         if isinstance(mutations, ArrowMutations):
             return mutations
         rows, pa = AppliedMutations.of(mutations), pyarrow()
-        columns = [rows.partitions, rows.seqs, rows.keys, rows.values]
-        columns += [[value is None for value in rows.values], rows.timestamps]
-        schema = batch_schema()
+        is_deleted = [value is None for value in rows.values]
+        columns = [rows.partitions, rows.seqs, rows.keys, rows.values, is_deleted, rows.timestamps]
+        schema = pa.schema([batch_schema().field(name) for name in COLUMNS])
         try:
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         except (OverflowError, pa.ArrowInvalid) as error:
@@ -71,7 +74,7 @@ class ArrowMutations(AppliedMutations):
             return AppliedMutations.of_events(events)
         pa = pyarrow()
         try:
-            table = pa.Table.from_batches([event.to_arrow() for event in events]).combine_chunks()
+            table = pa.Table.from_batches([event.to_arrow() for event in events]).select(COLUMNS).combine_chunks()
         except OverflowError:  # a timestamp of more than 63 bits, which an index refuses
             return AppliedMutations.of_events(events)
         numbers = table["seq"], table["timestamp"].cast(pa.int64())

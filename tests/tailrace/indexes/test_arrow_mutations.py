@@ -9,14 +9,13 @@ from tests.tiers import examples
 
 from tailrace.block import encode_block
 from tailrace.block.encode import Stamps
-from tailrace.block.to_arrow import batch_schema
 from tailrace.consuming.events import Mutations
 from tailrace.indexes import AppliedMutation, AppliedMutations, MemoryIndex
 from tailrace.indexes.applier import Applier, IndexBatch
 from tailrace.testing.index_calls import checkpoint_at
 
 pytest.importorskip("pyarrow")
-from tailrace.indexes.arrow_mutations import ArrowMutations
+from tailrace.indexes.arrow_mutations import COLUMNS, ArrowMutations
 
 ROWS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"cc", b"dd", b"e" * 40]), st.none() | st.binary(max_size=3)),
@@ -60,10 +59,11 @@ def test_they_equal_the_lists(given, floors):
 @settings(max_examples=examples(50))
 @given(events())
 def test_a_table_of_any_rows(given):
-    lists = AppliedMutations.of_events(given)
+    of_events, lists = ArrowMutations.of_events(list(given)), AppliedMutations.of_events(given)
     made = ArrowMutations.of(list(lists))
     assert sorted(made) == sorted(lists)
-    assert made.table.schema == batch_schema()
+    assert made.table.column_names == COLUMNS
+    assert not lists or of_events.table.schema == made.table.schema
     assert ArrowMutations.of(made) is made
     assert [row["key"] for row in made.by_key({}, made.table.schema).to_pylist()] == sorted(lists.keys)
 
