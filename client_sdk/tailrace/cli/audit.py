@@ -48,8 +48,14 @@ def audit(
         ),
     ],
     table: Annotated[
-        str, typer.Option("--table", metavar="TABLE", help="The table in a database with several indexes.")
-    ] = "items",
+        str | None,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="The table in a database. Default: the one with the name of the feed, or items.",
+            show_default=False,
+        ),
+    ] = None,
     keys: Annotated[
         int, typer.Option("--keys", metavar="N", min=0, help="The differing keys to print, for each partition.")
     ] = 20,
@@ -73,7 +79,7 @@ def audit(
     async def work(client: Client) -> list[PartitionAudit]:
         with contextlib.ExitStack() as stack:
             try:
-                held = stack.enter_context(audited(index, table))
+                held = stack.enter_context(audited(index, table, feed))
             except ValueError as error:
                 raise WrongUsage(f"INDEX: {error}") from None
             except (ImportError, BadPosition) as error:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tailrace.errors import BadPosition
+from tailrace.indexes.by_feed import PATTERN, table_of
 from tailrace.indexes.parquet_state import FOLDER, STATE, State
 from tailrace.indexes.table_index import KEY_PREFIX, Tables, read_positions
 from tailrace.model.position import Positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+DEFAULT_TABLE = "items"
 # The rows that are read from a database at a time.
 ROWS_TOGETHER = 1_000
 # A follower of Parquet files moves a file once it is listed, and removes those that it has replaced: then look again.
@@ -42,17 +44,15 @@ class Audited(Protocol):
         ...
 
 
-# The table, if none is named. A file of SQLite with one index is then taken whatever that is called.
-_ANY_TABLE = "items"
-
-
 @contextlib.contextmanager
-def audited(place: str, table: str = _ANY_TABLE) -> Iterator[Audited]:
+def audited(place: str, table: str | None = None, feed: str = DEFAULT_TABLE) -> Iterator[Audited]:
     """Opens an index to be read.
 
     Args:
         place: A file of SQLite or DuckDB, a directory of Parquet files, or the URL of a PostgreSQL database.
-        table: The table in a database. If none is named, and a file of SQLite has one index, it is that one.
+        table: The table in a database. None: the one with the name of the feed, as indexes of several feeds have it, or
+            else ``items``, or the only one of a file of SQLite.
+        feed: The name of the feed.
 
     Returns:
         A context with the index, which stays in the state of this moment.
@@ -62,17 +62,18 @@ def audited(place: str, table: str = _ANY_TABLE) -> Iterator[Audited]:
         ImportError: A library is missing.
         BadPosition: The stored checkpoint is damaged.
     """
+    wanted = [table_of(PATTERN, feed), DEFAULT_TABLE] if table is None else [table]
     if place.startswith(_POSTGRES):
-        opened: Any = _postgres(place, table)
+        opened: Any = _postgres(place, wanted)
     elif Path(place).is_dir():
         opened = _parquet(Path(place))
     elif Path(place).is_file():
         with open(place, "rb") as file:
             head = file.read(16)
         if head == _SQLITE_MAGIC:
-            opened = _sqlite(place, table)
+            opened = _sqlite(place, wanted)
         elif head[_DUCKDB_MAGIC_AT:].startswith(_DUCKDB_MAGIC):
-            opened = _duckdb(place, table)
+            opened = _duckdb(place, wanted)
         else:
             raise ValueError(f"{place} is no file of SQLite or DuckDB")
     else:
@@ -120,7 +121,7 @@ class _SQLiteReader:
 
 
 @contextlib.contextmanager
-def _sqlite(place: str, table: str) -> Iterator[Audited]:
+def _sqlite(place: str, wanted: list[str]) -> Iterator[Audited]:
     from tailrace.indexes.schema import FURTHER, META_TABLE, first_tables, further_tables
 
     uri = f"{Path(place).absolute().as_uri()}?mode=ro"
@@ -137,9 +138,12 @@ def _sqlite(place: str, table: str) -> Iterator[Audited]:
         )
         further = [name.removeprefix(prefix) for (name,) in found]
         names = sorted([first, *further])
-        if table not in names and (further or table != _ANY_TABLE):
-            raise ValueError(f"{place} has the indexes {names}, and none of them is {table!r}: name one by --table")
-        tables = further_tables(table) if table in further else first_tables(first)
+        table = next((one for one in wanted if one in names), None)
+        if table is None and (further or wanted[-1] != DEFAULT_TABLE):
+            raise ValueError(
+                f"{place} has the indexes {names}, and none of them is {_either(wanted)}: name one by --table"
+            )
+        tables = further_tables(table) if table is not None and table in further else first_tables(first)
         yield _TableAudit(_SQLiteReader(connection), tables, place)
 
 
@@ -157,15 +161,14 @@ class _DuckDBReader:
 
 
 @contextlib.contextmanager
-def _duckdb(place: str, table: str) -> Iterator[Audited]:
+def _duckdb(place: str, wanted: list[str]) -> Iterator[Audited]:
     from tailrace.indexes.duckdb_index import TYPES
-    from tailrace.indexes.typed_tables import TypedTables
 
     try:
         import duckdb
     except ImportError as error:
         raise ImportError("a file of DuckDB needs duckdb: pip install 'tailrace[duckdb]'") from error
-    names = TypedTables(table, {}, TYPES).names
+    possible = _typed_tables(wanted, TYPES)
     try:
         connection = duckdb.connect(place, read_only=True)
     except duckdb.IOException as error:
@@ -173,10 +176,27 @@ def _duckdb(place: str, table: str) -> Iterator[Audited]:
     with contextlib.closing(connection):
         reader = _DuckDBReader(connection)
         reader.execute("BEGIN TRANSACTION")
-        found = reader.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", (names.settings,))
-        if not found.fetchone():
-            raise ValueError(f"{place} has no index of Tailrace with the table {table!r}: name it by --table")
+        statement = "SELECT 1 FROM duckdb_tables() WHERE table_name = ?"
+        names = next((one for one in possible if reader.execute(statement, (one.settings,)).fetchone()), None)
+        if names is None:
+            raise ValueError(f"{place} has no index of Tailrace with the table {_either(wanted)}: name it by --table")
         yield _TableAudit(reader, names, place)
+
+
+def _typed_tables(wanted: list[str], types: Mapping[str, str]) -> list[Tables]:
+    """Returns the names of the tables of indexes that there may be. ValueError if no name is valid."""
+    from tailrace.indexes.typed_tables import TypedTables
+
+    possible = []
+    for table in wanted:
+        # The name of a feed may be none of a table. Then its index has another one.
+        with contextlib.nullcontext() if table == wanted[-1] else contextlib.suppress(ValueError):
+            possible.append(TypedTables(table, {}, types).names)
+    return possible
+
+
+def _either(wanted: list[str]) -> str:
+    return " or ".join(map(repr, wanted))
 
 
 class _PostgresReader:
@@ -193,15 +213,14 @@ class _PostgresReader:
 
 
 @contextlib.contextmanager
-def _postgres(place: str, table: str) -> Iterator[Audited]:
+def _postgres(place: str, wanted: list[str]) -> Iterator[Audited]:
     from tailrace.indexes.postgres import TYPES
-    from tailrace.indexes.typed_tables import TypedTables
 
     try:
         import psycopg
     except ImportError as error:
         raise ImportError(f"PostgreSQL needs psycopg ({error}): pip install 'tailrace[postgres]'") from error
-    names = TypedTables(table, {}, TYPES).names
+    possible = _typed_tables(wanted, TYPES)
     try:
         connection = psycopg.connect(place)
     except psycopg.OperationalError as error:
@@ -209,12 +228,15 @@ def _postgres(place: str, table: str) -> Iterator[Audited]:
     with contextlib.closing(connection):
         reader = _PostgresReader(connection)
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        if reader.execute("SELECT to_regclass(?)", (f'"{names.settings}"',)).fetchone() == (None,):
+        for names in possible:
+            if reader.execute("SELECT to_regclass(?)", (f'"{names.settings}"',)).fetchone() != (None,):
+                break
+        else:
             raise ValueError(
-                f"the database has no index of Tailrace with the table {table!r} in its search path: name it by "
-                "--table, and its schema by ?options=-csearch_path%3DSCHEMA in the URL"
+                f"the database has no index of Tailrace with the table {_either(wanted)} in its search path: name it "
+                "by --table, and its schema by ?options=-csearch_path%3DSCHEMA in the URL"
             )
-        yield _TableAudit(reader, names, f"table {table} in PostgreSQL")
+        yield _TableAudit(reader, names, f"table {names.rows} in PostgreSQL")
 
 
 class _ParquetAudit:

@@ -68,6 +68,35 @@ def test_feeds_have_rows_positions_and_rings_of_their_own(by_feed):
 
 
 @pytest.mark.slow
+def test_an_audit_finds_the_table_of_the_feed(by_feed):
+    index, feeds = by_feed(), (("eu", OF_EU), ("us-1", OF_US))
+    for feed, id in feeds:
+        with contextlib.closing(index.of_feed(feed)) as of_feed:
+            of_feed.open()
+            of_feed.apply([mutation(b"a", feed, 5)], checkpoint_at({0: 5}, feed=id))
+    for feed, id in feeds:
+        with audited(place_of(index.of_feed(feed)), feed=feed) as found:
+            assert found.positions == checkpoint_at({0: 5}, feed=id).positions
+            assert [key for key, _ in found.rows(0)] == [b"a"]
+    if not isinstance(index, ParquetIndex):
+        with (
+            pytest.raises(ValueError, match=r"'asia' or 'items'.*: name .* by --table"),
+            audited(place_of(index.of_feed("eu")), feed="asia"),
+        ):
+            pass
+
+
+def place_of(index):
+    """Returns the path of an index, or the URL of its schema."""
+    if hasattr(index, "path"):
+        return str(index.path)
+    from psycopg.conninfo import conninfo_to_dict
+
+    at = conninfo_to_dict(index._conninfo)
+    return f"postgresql://{at['user']}@/{at['dbname']}?host={at['host']}&options=-csearch_path%3D{index._schema_name}"
+
+
+@pytest.mark.slow
 def test_the_index_of_all_feeds_cannot_be_opened_itself(by_feed):
     with pytest.raises(ValueError, match=r"one for each feed: follow it by feed\.follow, or take the one of a feed by"):
         by_feed().open()
