@@ -113,7 +113,8 @@ def partition_of(key: bytes, hash_: int, partitions: int, version: Version | Non
         return partition
     branch, seq = version.branch, version.seq
     # A request that cannot be encoded would keep its place in the lane, and those behind it would wait.
-    if type(branch) is not bytes or len(branch) != BRANCH_BYTES or type(seq) is not int or not 0 <= seq <= SEQ_MAX:
+    is_branch = isinstance(branch, bytes) and len(branch) == BRANCH_BYTES
+    if not is_branch or not hasattr(seq, "__index__") or not 0 <= seq <= SEQ_MAX:  # numpy's integers have it
         raise ValueError(
             f"no version has branch {branch!r:.60} and seq {seq!r:.40}: {BRANCH_BYTES} bytes, and 0 to {SEQ_MAX}"
         )

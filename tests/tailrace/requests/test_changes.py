@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from tailrace.block import Block, encode_block
@@ -80,6 +81,11 @@ def test_a_version_that_cannot_be_sent_takes_no_place_in_the_lane(wrong):
     with pytest.raises(ValueError, match="no version has branch"):
         row_block(b"key", b"v", FEED, VERSION._replace(**wrong), lanes)
     assert not lanes
+
+
+def test_a_version_with_an_integer_of_numpy():
+    _, block = row_block(b"key", b"v", FEED, VERSION._replace(seq=np.int64(7)), Lanes())
+    assert block.header.partition == VERSION.partition
 
 
 @pytest.mark.parametrize("value", [b"value", None])
