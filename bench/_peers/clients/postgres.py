@@ -18,6 +18,7 @@ _UPSERT = "INSERT INTO {} VALUES (%b, %b) ON CONFLICT (key) DO UPDATE SET value 
 # An XLogData message of the stream: its kind, three positions of 8 bytes; then the first letter of pgoutput's message.
 _HEAD_BYTES = 25
 _STATUS_SECONDS = 1.0
+_PAUSE_SECONDS = 0.01
 
 
 class Client:
@@ -47,9 +48,13 @@ class Client:
             self._client.execute(f"SELECT pg_create_logical_replication_slot('{log}_{number}', 'pgoutput')")
 
     async def drop(self, log: str) -> None:
-        slots = f"SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE '{log}\\_%'"
-        for (slot,) in self._client.execute(slots).fetchall():
-            self._client.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+        slots = f"SELECT slot_name, active FROM pg_replication_slots WHERE slot_name LIKE '{log}\\_%'"
+        while found := self._client.execute(slots).fetchall():
+            for slot, is_active in found:
+                if is_active:  # its reader has just left
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                else:
+                    self._client.execute(f"SELECT pg_drop_replication_slot('{slot}')")
         self._client.execute(f"DROP PUBLICATION {log}")
         self._client.execute(f"DROP TABLE {log}")
 
