@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.consuming.resume import ResumeState, bounds, floor_without_ring
 from tailrace.consuming.ring import Ring, RingChange
 from tailrace.errors import ProtocolError
-from tailrace.model import EndReason
+from tailrace.model import EndReason, StreamState
 from tailrace.model.failover import SEQ_MAX, FailoverLog, common_seq
 from tailrace.model.position import Position
 from tailrace.wire.opcodes import Opcode
@@ -139,7 +139,7 @@ class PartitionStatus(NamedTuple):
     """
 
     partition: int
-    state: str
+    state: StreamState
     reason: str
     since: float
     next_retry: float | None

@@ -18,6 +18,22 @@ LevelName: TypeAlias = Literal["memory", "disk", "quorum"]
 SealLevel: TypeAlias = Literal["disk", "quorum"]
 #: The nodes that a client asks.
 NodeState: TypeAlias = Literal["leader", "follower", "any"]
+#: The roles of a node for a partition.
+PartitionRole: TypeAlias = Literal["leader", "follower"]
+#: The states of a partition's stream, as the consumer sees it.
+StreamState: TypeAlias = Literal[
+    "waiting",
+    "requested",
+    "open",
+    "in snapshot",
+    "copying segments",
+    "rolling back",
+    "refetching",
+    "measuring",
+    "ended",
+]
+#: The roles of a token: what it permits.
+TokenRole: TypeAlias = Literal["read", "write", "admin", "replica"]
 #: The kinds of retention of a feed.
 Retention: TypeAlias = Literal["compact", "history"]
 #: The ways to replicate a feed.
@@ -197,7 +213,7 @@ class PartitionInfo(NamedTuple):
         id: The partition, from 0.
         hash_first: The first key hash that it owns.
         hash_last: The last key hash that it owns, included.
-        state: "leader", for every partition that the node has.
+        state: The role of the node for it, "leader" or "follower".
         term: The term of its newest branch.
         leader: The address of the leader, "" if the node knows none.
         replicas: The addresses of the other members.
@@ -209,7 +225,7 @@ class PartitionInfo(NamedTuple):
     id: int
     hash_first: int
     hash_last: int
-    state: str
+    state: PartitionRole
     term: int
     leader: str
     replicas: tuple[str, ...]
@@ -263,7 +279,7 @@ class TokenInfo(NamedTuple):
     """
 
     name: str
-    role: str
+    role: TokenRole
     feeds: tuple[str, ...]
     key_prefix: bytes
     created_at: int

@@ -10,8 +10,10 @@ import pytest
 import tailrace
 from tailrace import Mutation, Version
 from tailrace.consuming import subscription
+from tailrace.consuming.partition import ConsumerState
 from tailrace.link.finder import STATES
 from tailrace.model import Level
+from tailrace.model.tokens import ROLES
 from tailrace.model.values import mutations_of
 from tailrace.requests.senders import SEAL_LEVELS
 
@@ -57,6 +59,8 @@ def test_one_that_a_program_has_made_knows_none():
         (tailrace.LevelName, [level.name.lower() for level in Level]),
         (tailrace.SealLevel, SEAL_LEVELS),
         (tailrace.NodeState, STATES),
+        (tailrace.StreamState, [state.value for state in ConsumerState]),
+        (tailrace.TokenRole, ROLES),
         (tailrace.OnRollback, subscription._ON_ROLLBACK),
         (tailrace.CatchUpMode, subscription._CATCH_UP),
         (tailrace.OnDataGone, subscription._ON_DATA_GONE),
