@@ -95,6 +95,7 @@ class TestSQLiteIndexWithFullText(TestSQLiteIndex):
         self.query("INSERT INTO items_fts (items_fts, rank) VALUES ('integrity-check', 1)")
 
 
+@pytest.mark.slow  # the same statements as above, with other names
 class TestSQLiteIndexBesideAnother(TestSQLiteIndex):
     """The second index of a file, as one of a second feed."""
 
