@@ -58,8 +58,8 @@ class _Redis:
 
     async def write(self, batch: list[tailrace.Put]) -> None:
         pipeline = self._client.pipeline(transaction=False)
-        for key, value in batch:
-            pipeline.xadd(self._stream, {b"k": key, b"v": value})
+        for put in batch:
+            pipeline.xadd(self._stream, {b"k": put.key, b"v": put.value})
         pipeline.execute()
 
     async def settle(self) -> None:
