@@ -175,8 +175,8 @@ class Node:
     def cut(self) -> Iterator[None]:
         """Cuts the node off from clients and from other members while the body runs.
 
-        All connections break at once, and new ones end before the node has greeted. The node itself runs on, and
-        forgets nothing. Connections of HTTP are not cut.
+        All connections break at once, those of HTTP and WebSocket too, and new ones end before the node has greeted.
+        The node itself runs on, and forgets nothing.
 
         Raises:
             NodeFailed: The node does not run.

@@ -1,14 +1,20 @@
-"""A network that a test can cut: connections break, and new ones end at once, until it is healed."""
+"""A network that a test can cut: connections break, and new ones end at once, until it is healed.
+
+`CutNetwork` has the connections by frames, `CutWeb` those of HTTP and WebSocket.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import trio
+
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
 from tailrace.trio.transport import Transport
 from tailrace_server.host.network import Listener, Network
+from tailrace_server.serving.listeners import ListenerHandlers, WebStream
 
 
 class CutNetwork:
@@ -73,3 +79,36 @@ class _CutListener:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class CutWeb:
+    """The connections of HTTP and WebSocket, with a switch."""
+
+    def __init__(self) -> None:
+        self._is_cut = False
+        self._open: set[trio.CancelScope] = set()
+
+    def cut(self) -> None:
+        """Ends every connection, and each new one, until `heal`."""
+        self._is_cut = True
+        for scope in self._open:
+            scope.cancel()
+
+    def heal(self) -> None:
+        """Lets connections be made again."""
+        self._is_cut = False
+
+    def behind(self, listener: ListenerHandlers) -> ListenerHandlers:
+        """Returns the functions of a listener whose connections this can cut."""
+
+        async def handle(stream: WebStream, identified: Callable[[], None]) -> None:
+            if self._is_cut:
+                return  # the listener closes its socket
+            with trio.CancelScope() as scope:
+                self._open.add(scope)
+                try:
+                    await listener.handle(stream, identified)
+                finally:
+                    self._open.discard(scope)
+
+        return listener._replace(handle=handle)

@@ -25,7 +25,11 @@ from tailrace_server.config import Config
 from tailrace_server.node import command, start
 from tailrace_server.node.node import Node
 from tailrace_server.runtime.host import system_host
-from tailrace_server.testing.cut_network import CutNetwork
+from tailrace_server.serving import listeners
+from tailrace_server.serving.listeners import ListenerHandlers
+from tailrace_server.testing.cut_network import CutNetwork, CutWeb
+
+_listen = listeners.listen
 
 # The exit code of a node that ends because its test has ended.
 ABANDONED = 1
@@ -46,6 +50,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """
     orders = Orders()
     vars(command)["open_node"] = orders.open_node
+    # The listeners of HTTP and WebSocket are imported later, and take this one.
+    vars(listeners)["listen"] = orders.listen
     threading.Thread(target=orders.obey, daemon=True).start()
     sys.argv = ["tailrace", "serve", *arguments]
     cli.main()
@@ -56,6 +62,7 @@ class Orders:
 
     def __init__(self) -> None:
         self._network: CutNetwork | None = None
+        self._web = CutWeb()
         self._node: Node | None = None
         self._token: trio.lowlevel.TrioToken | None = None
 
@@ -69,6 +76,12 @@ class Orders:
             yield node
             node.check()
 
+    def listen(
+        self, listener: ListenerHandlers, address: tuple[str, int]
+    ) -> contextlib.AbstractAsyncContextManager[tuple[str, int]]:
+        """Listens for HTTP or WebSocket, with connections that can be cut."""
+        return _listen(self._web.behind(listener), address)
+
     def obey(self) -> NoReturn:
         """Reads orders until stdin ends, and ends the process then."""
         with open(0, "rb", 0, closefd=False) as orders:
@@ -81,8 +94,10 @@ class Orders:
         assert self._network is not None
         if order == b"cut":
             self._network.cut()
+            self._web.cut()
         elif order == b"heal":
             self._network.heal()
+            self._web.heal()
         elif order == b"role":
             return self._role()
         else:

@@ -1,6 +1,7 @@
 """A node in the hands of a test: killed, set back, cut off, frozen."""
 
 import contextlib
+import http.client
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import tailrace
 from tailrace.testing import NodeFailed, node
 from tailrace.testing.forks import ForkFailed, Forks
 from tailrace.testing.node import FORKS
+from tailrace.testing.ports import free_port
 from tailrace.testing.template import REQUEST_BYTES_MAX
 
 pytestmark = pytest.mark.slow
@@ -95,6 +97,27 @@ async def test_a_node_that_is_cut_off_breaks_connections_and_takes_no_new_ones(t
                     healed.callback(tailrace_node.order, "heal")
         event = await next_of(tailrace.Mutations | tailrace.Rollback, stream)
         assert event.values() == [b"after"]
+
+
+def health_of(port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status
+
+
+def test_a_node_that_is_cut_off_cuts_http_too():
+    """Connections that wait, such as those of events, end at once; new ones end without an answer."""
+    port = free_port()
+    with node(http=f"127.0.0.1:{port}") as made:
+        waiting = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        waiting.request("GET", "/healthz")
+        assert waiting.getresponse().read()
+        with made.cut():
+            assert waiting.sock.recv(1) == b"", "it is kept open, and its peer has nothing to say"
+            with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+                health_of(port)
+        assert health_of(port) == 200
+        waiting.close()
 
 
 async def test_a_frozen_node_is_stopped_until_the_end(tailrace_node):
