@@ -162,7 +162,9 @@ class BlockingLink:
 
     def _disconnect(self) -> None:
         if self._sock is not None:
-            self._poll.unregister(self._sock)
+            if self._sock.fileno() >= 0:  # else an interrupt came after it was closed here
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(self._sock)
             self._sock.close()
             self._sock = None
         self._out.clear()

@@ -25,7 +25,7 @@ from tailrace.consuming.stream_core import (
     StreamCore,
     given,
 )
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import DataGone, TailraceError, Unreachable
 from tailrace.model.arguments import count, seconds
 from tailrace.model.documented import documented
 from tailrace.model.failover import FailoverLog
@@ -58,6 +58,10 @@ class Stream:
         self._agreed_at = time.monotonic()
         self._reader = 0  # the thread that reads
         self._loop_thread = 0  # the thread that has asked for an event last
+        # What is in hand, and the program has not had yet: an interrupt may come before it has. One event at most; the
+        # events of one poll at most.
+        self._handing: list[Event] = []
+        self._polled: list[list[Event]] = []
 
     def __enter__(self) -> Stream:
         """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
@@ -97,12 +101,9 @@ class Stream:
 
     def __next__(self) -> Event:
         """Returns the next event; the one before it counts as handled. Raises the error that has ended the stream."""
-        while True:
-            event = self.next(LOOK_SECONDS)
-            if event is not None:
-                return event
-            if self._session.finished:
-                raise StopIteration
+        if self._wait(None) is None:
+            raise StopIteration
+        return self._handing.pop()
 
     def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event if one comes in time. The event before it counts as handled.
@@ -120,11 +121,23 @@ class Stream:
             StreamEnded: The stream has ended for good.
             TailraceError: As in `tailrace.Feed.consume`.
         """
-        if timeout is None:
-            return next(self, None)
+        self._wait(timeout)
+        return self._handing.pop() if self._handing else None
+
+    def _wait(self, timeout: float | None) -> Event | None:
+        """Returns the next event, which stays in ``_handing`` until the program has it; None at the end, too."""
+        if timeout is not None:
+            return self._step(seconds("timeout", timeout))
+        while (event := self._step(LOOK_SECONDS)) is None and not self._session.finished:
+            pass
+        return event
+
+    def _step(self, timeout_s: float) -> Event | None:
         now = time.monotonic()
-        deadline = now + seconds("timeout", timeout)
+        deadline = now + timeout_s
         me = threading.get_ident()
+        if self._polled:  # they are in hand together, and cannot be given one by one
+            self._link.guard.begin()
         try:
             with self._link.guard.lock:
                 if self._reader not in (0, me):
@@ -145,11 +158,20 @@ class Stream:
         while True:
             if self._core.ended is not None:
                 raise self._core.ended
-            try:
-                with self._link.guard.lock:
+            if self._handing:
+                return self._handing[0]
+            failure: TailraceError | None = None
+            with self._link.guard.lock:
+                self._link.guard.begin()
+                try:
                     event = self._session.next_event()
-            except TailraceError as error:
-                self._lost(error)
+                    if event is not None and not isinstance(event, DataGone):
+                        self._handing.append(cast(Event, event))
+                except TailraceError as error:
+                    failure = error
+                self._link.guard.end()
+            if failure is not None:
+                self._lost(failure)
                 continue
             if event is not None or self._session.finished or is_over:
                 return cast(Event | None, given(event))  # what else there is only a replica is given
@@ -159,10 +181,15 @@ class Stream:
     @documented(StreamCore.poll)
     def poll(self, *, max_rows: int = POLL_ROWS, timeout: float | None = None) -> list[Event]:
         rows_max = count("max_rows", max_rows, 1)
-        if self.next(timeout) is None:
-            return []
-        with self._link.guard.lock:
-            return self._core.poll(rows_max)
+        if not self._polled:
+            if self._wait(timeout) is None:
+                return []
+            with self._link.guard.lock:
+                self._link.guard.begin()
+                self._polled.append(self._core.poll(rows_max))
+                self._handing.clear()
+                self._link.guard.end()
+        return self._polled.pop()
 
     @documented(BatchReader.batches)
     def batches(self) -> Batches:
@@ -185,7 +212,8 @@ class Stream:
     def latest_positions(self) -> Positions:
         """The positions that also cover the event in hand."""
         with self._link.guard.lock:
-            return self._session.latest_positions
+            is_had = not (self._handing or self._polled)
+            return self._session.latest_positions if is_had else self._session.positions
 
     @documented(StreamCore.status)
     def status(self) -> StreamStatus:

@@ -218,6 +218,57 @@ def test_an_interrupt_anywhere_loses_nothing_silently(shared_node, contents, fee
     assert outcomes.keys() == {"", "refused"}, "both ends are reached, and no other"
 
 
+def read_some(stream, taken, *, polls):
+    """Reads until there is nothing more. The events of each call that returns go to ``taken``."""
+    while True:
+        if polls:
+            events = stream.poll(max_rows=7, timeout=0.0)
+        else:
+            event = stream.next(0.0)
+            events = [] if event is None else [event]
+        taken += events
+        if not events:
+            return
+
+
+def seqs_of(events):
+    return [row.seq for event in events if isinstance(event, tailrace.Mutations) for row in event]
+
+
+@pytest.mark.parametrize("polls", [False, True])
+def test_an_interrupt_anywhere_in_a_stream_loses_no_event(shared_node, feed_name, polls):
+    """The next call has the events of the one that was interrupted, or raises."""
+    outcomes = collections.Counter()
+    with blocking.connect(shared_node.url) as client:
+        feed = client.create_feed(feed_name, partitions=1)
+        for number in range(4):
+            feed.write([Put(b"%d-%d" % (number, row), b"v") for row in range(10)])
+
+        def trial(step):
+            taken = []
+            with feed.consume() as stream:
+                while not stream._session.has_event():
+                    stream._link.push()
+                with contextlib.suppress(KeyboardInterrupt), InterruptAt(step) as interrupt:
+                    read_some(stream, taken, polls=polls)
+                refused = ""
+                try:
+                    while 40 not in seqs_of(taken):
+                        read_some(stream, taken, polls=polls)
+                except tailrace.TailraceError as error:
+                    refused = str(error)
+            outcomes["refused" if "interrupted" in refused else refused] += 1
+            seqs = seqs_of(taken)
+            assert seqs == list(range(1, len(seqs) + 1)), f"an event is lost in silence, interrupted at step {step}"
+            return interrupt.left
+
+        left = trial(1 << 40)
+        steps = (1 << 40) - left
+        for step in range(1, steps, max(steps // TRIALS, 1)):
+            trial(step)
+    assert outcomes.keys() == {"", "refused"}, "both ends are reached, and no other"
+
+
 def held_at(monkeypatch, name):
     """Holds one thread before it goes on with a method of the link; returns who that is, and two events."""
     original = getattr(BlockingLink, name)
