@@ -180,6 +180,7 @@ class Feed:
     def replay_parked(self, *, timeout: float | None = None) -> Replayed:
         from tailrace.indexes.replaying import Replay
 
+        self._runner.deadline(timeout)  # a wrong one is refused before anything is read
         replay = Replay(self._core)
         for item in Feed(self._runner, f"{self.name}{PARKED}").items():
             self._runner.run(replay.row(item), timeout)
