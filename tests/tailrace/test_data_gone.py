@@ -1,11 +1,16 @@
 """Partitions whose next rows are gone: each of them ends alone, or begins anew."""
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 import trio
 
 import tailrace
 from tailrace import DataGone, EndReason, Mutations, Put, Rollback
 
+TAILRACE = str(Path(sys.executable).with_name("tailrace"))
 KEYS = [b"k%d" % number for number in range(40)]
 
 
@@ -142,3 +147,20 @@ async def test_without_async(running, history):
         return found, errors
 
     assert await trio.to_thread.run_sync(work) == ({0, 2}, [1])
+
+
+@pytest.mark.slow
+async def test_a_tail_ends_with_an_error_or_begins_the_partition_anew(running, history):
+    _, positions = history
+    gone = trim(running, 1)
+    command = [TAILRACE, "tail", "audits", "--since", str(positions), "--until", "now", "--url", running.url, "--json"]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 1
+    assert f"partition 1: the kept mutations begin above seq {gone}" in done.stderr.decode()
+    command += ["--on-data-gone", "restart"]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    first, *others = [line for line in lines if line["partition"] == 1]
+    assert first == {"rollback": True, "partition": 1, "seq": 0, "keys": None}
+    assert others[-1]["seq"] == gone + 1
+    assert not any("rollback" in line for line in lines if line["partition"] != 1)

@@ -25,7 +25,7 @@ from tailrace.cli.tls_options import uses_node
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Event
 from tailrace.consuming.subscription import require_catch_up
-from tailrace.model import CatchUpMode
+from tailrace.model import CatchUpMode, OnDataGone
 from tailrace.model.failover import SEQ_MAX
 from tailrace.model.json_rows import bytes_field, mutation_to_row
 from tailrace.model.position import Positions
@@ -45,6 +45,13 @@ class CatchUpOption(enum.StrEnum):
     AUTO = "auto"
     SEGMENTS = "segments"
     STREAM = "stream"
+
+
+class DataGoneOption(enum.StrEnum):
+    """The choices of --on-data-gone, as in `tailrace.Feed.consume`."""
+
+    RAISE = "raise"
+    RESTART = "restart"
 
 
 @uses_node
@@ -96,6 +103,13 @@ def tail(
             help="How to read what the node has in segments: as files if it is much, always as files, or never.",
         ),
     ] = CatchUpOption.AUTO,
+    on_data_gone: Annotated[
+        DataGoneOption,
+        typer.Option(
+            "--on-data-gone",
+            help="If the next rows of a partition are gone: end with an error, or print a rollback and what is kept.",
+        ),
+    ] = DataGoneOption.RAISE,
     state: ReadState = StateOption.LEADER,
     json: Json = False,
     url: Url = DEFAULT_URL,
@@ -126,7 +140,7 @@ def tail(
     _check_catch_up(catch_up, start, end)
     lines = json_lines if json else plain_lines
     target_node = target("tail", url, node, token, state.value)
-    follower = _Follower(target_node, feed, start, end, filter, catch_up.value, lines)
+    follower = _Follower(target_node, feed, start, end, filter, catch_up.value, on_data_gone.value, lines)
     try:
         trio.run(follower.run)
     finally:
@@ -182,6 +196,7 @@ class _Follower:
         until: str | Positions | datetime | None,
         filter: StreamFilter,
         catch_up: CatchUpMode,
+        on_data_gone: OnDataGone,
         lines: Callable[[Event], Iterator[str]],
     ) -> None:
         self._target = target
@@ -190,6 +205,7 @@ class _Follower:
         self._until = until
         self._filter = filter
         self._catch_up = catch_up
+        self._on_data_gone = on_data_gone
         self._lines = lines
         self._output = _Output()
         self._unread = False
@@ -210,6 +226,7 @@ class _Follower:
                             key_prefix=self._filter.key_prefix,
                             keys_only=self._filter.keys_only,
                             catch_up=self._catch_up,
+                            on_data_gone=self._on_data_gone,
                         ) as stream,
                     ):
                         await self._print(stream)
