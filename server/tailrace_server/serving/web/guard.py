@@ -39,8 +39,8 @@ _PREFLIGHT = {
     "access-control-max-age": "600",
 }
 _EXPOSED = "ETag, Retry-After, Tailrace-Partition, Tailrace-Seq, Tailrace-Timestamp"
-# nginx's code for a client that has gone: no one reads it.
-_GONE = 499
+# A client that has gone reads no answer. One that has sent no more of its body for too long may still do.
+_TOO_SLOW = {"error": "BodyTimeout", "message": "no more of the body came in time: send it again, without pauses"}
 
 
 class Who(NamedTuple):
@@ -103,7 +103,7 @@ class Guard:
             who = await self._identified(request)
             return who if isinstance(who, Response) else await answer(request, who)
         except ClientDisconnect:
-            return Response(status_code=_GONE)
+            return json_answer(_TOO_SLOW, 408)
         except (TailraceError, BadRecord) as error:
             response = error_answer(error)
             if response.status_code == 500:

@@ -96,6 +96,7 @@ _ERRORS = {
     409: "The version belongs to a history that was dropped, or the number of the batch was used.",
     410: "The mutations that are asked for are gone.",
     412: "The condition does not hold, and nothing was written.",
+    408: "No more of the body came for 15 s.",
     413: "The body is too long.",
     415: "The body is compressed.",
     503: "Ask again later: nothing was written, or to repeat it is safe.",
@@ -189,7 +190,7 @@ def _key_paths() -> Json:
                 "required": True,
                 "content": _BYTES,
             },
-            "responses": {"200": written, **_errors(409, 412, 413, 504)},
+            "responses": {"200": written, **_errors(408, 409, 412, 413, 504)},
         },
         "delete": {
             "operationId": "deleteKey",
@@ -215,7 +216,7 @@ def _rows_path() -> Json:
                 "description": "The settings; those that are missing have their defaults.",
                 "content": {"application/json": {"schema": {"type": "object"}}},
             },
-            "responses": {"200": _json_response("The feed.", "Feed"), **_errors(409, 413, 504)},
+            "responses": {"200": _json_response("The feed.", "Feed"), **_errors(408, 409, 413, 504)},
         },
         "post": {
             "operationId": "postRows",
@@ -232,7 +233,7 @@ def _rows_path() -> Json:
             },
             "responses": {
                 "200": _json_response("The versions of the rows, by partition.", "RowsWritten"),
-                **_errors(409, 413, 415, 504),
+                **_errors(408, 409, 413, 415, 504),
             },
         },
     }

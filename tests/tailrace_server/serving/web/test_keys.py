@@ -4,6 +4,7 @@ import pytest
 
 import tailrace
 from tailrace.block import VALUE_BYTES_MAX
+from tailrace_server.serving.console import listener
 
 
 async def test_a_key_is_put_read_and_deleted(web, orders):
@@ -159,6 +160,14 @@ async def test_a_body_without_a_length_is_bounded_as_it_comes(web, orders, monke
         chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         head = b"PUT /feeds/orders/keys/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         assert await web.raw(head + chunked) == code
+
+
+async def test_a_body_that_does_not_come_is_told_so(web, orders, monkeypatch):
+    monkeypatch.setattr(listener, "READ_SECONDS_MAX", 0.1)
+    async with web.opened("PUT", "/feeds/orders/keys/k", content_length="5") as reader:
+        answer = await reader.answer()
+    assert (answer.code, answer.json["error"]) == (408, "BodyTimeout")
+    assert await orders.get(b"k") is None
 
 
 async def test_a_client_that_sends_the_value_all_the_same_reads_why_it_is_refused(web, orders):
