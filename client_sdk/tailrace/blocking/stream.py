@@ -212,7 +212,7 @@ class Stream:
     def latest_positions(self) -> Positions:
         """The positions that also cover the event in hand."""
         with self._link.guard.lock:
-            is_had = not (self._handing or self._polled)
+            is_had = not (self._handing or self._polled or self._link.guard.is_broken)
             return self._session.latest_positions if is_had else self._session.positions
 
     @documented(StreamCore.status)

@@ -252,6 +252,8 @@ def test_an_interrupt_anywhere_in_a_stream_loses_no_event(shared_node, feed_name
                 with contextlib.suppress(KeyboardInterrupt), InterruptAt(step) as interrupt:
                     read_some(stream, taken, polls=polls)
                 refused = ""
+                latest = stream.latest_positions
+                assert sum(latest.seqs().values()) <= max(seqs_of(taken), default=0), f"at step {step}"
                 try:
                     while 40 not in seqs_of(taken):
                         read_some(stream, taken, polls=polls)
