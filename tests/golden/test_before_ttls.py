@@ -150,3 +150,29 @@ async def test_keys_stay_while_a_member_could_not_follow_their_expiry(new_set, m
         assert await feed.get(b"key") is not None
         await reconnected(nodes, lambda peer: peer.takes_ttls)
         await gone(feed, b"key")
+
+
+@pytest.mark.parametrize("replication", ["stream", "segment"])
+async def test_a_member_of_before_ttls_stands_where_the_first_ttl_is_and_goes_on_when_updated(
+    new_set, monkeypatch, caplog, replication
+):
+    nodes = new_set()
+    await nodes.start()
+    await nodes.settled()
+    async with nodes.client() as client:
+        feed = await client.create_feed("orders", partitions=1, replication=replication)
+        await nodes.level("orders")
+        earlier = next(node for node in nodes if node is not nodes.leader)
+        await earlier.stop()
+        await feed.put(b"of an hour", b"1", ttl=3_600)
+        await nodes.leader.flush()
+        with monkeypatch.context() as patch:
+            encode = Hello.encode
+            patch.setattr(Hello, "encode", lambda self: encode(self._replace(takes_ttls=False)))
+            await earlier.start()
+            await until(lambda: "has rows with ttls, or expired keys, from seq 1 on" in caplog.text)
+            assert earlier.rows("orders") == {}
+        for connection in list(nodes.leader.node.connections):
+            connection.transport.close()
+        await nodes.level("orders")
+        assert earlier.rows("orders") == {b"of an hour": b"1"}

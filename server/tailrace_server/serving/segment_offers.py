@@ -156,7 +156,7 @@ class SegmentOffers:
                 continue
             link, segment = found
             if segment.version != VERSION_PLAIN and not self._connection.takes_ttls:
-                self._refuse(offering, segment)
+                self._connection.nursery.start_soon(self._refuse, offering, segment)
                 continue
             self._node.storage.pins.pin(segment)
             offering.link, offering.segment = found
@@ -164,11 +164,14 @@ class SegmentOffers:
             self._active += 1
             self._connection.nursery.start_soon(self._offer, offering, link, segment)
 
-    def _refuse(self, offering: _Offering, segment: Segment) -> None:
-        """Ends the stream: the replica could not read the segment."""
+    async def _refuse(self, offering: _Offering, segment: Segment) -> None:
+        """Ends the stream, which may have to be opened before: the replica could not read the segment."""
+        if offering.is_closed:
+            return
         why = unread_ttls(offering.stream.partition, segment.identity.after_seq + 1)
         self._connection.rounds.close(offering.stream.id, EndReason.FORBIDDEN, why)
         self._connection.has_news()
+        self._node.connections.turn_ended()
 
     def _next(self, offering: _Offering) -> tuple[ChainLink, Segment] | None:
         """Returns the segment to offer next; None: the replica has all, or its offer is not idle."""
