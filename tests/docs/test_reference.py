@@ -160,6 +160,19 @@ def test_a_docstring_of_values_has_every_field(full, kind):
     assert [name for name in fields if name not in listed] == [], f"{full}: fields without an explanation"
 
 
+HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream", "Follower")
+
+
+@pytest.mark.parametrize("module", [tailrace, tailrace.asyncio, tailrace.blocking], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("name", HANDLES)
+def test_a_handle_says_who_may_share_it_and_what_cancelling_does(module, name):
+    kind = getattr(module, name)
+    assert re.search(r"\b(tasks?|threads?)\b", kind.__doc__, re.IGNORECASE), "who may share it"
+    if module is not tailrace.blocking and "cancelled" not in kind.__doc__:
+        calls = [call for call, function in inspect.getmembers(kind, inspect.iscoroutinefunction) if call[0] != "_"]
+        assert [call for call in calls if "cancel" not in getattr(kind, call).__doc__.lower()] == []
+
+
 def test_sections_of_a_docstring():
     text = "Does it.\n\nArgs:\n    one: First,\n        continued: here.\n    two: Second.\n\nReturns:\n    It."
     assert section(text, "Args") == ["one", "two"]

@@ -17,7 +17,17 @@ from tailrace.asyncio.transport import Connect
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.forks import OfOneProcess
 from tailrace.link.secret import new_session
-from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, ReplicationMode, Retention, TokenInfo
+from tailrace.model import (
+    FeedInfo,
+    Level,
+    LevelName,
+    NodeState,
+    NodeStatus,
+    ReplicationMode,
+    Retention,
+    TokenInfo,
+    TokenRole,
+)
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -162,7 +172,7 @@ class Client(OfOneProcess):
         self,
         name: str,
         *,
-        role: str,
+        role: TokenRole,
         feeds: Iterable[str] = (),
         key_prefix: bytes = b"",
         expires_s: float | None = None,

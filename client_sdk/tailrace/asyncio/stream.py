@@ -167,6 +167,8 @@ class Stream(OfOneProcess):
     async def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event if one comes in time. The event before it counts as handled.
 
+        If it is cancelled, no event is lost: the next call returns it.
+
         Args:
             timeout: The seconds to wait. 0: takes only an event that has come. None: waits for as long as it takes.
 

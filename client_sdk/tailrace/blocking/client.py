@@ -14,7 +14,17 @@ from tailrace.blocking.runner import BlockingRunner
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.secret import new_session
-from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, ReplicationMode, Retention, TokenInfo
+from tailrace.model import (
+    FeedInfo,
+    Level,
+    LevelName,
+    NodeState,
+    NodeStatus,
+    ReplicationMode,
+    Retention,
+    TokenInfo,
+    TokenRole,
+)
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -168,7 +178,7 @@ class Client:
         self,
         name: str,
         *,
-        role: str,
+        role: TokenRole,
         feeds: Iterable[str] = (),
         key_prefix: bytes = b"",
         expires_s: float | None = None,

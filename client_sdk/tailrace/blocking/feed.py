@@ -50,7 +50,10 @@ TIMEOUT = "The seconds to retry, in place of ``retry_for``."
 
 
 class Feed:
-    """A handle of one feed. Made by `Client.feed` and `Client.create_feed`. Threads may share it."""
+    """A handle of one feed. Made by `Client.feed` and `Client.create_feed`.
+
+    Threads may share it. In a forked process it connects anew at its next call.
+    """
 
     def __init__(self, runner: BlockingRunner, name: str, core: FeedCore | None = None) -> None:
         self._runner = runner

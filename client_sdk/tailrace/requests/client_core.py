@@ -10,7 +10,7 @@ from tailrace.link.address import parse_url
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
 from tailrace.link.forks import Unpicklable
-from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo
+from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo, TokenRole
 from tailrace.model.arguments import count, seconds
 from tailrace.requests.changes import changes_request, check_kept, creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
@@ -266,7 +266,7 @@ class ClientCore(Unpicklable):
         self,
         name: str,
         *,
-        role: str,
+        role: TokenRole,
         feeds: Iterable[str],
         key_prefix: bytes,
         expires_s: float | None,

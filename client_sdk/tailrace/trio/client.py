@@ -11,7 +11,17 @@ import trio
 
 from tailrace.consuming.subscription import Subscription
 from tailrace.link.forks import OfOneProcess
-from tailrace.model import FeedInfo, Level, LevelName, NodeState, NodeStatus, ReplicationMode, Retention, TokenInfo
+from tailrace.model import (
+    FeedInfo,
+    Level,
+    LevelName,
+    NodeState,
+    NodeStatus,
+    ReplicationMode,
+    Retention,
+    TokenInfo,
+    TokenRole,
+)
 from tailrace.model.documented import documented
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.plan import Call
@@ -166,7 +176,7 @@ class Client(OfOneProcess):
         self,
         name: str,
         *,
-        role: str,
+        role: TokenRole,
         feeds: Iterable[str] = (),
         key_prefix: bytes = b"",
         expires_s: float | None = None,

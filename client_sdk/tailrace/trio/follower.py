@@ -24,6 +24,9 @@ class Follower(Following):
     """Applies a feed to an index, each batch together with its checkpoint. Made by `Feed.follow`.
 
     All tasks of one trio run may call its methods. If the index raises an exception, the body ends with it.
+
+    A call that is cancelled ends alone: the follower goes on. If the body is cancelled, the batch that is being applied
+    is finished first; the next follower goes on behind it.
     """
 
     def __init__(self, feed: _HostedFeed, index: Index, options: FollowOptions) -> None:

@@ -10,4 +10,6 @@ class Items(AsyncItems):
 
     It reads a whole partition before it returns the partition's first item. No stream is open in between, so a loop may
     be left at any time. One step for each partition is a checkpoint of trio.
+
+    One task at a time uses it. A step that is cancelled is continued by the next one, and no item is lost.
     """
