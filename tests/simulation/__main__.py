@@ -2,9 +2,9 @@
 
 SEED=n runs that seed, and prints its trace if TRACE=1. SEEDS=n runs that many seeds, from FIRST (0) on. SECONDS=n runs
 as many as the time allows. NODES=n: each run has n nodes (1). SETS=1: two, three or five nodes, as the seed chooses.
-COPIES=1: programs fetch copies. SEGMENTS=pull, push, switch or any: segments pass between the nodes of a
-set so. STORY=name: tells a story of stories/ in place of faults by chance. A run that fails
-ends the program with exit code 1 and the command that repeats it.
+COPIES=1: programs fetch copies. GROUP=1: the members of a group share the feed of a set. SEGMENTS=pull, push, switch or
+any: segments pass between the nodes of a set so. STORY=name: tells a story of stories/ in place of faults by chance. A
+run that fails ends the program with exit code 1 and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ from .world import simulate
 PROGRESS_SECONDS = 10.0
 # How many objects more there may be until garbage is collected. A run makes millions, and few of them in cycles.
 GARBAGE = 20_000
-NUMBERS = {"SEED": -1, "SEEDS": 0, "SECONDS": 0, "FIRST": 0, "TRACE": 0, "SETS": 0, "NODES": 1, "COPIES": 0}
+NUMBERS = {
+    "SEED": -1,
+    "SEEDS": 0,
+    "SECONDS": 0,
+    "FIRST": 0,
+    "TRACE": 0,
+    "SETS": 0,
+    "NODES": 1,
+    "COPIES": 0,
+    "GROUP": 0,
+}
 
 
 def main():
@@ -41,6 +51,7 @@ def main():
         print(f"SEGMENTS is {way}; it may be {', '.join((*WAYS, ANY_WAY))}", file=sys.stderr)
         return 2
     chosen = {"nodes": nodes, "story": STORIES.get(story), "copies": bool(options["COPIES"]), "way": way}
+    chosen["groups"] = bool(options["GROUP"])
     logging.disable(logging.CRITICAL)  # a node logs a lot about the faults of a run
     trace = print if options["TRACE"] else None
     if options["SEED"] >= 0:

@@ -45,6 +45,7 @@ class Plan:
         way: How segments pass between nodes, with the faults of such transfers: one of `WAYS`; "": as it comes.
         incoming_max: How many segments a node receives at the same time from its leader.
         failover: Whether the members of a set choose another leader by themselves.
+        has_groups: The members of a group share the feed, in place of most other programs.
         spares: How many nodes more there are, which are no members yet. Members are added and removed by chance then.
     """
 
@@ -66,6 +67,7 @@ class Plan:
     incoming_max: int = 16
     failover: Failover = Failover.MANUAL
     spares: int = 0
+    has_groups: bool = False
 
     def random_of(self, name):
         """Returns the generator of one part of the run: what one part draws changes no other part."""
@@ -110,10 +112,11 @@ class Plan:
         nodes = f" NODES={self.nodes}" if self.is_set else ""
         copies = " COPIES=1" if self.has_copies else ""
         way = f" SEGMENTS={self.way}" if self.way else ""
-        return f"make simulate{nodes}{copies}{way} SEED={self.seed}"
+        groups = " GROUP=1" if self.has_groups else ""
+        return f"make simulate{nodes}{copies}{way}{groups} SEED={self.seed}"
 
 
-def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
+def plan_run(seed, nodes=1, story=None, profile="", copies=False, way="", groups=False):
     """Returns the plan of a run. A story says itself how many nodes it needs, and segments take three if one is given.
 
     ``way`` is one of `WAYS`, or `ANY_WAY`.
@@ -137,6 +140,8 @@ def plan_run(seed, nodes=1, story=None, profile="", copies=False, way=""):
     def rnd(name):
         return random.Random(f"{seed} {name}")
 
+    if groups:
+        return _plan_of_groups(seed, nodes, rnd("groups"))
     if way:
         return _plan_of_segments(seed, nodes, way, rnd("segments"))
     if copies:
@@ -183,6 +188,20 @@ def _plan_of_copies(seed, nodes, rnd):
         block_bytes=rnd.choice((None, 250, 1_000)),
         has_sink=has_sink,
         has_copies=True,
+    )
+
+
+def _plan_of_groups(seed, nodes, rnd):
+    """Returns the plan of a run whose programs are a group. Its nodes are a set, whose leader is the coordinator."""
+    return Plan(
+        seed,
+        3 if nodes in (1, ANY_SET) else nodes,
+        partitions=rnd.choice((1, 2, 4)),
+        retention=rnd.choice(("compact", "history")),
+        faulty_seconds=rnd.choice((5.0, 10.0)),
+        block_bytes=rnd.choice((None, 250, 1_000)),
+        failover=rnd.choice((Failover.AUTO, Failover.MANUAL)),
+        has_groups=True,
     )
 
 

@@ -45,6 +45,9 @@ FOLLOWERS_PART_BYTES_MIN = 1_200
 PUSHED_AGE_SECONDS = 0.3
 # A follower copies segments also if it lacks only this fraction of them.
 SHARE = 1_000_000
+# The lease of a member of a group, and how long it may finish a partition that another one is to have.
+LEASE_SECONDS = 0.4
+RELEASE_SECONDS = 2.0
 # Files that were received in part are removed after this time.
 UNUSED_SECONDS = 1.0
 
@@ -60,6 +63,9 @@ def small_bounds(plan):
             stack.enter_context(_small_copies(FOLLOWERS_PART_BYTES_MIN if plan.way else PART_BYTES_MIN, flush_s))
         if plan.way:
             stack.enter_context(_small_transfers(plan))
+        if plan.has_groups:
+            limits = dataclasses.replace(machine.LIMITS, group_lease_s=LEASE_SECONDS, group_release_s=RELEASE_SECONDS)
+            stack.enter_context(mock.patch.object(machine, "LIMITS", limits))
         stack.enter_context(mock.patch.object(failover, "ENTRIES_MAX", plan.entries_max))
         # A start goes by columns through a journal of any length: a run has too few records for it otherwise.
         stack.enter_context(mock.patch.object(feed_recovery, "TOGETHER_MIN", 1))

@@ -19,6 +19,7 @@ class Suite(NamedTuple):
     quick: int
     copies: bool = False
     way: str = ""
+    groups: bool = False
 
 
 ONE_NODE = Suite(1, range(210), 6)
@@ -26,6 +27,7 @@ SETS = Suite(ANY_SET, range(200), 3)
 COPIES = Suite(1, range(150), 6, copies=True)
 COPIES_OF_SETS = Suite(ANY_SET, range(100), 3, copies=True)
 SEGMENTS = Suite(ANY_SET, range(150), 4, way=ANY_WAY)
+GROUPS = Suite(ANY_SET, range(60), 2, groups=True)
 # A seed of one node in which a rollback meets another one.
 ROLLBACKS = 0
 # The processes that run the seeds of `make soak`.
@@ -45,6 +47,7 @@ def run_the_others(suite):
     options = {"SETS": "1"} if suite.nodes == ANY_SET else {"NODES": str(suite.nodes)}
     options["COPIES"] = "1" if suite.copies else ""
     options["SEGMENTS"] = suite.way
+    options["GROUP"] = "1" if suite.groups else ""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.simulation"],

@@ -20,6 +20,7 @@ class Runs:
         self.worlds = []
         self.copies = []
         self.ways = []
+        self.groups = []
         self.fails_at = None
 
     def __call__(self, **options):
@@ -29,8 +30,9 @@ class Runs:
             self._monkeypatch.setenv(name, str(options.get(name, "")))
         return program.main()
 
-    def _simulate(self, seed, *, nodes, story, copies, way, trace):
+    def _simulate(self, seed, *, nodes, story, copies, way, groups, trace):
         self.seeds.append(seed)
+        self.groups.append(groups)
         self.ways.append(way)
         self.copies.append(copies)
         self.worlds.append((nodes, story))
@@ -49,6 +51,11 @@ def test_one_seed(runs):
     assert runs(SEED=17) == 0
     assert runs.seeds == [17]
     assert runs.worlds == [(1, None)]
+
+
+def test_a_group(runs):
+    assert runs(SEED=17, GROUP=1) == 0
+    assert runs.groups == [True]
 
 
 def test_a_number_of_seeds(runs):

@@ -8,7 +8,7 @@ import pytest
 from .crosses import ALL, RARE
 from .plan import plan_run
 from .report import Report
-from .suite import COPIES, COPIES_OF_SETS, ONE_NODE, ROLLBACKS, SEGMENTS, SETS, run_the_others
+from .suite import COPIES, COPIES_OF_SETS, GROUPS, ONE_NODE, ROLLBACKS, SEGMENTS, SETS, run_the_others
 from .world import simulate
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def run(suite, count):
     """Returns the sum of the first seeds' reports. A seed that fails names itself."""
     report = Report()
     for seed in suite.seeds[:count]:
-        report.add(simulate(seed, nodes=suite.nodes, copies=suite.copies, way=suite.way))
+        report.add(simulate(seed, nodes=suite.nodes, copies=suite.copies, way=suite.way, groups=suite.groups))
     print(report)
     return report
 
@@ -96,6 +96,21 @@ def test_some_seeds_in_which_segments_pass_between_nodes_keep_every_promise():
     assert report.operations["frame SEGMENT_ACK"]
     assert report.operations["frame SEGMENT_RELEASE"]
     assert report.operations["equal segments"]
+
+
+@pytest.mark.long
+def test_some_seeds_in_which_a_group_shares_the_feed():
+    report = run(GROUPS, GROUPS.quick)
+    done = report.operations
+    assert done["group has read all"] == GROUPS.quick
+    assert done["partition assigned"] > 2 * GROUPS.quick
+    assert done["commit of a group"] > 2 * GROUPS.quick
+
+
+@pytest.mark.soak
+def test_many_seeds_in_which_a_group_meets_each_fault():
+    done = run(GROUPS, 20).operations
+    assert all(done[each] for each in ("member leaves", "member is stopped", "partition lost", "partition revoked"))
 
 
 @pytest.mark.planted
@@ -166,8 +181,8 @@ def test_a_seed_in_which_rollbacks_meet():
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "suite",
-    [ONE_NODE, SETS, COPIES, COPIES_OF_SETS, SEGMENTS],
-    ids=["one node", "sets", "copies", "copies of sets", "segments"],
+    [ONE_NODE, SETS, COPIES, COPIES_OF_SETS, SEGMENTS, GROUPS],
+    ids=["one node", "sets", "copies", "copies of sets", "segments", "groups"],
 )
 def test_the_other_seeds_keep_every_promise(suite):
     run_the_others(suite)

@@ -293,7 +293,7 @@ def _own_directory():
         directory.rmdir()
 
 
-def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", trace=None, kind=World):
+def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", groups=False, trace=None, kind=World):
     """Runs one world from its start to its end.
 
     Args:
@@ -303,6 +303,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", tra
         profile: The kinds of faults that come to a set, a key of `PROFILES`; "": the seed chooses.
         copies: Programs fetch copies, in place of most others.
         way: How segments pass between the nodes, with faults of their own: one of `WAYS`, or `ANY_WAY`.
+        groups: The members of a group share the feed, in place of most other programs.
         trace: Called with a line for each event.
         kind: The class of the world.
 
@@ -312,7 +313,7 @@ def simulate(seed, *, nodes=1, story=None, profile="", copies=False, way="", tra
     Raises:
         Violation: A promise is broken. Whatever goes wrong has a note with the command that repeats the run.
     """
-    plan = plan_run(seed, nodes, story, profile, copies, way)
+    plan = plan_run(seed, nodes, story, profile, copies, way, groups)
     report = Report(trace, crosses=not plan.is_set)
     disks = ProgramSystem()
 

@@ -19,18 +19,22 @@ class Bug:
         stories: The stories that find the bug, each with the first seed to try.
         seed: If no story finds the bug, a seed of one node that does.
         copies: Or the number of nodes and the first seed of the runs with copies that find it.
+        groups: Or the first seed of the runs with a group that find it.
     """
 
     patches: Sequence[tuple[Any, str, Any]]
     stories: Mapping[str, int] = field(default_factory=dict)
     seed: int | None = None
     copies: tuple[int, int] | None = None
+    groups: int | None = None
 
     @property
     def found_by(self) -> list[str]:
         """What finds the bug, as the table of rules names it."""
         if self.copies is not None:
             return ["copies" if self.copies[0] == 1 else "copies of a set"]
+        if self.groups is not None:
+            return ["groups"]
         return list(self.stories) or ["one node"]
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ from . import (
     deaths,
     failing_partitions,
     failovers,
+    groups,
     leadership,
     majorities,
     promotion,
@@ -32,4 +33,5 @@ BUGS = {
     **pulls.BUGS,
     **pushes.BUGS,
     **deaths.BUGS,
+    **groups.BUGS,
 }

@@ -45,6 +45,8 @@ def first_violation(bug, story):
     elif bug.copies is not None:
         nodes, first = bug.copies
         seeds, options = range(first, first + TRIES_OF_COPIES), {"nodes": nodes, "copies": True}
+    elif bug.groups is not None:
+        seeds, options = range(bug.groups, bug.groups + TRIES), {"groups": True}
     for seed in seeds:
         try:
             with bug.planted():

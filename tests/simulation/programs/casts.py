@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..checks.groups import GroupBook
 from .consumers import ConsumingProcess
 from .fetchers import FetchingProcess
 from .followers import CrashingFollower, FollowingProcess, LevelFollower
 from .founders import FeedFounder, SetFounder
 from .indexes import chosen
 from .keys import ANY, keys_of_each_level, keys_of_each_partition
+from .members import MEMBERS, GroupMember
 from .process import Process
 from .readers import LookingProcess, StateReader
 from .registers import RegisterProcess
@@ -42,6 +44,8 @@ def new_cast(world):
     """Returns the programs of a run, none of them started."""
     if world.plan.has_copies:
         return _cast_of_copies(world)
+    if world.plan.has_groups:
+        return _cast_of_groups(world)
     if world.plan.way:
         return _cast_of_segments(world)
     return _cast_of_set(world) if world.plan.is_set else _cast_of_one_node(world)
@@ -68,6 +72,18 @@ def _cast_of_copies(world):
         ]
         sinks = [Sink(world, "sink", ANY, stray_chance=0.3)] if world.plan.has_sink else []
     return Cast([], writers, fetchers, sinks, [*writers, *fetchers])
+
+
+def _cast_of_groups(world):
+    book = GroupBook(world.report)
+    later = [GroupMember(world, f"member-{number}", book) for number in range(2, MEMBERS + 1)]
+    writers = [
+        LevelWriter(world, "writer-disk", "disk", 0.1),
+        LevelWriter(world, "writer-memory", "memory", 0.1),
+        LevelWriter(world, "writer-quorum", "quorum", 0.1, keys="safe"),
+    ]
+    members = [GroupMember(world, "member-1", book, [*later, *writers]), *later]
+    return Cast([], writers, members, [], [*writers, *members])
 
 
 def _cast_of_segments(world):
