@@ -35,7 +35,7 @@ LOCAL = {
     *("Stream.status", "Stream.watch_history", "Follower.status"),
 }
 # For the writers and followers that are made of them.
-INNER = {"Client.call", "Feed.resolve", "Feed.stream"}
+INNER = {"Client.call", "Feed.resolve", "Feed.stream", "Stream.for_group"}
 
 
 def run(function, *arguments):
@@ -101,6 +101,7 @@ def calls_of(client, feed, writer, stage, stream, follower, made_before):
         "Feed.partitions": feed.partitions,
         "Feed.partition_map": feed.partition_map,
         "Feed.park": lambda: feed.park(ROWS),
+        "Feed.replay_parked": feed.replay_parked,
         "Feed.write_arrow": lambda: feed.write_arrow(TABLE),
         "Feed.explain_resume": lambda: feed.explain_resume(stream.positions),
         "Writer.put": lambda: writer.put(b"k", b"of the child"),

@@ -26,7 +26,7 @@ FIELDS = {
     OutOfOrder: {"expected": 4},
 }
 # Only the kinds of the first are raised. The others are a client's own, and never sent.
-NEVER_SENT = {errors.Retryable, errors.WrongProcess, errors.BadCopy, errors.IncompleteCopy}
+NEVER_SENT = {errors.Retryable, errors.WrongProcess, errors.BadCopy, errors.IncompleteCopy, errors.BadValue}
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, TailraceError)] + [
     OutOfOrder
 ]
