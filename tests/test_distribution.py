@@ -97,7 +97,7 @@ def test_wheel_holds_the_metadata_and_the_licence(wheel):
 def test_extras_are_the_documented_ones(wheel):
     metadata = email.message_from_string(metadata_of(wheel, "METADATA"))
     extras = {"arrow", "ws", "cli", "server", "testing", "etcd", "spark", "spark-local", "otel", "docs", "dev"}
-    extras |= {"postgres", "duckdb", "msgpack", "avro"}
+    extras |= {"postgres", "duckdb", "msgpack", "avro", "peers"}
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 
