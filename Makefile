@@ -35,8 +35,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# Slow tests wait for other processes and for networks: two more of them than processors.
-BUSY = $(shell $(BIN)/python -c 'import os; print(min(os.cpu_count() + 2, 16))')
+# Slow tests wait for other processes and for networks: three more of them than processors.
+BUSY = $(shell $(BIN)/python -c 'import os; print(min(os.cpu_count() + 3, 16))')
 
 # Each test of a process, and each worker, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

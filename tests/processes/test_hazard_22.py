@@ -45,7 +45,7 @@ async def main():
                 elif isinstance(event, tailrace.Mutations):
                     if stop_in == "commit":
                         say("stopping", event.partition)
-                        os.kill(os.getpid(), signal.SIGSTOP)
+                        signal.raise_signal(signal.SIGSTOP)
                         stop_in = ''
                     try:
                         await stream.commit()
