@@ -101,6 +101,7 @@ FOUND = pytest.mark.parametrize("restart", [True, False], ids=["found at the sta
 
 
 @FOUND
+@pytest.mark.usefixtures("no_good_copy")
 async def test_force_goes_on_with_the_best_copy_that_can_be_read_and_says_what_is_lost(members, restart):
     async with members.client() as client:
         few, many = await with_a_late_one(members, client, restart=restart)
@@ -118,6 +119,7 @@ async def test_force_goes_on_with_the_best_copy_that_can_be_read_and_says_what_i
 
 
 @FOUND
+@pytest.mark.usefixtures("no_good_copy")
 async def test_many_partitions_that_cannot_be_read_are_told_in_one_go(members, restart):
     async with members.client() as client:
         few, many = await with_a_late_one(members, client, restart=restart, ends=range(1, 6), partitions=6)
