@@ -96,6 +96,7 @@ class Member:
         self.process = subprocess.Popen([sys.executable, "-c", *words], stdout=subprocess.PIPE, text=True)
         self.owned: dict[int, float] = {}  # since when
         self.rows: Counter[str] = Counter()
+        self._rows_lock = threading.Lock()
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
@@ -104,12 +105,18 @@ class Member:
         for line in self.process.stdout:
             kind, at, *words = line.split()
             if kind == "rows":
-                self.rows.update(words)
+                with self._rows_lock:
+                    self.rows.update(words)
             for partition in map(int, words) if kind != "rows" else ():
                 if kind == "assigned":
                     self.owned[partition] = float(at)
                 else:
                     self.owned.pop(partition, None)
+
+    def told(self) -> Counter[str]:
+        """Returns how often each row was told by now."""
+        with self._rows_lock:
+            return self.rows.copy()
 
     def kill(self) -> None:
         self.process.kill()
@@ -177,12 +184,12 @@ def measure(url: str, feed: tailrace.blocking.Feed, rounds: int, index: str | No
         if index is not None:
             tell_index(index, number)
             return gaps
-        told = sum((member.rows for member in members + dead), Counter())
-        wait(
-            lambda: len(sum((each.rows for each in members + dead), Counter())) >= number - rounds * ROWS_TOGETHER,
-            "all rows",
-        )
-        told = sum((member.rows for member in members + dead), Counter())
+
+        def told_rows() -> Counter[str]:
+            return sum((member.told() for member in members + dead), Counter())
+
+        wait(lambda: len(told_rows()) >= number - rounds * ROWS_TOGETHER, "all rows")
+        told = told_rows()
         twice = sum(count > 1 for count in told.values())
         print(f"{number} rows, {twice} told twice, {number - len(told)} committed by a member that died before it told")
     finally:
