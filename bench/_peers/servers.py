@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import importlib.util
 import os
@@ -22,7 +23,7 @@ _STOP_SECONDS_MAX = 60.0
 _BUILD = Path(__file__).parents[2] / "build"
 
 
-class Server:
+class Server(abc.ABC):
     """A server that can be started again over its data. ``address`` is what its client connects to."""
 
     name: str
@@ -56,17 +57,17 @@ class Server:
         return ""
 
     @classmethod
+    @abc.abstractmethod
     def program(cls) -> str | None:
         """Returns the path of the server's program; None if it is not installed."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def version(self) -> str:
         """Returns the version of the server."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def command(self) -> list[str]:
         """Returns the command that starts it."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Starts it, and waits until it listens."""

@@ -25,9 +25,9 @@ from tailrace_server.segment import Segment
 from tailrace_server.state.expiries import NEVER_US, ExpiryRange
 from tailrace_server.tree.key_index import OpenBlocks
 
-# The rows that one look finds. It works by whole columns, in a thread, and takes some milliseconds for so many.
+# The most rows that one look finds. It works by whole columns, in a thread, and takes some milliseconds for them.
 ROWS_AT_ONCE = 4_096
-# The rows that one block deletes: check, block and append of so many take the loop about a millisecond.
+# The most rows that one block deletes. Their check, block and append take the loop about a millisecond.
 ROWS_OF_BLOCK = 1_024
 # Rows with a wrong key hash are looked at again after this time: a compaction may have corrected it by then.
 WRONG_US = 60_000_000
@@ -53,7 +53,7 @@ class Looked(NamedTuple):
 
 
 def scope_of(partition: Partition, range: ExpiryRange) -> Scope:
-    """Returns what a look at ``range`` reads. The caller pins the segments, and those of the chain."""
+    """Returns the segments and blocks that a look at ``range`` reads. The caller pins these segments and the chain."""
     first, last = range.first_seq, range.last_seq
     segments = [segment for segment in partition.chain.after(first - 1) if segment.identity.after_seq < last]
     blocks = []

@@ -1,4 +1,4 @@
-"""Finds what a program that was released before there were ttls cannot read of a partition, and says so."""
+"""Finds the data of a partition that a program of a release before ttls cannot read, and names the refusal."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class _Expiring:
 
 
 class Expirer:
-    """Deletes what is due in the partitions that this node leads."""
+    """Deletes the due rows of the partitions that this node leads."""
 
     def __init__(self, storage: Storage, leaderships: Leaderships) -> None:
         self._storage = storage
@@ -132,7 +132,7 @@ class Expirer:
         return max(self._now_us() - earliest_us, 0) / 1e6
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Deletes what is due until ``nursery`` ends, in a task that runs while something will expire."""
+        """Deletes due rows until ``nursery`` ends, in a task that runs while something will expire."""
         self._nursery = nursery
         self.tick()
 

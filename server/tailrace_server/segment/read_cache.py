@@ -1,7 +1,7 @@
 """Keeps parts of segments that look-ups by key have read, opened and verified, so that the next one need not.
 
 A block of a segment has up to a MiB, all of which has to be read and verified for one row of it. Segments never change,
-so what is kept stays right; the least recently used leaves first.
+so kept parts stay right; the least recently used leaves first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReadCache:
         self._parts: dict[Place, tuple[Any, int]] = {}  # the least recently used first
 
     def get(self, place: Place) -> Any:
-        """Returns what was read there; None if it is not kept."""
+        """Returns the part; None if it is not kept."""
         part = self._parts.pop(place, None)
         if part is None:
             self.misses += 1
@@ -32,7 +32,7 @@ class ReadCache:
         return part[0]
 
     def put(self, place: Place, part: Any, nbytes: int) -> None:
-        """Keeps a verified part that holds so many bytes of memory, and drops others for it."""
+        """Keeps a verified part, which holds ``nbytes`` of memory, and drops others for it."""
         if nbytes > self._bytes_max:
             return
         self._drop(place)

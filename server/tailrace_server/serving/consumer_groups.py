@@ -316,7 +316,7 @@ class Groups:
     # Plans
 
     def plan(self, group: Group) -> None:
-        """Grants what is free, and revokes what other members should have. Raises NotDurable, NoSpace, Overloaded."""
+        """Grants free partitions, and revokes others that are to move. Raises NotDurable, NoSpace, Overloaded."""
         live = {id: member for id, member in group.members.items() if member.is_ready and member.connection is not None}
         known = self._changes.rows().of(group.consumer)
         owners, candidates = {}, []

@@ -1,7 +1,7 @@
 """Looks up the keys of one GET in slices, so that many keys, or large compressed blocks, do not hold up others.
 
 keys ──ahead──> rows of the write queues, block by block ──in the order of the keys──> items
-  └──────────── one by one: from segments, and what is left ───────────────────────────┘
+  └──────────── one by one: from segments, and the others ─────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
 VALUE_BYTES_MAX = 16 * 1024 * 1024
-# So many keys are looked up together. Fewer than the least are looked up one by one, which takes them less time.
+# The bounds of keys that are looked up together. A few keys take less time one by one.
 AHEAD_KEYS_MAX = 1_024
 AHEAD_KEYS_MIN = 16
 
@@ -85,7 +85,7 @@ class Lookup:
         return True
 
     def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
-        """Takes what the write queues have of the next keys, block by block; False if ``out_of_time()`` ended it."""
+        """Takes rows of the next keys from the write queues, block by block; False if ``out_of_time()`` ended it."""
         number = len(self.items)
         if number >= self._ahead_stop and len(self._keys) - number >= AHEAD_KEYS_MIN:
             self._ahead_stop = min(number + AHEAD_KEYS_MAX, len(self._keys))

@@ -36,7 +36,7 @@ ABANDONED = 1
 
 
 def prepare() -> None:
-    """Loads in the template of the forks what a start loads late: the parser of the command line."""
+    """Loads the parser of the command line in the template of the forks, which a start would load late."""
     import typer.main
 
     typer.main.get_command(make_app({"serve": installed_commands()["serve"]}))

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 
 import pytest
+from tests.picky_index import PickyIndex
 from tests.tailrace.blocking.test_threads import started
 
 import tailrace
@@ -311,15 +312,7 @@ def test_bad_rows_are_parked(feed, client):
 
 
 def test_parked_rows_are_replayed(feed):
-    class Picky(MemoryIndex):
-        is_mended = False
-
-        def apply(self, mutations, checkpoint):
-            if not self.is_mended and any(row.value in (b"bad", None) for row in mutations):
-                raise ValueError("cannot take it")
-            super().apply(mutations, checkpoint)
-
-    index = Picky()
+    index = PickyIndex()
     for key, value in ((b"a", b"good"), (b"b", b"bad"), (b"c", b"bad"), (b"d", b"good")):
         feed.put(key, value)
     feed.delete(b"d")

@@ -6,6 +6,7 @@ import threading
 import pytest
 import trio
 import trio.testing
+from tests.picky_index import PickyIndex
 
 import tailrace
 from tailrace import Delete, Put
@@ -573,15 +574,7 @@ class TestParking:
 
 
 async def test_parked_rows_are_replayed(feed):
-    class Picky(MemoryIndex):
-        is_mended = False
-
-        def apply(self, mutations, checkpoint):
-            if not self.is_mended and any(row.value in (b"bad", None) for row in mutations):
-                raise ValueError("cannot take it")
-            super().apply(mutations, checkpoint)
-
-    index = Picky()
+    index = PickyIndex()
     for key, value in ((b"a", b"good"), (b"b", b"bad"), (b"c", b"bad"), (b"d", b"good")):
         await feed.put(key, value)
     await feed.delete(b"d")

@@ -1,4 +1,4 @@
-"""What a node keeps of consumers with a name and of groups: how far they are behind, and who owns their partitions.
+"""Gives the metrics of consumers with a name and of groups: how far they are behind, and who owns their partitions.
 
 The node that leads ``_feeds`` tells it, so that a set has each series once. It also tells those that nothing reads now.
 """
@@ -90,7 +90,7 @@ class StoredSums:
         return (stored.lag for stored in self._series.values())
 
     def add_to(self, samples: Samples) -> None:
-        """Adds what was summed."""
+        """Adds the sums."""
         now_us = self._node.clock.wall_us()
         for labels, stored in self._series.items():
             samples.add("tailrace_stored_lag_seconds", stored.lag.seconds(now_us), *labels)

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 # Each has a connection, with some 20 KiB at each end.
 CLIENTS_MAX = 64
-# A client that no request has used for so long is closed.
+# A client that no request has used for this time is closed.
 IDLE_SECONDS = 60.0
 # A request waits this long for a leader, or for an answer. Clients of HTTP ask again by themselves after a 503.
 RETRY_SECONDS = 10.0

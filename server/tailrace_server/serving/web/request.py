@@ -1,4 +1,4 @@
-"""Parses what a request asks for: its feed and key, its level, and the condition of a write. Pure."""
+"""Parses a request: its feed and key, its level, and the condition of a write. Pure."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from tailrace_server.serving.web.guard import Who
 from tailrace_server.serving.web.request import feed_of, level_of, query_of
 from tailrace_server.serving.web.versions import range_json
 
-# The blocks of so many rows are made in one turn of the loop, which takes some 7 ms.
+# The rows whose blocks are made in one turn of the loop, which takes some 7 ms.
 ROWS_MAX = 10_000
 # Empty lines are none, but each takes some time: 8 MiB of them held the loop for a quarter of a second.
 LINES_MAX = 4 * ROWS_MAX
