@@ -33,13 +33,14 @@ class Client:
         connect = self._stack.enter_async_context
         self._many = [await connect(tailrace.connect(self._address)) for _ in range(putters)]
         self._client = self._many[0]
+        self._feeds: dict[str, tailrace.Feed] = {}
         await self._client.status()
 
     async def close(self) -> None:
         await self._stack.aclose()
 
     async def make(self, log: str, readers: int = 1) -> None:
-        await self._client.create_feed(log, partitions=1)
+        self._feeds[log] = await self._client.create_feed(log, partitions=1)
 
     async def drop(self, log: str) -> None:
         await self._client.drop_feed(log)
@@ -72,7 +73,10 @@ class Client:
                         return
 
     async def put(self, log: str, key: bytes, value: bytes) -> None:
-        await self._client.feed(log).put(key, value)
+        feed = self._feeds.get(log)
+        if feed is None:  # the restart makes none
+            feed = self._feeds[log] = self._client.feed(log)
+        await feed.put(key, value)
 
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
         puts: list[Put] = [client.feed(log).put for client in self._many]

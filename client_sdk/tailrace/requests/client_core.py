@@ -10,7 +10,7 @@ from tailrace.link.address import parse_url
 from tailrace.link.connection import LinkCore
 from tailrace.link.finder import Finder, check_state
 from tailrace.link.forks import Unpicklable
-from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, TokenInfo, TokenRole
+from tailrace.model import FEED_ID_BYTES, FeedInfo, NodeStatus, Resolved, TokenInfo, TokenRole
 from tailrace.model.arguments import count, seconds
 from tailrace.requests.changes import changes_request, check_kept, creation_request
 from tailrace.requests.lane import Lanes, random_producer_id
@@ -19,6 +19,9 @@ from tailrace.requests.replies import feed_info, feed_infos, node_status, resolv
 from tailrace.requests.session import RequestSession
 from tailrace.wire.messages import Hello
 from tailrace.wire.opcodes import Opcode
+
+# The feeds of which a client keeps id and partitions: far more than programs use, and less than a megabyte.
+FEEDS_KNOWN_MAX = 4_096
 
 
 class ClientCore(Unpicklable):
@@ -51,6 +54,7 @@ class ClientCore(Unpicklable):
         self.source = source
         self.hello = Hello(name=name or "", token=token)
         self._new_session = new_session
+        self._feeds: dict[str, Resolved] = {}  # what handles have asked for, by name
         self._begin()
 
     def _begin(self) -> None:
@@ -82,6 +86,20 @@ class ClientCore(Unpicklable):
             source=self.source,
             new_session=self._new_session,
         )
+
+    def know(self, name: str, feed: Resolved) -> None:
+        """Notes the id and the number of partitions of a feed, for later handles."""
+        if len(self._feeds) >= FEEDS_KNOWN_MAX:
+            self._feeds.clear()
+        self._feeds[name] = feed
+
+    def known(self, name: str) -> Resolved | None:
+        """Returns what a handle of this feed has asked for. The feed may have been dropped since."""
+        return self._feeds.get(name)
+
+    def forget(self, name: str) -> None:
+        """Forgets what is known of a feed."""
+        self._feeds.pop(name, None)
 
     def new_producer_id(self) -> int:
         """Returns the id of a new producer."""
@@ -128,15 +146,15 @@ class ClientCore(Unpicklable):
         self,
         name: str,
         *,
-        partitions: int | None,
-        keyspace: str | None,
-        retention: str | None,
-        history_age_s: float | None,
-        history_bytes: int | None,
-        tombstone_age_s: float | None,
-        replication: str | None,
-        level: str | None,
-        ttl_s: float | None,
+        partitions: int | None = None,
+        keyspace: str | None = None,
+        retention: str | None = None,
+        history_age_s: float | None = None,
+        history_bytes: int | None = None,
+        tombstone_age_s: float | None = None,
+        replication: str | None = None,
+        level: str | None = None,
+        ttl_s: float | None = None,
         exist_ok: bool,
     ) -> Plan[None]:
         """Creates a feed, or returns the existing one. The feed is on disk when this returns.
@@ -259,6 +277,7 @@ class ClientCore(Unpicklable):
             UnknownFeed: There is no feed of this name.
             Retryable: No node could drop it in time.
         """
+        self.forget(name)
         feed = resolved((yield Call(Opcode.PARTITIONS, {"name": name})))
         yield Call(Opcode.DROP_FEED, {"feed_id": feed.feed_id.hex()})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import UnknownFeed, VersionLost
 from tailrace.link.backoff import backoff_seconds
@@ -24,7 +24,7 @@ from tailrace.requests.changes import (
 )
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.outbox import Batching, Outbox
-from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, WriteBlock, WriteBlocks
+from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, Step, WriteBlock, WriteBlocks
 from tailrace.requests.replies import (
     PartitionMap,
     failover_log,
@@ -92,12 +92,34 @@ class FeedCore:
     def forget(self) -> None:
         """Forgets the feed's id, because the node does not know it: the feed may have been dropped and made again."""
         self.resolved = None
+        self._client.forget(self.name)
 
     def resolve(self) -> Plan[Resolved]:
         """Asks for the id and the number of partitions, unless they are known. Raises UnknownFeed."""
         if self.resolved is None:
             self.resolved = resolved((yield self._partitions_call))
+            self._client.know(self.name, self.resolved)
         return self.resolved
+
+    def _ask(self, step_of: Callable[[Resolved], Step]) -> Plan[Any]:
+        """Carries out the step that ``step_of`` makes for the feed, and returns its result. Raises UnknownFeed.
+
+        A new handle takes over what another one of the client has asked for. If that feed is gone, it asks itself.
+        """
+        if self.resolved is None and (known := self._client.known(self.name)) is not None:
+            try:
+                result = yield step_of(known)
+            except UnknownFeed:
+                self.forget()
+            else:
+                self.resolved = known
+                return result
+        feed = yield from self.resolve()
+        try:
+            return (yield step_of(feed))
+        except UnknownFeed:
+            self.forget()
+            raise
 
     def ask_again(self) -> Plan[Resolved]:
         """Asks for the id and the number of partitions, even if they are known. Raises UnknownFeed."""
@@ -219,13 +241,12 @@ class FeedCore:
     ) -> Plan[VersionRange]:
         check_key(key)
         wanted = self._client.session.levels.of_write(level)
-        feed = self.resolved or (yield from self.resolve())
-        lane, block = row_block(key, value, feed, if_version, self._client.lanes, ttl)
-        try:
-            versions: VersionRange = yield WriteBlock(lane, block, wanted, flags, if_version, self.name)
-        except UnknownFeed:
-            self.forget()
-            raise
+
+        def step(feed: Resolved) -> Step:
+            lane, block = row_block(key, value, feed, if_version, self._client.lanes, ttl)
+            return WriteBlock(lane, block, wanted, flags, if_version, self.name)
+
+        versions: VersionRange = yield from self._ask(step)
         return versions
 
     def write(self, changes: Sequence[Put | Delete], level: str | None) -> Plan[dict[int, VersionRange]]:
@@ -245,14 +266,9 @@ class FeedCore:
             TailraceError: As in `put`.
         """
         wanted = self._client.session.levels.of_write(level)
-        feed = yield from self.resolve()
-        try:
-            written: dict[int, VersionRange] = yield WriteBlocks(
-                batch_blocks(changes, feed, self._client.lanes), wanted, self.name
-            )
-        except UnknownFeed:
-            self.forget()
-            raise
+        written: dict[int, VersionRange] = yield from self._ask(
+            lambda feed: WriteBlocks(batch_blocks(changes, feed, self._client.lanes), wanted, self.name)
+        )
         return written
 
     def parked(self) -> FeedCore:
@@ -265,19 +281,7 @@ class FeedCore:
         try:
             yield from parked.write(changes, None)
         except UnknownFeed:
-            yield from self._client.create_feed(
-                parked.name,
-                partitions=1,
-                keyspace=None,
-                retention=None,
-                history_age_s=None,
-                history_bytes=None,
-                tombstone_age_s=None,
-                replication=None,
-                level=None,
-                ttl_s=None,
-                exist_ok=True,
-            )
+            yield from self._client.create_feed(parked.name, partitions=1, exist_ok=True)
             yield from parked.write(changes, None)
 
     def writer(
@@ -431,14 +435,9 @@ class FeedCore:
         """
         asked = checked_keys(keys)
         wanted = self.level(level)
-        feed = yield from self.resolve()
         items: list[Item | None] = []
-        try:
-            for part in look_ups(asked):
-                items += yield LookUp(feed.feed_id, wanted, part)
-        except UnknownFeed:
-            self.forget()
-            raise
+        for part in look_ups(asked):
+            items += yield from self._ask(lambda feed: LookUp(feed.feed_id, wanted, part))  # noqa: B023 - used at once
         return items
 
     def _wait_for_version(self, key: bytes, version: Version) -> Plan[FailoverLog]:

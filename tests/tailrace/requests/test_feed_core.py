@@ -1,4 +1,4 @@
-"""The plans of a feed, step by step: a get that waits for a version."""
+"""The plans of a feed, step by step: a get that waits for a version, and the ids of feeds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import random
 
 import pytest
 
-from tailrace.errors import Unreachable
-from tailrace.model import Item, Resolved, Version
+from tailrace.errors import UnknownFeed, Unreachable
+from tailrace.model import Item, Put, Resolved, Version, VersionRange
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.requests.client_core import ClientCore
+from tailrace.requests.client_core import FEEDS_KNOWN_MAX, ClientCore
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.plan import Call, LookUp, Pause
+from tailrace.requests.plan import Call, LookUp, Pause, WriteBlock, WriteBlocks
+from tailrace.wire.opcodes import Opcode
 
 FEED_ID, OLD, NEW = b"f" * 16, b"o" * 16, b"n" * 16
 PARTITION = partition_of_hash(key_hash(b"k"), 2)
@@ -30,21 +31,25 @@ def item(seq, branch=OLD):
     return Item(b"k", b"v%d" % seq, Version(PARTITION, branch, seq), 0)
 
 
+def client_core(state="leader"):
+    return ClientCore(
+        "tailrace://127.0.0.1",
+        token=None,
+        name=None,
+        connect_timeout=1,
+        retry_for=1,
+        state=state,
+        clock=float,
+        source=random.Random(0),
+        new_session=str,
+    )
+
+
 class Get:
     """A ``get(b"k", at_least=VERSION)`` whose steps the test answers."""
 
     def __init__(self, state):
-        self.client = ClientCore(
-            "tailrace://127.0.0.1",
-            token=None,
-            name=None,
-            connect_timeout=1,
-            retry_for=1,
-            state=state,
-            clock=float,
-            source=random.Random(0),
-            new_session=str,
-        )
+        self.client = client_core(state)
         feed = FeedCore(self.client, "orders")
         feed.resolved = Resolved(FEED_ID, 2)
         self.client.session._levels = {"disk": 1}
@@ -109,3 +114,74 @@ def test_a_version_that_a_node_has_not_come_to_is_told_with_its_branch_as_digits
     get = Get("any")
     get.answer(partitions(5, OLD_LOG))
     assert get.step.reason == f"the node has not come to seq 7 of branch {OLD.hex()} of partition {PARTITION}"
+
+
+CALLS = {
+    "put": lambda feed: feed.put(b"k", b"v", None, None, False),
+    "delete": lambda feed: feed.delete(b"k", None, None),
+    "write": lambda feed: feed.write([Put(b"k", b"v")], None),
+    "get_many": lambda feed: feed.get_many([b"k"], "disk"),
+}
+ANSWERS = {"put": VersionRange(0, OLD, 1, 1), "delete": VersionRange(0, OLD, 1, 1), "write": {}, "get_many": [None]}
+
+
+def asked_of(step):
+    """The id of the feed that a step is for; the opcode if it asks for the id."""
+    if isinstance(step, Call):
+        return step.opcode
+    if isinstance(step, WriteBlocks):
+        return step.blocks[0][0].feed_id
+    return step.lane.feed_id if isinstance(step, WriteBlock) else step.feed_id
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_second_handle_of_a_client_does_not_ask_for_the_feed_again(call):
+    client = client_core()
+    first = CALLS[call](FeedCore(client, "orders"))
+    assert asked_of(next(first)) is Opcode.PARTITIONS
+    assert asked_of(first.send(partitions(7, OLD_LOG))) == FEED_ID
+    second = CALLS[call](FeedCore(client, "orders"))
+    assert asked_of(next(second)) == FEED_ID
+    with pytest.raises(StopIteration):
+        second.send(ANSWERS[call])
+    assert asked_of(next(CALLS[call](FeedCore(client, "others")))) is Opcode.PARTITIONS
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_new_handle_asks_itself_if_what_another_one_knew_is_gone(call):
+    client = client_core()
+    client.know("orders", Resolved(OLD, 4))
+    plan = CALLS[call](FeedCore(client, "orders"))
+    assert asked_of(next(plan)) == OLD
+    assert asked_of(plan.throw(UnknownFeed("no feed of this id"))) is Opcode.PARTITIONS
+    assert asked_of(plan.send(partitions(7, OLD_LOG))) == FEED_ID
+    with pytest.raises(UnknownFeed, match="dropped meanwhile"):
+        plan.throw(UnknownFeed("dropped meanwhile"))
+    assert client.known("orders") is None
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_handle_that_has_asked_itself_tells_that_its_feed_is_gone(call):
+    client = client_core()
+    feed = FeedCore(client, "orders")
+    feed.resolved = Resolved(OLD, 4)
+    plan = CALLS[call](feed)
+    assert asked_of(next(plan)) == OLD
+    with pytest.raises(UnknownFeed):
+        plan.throw(UnknownFeed("no feed of this id"))
+    assert asked_of(next(CALLS[call](feed))) is Opcode.PARTITIONS
+
+
+def test_a_client_that_drops_a_feed_forgets_it():
+    client = client_core()
+    client.know("orders", Resolved(FEED_ID, 2))
+    next(client.drop_feed("orders"))
+    assert client.known("orders") is None
+
+
+def test_the_feeds_that_a_client_knows_are_bounded():
+    client = client_core()
+    for number in range(2 * FEEDS_KNOWN_MAX):
+        client.know(f"f{number}", Resolved(FEED_ID, 2))
+        assert len(client._feeds) <= FEEDS_KNOWN_MAX
+    assert client.known(f"f{2 * FEEDS_KNOWN_MAX - 1}") == Resolved(FEED_ID, 2)
