@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import errno
 import logging
-import resource
 import signal
 import socket
 import sys
@@ -22,12 +21,18 @@ import trio
 
 from tailrace.cli.errors import CommandFailed, WrongUsage, alone
 from tailrace.link.address import Address
-from tailrace_server.config import Config, Limits, StorageConfig
+from tailrace_server.config import Config
 from tailrace_server.host.allocator import keep_freed_memory
 from tailrace_server.host.disk import is_no_space
 from tailrace_server.host.tls import NodeTls
 from tailrace_server.journal import JournalDamaged
 from tailrace_server.node.configure import Configured, configure, load_settings
+from tailrace_server.node.descriptors import (
+    permitted_limits,
+    permitted_storage,
+    raise_descriptor_limit,
+    wanted_descriptors,
+)
 from tailrace_server.node.flags import Assignments, ConfigFile, given_flags, with_flags
 from tailrace_server.node.logs import set_up_logs
 from tailrace_server.node.node import Node
@@ -43,12 +48,6 @@ log = logging.getLogger("tailrace.server")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DISK_ERRORS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENXIO, errno.ENODEV)
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
-# A descriptor for each of Limits.connections_max, as many again for the other listeners, and a quarter for segments.
-DESCRIPTORS_WANTED = 12_000
-# The divisors for connections and for segments if fewer are permitted. The rest is for files that are being written,
-# for stages and for the compaction; the journal keeps its own.
-CONNECTIONS_SHARE = 2
-SEGMENTS_SHARE = 4
 
 
 class Listening(NamedTuple):
@@ -74,21 +73,23 @@ def serve(config: ConfigFile = None, set_: Assignments = None, **given: Any) -> 
     settings = loaded.settings.serve
     if not settings.data:
         raise WrongUsage("--data has to name the data directory; TAILRACE_DATA or `data` in --config may do so, too")
-    descriptors = _raise_descriptor_limit()
     configured = configure(loaded.settings)
+    name = str(Address(*configured.config.listen))
+    set_up_logs(settings.log_level, settings.log_format, name)
+    wanted = configured.config.limits
+    descriptors = raise_descriptor_limit(wanted_descriptors(wanted))
     node_config = dataclasses.replace(
         configured.config,
-        limits=_limits(configured.config.limits, descriptors),
-        storage=_storage(configured.config.storage, descriptors),
+        limits=permitted_limits(wanted, descriptors),
+        storage=permitted_storage(configured.config.storage, descriptors),
     )
     _check_tls(node_config)
-    name = str(Address(*node_config.listen))
-    set_up_logs(settings.log_level, settings.log_format, name)
 
     def reload_of(node: Node) -> Callable[[], None]:
         def apply(now: Settings) -> None:
             set_up_logs(now.serve.log_level, now.serve.log_format, name)
-            node.adopt(_limits(now.limits, descriptors), now.storage, now.replication)
+            raised = raise_descriptor_limit(wanted_descriptors(now.limits))
+            node.adopt(permitted_limits(now.limits, raised), now.storage, now.replication)
 
         return Reloading(config, loaded, apply).reload
 
@@ -221,25 +222,3 @@ def _sigterm_as_sigint() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def _limits(wanted: Limits, descriptors: int) -> Limits:
-    most = max(1, descriptors // CONNECTIONS_SHARE)
-    return dataclasses.replace(wanted, connections_max=min(wanted.connections_max, most))
-
-
-def _storage(wanted: StorageConfig, descriptors: int) -> StorageConfig:
-    return dataclasses.replace(wanted, segments_open_max=min(wanted.segments_open_max, descriptors // SEGMENTS_SHARE))
-
-
-def _raise_descriptor_limit() -> int:
-    """Let the process have as many descriptors as wanted and permitted; return how many it may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # a container may forbid it
-        return soft
-    return wanted

@@ -226,11 +226,14 @@ class Node:
         self.stages.set_bounds(storage.stages_max, storage.stage_bytes_max, storage.stage_kept_bytes_max)
 
     async def _tick(self) -> None:
+        spent_s = 0.0
         while True:
-            await trio.sleep(self.config.limits.noop_interval_s / _TICKS_PER_NOOP)
-            now = self.turn.begin()
-            self.connections.tick(now)
-            self.services.audit.tick(now)
+            seconds = self.config.limits.noop_interval_s / _TICKS_PER_NOOP
+            await trio.sleep(max(0.0, seconds - spent_s))
+            begin = trio.current_time()
+            await self.connections.tick(self.turn, seconds)
+            spent_s = trio.current_time() - begin
+            self.services.audit.tick(self.turn.begin())
             self.storage.checkpoints.expire()
             self.expirer.tick()
 

@@ -14,7 +14,7 @@ write nearly always find the rows of the next one to leave with.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,6 +27,8 @@ from tailrace.wire.messages import encode_error
 from tailrace_server.config import Limits
 from tailrace_server.host.greetings import Greetings
 from tailrace_server.host.line_limit import LimitedLog
+from tailrace_server.host.spreading import spread
+from tailrace_server.host.turn import Turn
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.serving.addresses import AddressCounts, host_of
 from tailrace_server.serving.connection import Connection
@@ -228,11 +230,17 @@ class Connections:
         """Each connection as status shows it."""
         return (connection.status(now) for connection in self)
 
-    def tick(self, now: float) -> None:
-        """Looks at each connection: idle ones say something, and silent peers are dropped."""
+    async def tick(self, turn: Turn, seconds: float) -> None:
+        """Looks at each connection, at many over ``seconds``: idle ones say something, silent peers are dropped."""
         self._strangers.tell(trio.current_time())
-        for connection in self:
-            connection.tick(now)
+
+        def look(some: Sequence[Connection]) -> None:
+            now = turn.begin()
+            for connection in some:
+                if connection in self._open:
+                    connection.tick(now)
+
+        await spread(list(self._open), seconds, look)
 
     async def handle(self, services: Services, transport: Transport, unnamed: Leadership) -> None:
         """Serves one connection to its end. An error in it does not end the others.
