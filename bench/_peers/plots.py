@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from _peers.report import OURS, Bars
 from _report import number
 
 # The same input gives the same file.
 matplotlib.rcParams["svg.hashsalt"] = "tailrace"
 matplotlib.rcParams["svg.fonttype"] = "none"
 _COLUMNS = 3
-OURS = "Tailrace"
-
-
-# By name of a question: the figure of each server, and the processor time of its client and of itself, if it has one.
-Bars: TypeAlias = dict[str, tuple[dict[str, float], dict[str, tuple[float, float]]]]
 
 
 def draw(made: Bars, folder: Path) -> dict[str, str]:

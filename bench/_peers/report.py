@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from _peers.plots import OURS, Bars, draw
 from _peers.worker import PUTTERS, READERS, Found
 from _report import Line, number
 
@@ -19,6 +18,10 @@ README = Path(__file__).parents[1] / "README.md"
 PLOTS = README.with_name("plots")
 BEGIN, END = "<!-- by bench/peers.py --readme: begin -->", "<!-- end -->"
 
+OURS = "Tailrace"
+
+# By name of a row: the figure of each server, and the processor time of its client and of itself, if the row has it.
+Bars: TypeAlias = dict[str, tuple[dict[str, float], dict[str, tuple[float, float]]]]
 # By question and name of the server.
 Round: TypeAlias = dict[tuple[str, str], Found]
 
@@ -76,9 +79,12 @@ _ROWS = (
     _Row("one", "one put, p99, µs", "p99", False, False),
     _Row("many", f"{PUTTERS} putters, puts/s"),
     _Row("shared", f"{PUTTERS} putters on one connection, puts/s"),
+    _Row("half", "a put at half of its own limit, p50, µs", "p50", False),
+    _Row("half", "a put at half of its own limit, p99, µs", "p99", False, False),
     _Row("large", "values of 512 KiB in and out, MiB/s"),
     _Row("fan_out", f"live to {READERS} consumers, rows delivered/s"),
     _Row("restart", "SIGKILL, start, first put: s", "seconds", False, False),
+    _Row("restart_large", "the same with a million rows: s", "seconds", False, False),
 )
 
 
@@ -121,6 +127,7 @@ def lines(run: Run) -> list[Line]:
     for name, least in (("NATS JetStream", 1.0), ("Kafka", 1.0), ("Redis Streams", 0.9)):
         compare(f"{PUTTERS} putters, puts/s, to {name}", run.ratio("many", "rate", name), least=least)
     compare(f"{PUTTERS} putters: µs of the node a put", run.median("many", OURS, "server"), most=45.0)
+    compare("each at half of its own limit, p99, to Redis's", run.ratio("half", "p99", "Redis Streams"), most=1.0)
     return found
 
 
@@ -202,6 +209,8 @@ def _targets(run: Run) -> list[list[str]]:
 
 def write_readme(run: Run, readme: Path = README, plots: Path = PLOTS) -> None:
     """Replaces the section between its marks by tables, targets and plots of this run."""
+    from _peers.plots import draw  # matplotlib takes half a second, and only this needs it
+
     names = draw(bars(run), plots)
     text = [f"{_setting(run)}. Bold is the first.", "", *_markdown(_head(run), _rates(run, "**")), ""]
     text += ["Who wins, by this run:", "", *_verdicts(run), ""]

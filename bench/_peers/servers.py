@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from _server import PROGRAM, Processor, children_of, cpu_seconds_of, free_port
@@ -95,6 +95,11 @@ class Server(abc.ABC):
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             time.sleep(0.001)
         self._process = None
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        """Takes many rows in the body, in a time that a bench has; durable as ever from its next start on."""
+        yield
 
     @property
     def log(self) -> str:
@@ -190,6 +195,7 @@ class Nats(Server):
     name, client = "NATS JetStream", "jetstream"
     install = "go install github.com/nats-io/nats-server/v2@latest"
     packages, library = ("nats",), "nats-py"
+    _sync_interval = "always"
 
     @classmethod
     def program(cls) -> str | None:
@@ -200,9 +206,19 @@ class Nats(Server):
 
     def command(self) -> list[str]:
         (self.folder / "nats.conf").write_text(
-            f"listen: {self.address}\nmax_payload: 8MB\njetstream {{ store_dir: data, sync_interval: always }}\n"
+            f"listen: {self.address}\nmax_payload: 8MB\n"
+            f"jetstream {{ store_dir: data, sync_interval: {self._sync_interval} }}\n"
         )
         return [str(self.program()), "-c", "nats.conf"]
+
+    @contextlib.contextmanager
+    def filled(self) -> Iterator[None]:
+        """Syncs now and then only: a million rows, each of them synced, would take minutes."""
+        self._sync_interval = "2m"
+        self.kill()
+        self.start()
+        yield
+        self._sync_interval = "always"
 
 
 class Kafka(Server):
@@ -264,6 +280,10 @@ class Etcd(Server):
     install = "sudo apt install etcd-server"
     packages, library = ("aetcd",), "aetcd"
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._peer = f"http://127.0.0.1:{free_port()}"
+
     @classmethod
     def program(cls) -> str | None:
         return shutil.which("etcd")
@@ -272,7 +292,7 @@ class Etcd(Server):
         return _number(_output(str(self.program()), "--version"))
 
     def command(self) -> list[str]:
-        own, peer = f"http://{self.address}", f"http://127.0.0.1:{self.port + 1}"
+        own, peer = f"http://{self.address}", self._peer
         command = [str(self.program()), "--name", "one", "--data-dir", "data", "--listen-client-urls", own]
         command += ["--advertise-client-urls", own, "--listen-peer-urls", peer, "--initial-cluster", f"one={peer}"]
         command += ["--initial-advertise-peer-urls", peer, "--logger", "zap", "--log-level", "warn"]

@@ -1,5 +1,8 @@
-"""Asks one question of one server, in a process of its own: ``worker.py CLIENT ADDRESS PID QUESTION LOG COUNT``.
+"""Asks one question of one server, in a process of its own.
 
+    worker.py CLIENT ADDRESS PID QUESTION LOG COUNT RATE AFTER
+
+RATE is the puts a second of the question ``half``, 0 for the others. AFTER says what to do with the log: keep or drop.
 Prints a line of JSON with what was found (``Found``). The restart is told by the lines of stdin when it begins.
 """
 
@@ -17,6 +20,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _peers.clients.client import Client, Row, put_each
+from _peers.open_loop import Schedule
 from _peers.servers import processor_seconds
 from _report import p50, p99
 
@@ -129,6 +133,18 @@ async def _shared(client: Client, clock: _Clock, log: str, count: int) -> Found:
     return await _many(client, clock, log, count, 1)
 
 
+async def _half(client: Client, clock: _Clock, log: str, count: int, schedule: Schedule) -> Found:
+    """Puts at the rate of the schedule: the seconds of a put are those since it was due."""
+    rows = _rows(count)
+    await client.open(PUTTERS)
+    await client.make(log)
+    await client.put_all(log, rows[:PUTTERS], PUTTERS)
+    with clock:
+        schedule.begin()
+        puts = await client.put_on_time(log, rows, schedule)
+    return clock.found(count, puts)
+
+
 async def _large(client: Client, clock: _Clock, log: str, count: int) -> Found:
     """Counts MiB, in and out again."""
     rows = _rows(count, LARGE_BYTES)
@@ -211,29 +227,29 @@ QUESTIONS: dict[str, Callable[..., Awaitable[Found]]] = {
     "one": _one,
     "many": _many,
     "shared": _shared,
+    "half": _half,
     "large": _large,
     "fan_out": _fan_out,
     "restart": _restart,
+    "restart_large": _restart,
 }
-
-
-# Their logs are not needed any more. What a server still had to do with them would take time from the others.
-DROPPED = ("put_rows", "one", "many", "shared", "large", "fan_out")
 
 
 def main() -> None:
     """Answers the question of the command line."""
-    name, address, pid, question, log, count = sys.argv[1:]
+    name, address, pid, question, log, count, rate, after = sys.argv[1:]
     made = importlib.import_module(f"_peers.clients.{name}").Client
     more: list[Any] = []
     if question == "fan_out":
         more = [[_Reader(lambda: made(address), log, int(count), number) for number in range(READERS)]]
+    if question == "half":
+        more = [Schedule(int(count), float(rate))]
     client = made(address)
 
     async def ask() -> Found:
         found = await QUESTIONS[question](client, _Clock(int(pid)), log, int(count), *more)
         print(json.dumps(found), flush=True)
-        if question in DROPPED:
+        if after == "drop":
             await client.drop(log)
         await client.close()
         return found

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from _peers.open_loop import Schedule
 
 BATCH_ROWS = 1_000
 
@@ -59,6 +62,10 @@ class Client(Protocol):
 
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
         """Puts the rows by so many putters, each of which has one row under way. Returns the seconds of each put."""
+        ...
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        """Puts each row when it is due, on all connections in turn. Returns the seconds since each was due."""
         ...
 
 

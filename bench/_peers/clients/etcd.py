@@ -8,6 +8,7 @@ from typing import Any
 import aetcd
 
 from _peers.clients.client import Put, Row, of, put_at_once, run
+from _peers.open_loop import Schedule, put_on_time
 
 _ROWS_OF_TRANSACTION = 128  # --max-txn-ops of the server, its default
 _BYTES_OF_TRANSACTION = 1024 * 1024  # --max-request-bytes is 1.5 MiB by default
@@ -65,6 +66,10 @@ class Client:
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
         put: Put = lambda key, value: self.put(log, key, value)  # noqa: E731
         return await put_at_once([put] * putters, rows)
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        put: Put = lambda key, value: self.put(log, key, value)  # noqa: E731
+        return await put_on_time([put], rows, schedule)
 
 
 def _prefix(log: str) -> bytes:

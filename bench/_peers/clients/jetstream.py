@@ -9,6 +9,7 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
 
 from _peers.clients.client import Put, Row, of, put_at_once, run
+from _peers.open_loop import Schedule, put_on_time
 
 _FETCH_ROWS = 1_000
 
@@ -67,6 +68,10 @@ class Client:
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
         put: Put = lambda key, value: self.put(log, key, value)  # noqa: E731
         return await put_at_once([put] * putters, rows)
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        put: Put = lambda key, value: self.put(log, key, value)  # noqa: E731
+        return await put_on_time([put], rows, schedule)
 
 
 async def _ignore(error: Exception) -> None:

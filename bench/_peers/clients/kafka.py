@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +14,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from _peers.clients.client import Row, of, run
+from _peers.open_loop import Schedule
 
 _BATCH_ROWS = 10_000
 _SECONDS_MAX = 60.0
@@ -123,6 +126,27 @@ class Client:
         while len(found) < len(rows):
             producer.poll(1.0)
         return found
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        producer = self._single
+
+        def done(error: KafkaError | None, number: int) -> None:
+            assert error is None, error
+            schedule.ended(number)
+
+        def poll() -> None:
+            while len(schedule.seconds) < len(rows):
+                producer.poll(0.1)
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        while not schedule.is_over:
+            select.select([schedule.pipe], [], [])
+            for number in schedule.take():
+                key, value = rows[number]
+                producer.produce(log, value, key, 0, on_delivery=lambda error, _, number=number: done(error, number))
+        polling.join()
+        return schedule.seconds
 
 
 def _knows(producer: confluent_kafka.Producer, log: str) -> bool:

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from _peers.clients.client import Put, Row, of, put_at_once, run
+from _peers.open_loop import Schedule, put_on_time
 
 _ROWS_PER_COMMIT = 1_000
 _UPSERT = "INSERT INTO {} VALUES (%b, %b) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -99,12 +100,18 @@ class Client:
         self._client.execute(_UPSERT.format(log), (key, value))
 
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
+        return await put_at_once(self._puts(log), rows)
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        return await put_on_time(self._puts(log), rows, schedule)
+
+    def _puts(self, log: str) -> list[Put]:
         upsert = _UPSERT.format(log)
 
         def by(connection: Any) -> Put:
             return lambda key, value: connection.execute(upsert, (key, value))
 
-        return await put_at_once([by(connection) for connection in self._many[:putters]], rows)
+        return [by(connection) for connection in self._many]
 
 
 def _row(data: bytes) -> Row:

@@ -10,6 +10,7 @@ import redis
 import redis.asyncio
 
 from _peers.clients.client import BATCH_ROWS, Put, Row, of, put_at_once, run
+from _peers.open_loop import Schedule, put_on_time
 
 
 class Client:
@@ -71,7 +72,13 @@ class Client:
         self._client.xadd(log, {b"k": key, b"v": value})
 
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
+        return await put_at_once(self._puts(log), rows)
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        return await put_on_time(self._puts(log), rows, schedule)
+
+    def _puts(self, log: str) -> list[Put]:
         def by(client: Any) -> Put:
             return lambda key, value: client.xadd(log, {b"k": key, b"v": value})
 
-        return await put_at_once([by(client) for client in self._many[:putters]], rows)
+        return [by(client) for client in self._many]

@@ -12,6 +12,7 @@ import trio
 
 import tailrace
 from _peers.clients.client import Put, Row, of, put_each
+from _peers.open_loop import Schedule
 
 # A consumer imports pyarrow when it first needs it, and pyarrow then imports pandas if that is installed. What this
 # takes once in a process, 0.2 s, is not the figure of a row.
@@ -90,3 +91,12 @@ class Client:
             for number, put in enumerate(puts):
                 nursery.start_soon(work, put, rows[number::putters])
         return found
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+        puts: list[Put] = [client.feed(log).put for client in self._many]
+        async with trio.open_nursery() as nursery:
+            while not schedule.is_over:
+                await trio.lowlevel.wait_readable(schedule.pipe)
+                for number in schedule.take():
+                    nursery.start_soon(schedule.put, puts[number % len(puts)], rows[number], number)
+        return schedule.seconds

@@ -1,0 +1,80 @@
+"""The schedule of an open loop, and what its latencies count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from _peers.open_loop import Schedule, due_times, once_each, put_on_time
+
+RATES = st.floats(1.0, 100_000.0)
+
+
+@given(st.integers(0, 500), RATES)
+def test_each_put_is_due_at_the_last_tick_before_its_exact_time(count, rate):
+    tick = 0.001
+    due = due_times(count, rate, tick)
+    assert len(due) == count
+    assert due == sorted(due)
+    for number, at in enumerate(due):
+        assert number / rate - tick - 1e-9 <= at <= number / rate + 1e-9
+        assert abs(at / tick - round(at / tick)) < 1e-6
+
+
+def test_puts_that_are_due_together_have_one_tick():
+    due = due_times(5, 2_000.0, 0.001)
+    assert due == [0.0, 0.0, 0.001, 0.001, 0.002]
+    assert list(once_each(due)) == [0.0, 0.001, 0.002]
+    assert list(once_each([])) == []
+
+
+@pytest.mark.slow
+def test_a_stall_delays_all_puts_that_were_due_in_it():
+    rows = [(b"%d" % number, b"") for number in range(50)]
+    schedule = Schedule(len(rows), 5_000.0)
+    taken = []
+
+    async def put(key, value):
+        taken.append(key)
+        if key == b"0":  # the whole client stands still, for longer than all of the schedule
+            time.sleep(0.05)  # noqa: ASYNC251
+
+    async def run():
+        schedule.begin()
+        return await put_on_time([put], rows, schedule)
+
+    found = asyncio.run(run())
+    assert taken == [key for key, _ in rows]
+    assert len(found) == len(rows)
+    # The last one was due 10 ms after the first, and could be put 50 ms after it.
+    assert min(found) >= 0.05 - (schedule.due[-1] - schedule.due[0])
+
+
+@pytest.mark.slow
+def test_puts_that_take_long_keep_no_later_ones_from_their_time():
+    rows = [(b"%d" % number, b"") for number in range(20)]
+    schedule = Schedule(len(rows), 1_000.0)
+    under_way, most = 0, 0
+
+    async def put(key, value):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if key == b"19":
+            done.set()
+        await done.wait()
+        under_way -= 1
+
+    async def run():
+        nonlocal done
+        done = asyncio.Event()
+        schedule.begin()
+        return await put_on_time([put], rows, schedule)
+
+    done = None
+    assert len(asyncio.run(run())) == 20
+    assert most == 20
