@@ -27,7 +27,8 @@ class Limits:
 
     #: The bytes of a frame's body. A block of the largest size, with the fixed part of a WRITE around it.
     frame_body_bytes_max: int = FRAME_BODY_BYTES_MAX
-    #: The open connections. Each costs a descriptor and about 20 KiB; more than this is a runaway client.
+    #: The open connections. Each costs a descriptor and about 12 KiB, and a stream 1 KiB. More than this is a runaway
+    #: client.
     connections_max: int = setting(4_096, least=8, reloads=True)
     #: The connections that clients leave to other nodes, since a failover needs a few for each member. At most a
     #: quarter of all connections.

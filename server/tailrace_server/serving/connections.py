@@ -228,7 +228,7 @@ class Connections:
 
     def status(self, now: float) -> Iterator[dict[str, Any]]:
         """Each connection as status shows it."""
-        return (connection.status(now) for connection in self)
+        return (_status_of(connection, now) for connection in self)
 
     async def tick(self, turn: Turn, seconds: float) -> None:
         """Looks at each connection, at many over ``seconds``: idle ones say something, silent peers are dropped."""
@@ -299,6 +299,23 @@ class Connections:
             with trio.move_on_after(_DRAIN_SECONDS):
                 for connection in drained:
                     await connection.drained()
+
+
+def _status_of(connection: Connection, now: float) -> dict[str, Any]:
+    """Returns a connection as status shows it."""
+    rounds, stuck_s = connection.rounds, connection.stuck_seconds(now)
+    return {
+        "peer": connection.transport.peer,
+        "name": connection.name,
+        "age_s": now - connection.opened_at,
+        "streams": len(rounds.slots),
+        "barriers": len(rounds.barriers),
+        "outstanding_bytes": rounds.outstanding_bytes,
+        "backlog_bytes": connection.transport.backlog_bytes,
+        "streams_moved": rounds.moves,
+        "stuck_s": stuck_s,
+        "slow": stuck_s >= connection.node.config.limits.slow_after_s,
+    }
 
 
 def _end_ungreeted(connection: Connection) -> None:

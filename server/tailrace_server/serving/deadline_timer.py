@@ -25,14 +25,15 @@ class DeadlineTimer:
 
     def __init__(self, connection: OpenConnection) -> None:
         self._connection = connection
-        self._changed = trio.Event()
+        self._changed: trio.Event | None = None  # while the task sleeps
         self._runs = False
 
     def check(self) -> None:
         """Starts or wakes the task: a stream that ends at a time was opened, or the wall clock may have been set."""
         if self._connection.rounds.deadlines.next_us is None:
             return
-        self._changed.set()
+        if self._changed is not None:
+            self._changed.set()
         if not self._runs:
             self._runs = True
             self._connection.nursery.start_soon(self._run)
@@ -46,6 +47,7 @@ class DeadlineTimer:
                 self._changed = trio.Event()
                 with trio.move_on_after((until_us - wall_us) / 1e6):
                     await self._changed.wait()
+                self._changed = None
                 continue
             accepted = None
             partitions = rounds.deadlines.partitions()

@@ -19,7 +19,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         # Many may end at the same time, and each has to be found among them at once.
-        self._slots: SortedKeyList[StreamSlot] = SortedKeyList(key=attrgetter("stream.until_us", "key"))
+        # Most connections have none ever: () until the first one.
+        self._slots: SortedKeyList[StreamSlot] | tuple[()] = ()
 
     @property
     def next_us(self) -> int | None:
@@ -33,11 +34,13 @@ class Deadlines:
     def add(self, slot: StreamSlot) -> None:
         """Adds an open stream, if it ends at a time that is to come."""
         if slot.stream.awaits_time:
+            if not self._slots:
+                self._slots = SortedKeyList(key=attrgetter("stream.until_us", "key"))
             self._slots.add(slot)
 
     def forget(self, slot: StreamSlot) -> None:
         """Removes a stream that ends now."""
-        if slot.stream.awaits_time:
+        if self._slots and slot.stream.awaits_time:
             self._slots.remove(slot)
 
     def take_passed(self, wall_us: int, accepted: Callable[[bytes, int], int] | None) -> list[StreamSlot]:

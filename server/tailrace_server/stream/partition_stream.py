@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
 
 from tailrace.block import Block
 from tailrace.model import EndReason, Level
@@ -36,6 +37,10 @@ HELD_BYTES_MAX = 1024 * 1024
 # counts as EXAMINED_BLOCK_BYTES: the search of one takes 10 to 70 us.
 EXAMINED_BYTES_MAX = 1024 * 1024
 EXAMINED_BLOCK_BYTES = 32 * 1024
+
+_T = TypeVar("_T")
+# An empty deque takes 760 bytes, and most of a hundred thousand streams have nothing to send.
+_Queue: TypeAlias = collections.deque[_T] | tuple[()]
 
 
 def examined_bytes(block: Block) -> int:
@@ -105,8 +110,9 @@ class PartitionStream:
         self._pins = pins
         self._purge_seq = purge_seq
         self._taken_purge_seq = 0  # the partition's when the present snapshot was taken
-        self._cursors: collections.deque[SegmentCursor] = collections.deque()
-        self._blocks: collections.deque[Block] = collections.deque()
+        # Invariant, between snapshots: both are ().
+        self._cursors: _Queue[SegmentCursor] = ()
+        self._blocks: _Queue[Block] = ()
 
     @property
     def has_news(self) -> bool:
@@ -212,14 +218,15 @@ class PartitionStream:
     def _take_blocks(self, visible_seq: int) -> None:
         """Adds the blocks of the tree up to ``visible_seq``, or up to the first possible end above the bounds."""
         partition, runs = self.partition, self.partition.published
+        blocks = self._blocks = collections.deque()
         size = 0
         is_end = True
         for block in partition.tree.blocks_after(self.snapshot_last):
-            bounded = size > SNAPSHOT_BYTES_MAX or len(self._blocks) >= SNAPSHOT_BLOCKS_MAX
+            bounded = size > SNAPSHOT_BYTES_MAX or len(blocks) >= SNAPSHOT_BLOCKS_MAX
             reached = self.snapshot_last >= visible_seq or (bounded and self.snapshot_last >= self.promised_seq)
             if reached and is_end:
                 break
-            self._blocks.append(block)
+            blocks.append(block)
             self.snapshot_last = block.header.last_seq
             size += block.nbytes
             if runs:
@@ -255,8 +262,9 @@ class PartitionStream:
 
     def _take_segments(self, least_seq: int) -> None:
         """Adds the next segment, and further ones until ``least_seq`` is reached."""
+        cursors = self._cursors = self._cursors or collections.deque()
         for segment in self.partition.chain.after(self.delivered_seq):
-            self._cursors.append(SegmentCursor(segment, self.delivered_seq, self._pins, self.wanted))
+            cursors.append(SegmentCursor(segment, self.delivered_seq, self._pins, self.wanted))
             self.snapshot_last = segment.identity.last_seq
             # The bounds of publishes in a segment are no longer known, and a consumer cannot stand inside a publish.
             self.is_complete &= not segment.identity.deduplicated and not len(self.partition.sinks)
@@ -289,12 +297,12 @@ class PartitionStream:
             self._purge_seq = self.partition.purge_seq
         self.is_complete &= self.delivered_seq >= self.partition.trim_seq
         later = [block for block in self._blocks if block.header.first_seq > flushed_seq]
-        self._blocks.clear()
+        self._blocks = ()
         # Small blocks may have been merged before they were flushed, so the snapshot has to end with the segment.
         last_seq = self.snapshot_last
         self._take_segments(min(flushed_seq, last_seq))
         if last_seq > flushed_seq:
-            self._blocks.extend(later)
+            self._blocks = collections.deque(later)
             self.snapshot_last = last_seq
 
     @property
@@ -378,6 +386,7 @@ class PartitionStream:
     def end_snapshot(self) -> None:
         """Ends the snapshot: the stream is between snapshots again."""
         assert self.all_sent, "a snapshot ends at its announced seq"
+        self._blocks = self._cursors = ()
         self.delivered_seq = self.sent_seq = self.snapshot_last  # the row of the last seq may have been purged
 
     def before_block(self, block: Block) -> Sequence[bytes]:
@@ -397,6 +406,7 @@ class PartitionStream:
 
     def close(self) -> None:
         """Drops the rest of the snapshot, and unpins its segments."""
-        self._blocks.clear()
-        while self._cursors:
-            self._cursors.popleft().close()
+        self._blocks = ()
+        cursors, self._cursors = self._cursors, ()
+        for cursor in cursors:
+            cursor.close()

@@ -12,6 +12,7 @@ to the last of them: the last batches at a seq below it are not known any more.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,8 +90,9 @@ class ReplicationStream(PartitionStream):
             super()._take_blocks(min(visible_seq, self._before_published()))
             return
         self.is_published, self.is_complete = True, False
+        blocks = self._blocks = collections.deque[Block]()
         for block in self.partition.tree.blocks_after(self.snapshot_last):
-            self._blocks.append(block)
+            blocks.append(block)
             self.snapshot_last = block.seqs[1]
             if runs.around(self.snapshot_last) is None:
                 return

@@ -14,10 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import partial
-from operator import attrgetter
-
-from sortedcontainers import SortedKeyList
 
 from tailrace.block import Block
 from tailrace.model import EndReason
@@ -33,7 +29,7 @@ from tailrace_server.stream.partition_stream import PartitionStream, examined_by
 from tailrace_server.stream.segment_cursor import SegmentCursor
 from tailrace_server.stream.small_snapshots import encode_snapshot, small_bytes
 from tailrace_server.stream.stream_barriers import StreamBarriers
-from tailrace_server.stream.stream_slot import Key, StreamSlot
+from tailrace_server.stream.stream_slot import NO_TURNS, Key, StreamSlot, turns
 from tailrace_server.stream.stream_state import StreamEvent, StreamState
 from tailrace_server.stream.unhandled import UnhandledBlocks
 
@@ -73,7 +69,7 @@ class Rounds:
         self._of_feeds: dict[bytes, dict[StreamSlot, None]] = {}  # the same by feed id; none is empty
         self.deadlines = Deadlines()
         # Invariant, between two calls: the slots whose state has a turn, but those that wait for their feed's share.
-        self._turns: SortedKeyList[StreamSlot] = SortedKeyList(key=attrgetter("key"))
+        self._turns = NO_TURNS
         self._in_pass = False
         self._last_turn: Key | None = None  # of the stream that had the last turn of this pass
         self._interrupted: StreamSlot | None = None  # its turn was interrupted by a full window
@@ -111,18 +107,20 @@ class Rounds:
 
     def open(self, stream: PartitionStream, notify: Callable[[], None]) -> None:
         """Adds a stream; ``notify`` is called whenever it has news."""
-        slot = StreamSlot(stream, notify)
+        if self._turns is NO_TURNS:
+            self._turns = turns()
+        slot = StreamSlot(stream, notify, self)
         self.slots[stream.id] = slot
         self._of_feeds.setdefault(stream.partition.feed_id, {})[slot] = None
-        slot.watch(partial(self._news, slot), partial(self._flushed, slot))
-        self._news(slot)
+        slot.watch()
+        self.news(slot)
         self.deadlines.add(slot)
         if stream.at_end:
             self._end(slot, EndReason.END_REACHED, _END_REACHED)
             notify()
 
-    def _news(self, slot: StreamSlot) -> None:
-        """The partition of a stream shows more."""
+    def news(self, slot: StreamSlot) -> None:
+        """Gives a stream its turn: its partition shows more."""
         if slot.state is _IDLE:
             if not slot.stream.has_news:
                 return
@@ -478,8 +476,8 @@ class Rounds:
 
     # Memory that a slow consumer holds
 
-    def _flushed(self, slot: StreamSlot) -> None:
-        """The partition of a stream has been flushed: streams that hold too much in memory go on with segments."""
+    def flushed(self, slot: StreamSlot) -> None:
+        """Has streams that hold too much in memory go on with segments: the partition of ``slot`` has been flushed."""
         self._held.count(slot)
         if not slot.flushed_bytes:
             return
