@@ -1,0 +1,1 @@
+"""Nodes that grow: by partitions, and by mutations."""

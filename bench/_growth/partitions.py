@@ -1,0 +1,98 @@
+"""A node with one feed of 16, 256 or 4,096 partitions, with the same rows in it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+import tailrace
+from _growth.restarts import Restart, restart
+from _growth.rows import Cost, Spent, catch_up, ingest, key_of
+from _report import p50
+from _server import Server
+
+FEED = "grown"
+PUTTERS = 64
+_SETTLE_SECONDS = 3.0
+_VALUE = bytes(100)
+
+
+class Partitions(NamedTuple):
+    """What was found with so many partitions."""
+
+    partitions: int
+    start_s: float  # of an empty directory
+    create_s: float
+    memory: int  # bytes, of the node with the empty feed
+    idle: float  # µs of the processor a second, with the empty feed
+    put_us: float  # p50 of one put after the other
+    put: Cost
+    putters: Cost
+    ingest: Cost
+    memory_full: int
+    catch_up: Cost
+    killed: Restart
+    stopped: Restart
+    idle_full: float
+
+
+async def grown(folder: Path, log: Path, partitions: int, rows: int, seconds: float) -> Partitions:
+    """Measures a node in a new directory. ``seconds``: over which the processor at rest is looked at."""
+    with Server(folder, log) as server:
+        start_s = time.perf_counter() - server.started
+        async with tailrace.connect(server.address) as client:
+            begin = time.perf_counter()
+            feed = await client.create_feed(FEED, partitions=partitions)
+            create_s = time.perf_counter() - begin
+            await feed.put(b"warm", _VALUE)
+            idle = await idle_us(server, seconds)
+            memory = server.memory_bytes()
+            times, put = await _one(server, feed, max(200, rows // 500))
+            putters = await _many(server, feed, max(1_000, rows // 60))
+            written = await ingest(server, feed, 0, rows)
+            memory_full = server.memory_bytes()
+            caught_up = await catch_up(server, feed, rows)
+        found: dict[str, Restart] = {}
+        for name, end in (("killed", Server.kill), ("stopped", Server.stop)):
+            server, found[name] = await restart(server, end, folder, log, FEED, key_of(0))
+        try:
+            idle_full = await idle_us(server, seconds)
+        finally:
+            server.stop()
+    return Partitions(
+        *(partitions, start_s, create_s, memory, idle, p50(times), put, putters, written, memory_full, caught_up),
+        **found,
+        idle_full=idle_full,
+    )
+
+
+async def idle_us(server: Server, seconds: float) -> float:
+    """Returns the µs of the processor that a node without work takes in a second."""
+    await trio.sleep(_SETTLE_SECONDS)
+    cpu, begin = server.cpu_seconds(), time.monotonic()
+    await trio.sleep(seconds)
+    return (server.cpu_seconds() - cpu) / (time.monotonic() - begin) * 1e6
+
+
+async def _one(server: Server, feed: tailrace.Feed, count: int) -> tuple[list[float], Cost]:
+    spent, times = Spent(server), []
+    for number in range(count):
+        begin = time.perf_counter_ns()
+        await feed.put(b"one-%d" % number, _VALUE)
+        times.append((time.perf_counter_ns() - begin) / 1000)
+    return times, spent.of(count)
+
+
+async def _many(server: Server, feed: tailrace.Feed, count: int) -> Cost:
+    async def work(putter: int) -> None:
+        for number in range(count // PUTTERS):
+            await feed.put(b"many-%d-%d" % (putter, number), _VALUE)
+
+    spent = Spent(server)
+    async with trio.open_nursery() as nursery:
+        for putter in range(PUTTERS):
+            nursery.start_soon(work, putter)
+    return spent.of(count // PUTTERS * PUTTERS)

@@ -1,0 +1,1 @@
+"""Connections and streams without news, and what they cost a node."""
