@@ -294,6 +294,7 @@ class Node:
         def ends(stream: PartitionStream) -> bool:
             return isinstance(stream, ReplicationStream) or (by_segments and stream.level == Level.QUORUM)
 
+        self.storage.flusher.ages_changed()
         message = f"the feed's replication mode is {feed.info.replication} now"
         self.connections.end_streams(ends, EndReason.ERROR, message, feed_id=feed_id)
 

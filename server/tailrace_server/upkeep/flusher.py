@@ -12,6 +12,7 @@ import collections
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from tailrace_server.runtime.host import Host
 from tailrace_server.segment import Segment
 from tailrace_server.state.durations import WORK_BOUNDS, Durations
 from tailrace_server.state.memory import MemoryAccount
+from tailrace_server.upkeep.dirty_queues import DirtyQueues
 from tailrace_server.upkeep.flush_failures import FlushFailures, error_of
 from tailrace_server.upkeep.flushed_segment import (
     blocks_through,
@@ -88,7 +90,7 @@ class Flusher:
         self._space = space
         self._account = account
         self._limits = limits
-        self._dirty: dict[Partition, float] = {}  # partitions with something to flush, and since when
+        self._dirty = DirtyQueues()  # partitions with something to flush, and since when
         self._unmerged: dict[Partition, None] = {}  # of these, the ones that may have blocks to merge
         self._crowded: dict[Partition, None] = {}  # of these, the ones that cannot wait for the end of a flush
         self.merger = Merger(host)
@@ -126,24 +128,29 @@ class Flusher:
 
     def wake(self) -> None:
         """Wakes the flusher, because a flush may be due."""
+        self._dirty.must_look()
         self._wanted.set()
+
+    def ages_changed(self) -> None:
+        """Notes that the age at which queues are due is another one."""
+        self._dirty.must_look()
 
     def note(self, partition: Partition) -> None:
         """Notes that ``partition`` has just been written to."""
         if partition not in self._dirty:
-            self._dirty[partition] = self._host.clock.monotonic()
+            self._dirty.add(partition, self._host.clock.monotonic(), self._age_bound_s(partition))
         self._unmerged[partition] = None
         tree = partition.tree
         if tree.unmerged_blocks >= UNMERGED_BLOCKS:
             self._crowded[partition] = None
             self._wanted.set()
         elif tree.memory_bytes >= self._limits.segment_bytes:
-            self._wanted.set()
+            self.wake()
 
     def set_limits(self, limits: FlushLimits) -> None:
         """Flushes by these limits from now on."""
         self._limits = limits
-        self._wanted.set()
+        self.wake()
 
     def forget(self, partition: Partition) -> None:
         """Drops all plans for ``partition``, of a feed that was dropped."""
@@ -295,8 +302,10 @@ class Flusher:
 
     def _why_not_yet(self) -> str:
         """Returns why a follower without room has to receive more: the leader may tell what is durable there."""
+        if not self._account.is_full:
+            return ""
         held = [partition for partition in self._dirty if partition.tree.block_count]
-        if not self._account.is_full or not held or any(p.state == "leader" for p in held):
+        if not held or any(p.state == "leader" for p in held):
             return ""
         if any(blocks_through(partition, self._limit(partition)) for partition in held):
             return ""
@@ -310,16 +319,7 @@ class Flusher:
         is_long = is_low or self._limits.is_journal_long(journal.bytes, journal.replay_seconds, self.count_partitions())
         is_pressed = self._account.is_tight or is_long
         now = self._host.clock.monotonic()
-        queues = []
-        for number, (partition, since) in enumerate(list(self._dirty.items()), 1):
-            if number % LOOKS_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-            small = partition.tree.memory_bytes < self._limits.segment_bytes
-            young = now - since < self._limits.age_bound_s(is_pushed=partition.pushes.by_segments)
-            if partition in self._failures or (small and young and not is_pressed):
-                continue
-            nbytes, oldest = self._stable_bytes(partition), partition.journal_references.oldest
-            queues.append(WriteQueue(partition, nbytes, now - since, oldest, partition.pushes.by_segments))
+        queues = await self._queues(now, is_pressed=is_pressed) if is_pressed or self._dirty.may_be_due(now) else []
         chosen = choose(
             queues,
             self._limits,
@@ -329,6 +329,26 @@ class Flusher:
         )
         again = [Due(partition, Cause.RETRY) for partition in self._failures.due(now)]
         return [*chosen, *again]
+
+    async def _queues(self, now: float, *, is_pressed: bool) -> list[WriteQueue[Partition]]:
+        """Returns the queues that may be due; with ``is_pressed`` all."""
+        queues, next_at = [], math.inf
+        self._dirty.begin_look()
+        for number, (partition, since) in enumerate(self._dirty.items(), 1):
+            if number % LOOKS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            small = partition.tree.memory_bytes < self._limits.segment_bytes
+            due_at = since + self._age_bound_s(partition)
+            next_at = min(next_at, due_at if small else now)
+            if partition in self._failures or (small and now < due_at and not is_pressed):
+                continue
+            nbytes, oldest = self._stable_bytes(partition), partition.journal_references.oldest
+            queues.append(WriteQueue(partition, nbytes, now - since, oldest, partition.pushes.by_segments))
+        self._dirty.looked(next_at)
+        return queues
+
+    def _age_bound_s(self, partition: Partition) -> float:
+        return self._limits.age_bound_s(is_pushed=partition.pushes.by_segments)
 
     async def flush(self, partition: Partition) -> Segment | None:
         """Moves the stable blocks of a partition's write queue to a segment. Returns None if there are none.
@@ -393,7 +413,9 @@ class Flusher:
         self.durations.add(self._host.clock.monotonic() - began_at)
         self._bytes += segment.nbytes
         if partition.tree.block_count:
-            self._dirty[partition] = self._host.clock.monotonic()
+            self._dirty.begin(partition, self._host.clock.monotonic(), self._age_bound_s(partition))
+            if partition.tree.memory_bytes >= self._limits.segment_bytes:
+                self._dirty.must_look()
         else:
             self._dirty.pop(partition, None)
         self.on_flushed(partition)

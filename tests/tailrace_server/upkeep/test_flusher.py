@@ -326,6 +326,34 @@ async def test_a_feed_that_is_dropped_before_its_first_segment(engine):
     assert other.flushed_seq == 1
 
 
+async def test_queues_are_gone_through_when_one_is_of_age_and_not_before(make_engine, monkeypatch):
+    engine = make_engine(flush_age_s=100)
+    partition = engine.create()
+    await engine.flusher.flush(*engine.node.feeds.system.partitions)
+    engine.put(partition, ROW)
+    looks, queues = [], engine.flusher._queues
+    monkeypatch.setattr(engine.flusher, "_queues", lambda now, **more: looks.append(now) or queues(now, **more))
+    for _ in range(9):
+        engine.clock.advance(10)
+        await engine.flusher.pass_once()
+    assert (looks, partition.flushed_seq) == ([], 0)
+    engine.clock.advance(10)
+    await engine.flusher.pass_once()
+    assert (len(looks), partition.flushed_seq) == (1, 1)
+
+
+async def test_a_feed_whose_followers_get_segments_from_now_on_is_flushed_at_that_age(make_engine):
+    engine = make_engine(flush_age_s=1e9, pushed_age_s=5)
+    partition = engine.create()
+    engine.put(partition, ROW)
+    await engine.flusher.pass_once()
+    partition.pushes.replicate(by_segments=True)
+    engine.node._mode_changed(engine.node.feeds.of_id(partition.feed_id))
+    engine.clock.advance(6)
+    await engine.flusher.pass_once()
+    assert partition.flushed_seq == 1
+
+
 async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine = make_engine(memory_bytes_max=20_000, flush_age_s=1e9)
     first, second = engine.create("first"), engine.create("second")
