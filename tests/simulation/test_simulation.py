@@ -3,7 +3,11 @@
 `make simulate SECONDS=...` runs more seeds, and `make simulate SETS=1 SECONDS=...` more seeds of sets.
 """
 
+from unittest import mock
+
 import pytest
+
+from tailrace.link import placing
 
 from .crosses import ALL, RARE
 from .plan import plan_run
@@ -48,6 +52,14 @@ def run(suite, count):
         report.add(simulate(seed, nodes=suite.nodes, copies=suite.copies, way=suite.way, groups=suite.groups))
     print(report)
     return report
+
+
+@pytest.mark.parametrize("suite", [ONE_NODE, SETS], ids=["one node", "sets"])
+def test_consumers_whose_frames_are_received_to_buffers_keep_every_promise(suite):
+    """Nearly each frame is a large one, and has its bytes in a buffer that is used again."""
+    with mock.patch.object(placing, "PLACED_BYTES_MIN", 16):
+        report = run(suite, suite.quick)
+    assert report.operations["barrier"]
 
 
 @pytest.mark.long

@@ -35,12 +35,13 @@ from tailrace.errors import (
     UnknownFeed,
 )
 from tailrace.link.backoff import earliest
+from tailrace.link.place import Place
 from tailrace.model import EndReason
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
 from tailrace.requests.replies import partition_map
 from tailrace.wire.bodies import decode_json, encode_json
-from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, FrameDecoder, encode_frame
+from tailrace.wire.frames import FRAME_BODY_BYTES_MAX, Frame, encode_frame
 from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, decode_error
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.stream_messages import decode_cookie, decode_number, encode_number
@@ -82,6 +83,8 @@ class ConsumerSession:
             check: Raises NotLeader or Unreachable if another node should be asked than the one that has said hello.
             has_others: True if other nodes could be asked.
         """
+        from tailrace.link.placing import PlacingDecoder  # programs that only write do not need it
+
         self.hello = hello
         self._clock = clock
         self._check = check
@@ -97,7 +100,7 @@ class ConsumerSession:
 
         # Of this connection. Invariant: ``_linked`` (the partitions are known) implies ``_greeted`` (HELLO_OK came).
         self._greeted = self._linked = False
-        self._decoder = FrameDecoder()
+        self._decoder = PlacingDecoder()
         self._out: list[bytes] = []
         self._frames: collections.deque[Frame] = collections.deque()  # not handled yet
         self._error: TailraceError | None = None  # for `next_event` to raise, after the events before it
@@ -112,14 +115,9 @@ class ConsumerSession:
         self._barriers = Barriers(clock, jitter)
         if subscription.caught_up:
             self._barriers.add(_CAUGHT_UP, lambda: None)
+        emit, stopped = self._queue.extend, self._barriers.stream_stopped
         self._streams = self._streams_of(
-            subscription,
-            clock,
-            self._barriers.stream_stopped,
-            self._queue.extend,
-            jitter,
-            has_others=has_others,
-            window_bytes=hello.window_bytes,
+            subscription, clock, stopped, emit, jitter, has_others=has_others, window_bytes=hello.window_bytes
         )
 
     _streams_of: type[PartitionStreams] = PartitionStreams  # the class of its streams
@@ -135,7 +133,7 @@ class ConsumerSession:
         """Begins a connection, with HELLO."""
         self._begun_at = self._streams.total_seq
         self._waiting_bytes = 0
-        self._decoder = FrameDecoder()
+        self._decoder = self._decoder.anew()
         self._out = [self.hello._replace(takes_traces=TRACING_MODULE in sys.modules).encode()]
         self._streams.connection_made()
 
@@ -159,8 +157,10 @@ class ConsumerSession:
             self._came_at = self._clock()
         self._frames.extend(self._decoder.receive_data(data))
 
-    def place(self) -> None:
-        """Returns no place: the bytes are kept as they come, until the program has had their rows."""
+    def place(self) -> Place | None:
+        """Returns a place for the next bytes, if large frames come; None: ``receive_data`` gets them."""
+        body = self._decoder.next_place()
+        return None if body is None else Place(body, self.receive_data, self.receive_data)
 
     def handle_all(self) -> None:
         """Handles all frames that have arrived, before the program asks for events. Raises as ``next_event``.

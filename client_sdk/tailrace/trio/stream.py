@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+# The bytes that the iterator reads before other tasks have the loop.
+READ_BYTES_MAX = 1024 * 1024
+
 # A step with a time-out of 0 takes what has arrived: a pass of the loop looks at the socket.
 _PASS_SECONDS = 0.0005
 
@@ -50,8 +53,8 @@ class Stream(OfOneProcess):
     """The events of a feed, in the order of each partition. Made by `Feed.consume`, with a connection of its own.
 
     It is an async context manager, and an async iterator inside. One task iterates; other tasks may call `barrier` and
-    `status`. The iterator reads from the socket itself, about once for a megabyte of events, and each read is a
-    checkpoint. If the connection breaks, the iterator reconnects and resumes for as long as it takes.
+    `status`. The iterator reads from the socket itself, and is a checkpoint about once for a megabyte of events. If the
+    connection breaks, the iterator reconnects and resumes for as long as it takes.
 
     If a step is cancelled, no event is lost. A program may poll with short time-outs: a connection that a step began to
     make is finished in the background.
@@ -69,6 +72,7 @@ class Stream(OfOneProcess):
         self._loop_task: trio.lowlevel.Task | None = None  # that has asked for an event last
         self._reading: trio.Event | None = None  # set when the task that reads now has read
         self._reads = 0  # odd while a task reads
+        self._now_bytes = 0  # that may be read before other tasks have the loop
         self._heard = 0  # reads that have brought something, and connections
         self._wake = trio.Event()
         self._wakes_at = math.inf  # when `_keep` looks next, unless it is woken
@@ -160,8 +164,9 @@ class Stream(OfOneProcess):
                 return event
             if self._core.has_finished():
                 raise StopAsyncIteration
-            self._send()
-            await self._read_more(None)
+            if not self._read_now():
+                self._send()
+                await self._read_more(None)
 
     async def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event if one comes in time. The event before it counts as handled.
@@ -317,18 +322,47 @@ class Stream(OfOneProcess):
             assert self._transport is not None
             self._reads += 1
             try:
-                data = await self._transport.receive()
+                await self._receive(self._transport)
             finally:
                 self._reads += 1
-            if not data:
-                raise Unreachable("the node has closed the connection")
-            self._heard += 1
-            self._session.receive_data(data)
         except (TailraceError, OSError) as error:
             self._lost(error, deadline)
         finally:
             reading, self._reading = self._reading, None
             reading.set()
+
+    async def _receive(self, transport: Transport) -> None:
+        """Reads once, to where the bytes stay if there is a place for them, and hands them over."""
+        place = self._session.place()
+        into = None if place is None else getattr(transport, "receive_into", None)  # as in `receive_each`
+        if place is None or into is None:
+            data = await transport.receive()
+            count = len(data)
+        else:
+            data, count = b"", await into(place.buffers)
+        if not count:
+            raise Unreachable("the node has closed the connection")
+        self._heard += 1
+        self._now_bytes = READ_BYTES_MAX
+        if data or place is None:
+            self._session.receive_data(data)
+        else:
+            place.received(count)
+
+    def _read_now(self) -> bool:
+        """Reads what has arrived, while large frames come. Returns False if nothing has, and after READ_BYTES_MAX."""
+        place = self._session.place() if self._now_bytes > 0 and self._reading is None else None
+        into = None if place is None else getattr(self._transport, "receive_into_now", None)
+        count = 0 if place is None or into is None else into(place.buffers)
+        if not count or place is None:
+            return False
+        self._now_bytes -= count
+        self._heard += 1
+        try:
+            place.received(count)
+        except TailraceError as error:
+            self._lost(error, None)
+        return True
 
     def _lost(self, error: Exception, deadline: float | None) -> None:
         """Drops the connection: another one is made, unless the error is final, and is raised."""

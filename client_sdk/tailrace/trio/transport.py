@@ -87,6 +87,14 @@ class PlacingTransport(Transport, Protocol):
         ...
 
 
+class PlacingNowTransport(PlacingTransport, Protocol):
+    """A PlacingTransport that receives what has arrived without a turn of the loop."""
+
+    def receive_into_now(self, buffers: tuple[memoryview, bytearray]) -> int:
+        """Receives what has arrived into ``buffers``; 0 without any. `receive_into` tells the end. Never waits."""
+        ...
+
+
 @runtime_checkable
 class ReadyTransport(Transport, Protocol):
     """A Transport that hands over what has arrived without a turn of the loop."""
@@ -372,6 +380,17 @@ class TcpTransport:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             return count
         return 0
+
+    def receive_into_now(self, buffers: tuple[memoryview, bytearray]) -> int:
+        if self.is_emptied or self._closed:
+            return 0
+        try:
+            count = self._sock.recvmsg_into(buffers)[0]
+        except OSError:  # as in ``receive_now``
+            self.is_emptied = True
+            return 0
+        self.is_emptied = count < len(buffers[0])
+        return count
 
     async def run(self) -> None:
         while not self._closed:

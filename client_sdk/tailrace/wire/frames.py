@@ -57,6 +57,12 @@ def frame_id(data: bytes) -> int:
     return found
 
 
+def whole_frame(data: memoryview) -> Frame:
+    """Returns the frame that ``data`` is, whole. Its header has to be checked already."""
+    _, code, flags, _, id, _ = _HEADER.unpack_from(data)
+    return Frame(_OPCODES[code], flags, id, data[FRAME_HEADER_BYTES:])
+
+
 def encode_frame(opcode: int, body: bytes = b"", id: int = 0, flags: int = 0) -> bytes:
     """Returns a whole frame. For a large body, send ``frame_header`` and the body instead, without a copy."""
     return frame_header(opcode, len(body), id, flags) + body
@@ -179,11 +185,15 @@ class FrameDecoder:
         if self._offset < size:
             self._offset = self._cut(data, self._offset, frames, frames_max)
             if self._offset < size and len(frames) < frames_max:
-                self._begun.add(data, self._offset, size)
+                self._keep(data, self._offset)
                 self._offset = size
         if self._offset == size:
             self._data, self._offset = b"", 0
         return frames
+
+    def _keep(self, data: bytes | memoryview, offset: int) -> None:
+        """Keeps the bytes of ``data`` from ``offset`` on: they begin a frame."""
+        self._begun.add(data, offset, len(data))
 
     def _complete_begun(self, frames: list[Frame], frames_max: int) -> None:
         """Adds to the frame that has begun, and cuts it once it is whole.

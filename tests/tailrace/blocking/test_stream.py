@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from tests.tiers import first_in_test
 import tailrace
 from tailrace import Mutations, Positions, Put, SnapshotEnd, blocking
 from tailrace.consuming.session import Subscription
+from tailrace.link.placing import PLACED_BYTES_MIN
 
 
 def fill(feed, count, first=0):
@@ -38,6 +40,21 @@ def read(stream):
 
 def keys_of(found):
     return sorted(key for keys in found.values() for key in keys)
+
+
+def test_large_blocks_that_a_program_keeps_stay_as_they_came(client, feed):
+    """They are received into buffers that are used again."""
+    rows = {b"%03d" % number: os.urandom(5_000) for number in range(200)}
+    with feed.writer() as writer:
+        for _ in range(10):
+            for key, value in rows.items():
+                writer.put(key, value)
+    with client.stream(Subscription(feed.name, until="now")) as stream:
+        kept = [event for event in stream if isinstance(event, Mutations)]
+    assert max(len(event.block.body) for event in kept) > PLACED_BYTES_MIN
+    assert sum(map(len, kept)) == 2_000
+    for event in kept:
+        assert event.values() == list(map(rows.get, event.keys()))
 
 
 def test_all_that_is_there_each_once(client, feed):

@@ -8,8 +8,10 @@ import trio
 import tailrace
 from tailrace import EndReason, Mutations, Position, Positions, Rollback, StreamEnded
 from tailrace.link.backoff import FIRST_SECONDS
+from tailrace.link.placing import PLACED_BYTES_MIN
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.trio.stream import READ_BYTES_MAX
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving import handlers
@@ -118,6 +120,48 @@ async def test_until_now_ends_by_itself(feed):
         assert all(status.state == "ended" for status in stream.status().partitions)
     async with feed.consume(until="now", since=stream.positions) as again:
         assert await read_all(again) == []
+
+
+async def test_large_blocks_that_a_program_keeps_stay_as_they_came(client):
+    """They are received into buffers that are used again."""
+    feed = await client.create_feed("large", partitions=2)
+    rows = {b"%03d" % number: os.urandom(5_000) for number in range(200)}
+    async with feed.writer() as writer:
+        for _ in range(10):
+            for key, value in rows.items():
+                await writer.put(key, value)
+    async with feed.consume(until="now") as stream:
+        kept = [event async for event in stream if isinstance(event, Mutations)]
+    assert max(len(event.block.body) for event in kept) > PLACED_BYTES_MIN
+    assert sum(map(len, kept)) == 2_000
+    for event in kept:
+        assert event.values() == list(map(rows.get, event.keys()))
+
+
+async def test_other_tasks_have_the_loop_while_large_blocks_come(client):
+    feed, value = await client.create_feed("large", partitions=1), os.urandom(5_000)
+    async with feed.writer() as writer:
+        for number in range(4_000):
+            await writer.put(b"%04d" % number, value)
+    turns, longest, read = 0, 0, 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with feed.consume(until="now") as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        before = turns
+        async for event in stream:
+            if turns > before:
+                before, read = turns, 0
+            if isinstance(event, Mutations):
+                read += event.block.nbytes
+                longest = max(longest, read)
+        nursery.cancel_scope.cancel()
+    assert longest < 4 * READ_BYTES_MAX
 
 
 async def test_until_positions(feed):
