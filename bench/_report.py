@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+
+README = Path(__file__).with_name("README.md")
+SECTION_END = "<!-- end -->"
 
 
 class Line(NamedTuple):
@@ -41,8 +45,38 @@ def show(lines: list[Line], title: str) -> None:
 def markdown(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints a table as bench/README.md has them."""
     print(f"\n{title}\n")
-    for row in (head, ["---"] * len(head), *rows):
-        print("| " + " | ".join(row) + " |")
+    for line in table_of(head, rows):
+        print(line)
+
+
+def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table of Markdown."""
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def figures(lines: Iterable[Line]) -> list[str]:
+    """Returns the lines of a table of Markdown: what was found, and the targets."""
+    rows = []
+    for line in lines:
+        bound = ""
+        if line.least is not None or line.most is not None:
+            word, value = ("at least", line.least) if line.least is not None else ("at most", line.most)
+            bound = f"{word} {value:g}: {'met' if line.is_met else '**missed**'}"
+        rows.append([line.what, f"{number(line.value)} {line.unit}".strip(), bound])
+    return table_of(["", "found", "target"], rows)
+
+
+def replace_section(readme: Path, program: str, text: Sequence[str]) -> None:
+    """Replaces the lines of bench/README.md that ``program`` writes, between its marks.
+
+    Raises ValueError if the marks are not there.
+    """
+    begin = f"<!-- by bench/{program} --readme: begin -->"
+    before, mark, rest = readme.read_text().partition(begin)
+    _, end, after = rest.partition(SECTION_END)
+    if not mark or not end:
+        raise ValueError(f"{readme} has no section of {program}: {begin!r} to {SECTION_END!r}")
+    readme.write_text(before + "\n".join([begin, "", *text, "", SECTION_END]) + after)
 
 
 def number(value: float) -> str:

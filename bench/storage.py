@@ -1,11 +1,13 @@
 """What the storage engine does with 20 million mutations: rates, memory, disk, restarts, gets, reading back, writes.
 
-    python bench/storage.py [--rows 20000000] [--quick] [--only ingest ...] [--plots bench/plots] [--folder DIR]
+    python bench/storage.py [--rows 20000000] [--quick] [--only ingest ...] [--plots bench/plots] [--readme]
+                            [--folder DIR]
 
 Rows of 16 + 100 bytes that do not compress; keys are uniform over a quarter of the rows; one producer through the SDK,
 16 partitions, retention `compact`, level `disk`; `tailrace serve` is a process of its own, with its default settings.
-`--quick` takes a tenth of the rows. Files lie in a temporary folder below `--folder`: for 20 million rows leave 10 GB
-free there, and 2 GB of memory for the producer. Targets are for 20 million rows; exit code 1 where one is missed.
+`--quick` takes a tenth of the rows, `--readme` writes the figures of `latency` into bench/README.md. Files lie in a
+temporary folder below `--folder`: for 20 million rows leave 10 GB free there, and 2 GB of memory for the producer.
+Targets are for 20 million rows; exit code 1 where one is missed.
 
 Needs Linux: memory and bytes written are read from /proc.
 """
@@ -13,13 +15,15 @@ Needs Linux: memory and bytes written are read from /proc.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
 
 import trio
 
-from _report import Line, show
+from _report import README, Line, figures, replace_section, show
+from _server import Stolen
 from _storage import write_queue
 from _storage.data import Rows
 from _storage.growth import Size, growth
@@ -42,6 +46,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.rows: int = args.rows
         self.only: list[str] = args.only
+        self.readme: bool = args.readme
         self.folder = folder
         self.log = folder / "log"
         self.lines: list[Line] = []
@@ -77,7 +82,13 @@ class Bench:
         if self.asks("latency"):
             (self.folder / "latency").mkdir()
             count = max(self.rows // COMPACTED_PART, COMPACTED_MIN)
-            self._note("latency", await latency(self.folder / "latency", self.log, Rows(count), count))
+            stolen = Stolen()
+            found = await latency(self.folder / "latency", self.log, Rows(count), count)
+            self._note("latency", found)
+            if self.readme:
+                load, share = os.getloadavg()[0], stolen.share
+                setting = f"{count:,} rows; load {load:.1f}; the host took {share:.0%} of the processors."
+                replace_section(README, "storage.py", [setting, "", *figures(found)])
 
     def _note(self, question: str, lines: list[Line]) -> None:
         show(lines, f"{question}, {self.rows:,} rows")
@@ -90,6 +101,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), metavar="QUESTION")
     parser.add_argument("--plots", type=Path, help="draw the curves into this folder; needs ingest and growth")
+    parser.add_argument("--readme", action="store_true", help="write the figures of latency into bench/README.md")
     parser.add_argument("--folder", help="where the data lies meanwhile; the system's temporary folder by default")
     args = parser.parse_args()
     if args.quick:

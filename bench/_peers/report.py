@@ -12,12 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from _peers.worker import PUTTERS, READERS, Found
-from _report import Line, number
+from _report import README, Line, figures, number, replace_section, table_of
 
-README = Path(__file__).parents[1] / "README.md"
 PLOTS = README.with_name("plots")
-BEGIN, END = "<!-- by bench/peers.py --readme: begin -->", "<!-- end -->"
-
 OURS = "Tailrace"
 
 # By name of a row: the figure of each server, and the processor time of its client and of itself, if the row has it.
@@ -195,32 +192,17 @@ def _verdicts(run: Run) -> list[str]:
     return [*([f"- Tailrace is the first in: {'; '.join(first)}."] if first else []), *behind]
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-
-
-def _targets(run: Run) -> list[list[str]]:
-    made = []
-    for line in lines(run):
-        bound = f"at least {line.least:g}" if line.least is not None else f"at most {line.most:g}"
-        made.append([line.what, number(line.value), f"{bound}: {'met' if line.is_met else '**missed**'}"])
-    return made
-
-
 def write_readme(run: Run, readme: Path = README, plots: Path = PLOTS) -> None:
     """Replaces the section between its marks by tables, targets and plots of this run."""
     from _peers.plots import draw  # matplotlib takes half a second, and only this needs it
 
     names = draw(bars(run), plots)
-    text = [f"{_setting(run)}. Bold is the first.", "", *_markdown(_head(run), _rates(run, "**")), ""]
+    text = [f"{_setting(run)}. Bold is the first.", "", *table_of(_head(run), _rates(run, "**")), ""]
     text += ["Who wins, by this run:", "", *_verdicts(run), ""]
     text += ["Processor time for each operation, in µs, of the client + the server:", ""]
-    text += [*_markdown(_head(run), _processors(run)), "", *_markdown(["", "found", "target"], _targets(run)), ""]
+    text += [*table_of(_head(run), _processors(run)), "", *figures(lines(run)), ""]
     text += [f"![{name}](plots/{path})" for name, path in names.items()]
-    before, _, rest = readme.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    assert after, f"{readme} has no section of peers.py"
-    readme.write_text(before + "\n".join([BEGIN, "", *text, "", END]) + after)
+    replace_section(readme, "peers.py", text)
 
 
 def bars(run: Run) -> Bars:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _report import Line, number, p50, p99
+from _report import SECTION_END, Line, figures, number, p50, p99, replace_section
 
 
 def test_a_line_without_a_target_is_met():
@@ -40,3 +40,30 @@ def test_percentiles_are_values_in_their_order(values):
 def test_nothing_has_no_percentiles():
     assert math.isnan(p50([]))
     assert math.isnan(p99([]))
+
+
+def test_a_table_has_figures_targets_and_whether_they_are_met():
+    assert figures([Line("rows", 3.0, "rows/s", least=2.0), Line("p99", 0.5, "ms", most=0.1), Line("n", 7)]) == [
+        "|  | found | target |",
+        "| --- | --- | --- |",
+        "| rows | 3 rows/s | at least 2: met |",
+        "| p99 | 0.5 ms | at most 0.1: **missed** |",
+        "| n | 7 |  |",
+    ]
+
+
+def test_a_program_replaces_its_own_section_only(tmp_path):
+    readme = tmp_path / "README.md"
+    mark = "<!-- by bench/{}.py --readme: begin -->"
+    sections = [f"{mark.format(name)}\n\n{name}\n\n{SECTION_END}\n" for name in "abc"]
+    readme.write_text("begin\n" + "".join(sections) + "rest\n")
+    replace_section(readme, "b.py", ["new", "figures"])
+    assert readme.read_text() == "begin\n" + "".join(sections).replace("\nb\n", "\nnew\nfigures\n") + "rest\n"
+
+
+def test_a_readme_without_the_section_is_not_touched(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing here")
+    with pytest.raises(ValueError, match=r"has no section of b\.py"):
+        replace_section(readme, "b.py", ["new"])
+    assert readme.read_text() == "nothing here"
