@@ -4,8 +4,9 @@
     stdout   ``{"progress": bytes}`` at once and repeatedly; at the end ``{"result": ...}`` or ``{"error": ...}``
     stderr   all other errors
 
-It runs at a low priority. When stdin ends, the process ends at once, because the node has ended or has given it up.
-Then at most a file that ends in ``.new`` is left.
+It runs at a low priority, and at the lowest while it has a rate (``driver.py``), which the node sets while writes come
+in. When stdin ends, the process ends at once, because the node has ended or has given it up. Then at most a file that
+ends in ``.new`` is left.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import time
 from typing import Any
 
 from tailrace.errors import NoSpace, TailraceError
+from tailrace_server.compaction.driver import Driver
 from tailrace_server.compaction.limiter import Limiter
-from tailrace_server.compaction.task import LINE_BYTES_MAX, CompactionTask
-from tailrace_server.compaction.worker import compact
+from tailrace_server.compaction.task import LINE_BYTES_MAX, CompactionResult, CompactionTask
+from tailrace_server.compaction.worker import compact_in_steps
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.segment import SegmentDamaged
 
@@ -74,14 +76,15 @@ def main() -> None:
     if line is None:
         os._exit(_EXIT_ABANDONED)
     limiter, progress = Limiter(0), ProgressReport()
-    threading.Thread(target=_obey, args=(orders, limiter), daemon=True).start()
 
     def on_bytes(nbytes: int) -> None:
         progress(nbytes)
         limiter(nbytes)
 
     try:
-        result = compact(CompactionTask.decode(line), RealDisk(), on_bytes)
+        driver = Driver(compact_in_steps(CompactionTask.decode(line), RealDisk(), on_bytes))
+        threading.Thread(target=_obey, args=(orders, limiter, driver), daemon=True).start()
+        result = driver.run()
     except (TailraceError, OSError) as error:
         say({"error": describe(error)})
     else:
@@ -106,11 +109,12 @@ def say(message: dict[str, Any]) -> None:
         data = data[os.write(_STDOUT, data) :]
 
 
-def _obey(orders: Orders, limiter: Limiter) -> None:
-    """Sets the rate from stdin, and ends the process at the end of stdin."""
+def _obey(orders: Orders, limiter: Limiter, driver: Driver[CompactionResult]) -> None:
+    """Sets the rate from stdin, and with it the priority. Ends the process at the end of stdin."""
     while (line := orders.next()) is not None:
         word, _, number = line.partition(b" ")
         if word == b"rate" and number.isdigit():
+            driver.is_gentle = int(number) > 0  # before the rate: a thread that waits for it goes on
             limiter.set_rate(int(number))
     os._exit(_EXIT_ABANDONED)
 

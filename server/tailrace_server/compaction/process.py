@@ -79,8 +79,9 @@ async def run_compaction(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Ctrl-C is only for the node, which then ends the compaction.
-        start_new_session=True,
+        # Ctrl-C is only for the node, which then ends the compaction. It has no session of its own: Linux gives each
+        # session the same share of the processors (autogroup), and a priority counts only inside of one.
+        process_group=0,
     )
     talk = _Talk(process, rate, on_progress)
     try:

@@ -30,9 +30,13 @@ from tailrace_server.host.disk import TEMPORARY
 from tailrace_server.segment import Segment, SegmentIdentity, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
+    from typing import TypeAlias, TypeVar
 
     from tailrace_server.host.disk import Disk
+
+    T = TypeVar("T")
+    Steps: TypeAlias = Generator[bool, None, T]
 
 
 class _Decision(NamedTuple):
@@ -48,7 +52,23 @@ _ALL_STAY = _Decision(None, 0, 0, 0)
 
 
 def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = lambda _: None) -> CompactionResult:
-    """Runs ``task``. Calls ``on_bytes`` with the number of bytes after each read and each write.
+    """Runs ``task`` at once. As ``compact_in_steps``."""
+    steps = compact_in_steps(task, disk, on_bytes)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: CompactionResult = end.value
+            return result
+
+
+def compact_in_steps(
+    task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = lambda _: None
+) -> Steps[CompactionResult]:
+    """Runs ``task`` in steps of about a MiB.
+
+    Calls ``on_bytes`` with the number of bytes after each read and each write. Each step yields whether the next one is
+    long: it works on all rows together.
 
     The inputs never change, and a failure leaves at most a file that ends in ``.new``. Raises SegmentDamaged with the
     file and the offset of a bad block, BadTask if the segments do not match the task, and NoSpace or OSError if the
@@ -60,9 +80,9 @@ def compact(task: CompactionTask, disk: Disk, on_bytes: Callable[[int], None] = 
         check_inputs(task, [segment.identity for segment in segments])
         rows = SegmentRows(segments, on_bytes)
         foreign = ForeignRows(task.hash_first, task.hash_last)
-        decision = _ALL_STAY if task.history else _decide(task, rows, foreign)
+        decision = _ALL_STAY if task.history else (yield from _decide(task, rows, foreign))
         identity = identity_of(task, [segment.identity for segment in segments], decision)
-        identity, nbytes = _write(task, disk, rows, identity, decision.gone, foreign, on_bytes)
+        identity, nbytes = yield from _write(task, disk, rows, identity, decision.gone, foreign, on_bytes)
         return CompactionResult(
             identity=identity,
             nbytes=nbytes,
@@ -146,7 +166,7 @@ def identity_of(
     )
 
 
-def _decide(task: CompactionTask, rows: SegmentRows, foreign: ForeignRows) -> _Decision:
+def _decide(task: CompactionTask, rows: SegmentRows, foreign: ForeignRows) -> Steps[_Decision]:
     """Runs steps 1 and 2."""
     hashes = np.empty(rows.count, np.uint64)
     key_lengths = np.empty(rows.count, np.uint16)
@@ -163,10 +183,13 @@ def _decide(task: CompactionTask, rows: SegmentRows, foreign: ForeignRows) -> _D
             )
             expired_rows.append((old + batch.row).astype(np.uint32))
             expired_seqs.append(arrays.seqs[old])
+        yield False
+    yield True
     gone = superseded_rows(hashes, key_lengths, rows.keys_of)
     superseded = int(np.count_nonzero(gone))
     purge_seq = tombstones.purged(np.concatenate(expired_rows), np.concatenate(expired_seqs), gone)
     missing = int(np.count_nonzero(gone))
+    yield False
     return _Decision(gone if missing else None, superseded, missing - superseded, purge_seq)
 
 
@@ -178,7 +201,7 @@ def _write(
     gone: Bools | None,
     foreign: ForeignRows,
     on_bytes: Callable[[int], None],
-) -> tuple[SegmentIdentity, int]:
+) -> Steps[tuple[SegmentIdentity, int]]:
     """Runs step 3. Returns the identity with its counts, and the bytes of the file."""
     nbytes = 0
 
@@ -202,6 +225,8 @@ def _write(
             if gone is not None:
                 arrays = take(arrays, np.flatnonzero(~gone[batch.row : batch.row + arrays.rows]))
             cuts = _add(builder, arrays, cuts)
+            yield False
+        yield True
         builder.finish()
         return writer.finish(), nbytes
     except BaseException:

@@ -228,6 +228,21 @@ class TestProcess:
         done = subprocess.run(script(text), capture_output=True, check=True)
         assert int(done.stdout) >= min(19, os.nice(0) + 10)
 
+    @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such policy")
+    async def test_beside_writes_it_gives_way_to_every_other_program(self, chain, processes):
+        """A priority counts only inside of a session, so it is in its node's; not in its group, which Ctrl-C is for."""
+        rate, watch, policies = Rate(2_000_000), Watch(), set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: run_compaction(chain.task(), rate, on_progress=watch))
+            while os.SCHED_IDLE not in policies:
+                await watch.heard.wait()
+                watch.heard = trio.Event()
+                [process] = processes
+                policies |= {os.sched_getscheduler(int(task)) for task in os.listdir(f"/proc/{process.pid}/task")}
+            assert os.getsid(process.pid) == os.getsid(0)
+            assert os.getpgid(process.pid) == process.pid
+            rate.set(0)
+
     def test_a_task_that_is_none(self):
         with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
             process.stdin.write(b"what?\n")
