@@ -128,7 +128,8 @@ class StorageConfig:
     #: The segments that stay open while they are not read. ``tailrace serve`` uses a quarter of its
     #: descriptors if that is less.
     segments_open_max: int = setting(2_048, least=1)
-    #: The bytes of segments that look-ups by key keep in memory, opened and verified. 0 keeps none.
+    #: The bytes of segments, and of compressed blocks of write queues, that look-ups by key keep in memory, opened and
+    #: verified. 0 keeps none.
     read_cache_bytes: int = setting(128 * MIB, Unit.BYTES, least=0)
     #: The bytes of the largest share of a batch that a partition takes at once. A larger one comes in parts, since a
     #: record of the journal has at most 64 MiB.

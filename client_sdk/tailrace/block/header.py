@@ -162,6 +162,18 @@ def seqs_of(head: bytes) -> tuple[int, int]:
     return first_seq, last_seq
 
 
+def first_seq_of(head: bytes) -> int:
+    """Returns the first seq of a packed header."""
+    found: int = _PRODUCER.unpack_from(head, _SEQS_OFFSET)[0]
+    return found
+
+
+def last_seq_of(head: bytes) -> int:
+    """Returns the last seq of a packed header."""
+    found: int = _PRODUCER.unpack_from(head, _SEQS_OFFSET + _PRODUCER.size)[0]
+    return found
+
+
 def _check_flags(version: int, flags: int) -> None:
     """Checks the flags of a block that has others than those of version 1, or another version. BadBlock."""
     if flags & ~(FLAGS_KNOWN | FLAG_TTLS) or (flags & FLAG_TTLS and version != VERSION_TTLS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeAlias
 
 
@@ -26,13 +26,13 @@ class ReadableFile(Protocol):
 
 
 class Kept(Protocol):
-    """Keeps verified parts of files, by path and offset, for the next look-up."""
+    """Keeps verified parts of files, by path and offset, and other parts, for the next look-up."""
 
-    def get(self, place: tuple[str, int], /) -> Any:
+    def get(self, place: Hashable, /) -> Any:
         """Returns the part; None if it is not kept."""
         ...
 
-    def put(self, place: tuple[str, int], part: Any, nbytes: int, /) -> None:
+    def put(self, place: Hashable, part: Any, nbytes: int, /) -> None:
         """Keeps a part that holds so many bytes of memory."""
         ...
 

@@ -295,7 +295,38 @@ class Get(NamedTuple):
 
 _GOT_COUNT = struct.Struct("<I4x")
 _GOT_ITEM = struct.Struct("<IIQQ16s")  # found, partition, seq, timestamp, branch
-_NONE = _GOT_ITEM.pack(0, 0, 0, 0, bytes(16))
+
+
+class GotRows:
+    """The rows of a GOT, which come in any order. A key without a row has no value."""
+
+    __slots__ = ("_heads", "values")
+
+    def __init__(self, count: int) -> None:
+        """Makes room for the rows of ``count`` keys."""
+        self._heads = bytearray(count * _GOT_ITEM.size)
+        self.values = [b""] * count
+
+    def put(self, number: int, partition: int, branch: bytes, seq: int, timestamp: int, value: bytes) -> None:
+        """Sets the row of key ``number``."""
+        _GOT_ITEM.pack_into(self._heads, number * _GOT_ITEM.size, len(value) + 1, partition, seq, timestamp, branch)
+        self.values[number] = value
+
+    def items(self, count: int) -> list[tuple[Version, int, bytes] | None]:
+        """Returns the rows of the first ``count`` keys."""
+        heads = memoryview(self._heads)[: count * _GOT_ITEM.size]
+        return [
+            (Version(partition, branch, seq), timestamp, value) if found else None
+            for (found, partition, seq, timestamp, branch), value in zip(
+                _GOT_ITEM.iter_unpack(heads), self.values, strict=False
+            )
+        ]
+
+    def encode(self, count: int, id: int) -> bytes:
+        """Returns the GOT of the first ``count`` keys."""
+        heads, values = memoryview(self._heads)[: count * _GOT_ITEM.size], self.values[:count]
+        nbytes = _GOT_COUNT.size + len(heads) + sum(map(len, values))
+        return b"".join((frame_header(Opcode.GOT, nbytes, id), _GOT_COUNT.pack(count), heads, *values))
 
 
 class Got(NamedTuple):
@@ -307,15 +338,12 @@ class Got(NamedTuple):
     items: list[tuple[Version, int, bytes] | None]
 
     def encode(self, id: int) -> bytes:
-        parts, values = [_GOT_COUNT.pack(len(self.items))], []
-        for item in self.items:
-            if item is None:
-                parts.append(_NONE)
-                continue
-            (partition, branch, seq), timestamp, value = item
-            parts.append(_GOT_ITEM.pack(len(value) + 1, partition, seq, timestamp, branch))
-            values.append(value)
-        return encode_frame(Opcode.GOT, b"".join(parts + values), id)
+        rows = GotRows(len(self.items))
+        for number, item in enumerate(self.items):
+            if item is not None:
+                (partition, branch, seq), timestamp, value = item
+                rows.put(number, partition, branch, seq, timestamp, value)
+        return rows.encode(len(self.items), id)
 
     @staticmethod
     def decode(body: memoryview, keys: list[bytes]) -> list[Item | None]:
@@ -325,14 +353,15 @@ class Got(NamedTuple):
             raise ProtocolError(f"GOT: {count} items for {len(keys)} keys in {len(body)} bytes")
         items: list[Item | None] = []
         offset = _GOT_COUNT.size + count * _GOT_ITEM.size
-        heads, new = body[_GOT_COUNT.size : offset], tuple.__new__  # the NamedTuples' own takes twice as long
+        data = body.tobytes()  # slices of bytes take half the time of those of a view
+        heads, new = data[_GOT_COUNT.size : offset], tuple.__new__  # the NamedTuples' own takes twice as long
         for key, (found, partition, seq, timestamp, branch) in zip(keys, _GOT_ITEM.iter_unpack(heads), strict=False):
             if not found:
                 items.append(None)
                 continue
             start, offset = offset, offset + found - 1
             version = new(Version, (partition, branch, seq))
-            items.append(new(Item, (key, body[start:offset].tobytes(), version, timestamp)))
+            items.append(new(Item, (key, data[start:offset], version, timestamp)))
         if offset != len(body):
             raise ProtocolError("GOT: the values' lengths and the body's length differ")
         return items

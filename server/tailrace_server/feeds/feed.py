@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from tailrace.block.header import TIMESTAMP_MAX, TTL_S_MAX
 from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo, Level, ReplicationMode
 from tailrace.model.failover import FailoverLog
-from tailrace.model.hashing import key_hash, partition_of_hash, partition_range
+from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash, partition_range
 from tailrace_server.feeds.feed_settings import LEVELS, NO_FLOORS, Floors, level_of, loosest
 from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
@@ -120,6 +121,11 @@ class Feed:
     def partition_of(self, key: bytes) -> Partition:
         """Returns the partition that owns ``key``."""
         return self.partitions[partition_of_hash(key_hash(key), len(self.partitions))]
+
+    def partitions_of(self, keys: Sequence[bytes]) -> list[Partition]:
+        """Returns the partition that owns each of ``keys``."""
+        partitions, count = self.partitions, len(self.partitions)
+        return [partitions[partition_of_hash(hash_, count)] for hash_ in hash_keys(keys)]
 
 
 def system_feed(account: MemoryAccount) -> Feed:

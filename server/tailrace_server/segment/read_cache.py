@@ -1,19 +1,21 @@
-"""Keeps parts of segments that look-ups by key have read, opened and verified, so that the next one need not.
+"""Keeps what look-ups by key have read and verified, so that the next one need not.
 
-A block of a segment has up to a MiB, all of which has to be read and verified for one row of it. Segments never change,
-so kept parts stay right; the least recently used leaves first.
+Parts of segments, and compressed blocks of write queues. A block of a segment has up to a MiB, all of which has to be
+read and verified for one row of it. A compressed block has to be decompressed for one row. Neither ever changes, so
+kept parts stay right; the least recently used leaves first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, TypeAlias
 
-# A part of a segment: the path of its file, and the offset.
-Place: TypeAlias = tuple[str, int]
+# A part of a segment: the path of its file, and the offset. Or a compressed block of a write queue.
+Place: TypeAlias = Hashable
 
 
 class ReadCache:
-    """Blocks and pages of key tables, by their place in a file. For the loop's thread."""
+    """Blocks and pages of key tables by their place in a file, raw bodies by their block. For the loop's thread."""
 
     def __init__(self, bytes_max: int) -> None:
         self.nbytes = 0

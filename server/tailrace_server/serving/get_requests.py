@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tailrace.model import Level
 from tailrace.wire.frames import Frame
-from tailrace.wire.messages import Get, Got
+from tailrace.wire.messages import Get
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import lead_all
@@ -22,7 +22,7 @@ def _on_get(connection: Connection, frame: Frame) -> None:
     if get.feed_id not in node.feeds:
         _require_state(node.leaderships.of_feed(get.feed_id), get)
     feed = node.feeds.of_id(get.feed_id)
-    partitions = [feed.partition_of(key) for key in get.keys]
+    partitions = feed.partitions_of(get.keys)
     if get.level == Level.QUORUM:
         feed.require_quorum()
     leaderships = node.leaderships.of_partitions(partitions)
@@ -31,7 +31,7 @@ def _on_get(connection: Connection, frame: Frame) -> None:
 
     def answer() -> None:
         _require_state(leaderships, get)  # it may have changed while the index or the disk was waited for
-        data = Got(lookup.items).encode(frame.id)
+        data = lookup.rows.encode(lookup.count, frame.id)
         node.traffic.get_durations.add(node.clock.monotonic() - began_at)
         needs = lookup.in_flight(get.level)
         if get.level == Level.QUORUM and lead_all(leaderships):

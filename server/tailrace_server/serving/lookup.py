@@ -1,7 +1,7 @@
 """Looks up the keys of one GET in slices, so that many keys, or large compressed blocks, do not hold up others.
 
-keys ──ahead──> rows of the write queues, block by block ──in the order of the keys──> items
-  └──────────── one by one: from segments, and the others ─────────────────────────────┘
+keys ── of each partition, block by block of its write queue ──┬──> rows, by the number of the key
+  └──── one by one: from segments, and the others ─────────────┘
 """
 
 from __future__ import annotations
@@ -10,49 +10,62 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tailrace.model import Level, Version
 from tailrace.model.hashing import hash_keys
+from tailrace.wire.messages import GotRows
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
-from tailrace_server.tree.key_index import OpenBlocks
-from tailrace_server.tree.rows_of_keys import newest_rows
+from tailrace_server.tree.key_index import OpenBlocks, rows_at
 
 if TYPE_CHECKING:
-    from tailrace.block.arrays import Indices
+    from tailrace.block import Block
     from tailrace.block.found import FoundRow
     from tailrace.segment.file import Kept
 
 # An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
 VALUE_BYTES_MAX = 16 * 1024 * 1024
-# The bounds of keys that are looked up together. A few keys take less time one by one.
-AHEAD_KEYS_MAX = 1_024
-AHEAD_KEYS_MIN = 16
+# The bytes of values that are looked up out of turn. It bounds what an answer that has to end early throws away.
+AHEAD_BYTES_MAX = 4 * 1024 * 1024
+# Fewer keys of a partition take less time one by one.
+AHEAD_KEYS_MIN = 3
+
+# What is known of a key: nothing; that it has to be looked up by itself; its row, or that it has none.
+_UNKNOWN, _ALONE, _KNOWN = 0, 1, 2
 
 
 class Lookup:
-    """``items`` are the answers found by now, in the order of the keys; ``partitions`` has the owner of each key."""
+    """``rows`` has what was found, ``count`` of the first keys are looked up. ``partitions`` own the keys."""
 
     def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition], kept: Kept | None = None) -> None:
-        self.items: list[tuple[Version, int, bytes] | None] = []
+        self.rows = GotRows(len(keys))
+        self.count = 0
         self._keys = keys
         self._partitions = partitions
-        self._value_bytes = 0
+        self._state = bytearray(len(keys))
+        self._value_bytes = 0  # of the first ``count`` keys
+        self._ahead_bytes = 0  # of the keys behind them
         self._reads, self._kept = Reads(), kept
-        self._ahead: dict[int, FoundRow] = {}  # rows of later keys, by the number of the key
-        self._ahead_bytes = 0  # of their values
-        self._ahead_stop = 0  # the keys before this one were looked up ahead, or are in ``_left``
-        self._left: dict[Partition, Indices] = {}  # the numbers of keys that are still to be looked up ahead
+        self._left: dict[Partition, list[int]] = {}  # the numbers of keys that are still to be looked up by blocks
+        if len(keys) >= AHEAD_KEYS_MIN:
+            numbers = collections.defaultdict[Partition, list[int]](list)
+            for number, partition in enumerate(partitions):
+                numbers[partition].append(number)
+            self._left = {partition: of for partition, of in numbers.items() if len(of) >= AHEAD_KEYS_MIN}
+        self._hashes = hash_keys(keys) if self._left else []
+
+    @property
+    def items(self) -> list[tuple[Version, int, bytes] | None]:
+        """The answers found by now, in the order of the keys."""
+        return self.rows.items(self.count)
 
     @property
     def is_done(self) -> bool:
         """Whether every key was looked up, or the values fill an answer: the client asks again for the rest."""
-        return len(self.items) == len(self._keys) or self._value_bytes >= VALUE_BYTES_MAX
+        return self.count == len(self._keys) or self._value_bytes >= VALUE_BYTES_MAX
 
     def found_bytes(self) -> int:
         """Returns the bytes of the found values. If an answer leaves keys out, the client asks for them again."""
-        return self._value_bytes + self._ahead_bytes if self.items else 0
+        return self._value_bytes + self._ahead_bytes if self.count else 0
 
     def in_flight(self, level: Level) -> list[tuple[Partition, int]]:
         """Returns the partitions whose newest rows are not at ``level`` yet, and the seqs that have to get there."""
@@ -63,55 +76,85 @@ class Lookup:
 
         Raises NotCached if it would wait for the disk: load that, and call it again. SegmentDamaged, UnknownFeed.
         """
-        opened = OpenBlocks()
+        opened = OpenBlocks(self._kept)
+        has_time = self._look_ahead(opened, out_of_time)
+        self._advance()
         while not self.is_done:
-            if not self._look_ahead(opened, out_of_time) and self.items:
+            if not has_time and self.count:
                 return False
-            partition, found = self._partitions[len(self.items)], self._ahead.pop(len(self.items), None)
-            if found is not None:
-                self._ahead_bytes -= len(found.value or b"")
-            else:
-                if not partition.index_keys(out_of_time):
-                    return False
-                found = partition.find(self._keys[len(self.items)], opened, self._reads.read, self._kept)
-                self._reads.forget()
-            if found is None or found.value is None:
-                self.items.append(None)
-            else:
-                self.items.append((partition.version_of(found.seq), found.timestamp, found.value))
-                self._value_bytes += len(found.value)
-            if out_of_time():
-                return self.is_done
+            number = self.count
+            partition = self._partitions[number]
+            if not partition.index_keys(out_of_time):
+                return False
+            found = partition.find(self._keys[number], opened, self._reads.read, self._kept)
+            self._reads.forget()
+            self._take(number, partition, found)
+            self._advance()
+            has_time = not out_of_time()
         return True
 
+    def _advance(self) -> None:
+        """Counts the first keys that are known. Values of other keys that were found ahead may fill the answer, too."""
+        begin, state = self.count, self._state
+        end = len(state) - len(state[begin:].lstrip(_KNOWN_BYTES))
+        if end > begin:
+            nbytes = sum(map(len, self.rows.values[begin:end]))
+            self.count = end
+            self._value_bytes += nbytes
+            self._ahead_bytes -= nbytes
+
+    def _take(self, number: int, partition: Partition, found: FoundRow | None) -> None:
+        """Takes over the row of a key; None: it has none."""
+        self._state[number] = _KNOWN
+        if found is not None and found.value is not None:
+            branch = partition.log.branch_at(found.seq)
+            self.rows.put(number, partition.id, branch, found.seq, found.timestamp, found.value)
+            self._ahead_bytes += len(found.value)
+
     def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
-        """Takes rows of the next keys from the write queues, block by block; False if ``out_of_time()`` ended it."""
-        number = len(self.items)
-        if number >= self._ahead_stop and len(self._keys) - number >= AHEAD_KEYS_MIN:
-            self._ahead_stop = min(number + AHEAD_KEYS_MAX, len(self._keys))
-            numbers = collections.defaultdict[Partition, list[int]](list)
-            for at in range(number, self._ahead_stop):
-                numbers[self._partitions[at]].append(at)
-            self._left = {partition: np.array(of) for partition, of in numbers.items()}
-        for partition, of in list(self._left.items()):
+        """Takes rows from the write queues, block by block; False if ``out_of_time()`` ended it."""
+        while self._left:
+            partition, numbers = next(iter(self._left.items()))
             if partition.is_dropped:  # ``find`` tells it
                 del self._left[partition]
                 continue
             if not partition.index_keys(out_of_time):
                 return False
-            keys = [self._keys[at] for at in of.tolist()]
-            is_left = np.ones(len(of), np.bool_)
-            hashes = np.fromiter(hash_keys(keys), "<u8", len(keys))
-            for tried, rows in newest_rows(partition.keys, partition.tree, keys, hashes, opened, self._room):
-                is_left[tried] = False
-                for index, row in rows:
-                    self._ahead[int(of[index])] = row
-                    self._ahead_bytes += len(row.value or b"")
+            hashes = self._hashes
+            of_numbers = [hashes[number] for number in numbers]
+            for block, indices, seqs in partition.keys.blocks_of(partition.tree, of_numbers):
+                self._take_block(partition, block, [numbers[index] for index in indices], seqs, opened)
                 if out_of_time():
-                    self._left[partition] = of[is_left]
+                    self._left[partition] = [number for number in numbers if self._state[number] == _UNKNOWN]
                     return False
             del self._left[partition]
+            if not partition.chain.segments:
+                for number in numbers:
+                    if self._state[number] == _UNKNOWN:
+                        self._state[number] = _KNOWN
         return True
 
-    def _room(self) -> int:
-        return VALUE_BYTES_MAX - self._ahead_bytes
+    def _take_block(
+        self, partition: Partition, block: Block, numbers: list[int], seqs: list[int], opened: OpenBlocks
+    ) -> None:
+        """Takes over the rows of a block, as far as there is room for them. The other keys are looked up alone."""
+        state, keys = self._state, self._keys
+        found = rows_at(block, seqs, [keys[number] for number in numbers], opened, AHEAD_BYTES_MAX - self._ahead_bytes)
+        newest, entry = partition.log.branch_at(seqs[-1]), partition.log[0]
+        is_of_newest = seqs[0] > entry.base
+        put = self.rows.put
+        for number, row in zip(numbers, found, strict=False):
+            if row is None:  # another key of its hash is newer
+                state[number] = _ALONE
+                continue
+            state[number] = _KNOWN
+            seq, timestamp, value = row
+            if value is not None:
+                branch = newest if is_of_newest else partition.log.branch_at(seq)
+                put(number, partition.id, branch, seq, timestamp, value)
+                self._ahead_bytes += len(value)
+        for number in numbers[len(found) :]:
+            state[number] = _ALONE
+
+
+_KNOWN_BYTES = bytes((_KNOWN,))

@@ -14,17 +14,23 @@ Entries are seqs, not places: blocks may be merged, and flushed, under the index
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from itertools import repeat
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, Columns
-from tailrace.block.arrays import U64, Indices
+from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, VALUE_BYTES_MAX, Block, BlockHeader, Columns
+from tailrace.block.arrays import U64
+from tailrace.block.found import rows_of_keys
+from tailrace.block.layout import places_in
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow, row_of_key
 from tailrace_server.tree.tiers import Tier, Tiers
 from tailrace_server.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from tailrace.segment.file import Kept
 
 # Rows of one step of catching up, about 0.5 ms, which bounds the overrun of a deadline; also the bound of the dict.
 SLICE_ROWS = 4_096
@@ -39,24 +45,33 @@ OPEN_BYTES_MAX = 64 * 1024 * 1024
 
 
 class OpenBlocks:
-    """Keeps the columns of blocks with keys that were just found, so that neighbours are decompressed once."""
+    """Keeps compressed blocks with keys that were just found, decompressed, so that neighbours are opened once.
 
-    def __init__(self) -> None:
-        self._columns: dict[Block, Columns] = {}
+    ``kept`` has and keeps them for longer. It counts their stored bytes, too, because a block may be flushed meanwhile.
+    """
+
+    def __init__(self, kept: Kept | None = None) -> None:
+        self._kept = kept
+        self._raw: dict[Block, bytes | memoryview] = {}
         self._raw_bytes = 0
 
-    def columns(self, block: Block) -> Columns:
-        """Returns the columns of ``block``."""
-        if not block.header.flags & FLAG_COMPRESSED:
-            return block.open_columns()
-        columns = self._columns.get(block)
-        if columns is None:
-            if self._raw_bytes + block.header.raw_bytes > OPEN_BYTES_MAX:
-                self._columns.clear()
+    def raw(self, block: Block, header: BlockHeader) -> bytes | memoryview:
+        """Returns the raw body of ``block``, whose header is ``header``; its columns are checked."""
+        if not header.flags & FLAG_COMPRESSED:
+            return block.open_raw()
+        raw = self._raw.get(block)
+        if raw is None:
+            raw = None if self._kept is None else self._kept.get(block)
+            if raw is None:
+                raw = block.open_raw()
+                if self._kept is not None:
+                    self._kept.put(block, raw, block.nbytes + header.raw_bytes)
+            if self._raw_bytes + header.raw_bytes > OPEN_BYTES_MAX:
+                self._raw.clear()
                 self._raw_bytes = 0
-            columns = self._columns[block] = block.open_columns()
-            self._raw_bytes += block.header.raw_bytes
-        return columns
+            self._raw[block] = raw
+            self._raw_bytes += header.raw_bytes
+        return raw
 
 
 class KeyIndex:
@@ -133,8 +148,7 @@ class KeyIndex:
             return None
         block = tree.find(seq)
         assert block is not None, "an indexed seq is not in the tree"
-        columns = block.open_columns() if opened is None else opened.columns(block)
-        found = row_of_key(columns, _row_of(columns, seq), key)
+        [found] = rows_at(block, (seq,), (key,), OpenBlocks() if opened is None else opened)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
     def newest_seqs(self, tree: Tree, hashes: U64) -> U64:
@@ -143,27 +157,30 @@ class KeyIndex:
         A row may be of another key with the same hash. The index has to be level with ``tree``.
         """
         assert self.indexed_seq == tree.last_seq, "the index is behind the tree"
-        newest = map(self._fresh.get, hashes.tolist(), repeat(0)) if self._fresh else repeat(0, len(hashes))
-        seqs = np.fromiter(newest, "<u8", len(hashes))
+        seqs = np.zeros(len(hashes), "<u8")
         self._tiers.find_all(hashes, seqs)
+        if self._fresh:
+            seqs = np.fromiter(map(self._fresh.get, hashes.tolist(), seqs.tolist()), "<u8", len(hashes))
         seqs[seqs <= np.uint64(max(self._tiers.flushed_seq, tree.base_seq))] = 0
         return seqs
 
-    def blocks_of(self, tree: Tree, hashes: U64) -> Iterator[tuple[Block, Indices, U64]]:
+    def blocks_of(self, tree: Tree, hashes: Sequence[int]) -> Iterator[tuple[Block, list[int], list[int]]]:
         """Yields each block with newest rows of ``hashes``: the indices of these hashes, and the seqs of the rows.
 
-        A row may be of another key with the same hash. The index has to be level with ``tree``.
+        A row may be of another key with the same hash. The index has to be level with the tree.
         """
-        by_hash = np.argsort(hashes)  # neighbours in a tier are then looked up together
-        seqs = self.newest_seqs(tree, hashes[by_hash])
+        column = np.array(hashes, "<u8")
+        by_hash = np.argsort(column)  # neighbours in a tier are then looked up together
+        seqs = self.newest_seqs(tree, column[by_hash])
         by_seq = np.argsort(seqs)
-        seqs, order = seqs[by_seq], by_hash[by_seq]
-        start = int(seqs.searchsorted(np.uint64(0), "right"))
-        while start < len(seqs):
-            block = tree.find(int(seqs[start]))
+        first = int(np.count_nonzero(seqs == 0))
+        indices, newest = by_hash[by_seq[first:]].tolist(), seqs[by_seq[first:]].tolist()
+        start = 0
+        while start < len(newest):
+            block = tree.find(newest[start])
             assert block is not None, "an indexed seq is not in the tree"
-            stop = int(seqs.searchsorted(np.uint64(block.header.last_seq), "right"))
-            yield block, order[start:stop], seqs[start:stop]
+            stop = bisect_right(newest, block.seqs[1], start)
+            yield block, indices[start:stop], newest[start:stop]
             start = stop
 
     def check(self) -> None:
@@ -207,18 +224,18 @@ def _seq_column(columns: Columns) -> U64:
     return np.frombuffer(buffer, dtype="<u8")
 
 
-def rows_of_seqs(columns: Columns, seqs: U64) -> list[int]:
-    """Returns the index of the row with each of ``seqs``, all of which are in the block."""
-    header = columns.header
-    if header.flags & FLAG_SEQS:
-        rows: list[int] = _seq_column(columns).searchsorted(seqs).tolist()
-        return rows
-    return [seq - header.first_seq for seq in seqs.tolist()]
+def rows_at(
+    block: Block, seqs: Sequence[int], keys: Sequence[bytes], opened: OpenBlocks, bytes_max: int = VALUE_BYTES_MAX
+) -> list[FoundRow | None]:
+    """Returns the row at each of ``seqs``, all of which are in ``block``; None if it is not of that one of ``keys``.
 
-
-def _row_of(columns: Columns, seq: int) -> int:
-    """Returns the index of the row with ``seq``."""
-    header = columns.header
+    The list ends before the row whose value would make all values together longer than ``bytes_max``.
+    """
+    header = block.header
+    raw = opened.raw(block, header)
     if header.flags & FLAG_SEQS:
-        return int(_seq_column(columns).searchsorted(np.uint64(seq)))
-    return seq - header.first_seq
+        column = np.frombuffer(raw, "<u8", header.rows, places_in(header, raw).seqs)
+        rows = column.searchsorted(np.array(seqs, "<u8")).tolist()
+    else:
+        rows = [seq - header.first_seq for seq in seqs]
+    return rows_of_keys(header, raw, rows, keys, bytes_max)

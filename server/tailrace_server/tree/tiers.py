@@ -11,6 +11,7 @@ entries or both together have too many. So an entry is moved a few times, and a 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,13 +25,14 @@ TIER_ENTRIES_MAX = 32_768
 class Tier:
     """Hashes, rising, and the newest seq of each. ``last_seq`` is the last seq that was indexed for the tier."""
 
-    __slots__ = ("hashes", "last_seq", "seqs")
+    __slots__ = ("_view", "hashes", "last_seq", "seqs")
 
     def __init__(self, hashes: U64, seqs: U64, last_seq: int) -> None:
         """Makes a tier of two columns that are sorted by hash."""
         self.hashes = hashes
         self.seqs = seqs
         self.last_seq = last_seq
+        self._view = hashes.data  # bisects in half the time of ``searchsorted`` for one hash
 
     @classmethod
     def of_columns(cls, hashes: U64, seqs: U64) -> Tier:
@@ -57,18 +59,17 @@ class Tier:
             hashes, seqs = hashes[live], seqs[live]
         return Tier(hashes, seqs, newer.last_seq)
 
-    def find(self, hash_: np.uint64) -> int | None:
+    def find(self, hash_: int) -> int | None:
         """Returns the newest seq of ``hash_`` in this tier; None if the tier lacks it."""
-        hashes = self.hashes
-        index = hashes.searchsorted(hash_)
-        return int(self.seqs[index]) if index < len(hashes) and hashes[index] == hash_ else None
+        view = self._view
+        index = bisect_left(view, hash_)
+        return int(self.seqs[index]) if index < len(view) and view[index] == hash_ else None
 
     def find_all(self, hashes: U64, seqs: U64) -> None:
-        """Sets the seq of each of ``hashes`` that this tier has, if it is 0 in ``seqs``."""
+        """Sets the seq of each of ``hashes`` that this tier has, in place of one in ``seqs``."""
         index = self.hashes.searchsorted(hashes)
-        index[index == len(self.hashes)] = 0
-        found = (self.hashes[index] == hashes) & (seqs == 0)
-        seqs[found] = self.seqs[index[found]]
+        is_here = self.hashes.take(index, mode="clip") == hashes
+        np.copyto(seqs, self.seqs.take(index, mode="clip"), where=is_here)
 
 
 class Tiers:
@@ -93,16 +94,15 @@ class Tiers:
 
     def find(self, hash_: int) -> int | None:
         """Returns the newest seq of ``hash_``; None if no tier has it."""
-        sought = np.uint64(hash_)
         for tier in reversed(self._tiers):
-            seq = tier.find(sought)
+            seq = tier.find(hash_)
             if seq is not None:
                 return seq if seq > self.flushed_seq else None
         return None
 
     def find_all(self, hashes: U64, seqs: U64) -> None:
-        """Sets the newest seq of each of ``hashes`` that is 0 in ``seqs``. One that is flushed may stay there."""
-        for tier in reversed(self._tiers):
+        """Sets the newest seq of each of ``hashes`` that a tier has. It may be a flushed one."""
+        for tier in self._tiers:
             tier.find_all(hashes, seqs)
 
     def drop_through(self, seq: int) -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from pyrsistent import PVector, pvector
 
 from tailrace.block import HEADER_BYTES, Block
+from tailrace.block.header import first_seq_of, last_seq_of
 from tailrace_server.tree.aging import Aging, Chunk, MergePlan, chunk_of, plan_merge
 from tailrace_server.tree.memory import BLOCK_OBJECT_BYTES, HEADER_OBJECT_BYTES, memory_of, memory_of_all
 
@@ -258,7 +259,7 @@ class Tree:
         if not self.base_seq < seq <= self.last_seq:
             return None
         blocks = self._tail
-        if not blocks or seq < blocks[0].header.first_seq:
+        if not blocks or seq < first_seq_of(blocks[0].head):
             blocks = self._chunks[self._chunk_at(seq)].blocks
         return blocks[bisect_right(blocks, seq, key=_first_seq) - 1]
 
@@ -353,11 +354,11 @@ def _above(blocks: tuple[Block, ...], seq: int) -> tuple[Block, ...]:
 
 
 def _first_seq(block: Block) -> int:
-    return block.seqs[0]
+    return first_seq_of(block.head)
 
 
 def _last_seq(block: Block) -> int:
-    return block.seqs[1]
+    return last_seq_of(block.head)
 
 
 def _timestamp(block: Block) -> int:

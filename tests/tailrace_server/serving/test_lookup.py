@@ -43,17 +43,18 @@ def test_keys_are_answered_in_their_order():
 
 def test_it_goes_in_slices_while_the_partition_grows():
     rnd = random.Random(1)
-    blocks = [[(b"key %d" % rnd.randrange(200), rnd.randbytes(3) * 30) for _ in range(100)] for _ in range(6)]
-    partition = partition_of(blocks[:3])
+    blocks = [[(b"key %d" % rnd.randrange(200), rnd.randbytes(3) * 30) for _ in range(10)] for _ in range(60)]
+    partition = partition_of(blocks[:30])
     keys = [b"key %d" % number for number in range(220)]
     lookup, turns = Lookup(keys, [partition] * len(keys)), 0
     while not lookup.step(lambda: True):
         turns += 1
-        if turns % 40 == 0 and len(blocks) > 3:
+        if turns % 4 == 0 and len(blocks) > 30:
             rows = blocks.pop()
             block = encode_block([key for key, _ in rows], [value for _, value in rows], partition=0)
             partition.append(block.stamped(partition.high_seq + 1, 1000), partition.log.branch, 1, 0.0)
-    assert turns >= len(keys) - 1
+    assert turns >= 30 - 1, "a slice takes a block at least, and no more if it has no time"
+    assert len(blocks) < 60
     again = Lookup(keys, [partition] * len(keys))
     assert again.step(never)
     newest = looked_up(again)
@@ -63,6 +64,7 @@ def test_it_goes_in_slices_while_the_partition_grows():
 
 def test_an_answer_has_room_for_so_much(monkeypatch):
     monkeypatch.setattr(module, "VALUE_BYTES_MAX", 100)
+    monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 100)
     partition = partition_of([[(b"%d" % number, bytes(40)) for number in range(10)]])
     keys = [b"%d" % number for number in range(10)]
     answered = 0
@@ -121,11 +123,23 @@ def test_another_key_of_the_hash_is_newer():
 
 def test_one_large_value_that_is_asked_for_many_times_is_not_made_so_often(monkeypatch):
     monkeypatch.setattr(module, "VALUE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 1_000)
     partition = partition_of([[(b"a", bytes(400)), (b"b", b"1")]])
     lookup = Lookup([b"a"] * 40, [partition] * 40)
     assert lookup.step(never)
     assert len(lookup.items) == 3
     assert lookup.found_bytes() <= 2_000
+
+
+def test_values_that_have_no_room_ahead_are_looked_up_in_their_turn(monkeypatch):
+    monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 1_000)
+    partition = partition_of([[(key, bytes(90)) for key in KEYS[:20]], [(key, bytes(400)) for key in KEYS[20:]]])
+    lookup = Lookup(KEYS, [partition] * len(KEYS))
+    assert not lookup.step(lambda: True)
+    assert lookup.found_bytes() <= 1_000 + 400
+    while not lookup.step(lambda: True):
+        pass
+    assert [len(item[2]) for item in lookup.items] == [90] * 20 + [400] * 20
 
 
 def test_a_feed_that_is_dropped_between_two_slices():

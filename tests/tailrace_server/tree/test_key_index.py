@@ -8,6 +8,7 @@ from tests.tiers import examples
 
 from tailrace.block import Stamps, encode_block
 from tailrace.model.hashing import key_hash
+from tailrace_server.segment import ReadCache
 from tailrace_server.tree import aging, tiers
 from tailrace_server.tree import key_index as module
 from tailrace_server.tree import tree as tree_module
@@ -261,8 +262,8 @@ def test_neighbours_in_a_compressed_block_are_found_in_one_opening(monkeypatch):
     tree = tree_of([rows, rows[:50]])
     index = level_with(tree)
     opened, opens = OpenBlocks(), []
-    real = module.Block.open_columns
-    monkeypatch.setattr(module.Block, "open_columns", lambda block: opens.append(block) or real(block))
+    real = module.Block.open_raw
+    monkeypatch.setattr(module.Block, "open_raw", lambda block: opens.append(block) or real(block))
     for number, (key, value) in enumerate(rows):
         found = index.find(tree, key, opened)
         assert (found.seq, found.value) == (101 + number if number < 50 else 1 + number, value)
@@ -276,5 +277,18 @@ def test_what_is_kept_open_is_bounded(monkeypatch):
     opened = OpenBlocks()
     for block in tree.blocks_after(0):
         assert block.header.raw_bytes < 10_000 < 2 * block.header.raw_bytes
-        opened.columns(block)
-        assert len(opened._columns) == 1
+        opened.raw(block, block.header)
+        assert len(opened._raw) == 1
+
+
+def test_compressed_blocks_are_kept_from_one_look_up_to_the_next(monkeypatch):
+    rows = [(b"key %d" % number, b"v" * 50) for number in range(100)]
+    tree = tree_of([rows, rows[:50]])
+    index, kept, opens = level_with(tree), ReadCache(1 << 20), []
+    real = module.Block.open_raw
+    monkeypatch.setattr(module.Block, "open_raw", lambda block: opens.append(block) or real(block))
+    for _ in range(3):
+        assert index.find(tree, b"key 7", OpenBlocks(kept)).seq == 108
+        assert index.find(tree, b"key 70", OpenBlocks(kept)).seq == 71
+    assert len(opens) == 2
+    assert kept.nbytes == sum(block.nbytes + block.header.raw_bytes for block in tree.blocks_after(0))
