@@ -11,7 +11,7 @@ segments tell their earliest expiry, and blocks that are not flushed are opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,7 +21,7 @@ from tailrace_server.blocks.expiring import first_look_us, tombstones_of
 from tailrace_server.partition.expiring import look, newest_of, scope_of
 from tailrace_server.partition.ttls import PLAIN, VERSION_AT, first_with_ttls
 from tailrace_server.partition.writing import append_block
-from tailrace_server.replication.in_turns import InTurns
+from tailrace_server.replication.in_turns import LOOKS_AT_ONCE, InTurns
 from tailrace_server.replication.role import Role
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.state.expiries import LATE_PARTS, LATE_US_MAX, NEVER_US, PendingExpiries
@@ -61,6 +61,17 @@ class _Expiring:
         self.covered_seq = 0
         self.stamp_us = 0  # no row above covered_seq has an earlier one
 
+    def may_have_work(self, partition: Partition, now_us: int, default_us: int | None) -> bool:
+        """Returns whether rows were written or rolled back since they were covered, or are due, or have another ttl.
+
+        It is asked for each partition each second. ``default_us``: the ttl of the feed now.
+        """
+        if self.is_new or self.pending.earliest_us <= now_us:
+            return True
+        if partition.rollbacks != self.rollbacks or default_us != self.default_us:
+            return True
+        return self.default_us is not None and partition.high_seq != self.covered_seq
+
     def cover_segments(self, chain: Chain) -> None:
         """Adds the rows of segments that are not covered yet, by what their identities tell."""
         for segment in chain.after(self.covered_seq):
@@ -99,6 +110,7 @@ class Expirer:
         self._is_running = False
         self._surveyed: tuple[dict[int, int], tuple[int, int]] | None = None
         self._survey: Iterator[Partition] = iter(())
+        self._validated: dict[int, int] | None = None  # the changes of leaders that all states were compared with
         self.expired_rows = 0  # since the start
 
     def note(self, partition: Partition) -> None:
@@ -153,14 +165,13 @@ class Expirer:
         for partition in noted:
             await turns.look()
             self._begin(partition)
-        for partition, state in list(self._expiring.items()):
-            await turns.look()
-            if not self._is_valid(partition, state):
-                self._expiring.pop(partition, None)
-                self._begin(partition)  # after a change of the feed's ttl, or of this node's term
-            elif state.default_us is None and not len(state.pending) and partition not in noted:
-                self._expiring.pop(partition)  # the next block with a ttl begins anew
-        for partition, state in list(self._expiring.items()):
+        changes = self._leaderships.changes()
+        if changes != self._validated:
+            self._validated = changes
+            for partition, state in list(self._expiring.items()):
+                await turns.look()
+                self._renew(partition, state)
+        for partition, state in await self._to_tend(noted):
             if state.is_new or state.default_us is not None or partition in noted:
                 await self._cover(partition, state, turns)
             while self._is_valid(partition, state) and state.pending.earliest_us <= self._now_us():
@@ -168,6 +179,33 @@ class Expirer:
                 if not await self._expire(partition, state):
                     break
                 await trio.sleep((self._monotonic() - began_at) * PAUSE_PARTS)
+            if state.default_us is None and not len(state.pending) and partition not in self._noted:
+                self._expiring.pop(partition, None)  # the next block with a ttl begins anew
+
+    async def _to_tend(self, noted: Mapping[Partition, None]) -> list[tuple[Partition, _Expiring]]:
+        """Returns the partitions with new rows, or with rows that are due. Of many partitions most have neither."""
+        found, all_ = [], list(self._expiring.items())
+        ttls: dict[bytes, int | None] = {}  # by feed id
+        for first in range(0, len(all_), LOOKS_AT_ONCE):
+            if first:
+                await trio.lowlevel.checkpoint()
+            now_us = self._now_us()
+            for partition, state in all_[first : first + LOOKS_AT_ONCE]:
+                feed_id = partition.feed_id
+                if feed_id not in ttls:
+                    ttls[feed_id] = self._default_us(partition) if feed_id in self._feeds else None
+                if partition in noted or state.may_have_work(partition, now_us, ttls[feed_id]):
+                    renewed = self._renew(partition, state)
+                    if renewed is not None:
+                        found.append((partition, renewed))
+        return found
+
+    def _renew(self, partition: Partition, state: _Expiring) -> _Expiring | None:
+        """Begins anew after a change of the feed's ttl, or of this node's term. Returns the state; None without one."""
+        if not self._is_valid(partition, state):
+            self._expiring.pop(partition, None)
+            self._begin(partition)
+        return self._expiring.get(partition)
 
     def _now_us(self) -> int:
         return self._clock.now_us(self._wall_us(), int(self._monotonic() * 1e6))

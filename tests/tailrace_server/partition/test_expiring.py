@@ -295,3 +295,37 @@ async def test_overdue_seconds_tell_how_late_keys_are(node, client):
     node.leaderships.system.resume_writes()
     await gone(feed, b"a")
     assert node.expirer.overdue_s() == 0
+
+
+async def test_partitions_at_rest_are_left_alone_until_a_row_is_written_or_the_ttl_changes(node, client, monkeypatch):
+    feed = await client.create_feed("sessions", partitions=4, ttl_s=1_000)
+    covered, sweeps = [], [0]
+    cover, to_tend = node.expirer._cover, node.expirer._to_tend
+
+    async def count_cover(partition, state, turns):
+        covered.append(partition.id)
+        await cover(partition, state, turns)
+
+    async def count_sweep(noted):
+        sweeps[0] += 1
+        return await to_tend(noted)
+
+    monkeypatch.setattr(node.expirer, "_cover", count_cover)
+    monkeypatch.setattr(node.expirer, "_to_tend", count_sweep)
+
+    async def swept():
+        begun = sweeps[0]
+        await until(lambda: sweeps[0] > begun + 3)
+
+    await swept()
+    covered.clear()
+    await swept()
+    assert covered == []
+    version = await feed.put(b"a", b"1")
+    await swept()
+    assert set(covered) == {version.partition}
+    covered.clear()
+    await swept()
+    assert covered == []
+    await client.set_feed("sessions", ttl_s=1)
+    await gone(feed, b"a")
