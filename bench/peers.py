@@ -13,7 +13,8 @@ put_rows  rows of 16 + 100 bytes by a call for each; the client sends them toget
 write     the same by a call for many
 read      the rows from the start of the log, row by row; columns: by columns, which only Tailrace has
 one       one put after the other, each on disk before the next
-many      64 putters, each with one row under way, on connections as the client likes; shared: on one connection
+many      64 putters, each with one row under way, on connections as the client likes; apart: each with a client of its
+          own
 half      an open loop at half of the rate of `many`: each put is due at its time, however long those before it take,
           and its latency counts from then
 large     values of 512 KiB in, and out again

@@ -19,20 +19,20 @@ _COUNTS = {
     "write": {"tailrace": 500_000, "kafka": 500_000, "redis": 100_000, "postgres": 150_000},
     "one": {"kafka": 800},
     "many": {},
-    "shared": {},
+    "apart": {},
     "large": {},
     "fan_out": {"tailrace": 200_000, "kafka": 200_000, "redis": 50_000, "postgres": 50_000},
 }
 _COUNTS["read"] = _COUNTS["columns"] = _COUNTS["write"]
-_DEFAULTS = {"one": 1_500, "many": 6_000, "shared": 6_000, "large": 48}
+_DEFAULTS = {"one": 1_500, "many": 6_000, "apart": 6_000, "large": 48}
 _ROWS = 12_000  # of the other questions
 # The rows that a server holds at least when it is killed.
 _RESTARTS = {"restart": 50_000, "restart_large": 1_000_000}
 _OPEN_LOOP_SECONDS = 2.0
-QUESTIONS = ("put_rows", "write", "read", "columns", "one", "many", "shared", "half", "large", "fan_out", *_RESTARTS)
+QUESTIONS = ("put_rows", "write", "read", "columns", "one", "many", "apart", "half", "large", "fan_out", *_RESTARTS)
 # What a question needs of another one: what that has written, or its rate.
 NEEDS = {"read": "write", "columns": "write", "half": "many"}
-_ONLY_TAILRACE = ("columns", "shared")
+_ONLY_TAILRACE = ("columns", "apart")
 
 
 class Bench:

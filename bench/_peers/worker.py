@@ -119,18 +119,23 @@ async def _one(client: Client, clock: _Clock, log: str, count: int) -> Found:
     return clock.found(count, puts)
 
 
-async def _many(client: Client, clock: _Clock, log: str, count: int, connections: int = PUTTERS) -> Found:
+async def _many(client: Client, clock: _Clock, log: str, count: int) -> Found:
+    await client.open(PUTTERS)
+    return await _put_all(client, clock, log, count)
+
+
+async def _apart(client: Any, clock: _Clock, log: str, count: int) -> Found:
+    await client.open_apart(PUTTERS)
+    return await _put_all(client, clock, log, count)
+
+
+async def _put_all(client: Client, clock: _Clock, log: str, count: int) -> Found:
     rows = _rows(count)
-    await client.open(connections)
     await client.make(log)
     await client.put_all(log, rows[:PUTTERS], PUTTERS)
     with clock:
         puts = await client.put_all(log, rows, PUTTERS)
     return clock.found(count, puts)
-
-
-async def _shared(client: Client, clock: _Clock, log: str, count: int) -> Found:
-    return await _many(client, clock, log, count, 1)
 
 
 async def _half(client: Client, clock: _Clock, log: str, count: int, schedule: Schedule) -> Found:
@@ -226,7 +231,7 @@ QUESTIONS: dict[str, Callable[..., Awaitable[Found]]] = {
     "columns": _columns,
     "one": _one,
     "many": _many,
-    "shared": _shared,
+    "apart": _apart,
     "half": _half,
     "large": _large,
     "fan_out": _fan_out,

@@ -25,13 +25,16 @@ from .violation import Violation
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from .history import History, Write
 
 # The most rows that a pipelined writer writes between two flushes.
 ROWS_UNTIL_FLUSH_MAX = 60
 
+
+# The tasks that put at once.
+TASKS = 4
 
 # Bytes of a value besides its name.
 SIZES = (0, 0, 10, 100, 100, 1_000, 1_000, 20_000)
@@ -44,6 +47,23 @@ def nothing_lost() -> Iterator[None]:
         yield
     except (WritesLost, OutcomeUnknown) as error:
         raise Violation(f"a writer is told: {error}") from error
+
+
+async def put_together(keys: Iterable[bytes], put: Callable[[bytes], Awaitable[bool]]) -> bool:
+    """Calls ``put`` twice for each key, by a task for each; returns whether all had an answer."""
+    answered: list[bool] = []
+
+    async def put_twice(key: bytes) -> None:
+        first = await put(key)
+        answered.extend((first, await put(key)))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for key in sorted(keys):
+                nursery.start_soon(put_twice, key)
+    except* Violation as group:
+        raise group.exceptions[0] from None
+    return all(answered)
 
 
 class Values:
@@ -102,8 +122,16 @@ class Writer:
         """Does one write; returns False if there was no answer."""
         action: Callable[[tailrace.Feed], Awaitable[bool]]
         action = self.values.random.choices(
-            [self.put, self.delete, self.batch, self.put_if_absent, self.put_if_version, self.delete_if_present],
-            [30, 12, 28, 10, 14, 6],
+            [
+                self.put,
+                self.together,
+                self.delete,
+                self.batch,
+                self.put_if_absent,
+                self.put_if_version,
+                self.delete_if_present,
+            ],
+            [20, 10, 12, 28, 10, 14, 6],
         )[0]
         if not self._of_set:
             with nothing_lost():
@@ -123,6 +151,15 @@ class Writer:
         write = self._ask(key, value, condition)
         call = feed.put(key, value, level=self._level, if_version=version, if_absent=is_first)
         return await self._single(write, call)
+
+    async def together(self, feed: tailrace.Feed) -> bool:
+        """Puts a few keys by a task for each, twice: the client sends what they put in one turn as one block."""
+        return await put_together({self.values.key() for _ in range(TASKS)}, lambda key: self._put_watched(feed, key))
+
+    async def _put_watched(self, feed: tailrace.Feed, key: bytes) -> bool:
+        with contextlib.suppress(OutcomeUnknown) if self._of_set else nothing_lost():
+            return await self.put_on(feed, key, None)
+        return False
 
     async def delete(self, feed: tailrace.Feed) -> bool:
         key = self.values.key()

@@ -30,9 +30,14 @@ class Client:
         self._address = f"tailrace://{address}"
 
     async def open(self, putters: int = 1) -> None:
+        """One client is for all putters: it sends the rows that tasks put in one turn together."""
+        await self.open_apart(1)
+
+    async def open_apart(self, clients: int) -> None:
+        """Connects so many clients, which know nothing of each other."""
         self._stack = contextlib.AsyncExitStack()
         connect = self._stack.enter_async_context
-        self._many = [await connect(tailrace.connect(self._address)) for _ in range(putters)]
+        self._many = [await connect(tailrace.connect(self._address)) for _ in range(clients)]
         self._client = self._many[0]
         self._feeds: dict[str, tailrace.Feed] = {}
         await self._client.status()
@@ -93,10 +98,10 @@ class Client:
         return found
 
     async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
-        puts: list[Put] = [client.feed(log).put for client in self._many]
+        feed = self._client.feed(log)
         async with trio.open_nursery() as nursery:
             while not schedule.is_over:
                 await trio.lowlevel.wait_readable(schedule.pipe)
                 for number in schedule.take():
-                    nursery.start_soon(schedule.put, puts[number % len(puts)], rows[number], number)
+                    nursery.start_soon(schedule.put, feed.put, rows[number], number)
         return schedule.seconds

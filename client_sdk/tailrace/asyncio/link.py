@@ -34,6 +34,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._is_busy = asyncio.Event()  # set by each request, for ``tick``
         self._holds = asyncio.Event()  # a request is held, for ``tick``
         self._ticked = asyncio.Event()  # set by each tick, for ``look``
+        self._gathering: asyncio.Handle | None = None  # while queued rows are to leave after this turn of the loop
         self._greeted = asyncio.Event()  # on the present connection
         self.opened = asyncio.Event()
 
@@ -41,7 +42,16 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         """Sends the session's buffers. Never waits. ``now`` is the session's time, if the caller has it."""
         if not self._is_busy.is_set():
             self._is_busy.set()
-        self._send(now)
+        if not self._session.gathers:
+            self._send(now)
+        elif self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_soon(self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        """Sends the rows that the tasks of one turn of the loop have put."""
+        self._gathering = None
+        self._session.expect_none()
+        self._send()
 
     def abandon(self) -> None:
         """Sends nothing from now on: this is a forked process, and the socket is the parent's."""

@@ -19,8 +19,7 @@ from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
 from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep
-from tailrace.requests.reply import Reply
-from tailrace.requests.request import Answered
+from tailrace.requests.request import Answered, Reply
 
 _T = TypeVar("_T")
 

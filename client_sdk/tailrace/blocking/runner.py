@@ -19,8 +19,7 @@ from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane, WriteRequest
 from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep, Step
-from tailrace.requests.reply import Reply
-from tailrace.requests.request import Answered, Request
+from tailrace.requests.request import Answered, Reply, Request
 from tailrace.requests.senders import Waits
 
 _T = TypeVar("_T")

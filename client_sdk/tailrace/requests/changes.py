@@ -1,6 +1,6 @@
 """Checks the arguments of writes and look-ups, and makes blocks of changes. Pure.
 
-put, delete ──> conditions ──> row_block ──> one block and its lane
+put, delete ──> conditions ──> row_step ──> a row, or a block of one, and its lane
 write       ──────────────> batch_blocks ──> a block and a lane for each partition
 """
 
@@ -19,6 +19,7 @@ from tailrace.model.failover import SEQ_MAX
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.batch import check_key, check_value, split
 from tailrace.requests.lane import Lane, Lanes
+from tailrace.requests.plan import WriteBlock, WriteRow
 from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
 
 # A writer's batch and one more value stay below a block's bound.
@@ -123,18 +124,35 @@ def partition_of(key: bytes, hash_: int, partitions: int, version: Version | Non
     return partition
 
 
-def row_block(
-    key: bytes, value: bytes | None, feed: Resolved, if_version: Version | None, lanes: Lanes, ttl: int | None = None
-) -> tuple[Lane, Block]:
-    """Returns the block of one change, whose key and value were checked, and its lane. Raises as ``partition_of``."""
+def row_step(
+    key: bytes,
+    value: bytes | None,
+    feed: Resolved,
+    lanes: Lanes,
+    level: Level | None,
+    flags: int,
+    if_version: Version | None,
+    ttl: int | None,
+    name: str,
+) -> WriteRow | WriteBlock:
+    """Returns the step that writes one change, whose key and value were checked. Raises as ``partition_of``.
+
+    A row without condition and ttl may leave in one block with others. ``name`` is that of the feed.
+    """
     hash_ = key_hash(key)
     if if_version is None:
         partition = partition_of_hash(hash_, feed.partitions)
     else:
         partition = partition_of(key, hash_, feed.partitions, if_version)
     lane = lanes[feed.feed_id, partition]
+    if not flags and ttl is None:
+        return tuple.__new__(WriteRow, (lane, key, value, hash_, level, name))
     producer_id, producer_seq = lane.next_number
-    if ttl is not None:
+    if ttl is None:
+        block = encode_row(
+            key, value, hash_=hash_, partition=partition, producer_id=producer_id, producer_seq=producer_seq
+        )
+    else:
         block = encode_block(
             [key],
             [value],
@@ -144,9 +162,7 @@ def row_block(
             hashes=[hash_],
             ttls=[ttl],
         )
-        return lane, block
-    block = encode_row(key, value, hash_=hash_, partition=partition, producer_id=producer_id, producer_seq=producer_seq)
-    return lane, block
+    return WriteBlock(lane, block, level, flags, if_version, name)
 
 
 def batch_blocks(changes: Sequence[Put | Delete], feed: Resolved, lanes: Lanes) -> list[tuple[Lane, Block]]:

@@ -54,7 +54,7 @@ class ClientCore(Unpicklable):
         self.source = source
         self.hello = Hello(name=name or "", token=token)
         self._new_session = new_session
-        self._feeds: dict[str, Resolved] = {}  # what handles have asked for, by name
+        self._feeds: dict[str, Resolved] = {}  # those that handles have asked for, by name
         self._begin()
 
     def _begin(self) -> None:
@@ -94,11 +94,11 @@ class ClientCore(Unpicklable):
         self._feeds[name] = feed
 
     def known(self, name: str) -> Resolved | None:
-        """Returns what a handle of this feed has asked for. The feed may have been dropped since."""
+        """Returns the answer that a handle of this feed has had. The feed may have been dropped since."""
         return self._feeds.get(name)
 
     def forget(self, name: str) -> None:
-        """Forgets what is known of a feed."""
+        """Forgets the id of a feed."""
         self._feeds.pop(name, None)
 
     def new_producer_id(self) -> int:

@@ -20,11 +20,11 @@ from tailrace.requests.changes import (
     look_ups,
     partition_of,
     put_flags,
-    row_block,
+    row_step,
 )
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.outbox import Batching, Outbox
-from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, Step, WriteBlock, WriteBlocks
+from tailrace.requests.plan import AskLeader, Call, Continue, LookUp, Pause, Plan, Step, WriteBlocks
 from tailrace.requests.replies import (
     PartitionMap,
     failover_log,
@@ -243,8 +243,7 @@ class FeedCore:
         wanted = self._client.session.levels.of_write(level)
 
         def step(feed: Resolved) -> Step:
-            lane, block = row_block(key, value, feed, if_version, self._client.lanes, ttl)
-            return WriteBlock(lane, block, wanted, flags, if_version, self.name)
+            return row_step(key, value, feed, self._client.lanes, wanted, flags, if_version, ttl, self.name)
 
         versions: VersionRange = yield from self._ask(step)
         return versions

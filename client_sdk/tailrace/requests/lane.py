@@ -147,6 +147,11 @@ class Lane:
         return False
 
     @property
+    def has_room(self) -> bool:
+        """A block that is submitted now would be sent at once, if there is a connection."""
+        return len(self) < UNANSWERED_MAX and not self._anew and not self.is_held
+
+    @property
     def next_number(self) -> tuple[int, int]:
         """The producer id and number that the next block will most likely get. With them it need not be copied."""
         return self._producer_id, self._next_number + len(self._queue)

@@ -70,6 +70,21 @@ class WriteBlock(NamedTuple):
         return (session.write(lane, block, level, done, deadline, flags, if_version, feed),)
 
 
+class WriteRow(NamedTuple):
+    """Writes a row without conditions; value None deletes. The result is the `VersionRange` of the row alone."""
+
+    lane: Lane
+    key: bytes
+    value: bytes | None
+    hash_: int
+    level: Level | None
+    feed: str = ""  # its name, for spans
+
+    def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
+        lane, key, value, hash_, level, feed = self
+        return (session.write_row(lane, key, value, hash_, level, done, deadline, feed),)
+
+
 class WriteBlocks(NamedTuple):
     """Writes one block to each of several partitions. The result is a dict of their `VersionRange` by partition.
 
@@ -187,5 +202,5 @@ class AskLeader(NamedTuple):
     plan: Callable[[RequestSession], Plan[Any]]
 
 
-Step: TypeAlias = Call | LookUp | WriteBlock | WriteBlocks | Pause | Continue | AskLeader
+Step: TypeAlias = Call | LookUp | WriteBlock | WriteRow | WriteBlocks | Pause | Continue | AskLeader
 Plan: TypeAlias = Generator[Step, Any, _T]

@@ -1,16 +1,15 @@
-"""A request other than a write, on its way: its frame, its answer and its tries. Pure."""
+"""A request other than a write, on its way: its frame, answer and tries; and the answer for a caller. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from tailrace.errors import Retryable, TailraceError, Unreachable
 from tailrace.link.backoff import backoff_seconds
 from tailrace.wire.frames import Frame
 
-if TYPE_CHECKING:
-    pass
+_T = TypeVar("_T")
 
 
 class Sequence:
@@ -103,3 +102,25 @@ def given_up(
     else:
         text = "no answer in time"
     return Unreachable(f"given up: {text}", outcome="unknown" if uncertain or in_doubt else "not sent")
+
+
+class Reply(Generic[_T]):
+    """Holds the answer to a request: a result or an error. A session calls ``done`` once."""
+
+    __slots__ = ("error", "finished", "result")
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.result: _T | None = None
+        self.error: TailraceError | None = None
+
+    def done(self, result: _T | None, error: TailraceError | None) -> None:
+        """Takes the answer."""
+        self.finished, self.result, self.error = True, result, error
+
+    def get(self) -> _T:
+        """Returns the result, or raises the error. Call it only when ``finished``."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result

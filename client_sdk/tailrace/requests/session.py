@@ -34,8 +34,9 @@ from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
 from tailrace.requests.look_up import Found, LookUp
 from tailrace.requests.offered_levels import OfferedLevels, refusal_of_ttls
 from tailrace.requests.parts import PartRequest, Places
-from tailrace.requests.request import Answered, Encode, Request, Sequence, given_up
+from tailrace.requests.request import Answered, Encode, Request, Sequence
 from tailrace.requests.request_queue import RequestQueue
+from tailrace.requests.write_queue import RowWrite, WriteQueue
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
@@ -94,8 +95,7 @@ class RequestSession:
         self._next_id = 1  # of the next request
         self._is_useful = False  # a request that was sent on this connection has an answer that no retry changes
         self._queue = RequestQueue(clock, jitter)  # those that are no writes
-        self._lanes: dict[Lane, None] = {}  # with requests
-        self._ready_lanes: dict[Lane, None] = {}  # those that may have something to send
+        self._writes = WriteQueue()
         self._by_id: dict[int, Request | WriteRequest] = {}
         self.levels = OfferedLevels()
         self._refusals = Sparing(clock)
@@ -141,9 +141,7 @@ class RequestSession:
         self._out = []
         self._by_id.clear()
         self._queue.link_lost()
-        for lane in self._lanes:
-            lane.link_lost()
-        self._ready_lanes = dict(self._lanes)
+        self._writes.link_lost()
 
     def leave(self, why: str) -> None:
         """Leaves a node that has not come far enough for a read: its next bytes end the connection, with NotLeader.
@@ -163,6 +161,7 @@ class RequestSession:
         Raises ProtocolError, the error with which the node ends the connection, or NotLeader if another node is to be
         asked.
         """
+        self._writes.expect_none()
         for frame in self._decoder.receive_data(data):
             self._receive(frame)
         if self._misplaced is not None:
@@ -189,7 +188,7 @@ class RequestSession:
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
-        if self._link is Link.OPEN and (self._ready_lanes or self._queue.unsent):
+        if self._link is Link.OPEN and (self._writes.is_holding or self._queue.unsent):
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
@@ -204,25 +203,32 @@ class RequestSession:
     @property
     def idle(self) -> bool:
         """No request waits for an answer."""
-        return not self._queue.requests and not self._lanes
+        return not self._queue.requests and self._writes.is_idle
 
     @property
     def is_holding(self) -> bool:
         """A request waits to be sent, or to be sent again."""
-        return bool(self._queue.unsent or self._ready_lanes)
+        return bool(self._queue.unsent) or self._writes.is_holding
+
+    @property
+    def gathers(self) -> bool:
+        """Queued rows may wait for those that other callers are about to put, until the turn of the loop ends."""
+        return self._writes.gathers and not self._queue.unsent
+
+    def expect_none(self) -> None:
+        """Waits no longer for rows of other callers: the queued ones leave."""
+        self._writes.expect_none()
 
     @property
     def until_deadline_s(self) -> float:
         """The seconds until the first deadline of a request; without requests, infinite."""
-        deadlines = self._queue.deadlines
-        for lane in self._lanes:
-            deadlines += [write.deadline for write in lane.requests()]
+        deadlines = [*self._queue.deadlines, *(write.deadline for write in self._writes.requests())]
         return min(deadlines, default=math.inf) - self._clock()
 
     @property
     def waiting(self) -> list[object]:
         """The requests that wait for their answers: the first one, and the first of each lane."""
-        return [*self._queue.first, *(lane.first for lane in self._lanes if lane)]
+        return [*self._queue.first, *self._writes.first]
 
     def call(self, opcode: Opcode, value: dict[str, Any], done: Answered, deadline: float) -> Request:
         """Queues a metadata request and returns it; ``done`` gets the JSON object of the answer."""
@@ -270,14 +276,7 @@ class RequestSession:
             return
         self._queue.add(request)
 
-    def get(
-        self,
-        feed_id: bytes,
-        level: Level,
-        keys: list[bytes],
-        done: Found,
-        deadline: float,
-    ) -> Request:
+    def get(self, feed_id: bytes, level: Level, keys: list[bytes], done: Found, deadline: float) -> Request:
         """Queues a look-up of at most 4,096 keys and returns it. It asks again if one answer has no room for all."""
         request = LookUp(feed_id, level, keys, done, deadline, self._role_of_reads, self._ask)
         self._ask(request)
@@ -310,10 +309,37 @@ class RequestSession:
             from tailrace.tracing import begin_write
 
             request.span = begin_write(feed, lane.partition, block.header.rows)
-        lane.submit(request)
-        self._lanes[lane] = None
-        self._ready_lanes[lane] = None
+        self._writes.add(request)
         return request
+
+    def write_row(
+        self,
+        lane: Lane,
+        key: bytes,
+        value: bytes | None,
+        hash_: int,
+        level: Level | None,
+        done: Done,
+        deadline: float,
+        feed: str = "",
+    ) -> RowWrite:
+        """Queues a put or a deletion (value None) without conditions, and returns the request.
+
+        Rows that wait for the same lane leave in one block.
+        """
+        row = RowWrite(lane, key, value, hash_, level, done, deadline)
+        if self._closed is not None:
+            row.finish(None, self._closed)
+            return row
+        if TRACING_MODULE in sys.modules:
+            from tailrace.tracing import begin_write
+
+            row.span = begin_write(feed, lane.partition, 1)
+        if row.span is None:
+            self._writes.add_row(row)
+        else:
+            self._writes.add_alone(row)
+        return row
 
     def withdraw(self, request: Request | WriteRequest) -> None:
         """Gives up a request whose caller is gone: ``done`` is not called any more.
@@ -321,8 +347,7 @@ class RequestSession:
         A request that was not sent is never sent. One that was sent is not sent again. No-op if it has its answer.
         """
         if isinstance(request, WriteRequest):
-            request.lane.withdraw(request)
-            self._look_again(request.lane)
+            self._writes.withdraw(request)
         else:
             self._queue.withdraw(request)
 
@@ -335,26 +360,17 @@ class RequestSession:
         """Gives up requests whose deadline has passed."""
         now = self._clock()
         self._queue.expire(now, self.last_error)
-        for lane in list(self._lanes):
-            for write in [w for w in lane.requests() if now >= w.deadline]:
-                lane.fail(write, given_up(self.last_error, write.state is WriteState.SENT or write.resend))
-            self._look_again(lane)
+        self._writes.expire(now, self.last_error)
 
     def withdraw_lane(self, lane: Lane) -> None:
         """Drops the writes of ``lane`` that were not sent, and sends none of the others again."""
-        for write in lane.requests():
-            lane.withdraw(write)
-        self._look_again(lane)
+        self._writes.withdraw_lane(lane)
 
     def fail_all(self, error: TailraceError) -> None:
         """Fails all requests, and every later one: the client is closing."""
         self._closed = error
         self._queue.fail_all(error)
-        for lane in list(self._lanes):
-            for write in lane.requests():
-                lane.fail(write, error)
-        self._lanes.clear()
-        self._ready_lanes.clear()
+        self._writes.fail_all(error)
 
     def refuse(self, error: TailraceError) -> None:
         """Fails every later request with ``error``. Requests that are queued or sent stay as they are."""
@@ -363,13 +379,13 @@ class RequestSession:
     def postpone(self, seconds: float) -> None:
         """Moves all deadlines by ``seconds``, during which the program has moved no bytes."""
         self._queue.postpone(seconds)
-        for lane in self._lanes:
-            for write in lane.requests():
-                write.deadline += seconds
+        self._writes.postpone(seconds)
 
     # Frames
 
     def _collect(self, now: float) -> None:
+        if self._writes.gathers:  # look-ups are to see the rows that were put before them
+            self._send_writes(now)
         if self._queue.unsent:
             for request in self._queue.take_due(now):
                 id = self._id_for(request)
@@ -381,14 +397,11 @@ class RequestSession:
                     self._queue.fail(request, error)
                     continue
                 self._out += (frame,) if isinstance(frame, bytes) else frame
-        for lane in list(self._ready_lanes):
-            taken = lane.take(now)
-            for write in taken:
-                self._send_write(write)
-            if not taken and not lane:  # all of it was given up
-                self._lanes.pop(lane, None)
-            if not lane.is_held:
-                self._ready_lanes.pop(lane, None)
+        self._send_writes(now)
+
+    def _send_writes(self, now: float) -> None:
+        for write in self._writes.take(now):
+            self._send_write(write)
 
     def _send_write(self, write: WriteRequest) -> None:
         flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
@@ -437,11 +450,7 @@ class RequestSession:
             if opcode is not Opcode.WRITTEN:
                 raise ProtocolError(f"the answer to a WRITE is {opcode.name}")
             if request.state is not WriteState.DONE:
-                versions = Written.decode(body)
-                if versions.partition != request.lane.partition or versions.first_seq > versions.last_seq:
-                    raise ProtocolError(f"the answer to a WRITE to partition {request.lane.partition} is {versions}")
-                request.lane.answered(request, versions)
-                self._look_again(request.lane)
+                self._writes.answered(request, Written.decode(body))
         else:
             self._queue.answered(request, frame)
 
@@ -471,8 +480,7 @@ class RequestSession:
             if request.state is not WriteState.DONE:
                 # A node that led may have taken it, and refused it as it stepped down.
                 led = isinstance(error, NotLeader) and self.peer is not None and self.peer.role == "leader"
-                request.lane.refused(request, error, hold_until, in_doubt=led)
-                self._look_again(request.lane)
+                self._writes.refused(request, error, hold_until, in_doubt=led)
         else:
             self._queue.refused(request, error, now, hold_until)
 
@@ -488,11 +496,3 @@ class RequestSession:
         if self._state == "any" and self.peer is not None:
             return int(self.peer.role == "follower")
         return int(self._state == "follower")
-
-    def _look_again(self, lane: Lane) -> None:
-        """Notes that ``lane`` has changed: it may have a block to send, or be empty."""
-        if lane:
-            self._ready_lanes[lane] = None
-        else:
-            self._lanes.pop(lane, None)
-            self._ready_lanes.pop(lane, None)

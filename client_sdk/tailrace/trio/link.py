@@ -45,6 +45,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._idle: trio.Event | None = None  # while ``tick`` waits for something to do
         self._held: trio.Event | None = None  # while ``tick`` waits for a request to be held
         self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
+        self._gathered = trio.Event()  # set if queued rows are to leave after this turn of the loop
         self._greeted = trio.Event()
         self.opened = trio.Event()
 
@@ -53,11 +54,23 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         if self._idle is not None:
             self._idle.set()
             self._idle = None
-        self._send(now)
+        if self._session.gathers:
+            self._gathered.set()
+        else:
+            self._send(now)
+
+    async def gather(self) -> None:
+        """Sends the rows that the tasks of one turn have put; runs for ever. The last of the tasks may send itself."""
+        while True:
+            await self._gathered.wait()
+            self._gathered = trio.Event()
+            self._session.expect_none()
+            self._send()
 
     def abandon(self) -> None:
         """Sends nothing from now on, and wakes no task: this is a forked process, and the tasks are the parent's."""
         self._transport = self._idle = self._held = self._ticked = None
+        self._gathered = trio.Event()  # that of the parent would wake its task
 
     async def run(self) -> None:
         """Connects and reconnects for ever. Raises Forbidden and a greeting's ProtocolError, which no retry mends."""

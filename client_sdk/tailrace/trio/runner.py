@@ -14,8 +14,7 @@ from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
 from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep
-from tailrace.requests.reply import Reply
-from tailrace.requests.request import Answered
+from tailrace.requests.request import Answered, Reply
 from tailrace.trio.host import Host
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
@@ -72,7 +71,7 @@ class RequestRunner(OfOneProcess):
     async def __aenter__(self) -> RequestRunner:
         self.check_process()
         await self._lifetime.__aenter__()
-        for task in (self._link.run, self._link.tick, self._link.keep, self._link.look):
+        for task in (self._link.run, self._link.tick, self._link.keep, self._link.look, self._link.gather):
             self._lifetime.start(task)
         try:
             with trio.move_on_after(self.core.connect_timeout_s):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import trio
-from tests.processes.writers import PipelinedWriter, Values, Writer
+from tests.processes.writers import TASKS, PipelinedWriter, Values, Writer, put_together
 
 from tailrace import (
     Forbidden,
@@ -84,7 +84,7 @@ class CarelessWriter(Writer):
     """Writes at level memory, without conditions: a version that it knows may be lost."""
 
     async def step(self, feed):
-        action = self.values.random.choices([self.put, self.delete, self.batch], [5, 2, 3])[0]
+        action = self.values.random.choices([self.put, self.together, self.delete, self.batch], [4, 1, 2, 3])[0]
         return await action(feed)
 
     async def delete(self, feed):
@@ -145,13 +145,25 @@ class LevelWriter(Process):
 
     async def _step(self, feed):
         key = self.random.choice(self.world.keys.in_use[self._keys])
-        action = self.random.choices([self._put, self._conditional, self._delete, self._batch], [5, 3, 2, 2])[0]
+        actions = [self._put, self._together, self._conditional, self._delete, self._batch]
+        action = self.random.choices(actions, [4, 1, 3, 2, 2])[0]
         await action(feed, key)
         await self.pause(self.random.random() * self._pause_s)
 
     async def _put(self, feed, key):
         value = self.new_value()
         await self._write(key, value, lambda: feed.put(key, value, level=self.level))
+
+    async def _together(self, feed, key):
+        """Puts some keys of one partition by a task for each: rows of one turn leave as one block."""
+        of = self.world.partition_of
+        keys = [other for other in self.world.keys.in_use[self._keys] if of(other) == of(key)][:TASKS]
+
+        async def put(key):
+            await self._put(feed, key)
+            return True
+
+        await put_together(keys, put)
 
     async def _conditional(self, feed, key):
         value, version = self.new_value(), self._known.get(key)

@@ -157,7 +157,7 @@ def test_a_writer_of_the_parent_leaves_nothing_in_the_session_of_the_child(clien
         def work():
             errors = [error_of(lambda: writer.__exit__(KeyError, KeyError(), None))]
             session = client._core.session
-            lanes = len(session._lanes) + len(session._ready_lanes)
+            lanes = len(session._writes._lanes) + len(session._writes._ready)
             for number in range(100):
                 feed.put(b"child-%d" % number, b"v")
             return [errors, lanes]

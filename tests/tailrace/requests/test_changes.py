@@ -3,7 +3,7 @@ import pytest
 
 from tailrace.block import Block, encode_block
 from tailrace.errors import TailraceError, TooLarge
-from tailrace.model import Delete, FeedInfo, Put, Resolved, Version
+from tailrace.model import Delete, FeedInfo, Level, Put, Resolved, Version
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.changes import (
     BATCH_BYTES_MAX,
@@ -16,13 +16,23 @@ from tailrace.requests.changes import (
     delete_flags,
     look_ups,
     put_flags,
-    row_block,
+    row_step,
 )
 from tailrace.requests.lane import Lanes
+from tailrace.requests.plan import WriteBlock, WriteRow
 from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
 
 FEED = Resolved(b"f" * 16, 4)
 VERSION = Version(partition_of_hash(key_hash(b"key"), 4), b"u" * 16, 7)
+
+
+def row_block(key, value, version, lanes, *, ttl=None):
+    """The lane and the block of a change with a condition."""
+    flags = WriteFlag.IF_VERSION if version else 0
+    step = row_step(key, value, FEED, lanes, Level.DISK, flags, version, ttl, "orders")
+    assert type(step) is WriteBlock
+    assert step[2:] == (Level.DISK, flags, version, "orders")
+    return step.lane, step.block
 
 
 @pytest.mark.parametrize(("asked", "sent"), [("memory", "memory"), ("QUORUM", "quorum"), ("default", None)])
@@ -79,19 +89,19 @@ def test_the_conditions_of_a_deletion():
 def test_a_version_that_cannot_be_sent_takes_no_place_in_the_lane(wrong):
     lanes = Lanes()
     with pytest.raises(ValueError, match="no version has branch"):
-        row_block(b"key", b"v", FEED, VERSION._replace(**wrong), lanes)
+        row_block(b"key", b"v", VERSION._replace(**wrong), lanes)
     assert not lanes
 
 
 def test_a_version_with_an_integer_of_numpy():
-    _, block = row_block(b"key", b"v", FEED, VERSION._replace(seq=np.int64(7)), Lanes())
+    _, block = row_block(b"key", b"v", VERSION._replace(seq=np.int64(7)), Lanes())
     assert block.header.partition == VERSION.partition
 
 
 @pytest.mark.parametrize("value", [b"value", None])
 def test_a_row_goes_to_its_partition_under_the_lanes_next_number(value):
     lanes = Lanes()
-    lane, block = row_block(b"key", value, FEED, VERSION, lanes)
+    lane, block = row_block(b"key", value, VERSION, lanes)
     assert lane is lanes[FEED.feed_id, VERSION.partition]
     producer_id, producer_seq = lane.next_number
     assert block == encode_block(
@@ -100,10 +110,23 @@ def test_a_row_goes_to_its_partition_under_the_lanes_next_number(value):
     assert Block.parse(block.tobytes()).columns().hashes() == [key_hash(b"key")]
 
 
+def test_a_row_with_a_ttl_is_a_block_with_a_column_of_it():
+    _, block = row_block(b"key", b"v", None, Lanes(), ttl=60)
+    assert block.columns().ttls() == [60]
+
+
+@pytest.mark.parametrize("value", [b"value", None])
+def test_a_row_without_a_condition_may_leave_with_others(value):
+    lanes = Lanes()
+    step = row_step(b"key", value, FEED, lanes, None, 0, None, None, "orders")
+    lane = lanes[FEED.feed_id, VERSION.partition]
+    assert step == WriteRow(lane, b"key", value, key_hash(b"key"), None, "orders")
+
+
 def test_a_version_of_another_partition_is_refused():
     wrong = VERSION._replace(partition=(VERSION.partition + 1) % 4)
     with pytest.raises(ValueError, match=f"is in partition {VERSION.partition}, the version is of {wrong.partition}"):
-        row_block(b"key", b"v", FEED, wrong, Lanes())
+        row_block(b"key", b"v", wrong, Lanes())
 
 
 def test_a_batch_is_a_block_for_each_partition():

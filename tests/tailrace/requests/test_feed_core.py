@@ -11,7 +11,7 @@ from tailrace.model import Item, Put, Resolved, Version, VersionRange
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.client_core import FEEDS_KNOWN_MAX, ClientCore
 from tailrace.requests.feed_core import FeedCore
-from tailrace.requests.plan import Call, LookUp, Pause, WriteBlock, WriteBlocks
+from tailrace.requests.plan import Call, LookUp, Pause, WriteBlock, WriteBlocks, WriteRow
 from tailrace.wire.opcodes import Opcode
 
 FEED_ID, OLD, NEW = b"f" * 16, b"o" * 16, b"n" * 16
@@ -131,7 +131,7 @@ def asked_of(step):
         return step.opcode
     if isinstance(step, WriteBlocks):
         return step.blocks[0][0].feed_id
-    return step.lane.feed_id if isinstance(step, WriteBlock) else step.feed_id
+    return step.lane.feed_id if isinstance(step, WriteBlock | WriteRow) else step.feed_id
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -44,7 +44,7 @@ def test_silence_begins_at_the_last_look_that_found_something_new():
 class Held:
     """A session with a request whose deadline is far away; it notes when it is looked at."""
 
-    idle = is_holding = False
+    idle = is_holding = gathers = False
     is_open = True
     until_deadline_s = 30.0
 
