@@ -46,6 +46,7 @@ from pyspark_tailrace.publishing import TaskStages, batch_origin, make_feed, pub
 from pyspark_tailrace.reading.schema import COLUMNS
 from pyspark_tailrace.values import check_json_type, json_values
 from pyspark_tailrace.versions import TIME_TYPES, StreamArrowWriter
+from pyspark_tailrace.worker_memory import spare_modules
 from tailrace.block.routing import Routed, Router
 from tailrace.requests.staging import Published
 
@@ -307,6 +308,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Wr
             written.blocks += 1
             written.rows += routed.block.rows
         writer.flush()
+    spare_modules()
     return written
 
 
@@ -319,7 +321,9 @@ def stage_batches(
         return ()
     with cached_feed(options) as feed:
         blocks = _blocks(options, feed.resolve().partitions, itertools.chain((first,), rest))
-        return stage_blocks(feed, blocks, options.restage_bytes, folder, name)
+        stages = stage_blocks(feed, blocks, options.restage_bytes, folder, name)
+    spare_modules()
+    return stages
 
 
 def _first(

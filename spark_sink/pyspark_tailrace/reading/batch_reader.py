@@ -18,6 +18,7 @@ from pyspark_tailrace.reading.partition_reader import read_split
 from pyspark_tailrace.reading.schema import Shape, has_column
 from pyspark_tailrace.reading.segment_plan import TASK_BYTES, cut_by_segments, fits, plan_case
 from pyspark_tailrace.reading.splits import SeqRange, Split, cut, renewed_checkpoints
+from pyspark_tailrace.worker_memory import spare_modules
 from tailrace.consuming.events import Mutations, Rollback
 from tailrace.consuming.session import Subscription
 from tailrace.errors import DataGone, StreamEnded, UnknownFeed
@@ -171,7 +172,8 @@ class BatchReader(DataSourceReader):
             rows = read_split(options, partition, wanted)
         else:
             rows = read_mutations(options, partition, wanted)
-        return shape.joined(map(shape.of, rows))
+        yield from shape.joined(map(shape.of, rows))
+        spare_modules()
 
 
 def read_state(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:

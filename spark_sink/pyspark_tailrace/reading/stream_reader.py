@@ -30,6 +30,7 @@ from pyspark_tailrace.versions import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark_tailrace.worker_memory import spare_modules
 from tailrace.errors import DataGone, NotLeader
 from tailrace.model.position import Position, Positions
 from tailrace.wire.filters import StreamFilter
@@ -205,7 +206,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shape = Shape(self._schema)
         wanted = StreamFilter(keys_only=not has_column(self._schema, "value"))
         rows = read_split(self._options, partition, wanted)
-        return shape.joined(map(shape.of, rows))
+        yield from shape.joined(map(shape.of, rows))
+        spare_modules()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: Spark commits a batch only once another one follows. `latestOffset` tells the progress."""
