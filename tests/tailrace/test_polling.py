@@ -47,7 +47,7 @@ async def test_a_polled_stream_goes_on_after_each_restart(running, feed, clean):
 
 
 async def test_a_polled_stream_comes_to_the_end_of_a_pause_that_is_longer_than_a_poll(running, feed, monkeypatch):
-    monkeypatch.setattr(tailrace.link.finder, "backoff_seconds", lambda tries, jitter: 0.1)
+    monkeypatch.setattr(tailrace.link.finder, "backoff_seconds", lambda tries, jitter, growth: 0.1)
     async with feed.consume() as stream:
         await running.stop()
         with trio.move_on_after(0.3):

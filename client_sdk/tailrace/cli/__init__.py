@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from tailrace.cli.errors import INTERRUPTED
@@ -17,8 +18,15 @@ from tailrace.cli.errors import INTERRUPTED
 LIBRARIES = ("typer", "rich")
 
 
-def main() -> NoReturn:
-    """Runs the command in ``sys.argv`` and exits: with 0, with 1 if it failed, with 2 if its arguments are wrong."""
+def _nothing() -> None:
+    """Does nothing when the command is loaded."""
+
+
+def main(loaded: Callable[[], None] = _nothing) -> NoReturn:
+    """Runs the command in ``sys.argv`` and exits: with 0, with 1 if it failed, with 2 if its arguments are wrong.
+
+    ``loaded`` is called when the command is imported, before it runs.
+    """
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         print(f"tailrace: the command line needs {' and '.join(missing)}: pip install 'tailrace[cli]'", file=sys.stderr)
@@ -26,7 +34,7 @@ def main() -> NoReturn:
     try:
         from tailrace.cli.commands import run
 
-        code = run(sys.argv[1:])
+        code = run(sys.argv[1:], loaded)
     except KeyboardInterrupt:  # while modules are imported
         code = INTERRUPTED
     sys.exit(code)

@@ -30,8 +30,8 @@ Examples:
 """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs ``tailrace`` with these arguments. Returns the exit code."""
+def run(arguments: Sequence[str], loaded: Callable[[], None] = lambda: None) -> int:
+    """Runs ``tailrace`` with these arguments, and calls ``loaded`` before. Returns the exit code."""
     commands = installed_commands()
     words = words_to_complete()
     called = next((word for word in (arguments if words is None else words) if not word.startswith("-")), None)
@@ -39,7 +39,9 @@ def run(arguments: Sequence[str]) -> int:
     if called in commands:
         commands = {called: commands[called]}
     if words is None:
-        return invoke(make_app(commands), arguments)
+        app = make_app(commands)
+        loaded()
+        return invoke(app, arguments)
     begin_completion()
     return invoke(make_app(commands) if called in commands else _names_only(commands), arguments)
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import NotLeader, TailraceError, Unreachable
 from tailrace.link.address import Address, parse_address
-from tailrace.link.backoff import backoff_seconds
+from tailrace.link.backoff import RECONNECT_GROWTH, backoff_seconds
 from tailrace.link.sparing import Sparing
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ HINTS_MAX = 8
 TRY_SECONDS_MAX = 3.0
 # Rounds after which pauses grow no more while nodes say hello: about half a second. A network that breaks within each
 # large block lets no answer through, and only many tries bring the block there.
-GREETED_ROUNDS_MAX = 4
+GREETED_ROUNDS_MAX = 7
 # A connection that lasted for this time was useful, and a new search begins after it.
 STEADY_SECONDS = 2.0
 # The seconds between two looks at the same node: an old leader loses the writes that it takes meanwhile at level disk.
@@ -158,7 +158,7 @@ class Finder:
         if address is None:
             self._is_over = False
             self._rounds += 1
-            pause_s = backoff_seconds(self._rounds, self._jitter)
+            pause_s = backoff_seconds(self._rounds, self._jitter, RECONNECT_GROWTH)
             self._visited.clear()
             self._hints_left = HINTS_MAX
             address = self._pick()

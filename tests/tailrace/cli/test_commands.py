@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 import typer
@@ -268,11 +272,33 @@ def test_ctrl_c_while_the_package_is_imported_has_no_traceback():
 
 
 def test_the_script_ends_as_the_command_does(monkeypatch, capsys):
+    searches = []
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    for name in ("disable", "freeze", "enable"):
+        monkeypatch.setattr(gc, name, partial(searches.append, name))
     monkeypatch.setattr(sys, "argv", ["tailrace", "--version"])
     with pytest.raises(SystemExit) as ended:
         tailrace_command.main()
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("tailrace ")
+    assert searches == ["disable", "freeze", "enable"], "what is imported is left out, and then searches go on"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3", "the user's number stays"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+def test_a_command_has_one_thread_with_numpy_too(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    done = python(
+        "import os, sys, tailrace_command\n"
+        "sys.argv = ['tailrace', '--version']\n"
+        "try:\n"
+        "    tailrace_command.main()\n"
+        "except SystemExit:\n"
+        "    import numpy\n"
+        "    print(len(os.listdir('/proc/self/task')))\n"
+    )
+    assert done.stdout.endswith("\n1\n")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import NotLeader, Unreachable
 from tailrace.link.address import Address
-from tailrace.link.backoff import FIRST_SECONDS, SECONDS_MAX
+from tailrace.link.backoff import FIRST_SECONDS, RECONNECT_GROWTH, SECONDS_MAX
 from tailrace.link.finder import (
     GREETED_ROUNDS_MAX,
     HINTS_MAX,
@@ -117,7 +117,7 @@ def test_a_chain_of_hints_without_an_end_is_followed_for_a_while_in_each_round()
         pauses.append(finder.next_try()[1])
         greet(finder, leader=f"elsewhere-{number}:4700")
     whole = [0.0] * HINTS_MAX
-    assert pauses == [0.0, *whole, FIRST_SECONDS, *whole, 2 * FIRST_SECONDS, *whole]
+    assert pauses == [0.0, *whole, FIRST_SECONDS, *whole, RECONNECT_GROWTH * FIRST_SECONDS, *whole]
 
 
 def test_a_single_node_is_tried_again_after_longer_and_longer_pauses():
@@ -126,11 +126,12 @@ def test_a_single_node_is_tried_again_after_longer_and_longer_pauses():
     for _ in range(10):
         pauses.append(finder.next_try()[1])
         dead(finder)
-    assert pauses == [0.0, *(min(FIRST_SECONDS * 2**tries, SECONDS_MAX) for tries in range(9))]
+    assert pauses == [0.0, *(min(FIRST_SECONDS * RECONNECT_GROWTH**tries, SECONDS_MAX) for tries in range(9))]
 
 
 def test_pauses_begin_anew_after_a_connection_that_was_of_use():
-    for lasted_s, pauses in ((STEADY_SECONDS, [0.0, FIRST_SECONDS]), (STEADY_SECONDS / 2, [0.0, 8 * FIRST_SECONDS])):
+    grown = FIRST_SECONDS * RECONNECT_GROWTH**3
+    for lasted_s, pauses in ((STEADY_SECONDS, [0.0, FIRST_SECONDS]), (STEADY_SECONDS / 2, [0.0, grown])):
         finder, now = make(1)
         for _ in range(3):
             finder.next_try()
@@ -162,7 +163,7 @@ def test_leaders_that_refuse_all_requests_are_asked_ever_less_often():
         assert greet(finder, role="leader", term=number + 1) is None
         other = address(1 - int(where == address(1)))
         finder.failed(NotLeader("it does not lead", leader=str(other)))
-    assert max(pauses) == 4 * FIRST_SECONDS
+    assert max(pauses) == FIRST_SECONDS * RECONNECT_GROWTH**2
 
 
 @pytest.mark.parametrize("error", [Unreachable("closed"), ConnectionResetError()])
@@ -192,8 +193,8 @@ def test_a_node_that_says_hello_and_hangs_up_is_asked_ever_less_often(count):
             pauses.append(pause)
             assert greet(finder, role="leader") is None
         dead(finder)
-    longest = FIRST_SECONDS * 2**GREETED_ROUNDS_MAX
-    assert now[0] >= sum(min(FIRST_SECONDS * 2**tries, longest) for tries in range(11))
+    longest = FIRST_SECONDS * RECONNECT_GROWTH**GREETED_ROUNDS_MAX
+    assert now[0] >= sum(min(FIRST_SECONDS * RECONNECT_GROWTH**tries, longest) for tries in range(11))
     assert now[0] <= 2 * 12 * longest, "it is not given up"
     while finder.next_try()[0] != address(0):
         dead(finder)
@@ -230,7 +231,7 @@ def test_where_the_greeting_never_comes_pauses_grow():
     assert greet(finder, role="leader") is None
     dead(finder)
     pauses = [(finder.next_try()[1], dead(finder))[0] for _ in range(4)]
-    assert pauses == [FIRST_SECONDS * 2**number for number in range(4)]
+    assert pauses == [FIRST_SECONDS * RECONNECT_GROWTH**number for number in range(4)]
 
 
 def test_one_that_does_not_answer_is_tried_last():
