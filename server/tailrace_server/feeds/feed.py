@@ -17,6 +17,9 @@ from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
 
+# As a global: an attribute of an Enum is slow to read, and each write needs it.
+_DISK = Level.DISK
+
 FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 # Ages become microseconds of 64 bits: 292,000 years.
 AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
@@ -97,7 +100,9 @@ class Feed:
 
         That is final, and no NotDurable, for which a client asks other nodes: a node joins a set by a restart only.
         """
-        level = self.default_level(safest)
+        level = self._level
+        if level is None:  # as `default_level`, which each write would call
+            return _DISK if self.info.replication == SEGMENT_MODE else safest
         if level > safest:
             raise Forbidden(
                 f"feed {self.info.name!r} has level {level.name.lower()}, which needs a set of nodes, and this node is "

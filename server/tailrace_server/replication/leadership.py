@@ -33,6 +33,9 @@ from tailrace_server.stream.partition_stream import PartitionStream
 # Asks the leader how far it has the partitions of these feeds: by feed, a seq of each partition.
 AcceptedSeqs: TypeAlias = Callable[[list[bytes]], Awaitable[Mapping[bytes, Sequence[int]]]]
 
+# As globals: an attribute of an Enum is slow to read, and each write needs them.
+_DISK, _QUORUM = Level.DISK, Level.QUORUM
+
 
 class Leadership:
     """The role of this node in one group of partitions, and the members of that group.
@@ -391,7 +394,7 @@ class Leadership:
     @property
     def safest_level(self) -> Level:
         """The level of rows on which all nodes of the set have to agree."""
-        return Level.QUORUM if self.in_set else Level.DISK
+        return _QUORUM if self.members.now else _DISK  # each write asks
 
 
 def _seq_of(seqs: Mapping[bytes, Sequence[int]], feed_id: bytes, partition: int) -> int:

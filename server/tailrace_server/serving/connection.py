@@ -361,14 +361,20 @@ class Connection:
     def send_answers(self, last: bytes = b"") -> None:
         """Sends the answers that are queued, and ``last`` after them. Streams are not looked at."""
         data = self.answers.take()
-        self.send((data + last if last else data,), len(data))
+        self.sent_at = self.node.turn.now
+        self.transport.send(data + last if last else data)
+        if data:
+            self._note_sent(len(data))
 
     def send(self, buffers: Sequence[bytes | memoryview], answer_bytes: int) -> None:
         """Sends ``buffers``, ``answer_bytes`` of which are answers."""
         self.sent_at = self.node.turn.now
         self.transport.send(*buffers)
-        if not answer_bytes:
-            return
+        if answer_bytes:
+            self._note_sent(answer_bytes)
+
+    def _note_sent(self, answer_bytes: int) -> None:
+        """Tells the memory of answers that so many bytes of them were sent, if it has to know."""
         backlog_bytes, memory = self.transport.backlog_bytes, self.memory
         if backlog_bytes or memory.charged_bytes or memory.room is not None:
             memory.sent(answer_bytes, backlog_bytes)

@@ -108,35 +108,40 @@ def take_rows(connection: Connection, data: bytes) -> int:
     ``data`` has to be a read whose first byte begins a frame, of a client that may write all rows of all feeds. Stops
     at a frame that is no such row or is unusual, after TURN_SECONDS, and if the client may not ask for more now.
     """
-    size, offset = len(data), 0
-    until = connection.node.turn.begin() + TURN_SECONDS
+    size, offset, turn = len(data), 0, connection.node.turn
+    now = turn.begin()
+    until = now + TURN_SECONDS
     while True:
         end = offset + FRAME_HEADER_BYTES + int.from_bytes(data[offset : offset + 4], "little")
-        if end > size or not _take_row(connection, data if end - offset == size else data[offset:end]):
+        if end > size or not _take_row(connection, data if end - offset == size else data[offset:end], now):
             return offset
         offset = end
         if offset == size or connection.is_closing or connection.memory.lacks_room():
             return offset
-        if connection.node.turn.now >= until:
+        now = turn.begin()
+        if now >= until:
             return offset
 
 
-def _take_row(connection: Connection, data: bytes) -> bool:
-    """Writes and answers the row that ``data`` is. False: it is no such row, or unusual, and nothing has changed."""
+def _take_row(connection: Connection, data: bytes, now: float) -> bool:
+    """Writes and answers the row that ``data`` is. False: it is no such row, or unusual, and nothing has changed.
+
+    ``now`` is the time of the turn.
+    """
     row = read_row(data)
     if row is None or connection.traced is not None:
         return False
     id, feed_id, level, header, head, body = row
-    node, storage = connection.node, connection.node.storage
-    leadership, feed = node.leaderships.of(feed_id, header.partition), node.feeds.find(feed_id)
-    now = node.turn.begin()
+    number, node = header.partition, connection.node
+    storage, feed = node.storage, node.feeds.find(feed_id)
+    leadership = node.leaderships.of(feed_id, number)
     if leadership.refuses_writes or now >= leadership.sure_until or feed is None:
         return False
-    if connection.changes[leadership.group.number] != leadership.changes or header.partition >= len(feed.partitions):
+    if connection.changes[leadership.group.number] != leadership.changes or number >= len(feed.partitions):
         return False
     if storage.committer.failure is not None or storage.space.low or storage.memory.stuck:
         return False
-    partition = feed.partitions[header.partition]
+    partition = feed.partitions[number]
     try:
         if level == NODES_LEVEL:
             wanted = feed.write_level(leadership.safest_level)

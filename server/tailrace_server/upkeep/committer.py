@@ -116,7 +116,7 @@ class Committer:
         If it has been the only writer lately, an fsync begins at once. Otherwise the fsync begins after the other
         writers of this pass of the loop, which share it.
         """
-        if self._syncing or self.failure is not None or self._is_settled:
+        if self._syncing or self.failure is not None or (not self._answers and self._is_settled):
             return
         if not self._urgent:
             self._wanted.set()
