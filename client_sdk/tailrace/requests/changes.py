@@ -20,10 +20,13 @@ from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.batch import check_key, check_value, split
 from tailrace.requests.lane import Lane, Lanes
 from tailrace.requests.plan import WriteBlock, WriteRow
-from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+from tailrace.wire.messages import WriteFlag
 
 # A writer's batch and one more value stay below a block's bound.
 BATCH_BYTES_MAX = 8 * 1024 * 1024
+
+# The keys of a look-up that have the time of one call.
+LOOK_UP_KEYS_MAX = 16_384
 
 # The settings of a feed that are numbers.
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
@@ -193,5 +196,5 @@ def checked_keys(keys: Iterable[bytes]) -> list[bytes]:
 
 
 def look_ups(keys: list[bytes]) -> Iterator[list[bytes]]:
-    """Yields ``keys`` in parts, each as large as one look-up takes."""
-    return (keys[start : start + GET_KEYS_MAX] for start in range(0, len(keys), GET_KEYS_MAX))
+    """Yields ``keys`` in parts, each as large as one look-up takes. Each has the whole time of a call."""
+    return (keys[start : start + LOOK_UP_KEYS_MAX] for start in range(0, len(keys), LOOK_UP_KEYS_MAX))

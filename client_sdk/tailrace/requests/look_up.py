@@ -11,12 +11,14 @@ from tailrace.requests.request import Request
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import Get, Got
 
+# The keys of one GET. While the node looks some up, the client reads the rows of others. A GET may have 4,096.
+PART_KEYS_MAX = 2_048
 # Called once with the rows of all keys, in their order, or with the error.
 Found: TypeAlias = Callable[[list[Item | None] | None, TailraceError | None], None]
 
 
 class LookUp(Request):
-    """A request for the rows of at most 4,096 keys. If one answer has no room for all, the rest is asked for.
+    """A request for the rows of some keys, PART_KEYS_MAX at a time. If an answer leaves some out, they are asked for.
 
     ``role`` returns the role that the GET asks of the node: 0 leader, 1 follower. ``ask`` queues the request again.
     """
@@ -43,17 +45,20 @@ class LookUp(Request):
         self._ask = ask
 
     @property
-    def _rest(self) -> list[bytes]:
-        return self._keys[len(self._items) :]
+    def _part(self) -> list[bytes]:
+        """The keys that are asked for now."""
+        begin, keys = len(self._items), self._keys
+        return keys[begin : begin + PART_KEYS_MAX] if begin or len(keys) > PART_KEYS_MAX else keys
 
     def _encode(self, id: int) -> bytes:
-        return Get(self._feed_id, self._level, self._rest, self._role()).encode(id)
+        return Get(self._feed_id, self._level, self._part, self._role()).encode(id)
 
     def _decode(self, frame: Frame) -> list[Item | None]:
-        return Got.decode(frame.body, self._rest)
+        return Got.decode(frame.body, self._part)
 
     def _answered(self, part: list[Item | None] | None, error: TailraceError | None) -> None:
-        self._items.extend(part or ())
+        if part is not None:
+            self._items += part
         if error is not None:
             self._found(None, error)
         elif len(self._items) == len(self._keys):

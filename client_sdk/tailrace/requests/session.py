@@ -277,7 +277,7 @@ class RequestSession:
         self._queue.add(request)
 
     def get(self, feed_id: bytes, level: Level, keys: list[bytes], done: Found, deadline: float) -> Request:
-        """Queues a look-up of at most 4,096 keys and returns it. It asks again if one answer has no room for all."""
+        """Queues a look-up of any number of keys and returns it. It asks again until it has the rows of all."""
         request = LookUp(feed_id, level, keys, done, deadline, self._role_of_reads, self._ask)
         self._ask(request)
         return request

@@ -7,6 +7,7 @@ from tailrace.model import Delete, FeedInfo, Level, Put, Resolved, Version
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.requests.changes import (
     BATCH_BYTES_MAX,
+    LOOK_UP_KEYS_MAX,
     batch_blocks,
     changes_request,
     check_batching,
@@ -20,7 +21,7 @@ from tailrace.requests.changes import (
 )
 from tailrace.requests.lane import Lanes
 from tailrace.requests.plan import WriteBlock, WriteRow
-from tailrace.wire.messages import GET_KEYS_MAX, WriteFlag
+from tailrace.wire.messages import WriteFlag
 
 FEED = Resolved(b"f" * 16, 4)
 VERSION = Version(partition_of_hash(key_hash(b"key"), 4), b"u" * 16, 7)
@@ -161,9 +162,9 @@ def test_bounds_of_a_writer(wrong, message):
 
 
 def test_many_keys_are_looked_up_in_parts():
-    keys = checked_keys(b"%d" % number for number in range(2 * GET_KEYS_MAX + 1))
+    keys = checked_keys(b"%d" % number for number in range(2 * LOOK_UP_KEYS_MAX + 1))
     parts = list(look_ups(keys))
-    assert [len(part) for part in parts] == [GET_KEYS_MAX, GET_KEYS_MAX, 1]
+    assert [len(part) for part in parts] == [LOOK_UP_KEYS_MAX, LOOK_UP_KEYS_MAX, 1]
     assert [key for part in parts for key in part] == keys
     assert list(look_ups([])) == []
     with pytest.raises(ValueError, match="a key is empty"):
