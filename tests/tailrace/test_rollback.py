@@ -9,6 +9,7 @@ from tests.crashing_indexes import RowByRowIndex, TruncatingIndex
 from tailrace import Delete, EndReason, Mutations, Positions, Put, Rollback, SnapshotEnd, StreamEnded
 from tailrace.indexes import MemoryIndex, SQLiteIndex
 from tailrace.model.hashing import key_hash, partition_of_hash
+from tailrace.wire.messages import Get
 
 
 def partition_of(key):
@@ -29,14 +30,15 @@ def asked(monkeypatch):
     from tailrace_server.serving import get_requests
 
     found = []
-    look_up = get_requests.Lookup
 
-    def spy(*arguments, **options):
-        made = look_up(*arguments, **options)
-        found.extend(made._keys)
-        return made
+    class Spy:
+        @staticmethod
+        def decode(body):
+            asked = Get.decode(body)
+            found.extend(asked.keys)
+            return asked
 
-    monkeypatch.setattr(get_requests, "Lookup", spy)
+    monkeypatch.setattr(get_requests, "Get", Spy)
     return found
 
 

@@ -397,7 +397,10 @@ class FeedCore:
         """
         if at_least is not None:
             return (yield from self._get_at_least(key, level, at_least))
-        return (yield from self.get_many([key], level))[0]
+        check_key(key)
+        wanted = self.level(level)
+        items: list[Item | None] = yield from self._ask(lambda feed: LookUp(feed.feed_id, wanted, [key]))
+        return items[0]
 
     def _get_at_least(self, key: bytes, level: str, version: Version) -> Plan[Item | None]:
         """Returns the value of ``key`` from a node that has ``version`` while it answers. Raises as `get`."""

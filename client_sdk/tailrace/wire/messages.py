@@ -271,8 +271,9 @@ class Get(NamedTuple):
     state: int = 0
 
     def encode(self, id: int) -> bytes:
-        lengths = struct.pack(f"<{len(self.keys)}I", *map(len, self.keys))
-        body = _GET.pack(self.feed_id, self.level, self.state, len(self.keys)) + lengths + b"".join(self.keys)
+        feed_id, level, keys, state = self
+        lengths = struct.pack(f"<{len(keys)}I", *map(len, keys))
+        body = b"".join((_GET.pack(feed_id, level, state, len(keys)), lengths, *keys))
         return encode_frame(Opcode.GET, body, id)
 
     @classmethod
@@ -286,11 +287,12 @@ class Get(NamedTuple):
         offset = _GET.size + 4 * count
         if offset + sum(lengths) != len(body):
             raise ProtocolError("GET: the keys' lengths and the body's length differ")
-        keys = []
+        keys, data = [], bytes(body)
         for length in lengths:
-            keys.append(bytes(body[offset : offset + length]))
+            keys.append(data[offset : offset + length])
             offset += length
-        return cls(feed_id, Level(level), keys, state)
+        # The constructors of NamedTuple and Enum take four times as long.
+        return tuple.__new__(cls, (feed_id, _LEVELS[level], keys, state))
 
 
 _GOT_COUNT = struct.Struct("<I4x")
