@@ -2,12 +2,20 @@
 
 Under trio alone each message costs a wait, a system call that arms the wait, and a switch of tasks. Here a socket stays
 in the set, and its function handles the bytes at once.
+
+A node may also ask for polling, for a peer that sends one request after the other. Its next request comes some 100 µs
+after an answer. A processor that sleeps in between wakes late, and finds its caches cold:
+
+    sleeping ── LONE_TURNS turns of one ready socket after a short sleep ──> polling
+        └────────── no socket for `busy_poll_s`, or several at once ────────────┘
 """
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import time
 from collections.abc import Callable
 
 import trio
@@ -15,6 +23,34 @@ import trio
 HAS_EPOLL = hasattr(select, "epoll")  # Linux
 # The sockets that are handled before other tasks have the loop. The set returns the others then.
 READY_MAX = 64
+# Polling begins after so many turns in a row that came soon: a pair of requests is no stream of them.
+LONE_TURNS = 4
+# Between two turns of the loop it polls for so many seconds: other tasks wait no longer.
+POLL_SECONDS = 0.00005
+
+
+class BusyPolling:
+    """Decides when to poll, for ``seconds`` at most at a time; never if that is 0. Pure."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._turns = 0  # in a row
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next socket is likely to be ready soon."""
+        return self.seconds > 0 and self._turns >= LONE_TURNS
+
+    def turn_ended(self, ready: int, waited: float) -> None:
+        """Notes that ``ready`` sockets were handled in a turn, after ``waited`` seconds."""
+        if ready == 1 and waited <= self.seconds:
+            self._turns += 1
+        else:
+            self._turns = 0
+
+    def missed(self) -> None:
+        """Notes that nothing came in time."""
+        self._turns = 0
 
 
 class ReadySockets:
@@ -23,6 +59,7 @@ class ReadySockets:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._calls: dict[int, Callable[[], bool]] = {}
+        self._polling = BusyPolling()
 
     def watch(self, sock: socket.socket, on_ready: Callable[[], bool]) -> None:
         """Calls ``on_ready`` each time that ``sock`` has bytes, its end, or an error to read, until `forget`.
@@ -37,30 +74,60 @@ class ReadySockets:
         if self._calls.pop(sock.fileno(), None) is not None and not self._epoll.closed:
             self._epoll.unregister(sock)
 
+    def poll_busily(self, seconds: float) -> None:
+        """Polls for so many seconds at most before the task sleeps, while lone requests come that close together.
+
+        A process with one processor does not: the peer could not run meanwhile. 0 ends it.
+        """
+        self._polling = BusyPolling(seconds if len(os.sched_getaffinity(0)) > 1 else 0.0)
+
     async def run(self) -> None:
         """Calls for ever."""
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._epoll)
-                self._call_ready()
+                began = time.perf_counter()
+                await self._wait()
+                waited = time.perf_counter() - began
+                self._polling.turn_ended(self._call_ready(), waited)
         finally:
             self._epoll.close()
 
-    def _call_ready(self) -> None:
+    async def _wait(self) -> None:
+        """Waits until a socket is ready. Other tasks have the loop in any case."""
+        if self._polling.is_due:
+            until = time.perf_counter() + self._polling.seconds
+            while time.perf_counter() < until:
+                await trio.lowlevel.checkpoint()
+                if self._poll():
+                    return
+            self._polling.missed()
+        await trio.lowlevel.wait_readable(self._epoll)
+
+    def _poll(self) -> bool:
+        """Polls for POLL_SECONDS. Returns whether a socket is ready."""
+        until = time.perf_counter() + POLL_SECONDS
+        while not self._epoll.poll(0, 1):
+            if time.perf_counter() >= until:
+                return False
+        return True
+
+    def _call_ready(self) -> int:
         """Calls for the sockets that are ready, and for those that become ready meanwhile, `READY_MAX` in all.
 
         A turn of the loop takes some 20 µs. With many busy peers, each would otherwise find a few ready sockets only.
+        Returns the number of sockets.
         """
         left = READY_MAX
         while left > 0:
             events = self._epoll.poll(0, left)
+            left -= len(events)
             for number, _ in events:
                 on_ready = self._calls.get(number)
                 if on_ready is not None and not on_ready():  # None: a call before it has closed the socket
-                    return  # the set returns the others again
+                    return READY_MAX - left  # the set returns the others again
             if len(events) < 2:  # a lone peer waits for its answer, and sends nothing before
-                return
-            left -= len(events)
+                break
+        return READY_MAX - left
 
 
 _of_this_run: trio.lowlevel.RunVar[ReadySockets] = trio.lowlevel.RunVar("tailrace ready sockets")

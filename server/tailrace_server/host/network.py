@@ -17,6 +17,7 @@ import trio
 from tailrace.errors import ProtocolError
 from tailrace.link.address import Address
 from tailrace.trio.listener import TcpListener, listen_tcp
+from tailrace.trio.ready_sockets import ready_sockets
 from tailrace.trio.tls import NotTls, accept_tls, connect_tls
 from tailrace.trio.transport import Transport, connect_tcp
 from tailrace.wire.messages import encode_error
@@ -69,6 +70,7 @@ class TcpNetwork:
         tls: NodeTls | None = None,
         handshake_seconds_max: float = 10.0,
         greetings: Greetings | None = None,
+        busy_poll_s: float = 0.0,
     ) -> None:
         """Makes a network.
 
@@ -76,13 +78,18 @@ class TcpNetwork:
             tls: The certificates, if connections are to speak TLS.
             handshake_seconds_max: The time for a handshake of an accepted connection.
             greetings: Counts these handshakes, together with connections that have not said HELLO yet.
+            busy_poll_s: The seconds to poll before sleeping, while lone requests come that close together.
         """
+        self._busy_poll_s = busy_poll_s
         self._tls = tls
         self._handshake_seconds_max = handshake_seconds_max
         self._greetings = Greetings(Limits()) if greetings is None else greetings
 
     async def listen(self, host: str, port: int) -> Listener:
         listener = await listen_tcp(host, port)
+        sockets = ready_sockets()
+        if sockets is not None:
+            sockets.poll_busily(self._busy_poll_s)
         if self._tls is None:
             return listener
         return TlsListener(listener, self._tls, self._handshake_seconds_max, self._greetings)

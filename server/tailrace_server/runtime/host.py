@@ -34,9 +34,10 @@ class Host:
 
 def system_host(config: Config) -> Host:
     """Returns the host of a node of this machine. Raises ValueError if a file of its certificates cannot be used."""
+    limits = config.limits
     if config.tls is None:
-        return Host()
+        return Host(network=TcpNetwork(busy_poll_s=limits.busy_poll_s))
     tls = NodeTls(config.tls)
-    greetings = Greetings(config.limits)
-    network = TcpNetwork(tls, config.limits.hello_timeout_s, greetings)
+    greetings = Greetings(limits)
+    network = TcpNetwork(tls, limits.hello_timeout_s, greetings, limits.busy_poll_s)
     return Host(network=network, tls=tls, greetings=greetings)

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from tailrace.errors import ProtocolError, Unreachable
 from tailrace.link.address import Address
+from tailrace.trio.ready_sockets import HAS_EPOLL, ReadySockets
 from tailrace.trio.tls import connect_tls
 from tailrace.trio.transport import connect_tcp, open_tcp
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.messages import Hello, decode_error
-from tailrace_server.config import Limits
+from tailrace_server.config import Config, Limits
 from tailrace_server.host.greetings import Greetings
 from tailrace_server.host.network import TcpNetwork
 from tailrace_server.host.tls import NodeTls
+from tailrace_server.runtime.host import system_host
 
 # Longer than a test: what ends a handshake is something else.
 ANY_SECONDS = 3_600.0
@@ -189,3 +191,14 @@ async def test_garbage_after_the_handshake_ends_one_connection(authority, addres
         await transport.receive()
     transport.close()
     assert await is_echoed(authority, address)
+
+
+@pytest.mark.skipif(not HAS_EPOLL, reason="the set is an epoll set")
+async def test_a_node_polls_for_as_long_as_it_is_told(monkeypatch):
+    told = []
+    monkeypatch.setattr(ReadySockets, "poll_busily", lambda sockets, seconds: told.append(seconds))
+    for busy_poll_s in (0.0, 0.0002):
+        config = Config(data="unused", limits=Limits(busy_poll_s=busy_poll_s))
+        listener = await system_host(config).network.listen("127.0.0.1", 0)
+        await listener.aclose()
+    assert told == [0.0, 0.0002]
