@@ -574,6 +574,9 @@ class MemoryDisk:
         self.call("remove", path)
         self._change_name(NameChange(path, None, None))
 
+    def remove_large(self, path: str) -> None:
+        self.remove(path)
+
     def remove_directory(self, path: str) -> None:
         if path not in self.directories:
             raise failure(errno.ENOTDIR if path in self.names_now else errno.ENOENT, path)

@@ -112,7 +112,7 @@ def discard(task: CompactionTask, disk: Disk) -> None:
     """
     for path in (task.output + TEMPORARY, task.output):
         with contextlib.suppress(FileNotFoundError):
-            disk.remove(path)
+            disk.remove_large(path)
 
 
 def check_inputs(task: CompactionTask, identities: Sequence[SegmentIdentity]) -> None:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tailrace.errors import NoSpace
+from tailrace_server.host.removal import remove_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,6 +155,9 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None:
         """Removes a file's name; FileNotFoundError if there is no such file. An open file keeps its space."""
+
+    def remove_large(self, path: str) -> None:
+        """Removes a file as ``remove``, and gives its space back in steps: fsyncs hardly wait for it. For a thread."""
 
     def remove_directory(self, path: str) -> None:
         """Removes an empty directory; OSError (ENOTEMPTY) if it is not empty, FileNotFoundError if it is missing."""
@@ -428,6 +432,9 @@ class RealDisk:
 
     def remove(self, path: str) -> None:
         os.unlink(path)
+
+    def remove_large(self, path: str) -> None:
+        remove_in_steps(path)
 
     def remove_directory(self, path: str) -> None:
         os.rmdir(path)

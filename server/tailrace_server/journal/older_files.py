@@ -87,7 +87,7 @@ class OlderFiles:
             self._sync_removal()
             while (oldest := self._oldest()) is not None and oldest < before_number:
                 check()
-                self._disk.remove(os.path.join(self._path, file_name(oldest)))
+                self._disk.remove_large(os.path.join(self._path, file_name(oldest)))
                 self._removal_is_durable = False
                 with self._lock:
                     self._files.popleft()

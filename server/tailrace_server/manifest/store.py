@@ -191,7 +191,7 @@ class ManifestStore:
     def _remove(self, path: str) -> OSError | None:
         """Removes a file. Returns the error if the disk refuses."""
         try:
-            self._disk.remove(path)
+            self._disk.remove_large(path)
         except OSError as error:
             return error
         return None

@@ -311,4 +311,4 @@ def _remove(disk: Disk, paths: Sequence[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):  # the next start removes the rest
             if disk.exists(path):
-                disk.remove(path)
+                disk.remove_large(path)

@@ -74,7 +74,7 @@ class Trimmer:
                 segment.close()
                 try:
                     if self._host.disk.exists(segment.path):
-                        self._host.disk.remove(segment.path)
+                        self._host.disk.remove_large(segment.path)
                 except OSError as error:
                     left.append(segment)
                     failures.append(error)
