@@ -1,0 +1,360 @@
+"""One consumer of what a node has in segments, beside its own decoding of the same frames from memory.
+
+    python bench/segment_streams.py [--rounds 5] [--rows 600000] [--only "16 + 100 bytes" ...] [--folder DIR] [--readme]
+
+The node is `tailrace serve` in a process of its own, with its default settings. Each case is a history feed whose rows
+are all in segments, at rest. In each round, in turns, the consumer, a process of its own,
+
+- decodes the blocks of the feed from memory;
+- reads the feed through a stream to "now";
+- reads the same blocks from a bare sender: a process that reads them from a file, sums them as a node does, and sends
+  them. The consumer receives each block into one buffer and decodes it, which is the least that a socket adds.
+
+All three check each block, and take keys and values as columns, or each row as an object. Rates are by the clock.
+Processor times are for a row: of the consumer, and of the node or the sender. What the consumer's processor needs for
+its decoding, to what it needs in all, bounds the ratio, if the node is not slower. `cold` has the files dropped from
+the page cache before each stream. Figures are medians of the rounds, ratios are medians of the ratios of the rounds.
+
+--readme writes the table into bench/README.md. Exit code 1 if a target is missed. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import trio
+
+import tailrace
+from _replicas.nodes import flush
+from _report import Line, number, show
+from _server import Server, Stolen, at_rest, cpu_seconds_of
+from tailrace.block import Block
+from tailrace.consuming.events import Mutations
+
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- by bench/segment_streams.py --readme: begin -->", "<!-- by bench/segment_streams.py: end -->"
+_KEY = b"key-%012d"
+# Reads a file, and sums and sends it, a MiB at a time; then prints its processor time.
+_SENDER = """
+import os, socket, sys, time, xxhash
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    connection, _ = server.accept()
+began = time.process_time()
+with open(sys.argv[1], "rb", buffering=0) as file:
+    buffer = memoryview(bytearray(1024 * 1024))
+    while count := file.readinto(buffer):
+        xxhash.xxh3_64_intdigest(buffer[:count])
+        connection.sendall(buffer[:count])
+connection.close()
+print(time.process_time() - began)
+"""
+_WAYS = ("columns", "rows")
+
+
+class Case(NamedTuple):
+    """A feed, and how its files lie."""
+
+    name: str
+    feed: str
+    value_bytes: int = 100
+    partitions: int = 1
+    is_random: bool = True
+    share: float = 1.0  # of --rows
+    is_cold: bool = False
+    target: float | None = None
+
+
+CASES = (
+    Case("16 + 100 bytes", "usual", target=1.0),
+    Case("the same, cold", "usual", is_cold=True),
+    Case("the same, 8 partitions", "eight", partitions=8),
+    Case("the same, 64 partitions", "many", partitions=64),
+    Case("16 + 10 bytes", "small", value_bytes=10),
+    Case("16 + 4,096 bytes", "large", value_bytes=4096, share=0.1),
+    Case("16 + 100 bytes of text, compressed", "text", is_random=False),
+)
+
+
+class Way(NamedTuple):
+    """One way to get the rows, in one round: rows a second, and ns of processor for a row."""
+
+    rate: float
+    consumer_ns: float
+    sender_ns: float = 0.0
+
+
+class Found(NamedTuple):
+    """Of one round."""
+
+    decoding: Way
+    stream: Way
+    bare: Way
+
+
+async def _fill(client: tailrace.Client, server: Server, case: Case, rows: int) -> None:
+    feed = await client.create_feed(case.feed, partitions=case.partitions, retention="history")
+    values = _values(case)
+    async with feed.writer(in_flight_bytes=64 * 1024 * 1024) as writer:
+        for row in range(rows):
+            await writer.put(_KEY % row, next(values))
+    await flush(server, case.feed)
+    await at_rest(client, server)
+
+
+def _values(case: Case) -> Iterator[bytes]:
+    if case.is_random:
+        while True:
+            data = memoryview(os.urandom(1000 * case.value_bytes))
+            yield from (bytes(data[at : at + case.value_bytes]) for at in range(0, len(data), case.value_bytes))
+    for row in itertools.count():
+        text = b'{"order": %d, "state": "shipped", "city": "Rome", "lines": [%d, %d], ' % (row, row % 17, row % 5)
+        yield text.ljust(case.value_bytes, b".")
+
+
+# The consumer, a process of its own: it reads commands, and answers each with a line of JSON.
+
+
+def _columns(event: Mutations) -> int:
+    event.values()
+    return len(event.keys())
+
+
+def _rows(event: Mutations) -> int:
+    count = 0
+    for _ in event:
+        count += 1
+    return count
+
+
+_TAKE: dict[str, Callable[[Mutations], int]] = {"columns": _columns, "rows": _rows}
+
+
+def _decode(blocks: list[bytes], way: str) -> dict[str, float]:
+    """Decodes frames' bodies that are in memory."""
+    take, rows = _TAKE[way], 0
+    used, began = time.process_time(), time.perf_counter()
+    for data in blocks:
+        rows += take(Mutations(Block.parse(memoryview(data))))
+    return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
+
+
+async def _stream(client: tailrace.Client, feed: str, way: str) -> dict[str, float]:
+    """Reads a feed through a stream."""
+    take, rows = _TAKE[way], 0
+    used, began = time.process_time(), time.perf_counter()
+    async with client.feed(feed).consume(until="now", catch_up="stream") as stream:
+        async for event in stream:
+            if isinstance(event, tailrace.Mutations):
+                rows += take(event)
+    return {"rows": rows, "seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
+
+
+def _bare(blocks: list[bytes], path: Path, way: str) -> dict[str, float]:
+    """Receives the blocks from a bare sender into one buffer, and decodes them there."""
+    take, rows = _TAKE[way], 0
+    buffer = memoryview(bytearray(max(map(len, blocks))))
+    command = [sys.executable, "-c", _SENDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sender:
+        assert sender.stdout is not None
+        with socket.create_connection(("127.0.0.1", int(sender.stdout.readline()))) as sock:
+            used, began = time.process_time(), time.perf_counter()
+            for data in blocks:
+                place = buffer[: len(data)]
+                while place:
+                    place = place[sock.recv_into(place) :]
+                rows += take(Mutations(Block.parse(buffer[: len(data)])))
+            seconds, cpu = time.perf_counter() - began, time.process_time() - used
+        return {"rows": rows, "seconds": seconds, "cpu": cpu, "sender": float(sender.stdout.readline())}
+
+
+async def _blocks(client: tailrace.Client, feed: str) -> list[bytes]:
+    """Returns the blocks of a feed, as a stream brings them."""
+    async with client.feed(feed).consume(until="now", catch_up="stream") as stream:
+        return [event.block.tobytes() async for event in stream if isinstance(event, tailrace.Mutations)]
+
+
+async def _consume(address: str, path: Path) -> None:
+    blocks: list[bytes] = []
+    async with tailrace.connect(address) as client:
+        for line in sys.stdin:
+            command, *arguments = line.split()
+            gc.collect()
+            if command == "load":
+                blocks = await _blocks(client, arguments[0])
+                await trio.Path(path).write_bytes(b"".join(blocks))
+                answer: dict[str, float] = {"blocks": len(blocks), "bytes": sum(map(len, blocks))}
+            elif command == "decode":
+                answer = _decode(blocks, arguments[0])
+            elif command == "bare":
+                answer = _bare(blocks, path, arguments[0])
+            else:
+                answer = await _stream(client, *arguments)
+            print(json.dumps(answer), flush=True)
+
+
+class Consumer:
+    """The consumer's process."""
+
+    def __init__(self, address: str, path: Path) -> None:
+        """``path``: a file of its own, for the blocks."""
+        command = [sys.executable, __file__, "--consume", address, "--folder", str(path)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, *command: str) -> dict[str, float]:
+        """Has a command done, and returns its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(*command, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, "the consumer has ended"
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _drop_files(folder: Path) -> None:
+    """Has the system forget the files that it has in memory."""
+    os.sync()
+    for path in folder.rglob("*.seg"):
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def _round(consumer: Consumer, server: Server, case: Case, way: str) -> Found:
+    decoded = consumer.ask("decode", way)
+    if case.is_cold:
+        _drop_files(server.folder)
+    before = cpu_seconds_of(server.process.pid)
+    streamed = consumer.ask("stream", case.feed, way)
+    used = cpu_seconds_of(server.process.pid) - before
+    bare = consumer.ask("bare", way)
+    rows = streamed["rows"]
+    assert rows == decoded["rows"] == bare["rows"], f"{decoded}, {streamed}, {bare}"
+    return Found(_way(decoded, 0.0), _way(streamed, used), _way(bare, bare["sender"]))
+
+
+def _way(answer: dict[str, float], sender_s: float) -> Way:
+    rows = answer["rows"]
+    return Way(rows / answer["seconds"], answer["cpu"] * 1e9 / rows, sender_s * 1e9 / rows)
+
+
+Figures = dict[tuple[Case, str], list[Found]]
+
+
+async def _measure(cases: list[Case], rows: int, rounds: int, folder: Path) -> Figures:
+    figures: Figures = {}
+    with Server(folder / "node", folder / "log") as server, Consumer(server.address, folder / "blocks") as consumer:
+        async with tailrace.connect(server.address) as client:
+            filled: set[str] = set()
+            for case in cases:
+                print(f"segment streams: {case.name} ...", file=sys.stderr, flush=True)
+                if case.feed not in filled:
+                    await _fill(client, server, case, int(rows * case.share))
+                    filled.add(case.feed)
+                await trio.to_thread.run_sync(partial(consumer.ask, "load", case.feed))
+                for _, way in itertools.product(range(rounds), _WAYS):
+                    found = await trio.to_thread.run_sync(partial(_round, consumer, server, case, way))
+                    figures.setdefault((case, way), []).append(found)
+        server.stop()
+    return figures
+
+
+def _ratio(found: list[Found], one: str, other: str) -> float:
+    return median(getattr(each, one).rate / getattr(each, other).rate for each in found)
+
+
+def _of(found: list[Found], way: str) -> Way:
+    return Way(*map(median, zip(*(getattr(each, way) for each in found), strict=True)))
+
+
+def _lines(figures: Figures) -> list[Line]:
+    lines = []
+    for (case, way), found in figures.items():
+        name = f"{case.name}, by {way}"
+        for what, label in _LABELS.items():
+            lines.append(Line(f"{name}: {label}", _of(found, what).rate, "rows/s"))
+        lines.append(Line(f"{name}: stream / decoding", _ratio(found, "stream", "decoding"), least=case.target))
+        lines.append(Line(f"{name}: stream / bare sockets", _ratio(found, "stream", "bare")))
+        for what, label in _LABELS.items():
+            lines.append(Line(f"{name}: {label}, the consumer's processor", _of(found, what).consumer_ns, "ns a row"))
+        lines.append(Line(f"{name}: the node's processor", _of(found, "stream").sender_ns, "ns a row"))
+        lines.append(Line(f"{name}: the bare sender's processor", _of(found, "bare").sender_ns, "ns a row"))
+    return lines
+
+
+_LABELS = {"decoding": "decoding alone", "stream": "stream", "bare": "bare sockets and decoding"}
+_HEAD = ("million rows/s", "decoding alone", "stream", "bare sockets", "stream / decoding", "stream / bare")
+_HEAD_PROCESSOR = ("processor, ns a row", "decoding", "stream", "bare sockets", "the node", "bare sender")
+
+
+def write_readme(figures: Figures, setting: str) -> None:
+    """Replaces the section between its marks by the tables of this run."""
+    rates, processors = [], []
+    for (case, way), found in figures.items():
+        ways = [_of(found, what) for what in _LABELS]
+        ratios = [_ratio(found, "stream", other) for other in ("decoding", "bare")]
+        name = f"{case.name}, by {way}"
+        rates.append((name, *(f"{each.rate / 1e6:.2f}" for each in ways), *(f"{ratio:.2f}" for ratio in ratios)))
+        senders = (ways[1].sender_ns, ways[2].sender_ns)
+        processors.append((name, *(number(each.consumer_ns) for each in ways), *map(number, senders)))
+    text = [BEGIN, "", setting, "", *_table(_HEAD, rates), "", *_table(_HEAD_PROCESSOR, processors), "", END]
+    before, _, rest = README.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    assert after, f"{README} has no section of segment_streams.py"
+    README.write_text(before + "\n".join(text) + after)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=600_000)
+    parser.add_argument("--only", nargs="+", metavar="CASE", choices=[case.name for case in CASES])
+    parser.add_argument("--folder", help="for the data meanwhile; the system's temporary folder by default")
+    parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--consume", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.consume:
+        trio.run(_consume, args.consume, Path(args.folder))
+        return 0
+    stolen, load = Stolen(), os.getloadavg()[0]
+    cases = [case for case in CASES if not args.only or case.name in args.only]
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=args.folder) as folder:
+        figures = trio.run(_measure, cases, args.rows, args.rounds, Path(folder))
+    lines = _lines(figures)
+    show(lines, "one consumer of segments")
+    print(f"taken by the machine's host for others: {stolen.share:.1%}")
+    if args.readme:
+        loads = f"{load:.1f} before and {os.getloadavg()[0]:.1f} at the end, this bench included"
+        setting = f"{args.rows:,} rows, a tenth of them for the large values; medians of {args.rounds} rounds. "
+        write_readme(figures, f"{setting}The load of the two processors was {loads}.")
+    return 0 if all(line.is_met for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
