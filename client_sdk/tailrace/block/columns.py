@@ -46,6 +46,11 @@ class Columns:
         return self.header.rows
 
     @property
+    def raw(self) -> memoryview:
+        """The raw body, which has all columns."""
+        return self._raw
+
+    @property
     def hash_buffer(self) -> memoryview:
         """The key hashes: ``rows`` u64."""
         return self._raw[self._layout.hashes]

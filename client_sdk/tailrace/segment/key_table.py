@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tailrace.block.arrays import U64, Indices
+from tailrace.block.arrays import I64, U32, U64, Indices
 from tailrace.segment import page as pages
 from tailrace.segment.errors import SegmentFormatError
 from tailrace.segment.file import Kept, Read, ReadableFile, read_from
@@ -24,8 +24,12 @@ from tailrace.segment.page import Page
 # Pages that are calculated before bisection takes over. With evenly spread hashes, the second or third one is right.
 GUESSES_MAX = 4
 
-# Pages made at once: about a MiB, one write.
+# Pages made, or looked up in, at once: about a MiB, one write, or a millisecond to verify.
 _SLAB_PAGES = 256
+# Hashes in one slab that are worth verifying it whole, most often from memory. Each by itself reads about two pages.
+SLAB_HASHES_MIN = 16
+# What stands for a row: there is none; it has to be looked up by itself.
+NO_ROW, LOOK_ALONE = -1, -2
 
 
 def build(hashes: Sequence[U64]) -> Iterator[memoryview]:
@@ -112,6 +116,56 @@ class KeyTable:
             column = np.concatenate([self._page(*each).hashes for each in zip(numbers, parts, strict=True)])
             counts += column.searchsorted(hashes, "right") - column.searchsorted(hashes, "left")
         return counts
+
+    def newest_rows(self, hashes: U64, read: Read = read_from, kept: Kept | None = None) -> I64:
+        """Returns the newest row of each of ``hashes``, which rise; NO_ROW or LOOK_ALONE without one.
+
+        Looks in slabs of the table. A slab that is not kept is read whole, if it may have enough of the hashes. The
+        others, and those at the ends of slabs, are left to ``rows_of``. Raises as ``read``.
+        """
+        found = np.full(len(hashes), NO_ROW, np.int64)
+        if not self._pages:
+            return found
+        begin = int(hashes.searchsorted(np.uint64(self._least)))
+        end = int(hashes.searchsorted(np.uint64(self._greatest), "right"))
+        shares = (hashes[begin:end] - np.uint64(self._least)).astype(np.float64) / (self._greatest - self._least + 1)
+        slabs = np.minimum(shares * self._pages, self._pages - 1).astype(np.int64) // _SLAB_PAGES
+        last = (self._pages - 1) // _SLAB_PAGES
+        while begin < end:
+            slab = int(slabs[begin - end])
+            stop = end - len(slabs) + int(slabs.searchsorted(slab, "right"))
+            columns = self._slab(slab, stop - begin, read, kept)
+            if columns is None:
+                found[begin:stop] = LOOK_ALONE
+            else:
+                column, rows = columns
+                places = column.searchsorted(hashes[begin:stop], "right")
+                is_here = column.take(places - 1, mode="clip") == hashes[begin:stop]
+                part = np.where(is_here, rows.take(places - 1, mode="clip").astype(np.int64), NO_ROW)
+                if slab:
+                    part[places == 0] = LOOK_ALONE
+                if slab < last:
+                    part[places == len(column)] = LOOK_ALONE
+                found[begin:stop] = part
+            begin = stop
+        return found
+
+    def _slab(self, slab: int, count: int, read: Read, kept: Kept | None) -> tuple[U64, U32] | None:
+        """Returns hashes and rows of neighbouring pages, verified. None: ``count`` hashes are not worth reading it."""
+        first = slab * _SLAB_PAGES
+        numbers = range(first, min(first + _SLAB_PAGES, self._pages))
+        offset, nbytes = self._offset + first * pages.PAGE_BYTES, len(numbers) * pages.PAGE_BYTES
+        place = self._file.path, offset, nbytes
+        columns: tuple[U64, U32] | None = None if kept is None else kept.get(place)
+        if columns is None and count >= SLAB_HASHES_MIN:
+            data = memoryview(read(self._file, offset, nbytes))
+            parts = [data[begin : begin + pages.PAGE_BYTES] for begin in range(0, nbytes, pages.PAGE_BYTES)]
+            opened = [self._page(*each) for each in zip(numbers, parts, strict=True)]
+            hashes, rows = (np.concatenate([getattr(page, name) for page in opened]) for name in ("hashes", "rows"))
+            columns = hashes, rows
+            if kept is not None:
+                kept.put(place, columns, hashes.nbytes + rows.nbytes)
+        return columns
 
     def _last_page_of(self, hash_: int, read: Read, kept: Kept | None) -> Page:
         """Returns the last page that begins at or below ``hash_``, which is not below the least."""

@@ -9,14 +9,14 @@ Everything is read by pread, never through a memory map: a mapped page that the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.block.arrays import U64, Indices
-from tailrace.block.found import FoundRow, row_of_key
+from tailrace.block.found import FoundRow, row_of_key, rows_of_keys
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.segment.errors import SegmentFormatError
@@ -24,7 +24,7 @@ from tailrace.segment.file import Kept, Read, ReadableFile, read_from
 from tailrace.segment.footer import Footer
 from tailrace.segment.format import HEADER_BYTES
 from tailrace.segment.identity import SegmentIdentity
-from tailrace.segment.key_table import KeyTable
+from tailrace.segment.key_table import LOOK_ALONE, KeyTable
 
 _U64 = struct.Struct("<Q")
 
@@ -114,6 +114,45 @@ class OpenSegment(Generic[F]):
             found = row_of_key(columns, row, key)
             if found is not None:
                 yield found
+
+    def find_all(
+        self,
+        keys: Sequence[bytes],
+        hashes: Sequence[int],
+        room: Callable[[], int],
+        read: Read = read_from,
+        kept: Kept | None = None,
+    ) -> Iterator[tuple[list[int], list[FoundRow | None]]]:
+        """Yields the newest rows of ``keys``, whose hashes are ``hashes``, block by block, with the keys' numbers.
+
+        Keys whose hash has no row are left out. The rows end before the values would be longer than ``room()``. Keys
+        without a row, or with None, have to be looked up by ``find``.
+        """
+        column = np.array(hashes, "<u8")
+        order = np.argsort(column)
+        rows = self._keys.newest_rows(column[order], read, kept)
+        alone = order[rows == LOOK_ALONE].tolist()
+        if alone:
+            yield alone, []
+        order, rows = order[rows >= 0], rows[rows >= 0]
+        by_row = np.argsort(rows)
+        order, rows = order[by_row], rows[by_row]
+        begin = 0
+        while begin < len(rows):
+            number = int(self._row_begins.searchsorted(int(rows[begin]), "right")) - 1
+            if number >= self.blocks:
+                raise self.damaged(0, f"the key table names row {rows[begin]}, there are {self.identity.rows}")
+            stop = int(rows.searchsorted(int(self._row_begins[number + 1])))
+            columns, indices = self._columns_of(number, read, kept), order[begin:stop]
+            of_block = rows[begin:stop] - int(self._row_begins[number])
+            if bool((np.frombuffer(columns.hash_buffer, "<u8")[of_block] != column[indices]).any()):
+                raise self._damaged(number, "a row of the block does not have the hash that the key table says")
+            numbers = indices.tolist()
+            yield (
+                numbers,
+                rows_of_keys(columns.header, columns.raw, of_block.tolist(), [keys[at] for at in numbers], room()),
+            )
+            begin = stop
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Returns ``nbytes`` bytes of the file from ``offset`` on, unverified."""

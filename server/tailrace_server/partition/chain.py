@@ -7,7 +7,7 @@ Pins     a reader pins the segments that it reads; a segment that has left the c
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tailrace.block import Block
 from tailrace.block.arrays import U64, Indices
@@ -44,6 +44,16 @@ class LostSegment(Segment):
         return self.identity.after_seq  # its rows above are not known
 
     def find(self, key: bytes, hash_: int, read: Read = SegmentFile.read, kept: Kept | None = None) -> FoundRow | None:
+        raise self._why.with_traceback(None)
+
+    def find_all(
+        self,
+        keys: Sequence[bytes],
+        hashes: Sequence[int],
+        room: Callable[[], int],
+        read: Read = SegmentFile.read,
+        kept: Kept | None = None,
+    ) -> Iterator[tuple[list[int], list[FoundRow | None]]]:
         raise self._why.with_traceback(None)
 
     def counts_of(self, hashes: U64, read: Read = SegmentFile.read) -> Indices:

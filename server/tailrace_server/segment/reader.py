@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.segment.footer import Footer
@@ -44,6 +44,21 @@ class Segment(OpenSegment[SegmentFile]):
         """
         try:
             return super().find(key, hash_, read, kept)
+        except NotCached as missing:
+            missing.segment = self
+            raise
+
+    def find_all(
+        self,
+        keys: Sequence[bytes],
+        hashes: Sequence[int],
+        room: Callable[[], int],
+        read: Read = SegmentFile.read,
+        kept: Kept | None = None,
+    ) -> Iterator[tuple[list[int], list[FoundRow | None]]]:
+        """Yields the newest rows of ``keys``, as `OpenSegment.find_all`; reads as ``find``. SegmentDamaged."""
+        try:
+            yield from super().find_all(keys, hashes, room, read, kept)
         except NotCached as missing:
             missing.segment = self
             raise

@@ -1,7 +1,7 @@
 """Looks up the keys of one GET in slices, so that many keys, or large compressed blocks, do not hold up others.
 
-keys ── of each partition, block by block of its write queue ──┬──> rows, by the number of the key
-  └──── one by one: from segments, and the others ─────────────┘
+keys ── of each partition, block by block of its tree and its segments ──┬──> rows, by the number of the key
+  └──── one by one: few keys, and those that have no room ahead ─────────┘
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tailrace_server.segment import Reads
 from tailrace_server.tree.key_index import OpenBlocks, rows_at
 
 if TYPE_CHECKING:
-    from tailrace.block import Block
     from tailrace.block.found import FoundRow
     from tailrace.segment.file import Kept
+    from tailrace_server.partition.chain import Chain
 
 # An answer ends with the value that comes to this: with one of the largest size it still fits into a frame.
 VALUE_BYTES_MAX = 16 * 1024 * 1024
@@ -52,6 +52,7 @@ class Lookup:
                 numbers[partition].append(number)
             self._left = {partition: of for partition, of in numbers.items() if len(of) >= AHEAD_KEYS_MIN}
         self._hashes = hash_keys(keys) if self._left else []
+        self._below: list[_Below] = []
 
     @property
     def items(self) -> list[tuple[Version, int, bytes] | None]:
@@ -112,37 +113,75 @@ class Lookup:
             self._ahead_bytes += len(found.value)
 
     def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
-        """Takes rows from the write queues, block by block; False if ``out_of_time()`` ended it."""
+        """Takes rows block by block, of trees and then of segments; False if ``out_of_time()`` ended it."""
         while self._left:
             partition, numbers = next(iter(self._left.items()))
             if partition.is_dropped:  # ``find`` tells it
                 del self._left[partition]
                 continue
-            if not partition.index_keys(out_of_time):
+            if not self._look_at_tree(partition, numbers, opened, out_of_time):
                 return False
-            hashes = self._hashes
-            of_numbers = [hashes[number] for number in numbers]
-            for block, indices, seqs in partition.keys.blocks_of(partition.tree, of_numbers):
-                self._take_block(partition, block, [numbers[index] for index in indices], seqs, opened)
-                if out_of_time():
-                    self._left[partition] = [number for number in numbers if self._state[number] == _UNKNOWN]
-                    return False
             del self._left[partition]
+            left = self._unknown(numbers)
             if not partition.chain.segments:
-                for number in numbers:
-                    if self._state[number] == _UNKNOWN:
-                        self._state[number] = _KNOWN
+                for number in left:
+                    self._state[number] = _KNOWN
+            elif len(left) >= AHEAD_KEYS_MIN:
+                self._below.append(_Below(partition, partition.chain, partition.rollbacks, left))
+        while self._below:
+            below = self._below[-1]
+            if below.is_over:  # the rows of the tree may be in another place now
+                self._below.pop()
+                self._left[below.partition] = self._unknown(below.numbers)
+                return self._look_ahead(opened, out_of_time)
+            if not self._look_at_segments(below, out_of_time):
+                return False
+            self._below.pop()
         return True
 
-    def _take_block(
-        self, partition: Partition, block: Block, numbers: list[int], seqs: list[int], opened: OpenBlocks
-    ) -> None:
-        """Takes over the rows of a block, as far as there is room for them. The other keys are looked up alone."""
-        state, keys = self._state, self._keys
-        found = rows_at(block, seqs, [keys[number] for number in numbers], opened, AHEAD_BYTES_MAX - self._ahead_bytes)
-        newest, entry = partition.log.branch_at(seqs[-1]), partition.log[0]
-        is_of_newest = seqs[0] > entry.base
-        put = self.rows.put
+    def _unknown(self, numbers: list[int]) -> list[int]:
+        return [number for number in numbers if self._state[number] == _UNKNOWN]
+
+    def _look_at_tree(
+        self, partition: Partition, numbers: list[int], opened: OpenBlocks, out_of_time: Callable[[], bool]
+    ) -> bool:
+        """Takes rows of the write queue; False if ``out_of_time()`` ended it."""
+        if not partition.index_keys(out_of_time):
+            return False
+        hashes, keys = self._hashes, self._keys
+        of_numbers = [hashes[number] for number in numbers]
+        for block, indices, seqs in partition.keys.blocks_of(partition.tree, of_numbers):
+            picked = [numbers[index] for index in indices]
+            found = rows_at(block, seqs, [keys[number] for number in picked], opened, self._room())
+            self._take_rows(partition, picked, found)
+            if out_of_time():
+                self._left[partition] = self._unknown(numbers)
+                return False
+        return True
+
+    def _look_at_segments(self, below: _Below, out_of_time: Callable[[], bool]) -> bool:
+        """Takes rows of a chain, the newest segment first; False if ``out_of_time()`` ended it. Raises NotCached."""
+        keys, hashes = self._keys, self._hashes
+        while below.left and below.numbers:
+            segment, numbers = below.chain.segments[below.left - 1], self._unknown(below.numbers)
+            rows = segment.find_all(
+                [keys[at] for at in numbers], [hashes[at] for at in numbers], self._room, self._reads.read, self._kept
+            )
+            for indices, found in rows:
+                self._take_rows(below.partition, [numbers[index] for index in indices], found)
+                self._reads.forget()
+                if out_of_time():
+                    return False
+            below.left -= 1
+            below.numbers = self._unknown(numbers)
+        for number in below.numbers:
+            self._state[number] = _KNOWN
+        return True
+
+    def _take_rows(self, partition: Partition, numbers: list[int], found: list[FoundRow | None]) -> None:
+        """Takes over rows of keys. Keys with None, and those that had no room, are looked up alone."""
+        state, put, log, id = self._state, self.rows.put, partition.log, partition.id
+        newest = log[0]
         for number, row in zip(numbers, found, strict=False):
             if row is None:  # another key of its hash is newer
                 state[number] = _ALONE
@@ -150,11 +189,34 @@ class Lookup:
             state[number] = _KNOWN
             seq, timestamp, value = row
             if value is not None:
-                branch = newest if is_of_newest else partition.log.branch_at(seq)
-                put(number, partition.id, branch, seq, timestamp, value)
+                put(number, id, newest.branch if seq > newest.base else log.branch_at(seq), seq, timestamp, value)
                 self._ahead_bytes += len(value)
         for number in numbers[len(found) :]:
             state[number] = _ALONE
+
+    def _room(self) -> int:
+        return AHEAD_BYTES_MAX - self._ahead_bytes
+
+
+class _Below:
+    """The keys of a partition that its tree does not have, and the chain that it had then.
+
+    ``left``: how many of the oldest segments are not searched yet. What the chain has is what the partition had when
+    the tree was searched. If the chain changes, or the partition is rolled back, the tree is searched again.
+    """
+
+    def __init__(self, partition: Partition, chain: Chain, rollbacks: int, numbers: list[int]) -> None:
+        self.partition = partition
+        self.chain = chain
+        self.numbers = numbers
+        self.left = len(chain.segments)
+        self._rollbacks = rollbacks
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the chain may not be searched any more."""
+        partition = self.partition
+        return partition.is_dropped or partition.chain is not self.chain or partition.rollbacks != self._rollbacks
 
 
 _KNOWN_BYTES = bytes((_KNOWN,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import chain
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.segment import key_table
-from tailrace.segment.key_table import GUESSES_MAX, KeyTable
+from tailrace.segment.key_table import GUESSES_MAX, LOOK_ALONE, NO_ROW, KeyTable
 from tailrace.segment.page import pages_of
 from tailrace_server.segment import SegmentDamaged, SegmentFile
 
@@ -33,6 +34,21 @@ def table_of(one_file, columns):
     return KeyTable(SegmentFile(file, "a.seg"), OFFSET, len(everything), *bounds), file
 
 
+def check_newest(table, rows_by_hash, sought):
+    """By slabs, of which each says what it knows."""
+    hashes = np.array(sought, np.uint64)
+    for slab_pages, least in ((1, 1), (2, 2), (256, 1)):
+        with (
+            mock.patch.object(key_table, "_SLAB_PAGES", slab_pages),
+            mock.patch.object(key_table, "SLAB_HASHES_MIN", least),
+        ):
+            for hash_, row in zip(sought, table.newest_rows(hashes).tolist(), strict=True):
+                if row != LOOK_ALONE:
+                    assert row == rows_by_hash.get(hash_, [NO_ROW])[0]
+                else:
+                    assert (slab_pages, least) != (256, 1), "one slab knows all"
+
+
 def check(one_file, columns, absent=()):
     everything = list(chain.from_iterable(columns))
     table, file = table_of(one_file, columns)
@@ -46,6 +62,7 @@ def check(one_file, columns, absent=()):
         assert list(table.rows_of(hash_)) == rows
         pages = pages_of(len(everything))
         assert file.reads <= GUESSES_MAX + math.log2(pages + 1) + 1 + pages_of(len(rows)) + 1
+    check_newest(table, rows_by_hash, sorted({0, 2**64 - 1, *rows_by_hash, *near, *absent}))
     sought = sorted({0, 2**64 - 1, *rows_by_hash, *near, *absent})
     for hashes in (sought, sought[:1]):  # by all pages at once, and one by one
         counts = table.counts_of(np.array(hashes, np.uint64)).tolist()

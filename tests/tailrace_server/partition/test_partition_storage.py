@@ -1,6 +1,7 @@
 """A partition of which some is in segments: by key, with conditions, and what memory and journal still hold of it."""
 
 import contextlib
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,13 @@ from tests.tailrace_server.stored import FakeJournal, StoredPartition
 from tailrace.block import encode_block
 from tailrace.errors import VersionConflict
 from tailrace.model import Version
+from tailrace.segment import key_table
 from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import write_block
-from tailrace_server.segment import SegmentDamaged
+from tailrace_server.segment import ReadCache, SegmentDamaged
+from tailrace_server.serving import lookup as lookup_module
 from tailrace_server.serving.lookup import Lookup
 from tailrace_server.state.memory import MemoryAccount
 
@@ -90,7 +93,8 @@ def test_an_index_that_was_level_before_the_flush_says_nothing_of_it(made):
 
 def test_keys_of_one_hash(made, monkeypatch):
     """They are easily made on purpose."""
-    for name in ("tailrace.block.encode", "tailrace_server.partition.partition", "tailrace_server.tree.key_index"):
+    server = ("partition.partition", "tree.key_index", "serving.lookup")
+    for name in ("tailrace.block.encode", *(f"tailrace_server.{module}" for module in server)):
         with contextlib.suppress(AttributeError):
             monkeypatch.setattr(f"{name}.key_hash", lambda key: 7)
         with contextlib.suppress(AttributeError):
@@ -106,6 +110,47 @@ def test_keys_of_one_hash(made, monkeypatch):
     assert made.take(b"d", b"6", WriteFlag.IF_ABSENT).fresh
     with pytest.raises(VersionConflict):
         made.take(b"a", b"7", WriteFlag.IF_ABSENT)
+
+
+MANY = [b"key %d" % number for number in range(60)]
+changes = st.lists(
+    st.tuples(st.sampled_from(MANY[:50]), st.none() | st.sampled_from([b"", b"1", b"2" * 90])), min_size=1, max_size=80
+)
+
+
+@given(st.lists(st.tuples(changes, st.sampled_from(["", "flush", "flush", "fold"])), max_size=5), st.data())
+def test_many_keys_are_found_wherever_rows_are(taken, data):
+    """Between two slices rows are written, and flushed and compacted: they are found in their new place."""
+    made, newest = Made(), {}
+    kept = data.draw(st.sampled_from([None, ReadCache(1_000), ReadCache(1 << 20)]))
+
+    def store(rows, then):
+        for key, value in rows:
+            made.take(key, value)
+            newest[key] = value
+        if then:
+            made.partition.flush()
+        if then == "fold" and made.partition.chain.segments:
+            made.partition.fold()
+
+    for rows, then in taken:
+        store(rows, then)
+    keys = data.draw(st.lists(st.sampled_from(MANY), min_size=1, max_size=100))
+    with contextlib.ExitStack() as stack:
+        for module, name, value in ((key_table, "SLAB_HASHES_MIN", 1), (lookup_module, "AHEAD_KEYS_MIN", 2)):
+            stack.enter_context(mock.patch.object(module, name, value))
+        lookup = Lookup(keys, [made.partition] * len(keys), kept)
+        seen = [{key: newest.get(key) for key in keys}]
+        rnd = data.draw(st.randoms(use_true_random=False))
+        while not lookup.step(lambda: rnd.random() < 0.5):
+            if rnd.random() < 0.3 and len(seen) < 4:
+                store([(rnd.choice(MANY), b"later %d" % len(seen))], rnd.choice(["", "flush", "fold"]))
+                seen.append({key: newest.get(key) for key in keys})
+    for key, item in zip(keys, lookup.items, strict=True):
+        found = None if item is None else item[2]
+        assert found in [state[key] for state in seen], "what it was at some moment of the look-up"
+        if item is not None:
+            assert item[0].branch == made.partition.log.branch
 
 
 # Conditions

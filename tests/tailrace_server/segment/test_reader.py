@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.model.hashing import key_hash
+from tailrace.model.hashing import hash_keys, key_hash
+from tailrace.segment import key_table
 from tailrace_server.blocks import FoundRow
 from tailrace_server.segment import NotCached, ReadCache, Reads, Segment, SegmentDamaged
 
@@ -58,6 +60,24 @@ def check_reading(segment, blocks):
     assert segment.read_blocks(segment.blocks, 100) == ([], segment.blocks)
 
 
+def check_many(segment, newest, hash_of):
+    """What is found by blocks is what is found alone. Keys that are not named have no row."""
+    keys = [*KEYS, *KEYS[:2]]
+    hashes = [hash_of(key) for key in keys]
+    with mock.patch.object(key_table, "_SLAB_PAGES", 2):
+        for least, room, kept in ((1, 10**6, None), (1, 30, ReadCache(10**6)), (3, 10**6, ReadCache(500))):
+            with mock.patch.object(key_table, "SLAB_HASHES_MIN", least):
+                for _ in range(2):
+                    named = set()
+                    for numbers, rows in segment.find_all(keys, hashes, lambda room=room: room, kept=kept):
+                        named |= set(numbers)
+                        assert len(rows) <= len(numbers)
+                        for number, row in zip(numbers, rows, strict=False):
+                            assert row is None or row == newest[keys[number]]
+                    for number in set(range(len(keys))) - named:
+                        assert keys[number] not in newest
+
+
 def check_seqs(segment, blocks, last_seq):
     assert segment.first_seqs.tolist() == [block.header.first_seq for block in blocks]
     assert segment.last_seqs.tolist() == [block.header.last_seq for block in blocks]
@@ -93,6 +113,7 @@ class TestSmallPages:
                 for key in [*KEYS, *KEYS]:
                     assert segment.find(key, hash_of(key), kept=kept) == newest.get(key)
                     assert kept.nbytes <= bytes_max
+            check_many(segment, newest, hash_of)
             check_reading(segment, blocks)
             check_seqs(segment, blocks, last_seq)
             check_identity(segment, rows)
@@ -120,6 +141,28 @@ def test_a_large_segment(opened, block_of, identity_of):
     assert segment.verify() == []
 
 
+def test_many_keys_of_a_large_segment_take_few_reads(one_file, written, block_of):
+    rows = [(b"key %d" % number, b"v%d" % number, number + 1, 0) for number in range(20_000)]
+    disk = one_file(written([block_of(rows[begin : begin + 2_000]) for begin in range(0, 20_000, 2_000)]))
+    with contextlib.closing(Segment.open(disk, "a.seg")) as segment:
+        keys = [b"key %d" % number for number in range(0, 30_000, 100)]
+        before, found, kept = disk.reads, {}, ReadCache(1 << 24)
+        for _ in range(2):
+            for numbers, of_block in segment.find_all(keys, hash_keys(keys), lambda: 10**6, kept=kept):
+                found |= {keys[number]: row.value for number, row in zip(numbers, of_block, strict=True)}
+            assert disk.reads - before == 11, "the key table, which is kept, and each block"
+        assert found == {key: value for key, value, _, _ in rows[::100]}
+
+
+def test_many_keys_of_a_damaged_table(one_file, written, block_of):
+    disk = one_file(written([block_of([(b"key %d" % number, b"", number + 1, 0) for number in range(100)])]))
+    with contextlib.closing(Segment.open(disk, "a.seg")) as segment:
+        keys = [b"key %d" % number for number in range(50)]
+        disk.data[segment._keys._offset + 5] ^= 1
+        with pytest.raises(SegmentDamaged):
+            list(segment.find_all(keys, hash_keys(keys), lambda: 10**6))
+
+
 def test_a_segment_of_no_rows(opened):
     segment = opened([], last_seq=9, is_major=True, purge_seq=9)
     assert (segment.blocks, segment.identity.rows) == (0, 0)
@@ -127,6 +170,7 @@ def test_a_segment_of_no_rows(opened):
     assert segment.block_after(0) == 0
     assert segment.find(b"a", key_hash(b"a")) is None
     assert segment.find(b"a", 0) is None
+    assert list(segment.find_all([b"a"], [0], lambda: 100)) == []
     assert segment.verify() == []
 
 
