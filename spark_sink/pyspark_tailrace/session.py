@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
+# Spark 4.1 and newer: the sockets between Java and its Python workers, and the folder of their names.
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
+# Linux takes 107 bytes of a socket's path; the name that Spark adds to the folder has 43.
+SOCKET_FOLDER_BYTES_MAX = 107 - 43
 NO_PYSPARK = "Spark is not installed here. Install it with: pip install 'tailrace[spark-local]'"
 
 
@@ -25,8 +31,8 @@ def local_session(
     """Starts Spark on this machine, ready for ``format("tailrace")``.
 
     It finds a Java (``pyspark_tailrace.java``), makes Spark's workers run this Python, leaves the web interface off and
-    logs errors only. If a session is active already, it registers the source there, and applies the settings that can
-    still be changed.
+    logs errors only. On Linux, Java and the workers talk by Unix domain sockets (Spark 4.1 and newer). If a session is
+    active already, it registers the source there, and applies the settings that can still be changed.
 
     It sets JAVA_HOME, PYSPARK_PYTHON and, unless it is set, SPARK_LOCAL_IP in ``os.environ``, because Spark reads them
     only there. The caller stops the session with ``stop()``.
@@ -55,7 +61,7 @@ def local_session(
     if SparkSession.getActiveSession() is None:
         _prepare_environment(master, java_version_max(pyspark.__version__))
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in session_settings(config).items():
+    for name, value in session_settings(config, socket_folder(master)).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
@@ -90,14 +96,30 @@ def register(spark: SparkSession) -> None:
     spark.createDataFrame([], "unused int")
 
 
-def session_settings(config: Mapping[str, object]) -> dict[str, str]:
-    """Returns Spark's settings for a local session: ours, overridden by those of ``config``."""
+def socket_folder(master: str) -> str | None:
+    """Returns the folder for Unix domain sockets between Java and its Python workers; None if they talk by TCP.
+
+    Over TCP a worker waits 40 ms for about every second task: Java sends a task in several small pieces, and the system
+    holds the second one back until the first is acknowledged.
+    """
+    folder = tempfile.gettempdir()
+    fits = len(os.fsencode(folder)) <= SOCKET_FOLDER_BYTES_MAX
+    return folder if sys.platform == "linux" and master.startswith("local") and fits else None
+
+
+def session_settings(config: Mapping[str, object], sockets: str | None = None) -> dict[str, str]:
+    """Returns Spark's settings for a local session: ours, overridden by those of ``config``.
+
+    ``sockets`` is the folder for Unix domain sockets, if there are some. PYSPARK_UDS_MODE in the environment wins.
+    """
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Java options are split at blanks; a URI has none.
         JVM_OPTIONS: f"-Dlog4j2.configurationFile={LOG_SETTINGS.resolve().as_uri()}",
     }
+    if sockets is not None and "PYSPARK_UDS_MODE" not in os.environ:
+        settings |= {SOCKETS: "true", SOCKET_FOLDER: sockets}
     for name, value in config.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         settings[name] = f"{settings[name]} {text}" if name == JVM_OPTIONS else text

@@ -13,8 +13,11 @@ from pyspark_tailrace import local_session
 from pyspark_tailrace.session import (
     JVM_OPTIONS,
     LOG_SETTINGS,
+    SOCKET_FOLDER,
+    SOCKETS,
     register,
     session_settings,
+    socket_folder,
 )
 
 
@@ -29,6 +32,51 @@ def test_java_options_of_the_user_come_after_ours():
     ours, theirs = session_settings({JVM_OPTIONS: "-Dx=y"})[JVM_OPTIONS].split()
     assert ours.endswith("/pyspark_tailrace/log4j2.properties")
     assert theirs == "-Dx=y"
+
+
+@pytest.mark.parametrize(
+    ("master", "folder", "platform", "found"),
+    [
+        ("local[2]", "/tmp", "linux", "/tmp"),
+        ("local-cluster[2,1,1024]", "/" + 63 * "x", "linux", "/" + 63 * "x"),
+        ("local[*]", "/" + 64 * "x", "linux", None),
+        ("local[*]", "/tmp", "darwin", None),
+        ("spark://host:7077", "/tmp", "linux", None),
+    ],
+)
+def test_workers_of_this_machine_get_unix_domain_sockets_if_their_paths_fit(
+    monkeypatch, master, folder, platform, found
+):
+    monkeypatch.setattr("tempfile.tempdir", folder)
+    monkeypatch.setattr("sys.platform", platform)
+    assert socket_folder(master) == found
+
+
+def test_unix_domain_sockets_are_a_setting_that_the_user_can_change(monkeypatch):
+    monkeypatch.delenv("PYSPARK_UDS_MODE", raising=False)
+    assert SOCKETS not in session_settings({})
+    ours = session_settings({}, "/tmp")
+    assert (ours[SOCKETS], ours[SOCKET_FOLDER]) == ("true", "/tmp")
+    assert session_settings({SOCKETS: False}, "/tmp")[SOCKETS] == "false"
+    monkeypatch.setenv("PYSPARK_UDS_MODE", "false")
+    assert SOCKETS not in session_settings({}, "/tmp")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep TCP")
+def test_workers_have_no_connection_by_tcp(spark):
+    """Those of Spark 4.0 have."""
+
+    def families(_):
+        links = [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3, 32) if os.path.exists(f"/proc/self/fd/{fd}")]
+        with open("/proc/net/unix") as table:
+            unix = {line.split()[6] for line in table if line.split()[6].isdigit()}
+        return [link[8:-1] in unix for link in links if link.startswith("socket:")]
+
+    if spark.version.startswith("4.0."):
+        pytest.skip("Spark 4.0 has TCP only")
+    [found] = spark.sparkContext.parallelize([0], 1).map(families).collect()
+    assert found
+    assert all(found)
 
 
 def test_log_settings_are_shipped():
