@@ -57,7 +57,14 @@ def run(suite, count):
 @pytest.mark.parametrize("suite", [ONE_NODE, SETS], ids=["one node", "sets"])
 def test_consumers_whose_frames_are_received_to_buffers_keep_every_promise(suite):
     """Nearly each frame is a large one, and has its bytes in a buffer that is used again."""
-    with mock.patch.object(placing, "PLACED_BYTES_MIN", 16):
+    small = {
+        "PLACED_BYTES_MIN": 16,
+        "READ_BYTES_MIN": 200,
+        "READ_BYTES_MAX": 400,
+        "ROOM_BYTES_MIN": 20,
+        "STEP_BYTES": 1,
+    }
+    with mock.patch.multiple(placing, **small):
         report = run(suite, suite.quick)
     assert report.operations["barrier"]
 

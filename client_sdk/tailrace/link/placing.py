@@ -1,8 +1,9 @@
-"""Cuts frames from a stream of bytes, and has large ones received to where they stay. Pure.
+"""Cuts frames from a stream of bytes, and has those of large frames received to where they stay. Pure.
 
-    a header has come ──> next_place: the rest of the frame, in a buffer ──> receive_data ──> the frame, a view of it
-                                                 ^
-                                                 └── a buffer that no view of an earlier frame keeps any more
+    a large frame begins ──> next_place: the free end of a buffer ──> receive_data ──> the frames, views of it
+                                             ^                             │
+                                             └── the bytes of a frame that has no room move to another buffer,
+                                                 of which no view is left
 
 So most bytes are written to memory once, by the system, and to memory that is in use already.
 """
@@ -10,22 +11,28 @@ So most bytes are written to memory once, by the system, and to memory that is i
 from __future__ import annotations
 
 import collections
+import sys
 
-from tailrace.wire.frames import FRAME_HEADER_BYTES, Frame, FrameDecoder, whole_frame
+from tailrace.wire.frames import FRAME_HEADER_BYTES, Frame, FrameDecoder
 
-# Fewer missing bytes of a frame are received with those behind them: a system call is worth more than their copy.
+# Frames are received to buffers when one begins of which so many bytes are missing.
 PLACED_BYTES_MIN = 16 * 1024
 # A larger frame is joined of pieces as they come: its header alone should not make this side allocate so much.
 PLACED_BYTES_MAX = 4 * 1024 * 1024
+# The least size of a buffer, at first and while reads come back full. A frame that is larger gets one of its size.
+READ_BYTES_MIN = 64 * 1024
+READ_BYTES_MAX = 1024 * 1024
+# A buffer with less room behind its last frame is given up for another one: a read should bring more.
+ROOM_BYTES_MIN = 16 * 1024
+# Sizes of buffers are multiples of this. So a buffer fits blocks that differ a little.
+STEP_BYTES = 64 * 1024
 # The bytes of buffers that are kept for later frames, if more than two are.
 KEPT_BYTES_MAX = 8 * 1024 * 1024
-# Sizes of buffers are multiples of this. So a buffer fits blocks that differ a little.
-_STEP_BYTES = 64 * 1024
 # The buffers that are looked at before a new one is made.
 LOOKED_AT_MAX = 3
-# So many small reads are tried behind a large frame: the next one may come.
+# After so many small reads, one after the other, bytes are not received to a buffer any more.
 SMALL_READS_MAX = 4
-# After so many small reads, one after the other, the buffers are given back.
+# After so many, the buffers are given back.
 IDLE_READS = 8
 
 
@@ -55,7 +62,7 @@ class FrameBuffers:
                 return buffer
             self._kept_bytes -= len(buffer)  # frames have become larger
             break
-        buffer = bytearray(-(-nbytes // _STEP_BYTES) * _STEP_BYTES)
+        buffer = bytearray(-(-nbytes // STEP_BYTES) * STEP_BYTES)
         self._kept.append(buffer)
         self._kept_bytes += len(buffer)
         while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 2:
@@ -79,7 +86,7 @@ def _is_free(buffer: bytearray) -> bool:
 
 
 class PlacingDecoder(FrameDecoder):
-    """A decoder that has the rest of a large frame received into a buffer.
+    """A decoder that has bytes received to buffers while large frames come.
 
     A frame of up to PLACED_BYTES_MAX bytes gets its buffer when its header has come. The bodies of frames cannot be
     written to.
@@ -88,61 +95,39 @@ class PlacingDecoder(FrameDecoder):
     def __init__(self) -> None:
         super().__init__()
         self._buffers = FrameBuffers()
-        self._placed: bytearray | None = None  # the buffer of the frame that has begun
-        self._placed_bytes = 0  # of it that have come
-        self._frame_bytes = 0  # its length
-        self._small: bytearray | None = None  # the buffer between two large frames
-        self._small_reads = 0  # since the last placed frame
+        self._buffer: bytearray | None = None  # that is received to
+        self._begin = self._end = 0  # of its bytes that are not cut yet
+        self._read_bytes = READ_BYTES_MIN
+        self._small_reads = 0  # since the last large one
 
     @property
     def held_bytes(self) -> int:
         """The number of received bytes that are not cut."""
-        return super().held_bytes + (0 if self._placed is None else self._placed_bytes)
+        return super().held_bytes + self._end - self._begin
 
     @property
     def is_between_frames(self) -> bool:
         """Whether all received bytes are cut, so that the next ones begin a frame."""
-        return self._placed is None and super().is_between_frames
+        return self._begin == self._end and super().is_between_frames
 
     def receive_data(self, data: bytes | memoryview) -> list[Frame]:
         """Returns all frames that are complete with ``data``, in order. Raises as `FrameDecoder.receive_data`.
 
         ``data`` may be the first bytes of ``next_place``: they are where they belong already.
         """
-        placed = self._placed
-        if placed is None:
-            missing_bytes = FRAME_HEADER_BYTES - self._begun.nbytes
-            if 0 < missing_bytes < min(FRAME_HEADER_BYTES, len(data)):  # a header was cut: what comes behind it?
-                header = b"".join((self._begun.join(), data[:missing_bytes]))
-                self._begun.clear()
-                return super().receive_data(header) + self.receive_data(memoryview(data)[missing_bytes:])
-            self._small_reads += 1
-            if self._small_reads == IDLE_READS:
-                self._buffers.forget()
-            if isinstance(data, memoryview) and data.obj is self._small:
-                data = bytes(data)  # the next bytes are received over them
-            return super().receive_data(data)
-        begin = self._placed_bytes
-        count = min(self._frame_bytes - begin, len(data))
-        if not (isinstance(data, memoryview) and data.obj is placed):
-            placed[begin : begin + count] = data[:count]
-        self._placed_bytes += count
-        if self._placed_bytes < self._frame_bytes:
-            return []
-        self._placed = None
-        frames = [whole_frame(memoryview(placed).toreadonly()[: self._frame_bytes])]
+        buffer = self._buffer
+        if buffer is None:
+            return self._receive_elsewhere(data)
+        if isinstance(data, memoryview) and data.obj is buffer:
+            return self._received(buffer, len(data))
+        count = min(len(buffer) - self._end, len(data))
+        buffer[self._end : self._end + count] = data[:count]
+        frames = self._received(buffer, count)
         return frames if count == len(data) else frames + self.receive_data(memoryview(data)[count:])
 
     def next_place(self) -> memoryview | None:
-        """Returns where to receive the next bytes: the rest of a large frame that has begun.
-
-        Behind such a frame, it is a buffer for the beginning of the next one. None if no large frames come.
-        """
-        if self._placed is not None:
-            return memoryview(self._placed)[self._placed_bytes : self._frame_bytes]
-        if self._small_reads >= SMALL_READS_MAX or self._small is None:
-            return None
-        return memoryview(self._small)
+        """Returns where to receive the next bytes; None if no large frames come."""
+        return None if self._buffer is None else memoryview(self._buffer)[self._end :]
 
     def anew(self) -> PlacingDecoder:
         """Returns the decoder of a new connection, with the same buffers."""
@@ -150,13 +135,51 @@ class PlacingDecoder(FrameDecoder):
         decoder._buffers = self._buffers
         return decoder
 
+    def _receive_elsewhere(self, data: bytes | memoryview) -> list[Frame]:
+        missing_bytes = FRAME_HEADER_BYTES - self._begun.nbytes
+        if 0 < missing_bytes < min(FRAME_HEADER_BYTES, len(data)):  # a header was cut: what comes behind it?
+            header = b"".join((self._begun.join(), data[:missing_bytes]))
+            self._begun.clear()
+            return super().receive_data(header) + self.receive_data(memoryview(data)[missing_bytes:])
+        self._small_reads += 1
+        if self._small_reads == IDLE_READS:
+            self._buffers.forget()
+        return super().receive_data(data)
+
     def _keep(self, data: bytes | memoryview, offset: int) -> None:
-        needed_bytes, count = self._needed_bytes, len(data) - offset
-        if count < FRAME_HEADER_BYTES or not PLACED_BYTES_MIN + count <= needed_bytes <= PLACED_BYTES_MAX:
+        count = len(data) - offset
+        if count < FRAME_HEADER_BYTES or not PLACED_BYTES_MIN + count <= self._needed_bytes <= PLACED_BYTES_MAX:
             super()._keep(data, offset)
             return
         self._small_reads = 0
-        if self._small is None:
-            self._small = bytearray(PLACED_BYTES_MIN)
-        self._placed, self._placed_bytes, self._frame_bytes = self._buffers.take(needed_bytes), count, needed_bytes
-        self._placed[:count] = memoryview(data)[offset:]
+        self._move(memoryview(data)[offset:])
+
+    def _move(self, begun: memoryview) -> None:
+        """Goes on in another buffer, with the bytes of a frame that has begun."""
+        # The view keeps its own buffer from being taken.
+        buffer = self._buffer = self._buffers.take(max(self._needed_bytes, self._read_bytes))
+        self._begin, self._end = 0, len(begun)
+        buffer[: self._end] = begun
+
+    def _received(self, buffer: bytearray, count: int) -> list[Frame]:
+        """Cuts the frames that are complete with ``count`` more bytes of the buffer."""
+        self._end += count
+        self._small_reads = 0 if count >= PLACED_BYTES_MIN else self._small_reads + 1
+        if self._end == len(buffer):
+            self._read_bytes = min(2 * self._read_bytes, READ_BYTES_MAX)
+        frames: list[Frame] = []
+        view = memoryview(buffer).toreadonly()
+        begin = self._begin = self._cut(view[: self._end], self._begin, frames, sys.maxsize)
+        if begin == self._end and self._small_reads >= SMALL_READS_MAX:
+            self._leave()
+        elif self._needed_bytes > PLACED_BYTES_MAX:
+            begun = view[begin : self._end]
+            self._leave()
+            self._begun.add(begun, 0, len(begun))
+        elif len(buffer) - begin < max(self._needed_bytes, 0 if begin < self._end else ROOM_BYTES_MIN):
+            self._move(view[begin : self._end])
+        return frames
+
+    def _leave(self) -> None:
+        """Receives to no buffer any more."""
+        self._buffer, self._begin, self._end, self._read_bytes = None, 0, 0, READ_BYTES_MIN

@@ -57,12 +57,6 @@ def frame_id(data: bytes) -> int:
     return found
 
 
-def whole_frame(data: memoryview) -> Frame:
-    """Returns the frame that ``data`` is, whole. Its header has to be checked already."""
-    _, code, flags, _, id, _ = _HEADER.unpack_from(data)
-    return Frame(_OPCODES[code], flags, id, data[FRAME_HEADER_BYTES:])
-
-
 def encode_frame(opcode: int, body: bytes = b"", id: int = 0, flags: int = 0) -> bytes:
     """Returns a whole frame. For a large body, send ``frame_header`` and the body instead, without a copy."""
     return frame_header(opcode, len(body), id, flags) + body

@@ -12,6 +12,7 @@ from tailrace.link.placing import (
     KEPT_BYTES_MAX,
     PLACED_BYTES_MAX,
     PLACED_BYTES_MIN,
+    READ_BYTES_MIN,
     SMALL_READS_MAX,
     FrameBuffers,
     PlacingDecoder,
@@ -21,6 +22,14 @@ from tailrace.wire.opcodes import Opcode
 
 frames = st.tuples(st.sampled_from(Opcode), st.binary(max_size=60), st.integers(0, 2**32 - 1), st.integers(0, 255))
 LARGE = 3 * PLACED_BYTES_MIN
+SMALL = {
+    "PLACED_BYTES_MIN": 8,
+    "PLACED_BYTES_MAX": 70,
+    "READ_BYTES_MIN": 24,
+    "READ_BYTES_MAX": 90,
+    "ROOM_BYTES_MIN": 10,
+    "STEP_BYTES": 1,
+}
 
 
 def receive(decoder, data, *, placed=True):
@@ -40,7 +49,7 @@ def large(number, nbytes=LARGE):
 
 @given(st.lists(frames, max_size=8), st.lists(st.integers(1, 90), min_size=1), st.lists(st.booleans(), min_size=1))
 def test_however_the_bytes_come_the_frames_are_the_same(sent, sizes, ways):
-    with mock.patch.object(placing, "PLACED_BYTES_MIN", 8):  # nearly every frame is a large one
+    with mock.patch.multiple(placing, **SMALL):  # nearly every frame is a large one
         decoder, left = PlacingDecoder(), memoryview(b"".join(encode_frame(*frame) for frame in sent))
         received, turn = [], 0
         while left:
@@ -57,11 +66,11 @@ def test_the_rest_of_a_large_frame_is_received_to_where_it_stays():
     assert decoder.next_place() is None
     assert decoder.receive_data(data[:FRAME_HEADER_BYTES]) == []
     place = decoder.next_place()
-    assert len(place) == LARGE
+    assert len(place) >= LARGE
     assert decoder.held_bytes == FRAME_HEADER_BYTES
     assert not decoder.is_between_frames
-    place[:] = data[FRAME_HEADER_BYTES:]
-    (frame,) = decoder.receive_data(place)
+    place[:LARGE] = data[FRAME_HEADER_BYTES:]
+    (frame,) = decoder.receive_data(place[:LARGE])
     assert plain([frame]) == [(Opcode.BLOCK, bytes([7]) * LARGE, 7, 0)]
     assert frame.body.obj is place.obj
     assert frame.body.readonly
@@ -122,18 +131,42 @@ def test_headers_are_checked_before_anything_is_placed():
         PlacingDecoder().receive_data(bytes([1]) + frame_header(Opcode.BLOCK, LARGE)[1:])
 
 
-def test_between_large_frames_little_is_read_ahead_and_the_small_ones_may_be_kept():
+def test_many_frames_of_a_read_share_a_buffer_and_only_the_last_one_moves():
+    decoder, data = PlacingDecoder(), b"".join(map(large, range(1, 101)))
+    received, at = decoder.receive_data(data[:100]), 100
+    while at < len(data):
+        place = decoder.next_place()
+        count = min(len(place), len(data) - at)
+        place[:count] = data[at : at + count]
+        received += decoder.receive_data(place[:count])
+        at += count
+    assert plain(received) == [(Opcode.BLOCK, bytes([number]) * LARGE, number, 0) for number in range(1, 101)]
+    assert len({id(frame.body.obj) for frame in received}) < 20
+
+
+def test_small_frames_end_the_use_of_buffers_and_a_large_one_begins_it_anew():
     decoder = PlacingDecoder()
     receive(decoder, large(1)[:50])
     receive(decoder, large(1)[50:])
-    place = decoder.next_place()
-    assert len(place) == PLACED_BYTES_MIN
-    found = receive(decoder, encode_frame(Opcode.SNAPSHOT_END, b"first"))
-    found += receive(decoder, encode_frame(Opcode.SNAPSHOT_END, b"other"))
-    assert [bytes(frame.body) for frame in found] == [b"first", b"other"]
-    for _ in range(SMALL_READS_MAX):
-        receive(decoder, encode_frame(Opcode.NOOP))
+    assert decoder.next_place() is not None
+    found = []
+    for number in range(SMALL_READS_MAX):
+        found += receive(decoder, encode_frame(Opcode.SNAPSHOT_END, bytes([number])))
     assert decoder.next_place() is None
+    assert [bytes(frame.body) for frame in found] == [bytes([number]) for number in range(SMALL_READS_MAX)]
+    receive(decoder, large(2)[:50])
+    assert decoder.next_place() is not None
+
+
+def test_a_huge_frame_behind_others_is_joined_of_pieces():
+    decoder, huge = PlacingDecoder(), large(2, PLACED_BYTES_MAX)
+    receive(decoder, large(1)[:50])
+    receive(decoder, large(1)[50:])
+    found = receive(decoder, huge[:100])
+    assert decoder.next_place() is None
+    found += receive(decoder, huge[100:]) + receive(decoder, large(3))
+    assert plain(found)[0] == (Opcode.BLOCK, bytes([2]) * PLACED_BYTES_MAX, 2, 0)
+    assert plain(found)[1][2] == 3
 
 
 def test_a_quiet_connection_keeps_no_buffers():
@@ -149,9 +182,9 @@ def test_a_quiet_connection_keeps_no_buffers():
 def test_the_decoder_of_the_next_connection_has_the_same_buffers_and_no_bytes():
     decoder = PlacingDecoder()
     receive(decoder, large(2)[:500])
-    kept_bytes, decoder = decoder._buffers.kept_bytes, decoder.anew()
+    decoder = decoder.anew()
     assert decoder.is_between_frames
     receive(decoder, large(3)[:50])
     (frame,) = receive(decoder, large(3)[50:])
     assert bytes(frame.body) == bytes([3]) * LARGE
-    assert decoder._buffers.kept_bytes == kept_bytes
+    assert decoder._buffers.kept_bytes == 2 * READ_BYTES_MIN
