@@ -149,7 +149,9 @@ class Lane:
     @property
     def has_room(self) -> bool:
         """A block that is submitted now would be sent at once, if there is a connection."""
-        return len(self) < UNANSWERED_MAX and not self._anew and not self.is_held
+        if self._anew and self._unanswered:  # without these it takes the new producer id at once
+            return False
+        return len(self) < UNANSWERED_MAX and not self.is_held
 
     @property
     def next_number(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from tailrace.block import Block, encode_block
 from tailrace.errors import Forbidden, OutcomeUnknown, Overloaded, ProtocolError, TailraceError, Unreachable
 from tailrace.model import Level, VersionRange
 from tailrace.model.hashing import key_hash
-from tailrace.requests.lane import UNANSWERED_MAX, Lane, WriteRequest
+from tailrace.requests.lane import UNANSWERED_MAX, Lane, WriteRequest, WriteState
 from tailrace.requests.write_queue import BUNDLE_BYTES_MAX, BUNDLE_ROWS_MAX, CROWDED_BLOCKS, RowWrite, WriteQueue
 from tailrace.wire.failures import OutOfOrder
 
@@ -105,6 +105,29 @@ def test_rows_wait_together_while_their_lane_is_full(made):
     assert made.queue.is_holding
     made.queue.answered(made.lane.first, versions(1, 1))
     assert made.send()[1] == [[b"a", b"b"]]
+
+
+def test_rows_leave_after_a_row_whose_outcome_is_unknown(made):
+    """The lane is empty then, and takes a new producer id with its next block: nothing else would send that."""
+    made.put(b"a")
+    (request,), _ = made.send()
+    made.queue.refused(request, OutcomeUnknown("the fsync has failed"), 0.0, in_doubt=False)
+    made.put(b"b", b"c")
+    (request,), keys = made.send()
+    assert keys == [[b"b", b"c"]]
+    assert request.block.header.producer_id == 2
+    assert not made.queue.is_holding
+
+
+def test_rows_leave_after_a_row_that_was_withdrawn_before_it_got_a_new_producer_id(made):
+    row, behind = made.put(b"a") + made.put(b"behind", level=Level.MEMORY)
+    first, second = made.send()[0]
+    made.queue.answered(first, versions(1, 1))
+    made.queue.refused(second, OutOfOrder("out of order", expected=1), 0.0, in_doubt=False)
+    made.queue.withdraw(behind)
+    made.put(b"b")
+    assert made.send(1.0)[1] == [[b"b"]]
+    assert row.state is WriteState.DONE
 
 
 def test_rows_that_are_refused_for_now_go_again_together(made):

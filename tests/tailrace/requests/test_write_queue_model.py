@@ -25,6 +25,7 @@ from tailrace_server.state.producers import ProducerTable, ResendVerdict
 
 RETRY_FOR = 30.0
 REVOKED = Forbidden("the token was revoked")  # told before the node looks for an earlier copy
+UNKNOWN = OutcomeUnknown("this node stepped down")
 
 
 class Node:
@@ -175,7 +176,7 @@ class World:
                     assert isinstance(result, Unreachable | OutcomeUnknown), result
 
 
-VERDICTS = [None] * 6 + [Overloaded("busy"), NotDurable("an fsync has failed"), REVOKED]
+VERDICTS = [None] * 6 + [Overloaded("busy"), NotDurable("an fsync has failed"), REVOKED, UNKNOWN]
 LEVELS = [Level.DISK, None]
 
 
