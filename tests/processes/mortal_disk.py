@@ -110,6 +110,10 @@ class MortalDisk(RealDisk):
         with self.death.at_a_call("remove"):
             super().remove(path)
 
+    def remove_large(self, path):
+        with self.death.at_a_call("remove"):
+            super().remove_large(path)
+
     def sync_directory(self, path):
         with self.death.at_a_call("sync_directory"):
             super().sync_directory(path)

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 # The bytes gathered for one write: the system call costs little then, and a slow disk does not get much at once.
 WRITE_BYTES = 1 << 20
 
+# A file is fsynced after so many bytes, and not only at its end. The file system puts the space of all files in one
+# transaction, so an fsync of 64 MiB also delays those of the journal: p99 32 ms in place of 16.
+SYNC_BYTES = 4 << 20
+
 # Linux takes 1,024 buffers in one call.
 _BUFFERS_MAX = 1_000
 
@@ -70,6 +74,7 @@ class SegmentWriter:
         self._buffered = 0
         self._version = VERSION_PLAIN
         self._offset = 0  # of the file's end, when the buffers are written
+        self._unsynced = 0
         self._file: File | None = None
         with self._leaving_nothing():
             self._file = disk.create(path + TEMPORARY)
@@ -194,6 +199,10 @@ class SegmentWriter:
         nbytes = self._buffered
         self._file.write_at(self._offset - nbytes, self._buffers, nbytes)
         self._buffers, self._buffered = [], 0
+        self._unsynced += nbytes
+        if self._unsynced >= SYNC_BYTES:
+            self._file.sync()
+            self._unsynced = 0
         if self._on_bytes is not None:
             self._on_bytes(nbytes)
 

@@ -9,7 +9,7 @@ from tailrace.block import Stamps, encode_block
 from tailrace.errors import BadBlock, NoSpace
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.segment import Segment, SegmentWriter
-from tailrace_server.segment.writer import WRITE_BYTES
+from tailrace_server.segment.writer import SYNC_BYTES, WRITE_BYTES
 
 PATH = "/feed/made.seg"
 
@@ -75,6 +75,35 @@ def test_a_large_block_is_written_by_itself(disk, identity_of, block_of):
     assert len(told) == 1
     writer.finish()
     assert len(told) == 2
+
+
+def add_mebibytes(writer, block_of, count):
+    for seq in range(1, count + 1):
+        writer.add(block_of([(b"a", os.urandom(WRITE_BYTES), seq, 1)]))
+
+
+def test_no_sync_has_much_to_write(disk, identity_of, block_of):
+    """Else it would delay the fsyncs of other files."""
+    calls = []
+    disk.before = lambda name, path: calls.append(name)
+    writer = SegmentWriter(disk, PATH, identity_of(9))
+    add_mebibytes(writer, block_of, 9)
+    writer.finish()
+    assert [name for name in calls if name in ("write_at", "sync")] == [
+        *(["write_at"] * (SYNC_BYTES // WRITE_BYTES) + ["sync"]) * 2,
+        *["write_at"] * 2,
+        "sync",
+    ]
+    assert Segment.open(disk, PATH).verify() == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_sync_that_fails_before_the_end_leaves_nothing_behind(disk, identity_of, block_of, error):
+    writer = SegmentWriter(disk, PATH, identity_of(9))
+    disk.before = fail("sync", error)
+    with pytest.raises(OSError if error == errno.EIO else NoSpace):
+        add_mebibytes(writer, block_of, 9)
+    assert disk.names("/feed") == []
 
 
 @pytest.mark.parametrize(
