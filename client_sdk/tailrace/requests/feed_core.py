@@ -114,7 +114,7 @@ class FeedCore:
             else:
                 self.resolved = known
                 return result
-        feed = yield from self.resolve()
+        feed = self.resolved or (yield from self.resolve())
         try:
             return (yield step_of(feed))
         except UnknownFeed:

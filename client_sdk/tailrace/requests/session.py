@@ -42,12 +42,14 @@ from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
 from tailrace.wire.messages import (
     TRACING_MODULE,
+    WRITTEN_FRAME_BYTES,
     Hello,
     HelloOk,
     Write,
     WriteFlag,
     Written,
     decode_error,
+    lone_written,
 )
 from tailrace.wire.opcodes import Opcode
 
@@ -162,8 +164,15 @@ class RequestSession:
         asked.
         """
         self._writes.expect_none()
-        for frame in self._decoder.receive_data(data):
-            self._receive(frame)
+        is_alone = len(data) == WRITTEN_FRAME_BYTES and self._decoder.is_between_frames
+        lone = lone_written(data) if is_alone else None
+        if lone is not None and isinstance(write := self._by_id.get(lone[0]), WriteRequest):
+            del self._by_id[lone[0]]
+            self._is_useful = True
+            self._writes.answered(write, lone[1])
+        else:
+            for frame in self._decoder.receive_data(data):
+                self._receive(frame)
         if self._misplaced is not None:
             raise self._misplaced
 
@@ -188,7 +197,7 @@ class RequestSession:
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
-        if self._link is Link.OPEN and (self._writes.is_holding or self._queue.unsent):
+        if self._link is Link.OPEN and (self._queue.unsent or self._writes.is_holding):
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
@@ -239,12 +248,7 @@ class RequestSession:
         return request
 
     def ask(
-        self,
-        encode: Encode,
-        decode: Callable[[Frame], Any],
-        done: Answered,
-        sequence: Sequence | None,
-        deadline: float,
+        self, encode: Encode, decode: Callable[[Frame], Any], done: Answered, sequence: Sequence | None, deadline: float
     ) -> Request:
         """Queues any other request and returns it. ``encode`` makes its frame with an id each time that it is sent."""
         request = Request(encode, decode, done, deadline)
@@ -384,9 +388,9 @@ class RequestSession:
     # Frames
 
     def _collect(self, now: float) -> None:
-        if self._writes.gathers:  # look-ups are to see the rows that were put before them
-            self._send_writes(now)
         if self._queue.unsent:
+            if self._writes.gathers:  # look-ups are to see the rows that were put before them
+                self._send_writes(now)
             for request in self._queue.take_due(now):
                 id = self._id_for(request)
                 frame = request.encode(id)
@@ -449,8 +453,7 @@ class RequestSession:
         if isinstance(request, WriteRequest):
             if opcode is not Opcode.WRITTEN:
                 raise ProtocolError(f"the answer to a WRITE is {opcode.name}")
-            if request.state is not WriteState.DONE:
-                self._writes.answered(request, Written.decode(body))
+            self._writes.answered(request, Written.decode(body))
         else:
             self._queue.answered(request, frame)
 
@@ -477,10 +480,9 @@ class RequestSession:
         if isinstance(error, NotLeader) and self._moves_on(request):
             self._misplaced = error
         if isinstance(request, WriteRequest):
-            if request.state is not WriteState.DONE:
-                # A node that led may have taken it, and refused it as it stepped down.
-                led = isinstance(error, NotLeader) and self.peer is not None and self.peer.role == "leader"
-                self._writes.refused(request, error, hold_until, in_doubt=led)
+            # A node that led may have taken it, and refused it as it stepped down.
+            led = isinstance(error, NotLeader) and self.peer is not None and self.peer.role == "leader"
+            self._writes.refused(request, error, hold_until, in_doubt=led)
         else:
             self._queue.refused(request, error, now, hold_until)
 

@@ -134,14 +134,18 @@ class RowBundle(WriteRequest):
 
 
 class WriteQueue:
-    """Holds the writes of all lanes, and decides which of them leave now."""
+    """Holds the writes of all lanes, and decides which of them leave now.
+
+    Attributes:
+        gathers: Other callers may put rows in this turn of the shell's loop: their answers came together, or many wait.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, None] = {}  # with requests
         self._ready: dict[Lane, None] = {}  # those that may have something to send
         self._rows: dict[Lane, list[RowWrite]] = {}  # rows that wait for room in their lane
         self._woken = 0  # callers of rows that the last bytes have answered, and that have put no other one since
-        self._is_crowded = False  # many blocks have no answer
+        self.gathers = False
 
     @property
     def is_idle(self) -> bool:
@@ -153,14 +157,9 @@ class WriteQueue:
         """A write waits to be sent, or to be sent again."""
         return bool(self._ready or self._rows)
 
-    @property
-    def gathers(self) -> bool:
-        """Other callers may put rows in this turn of the shell's loop: their answers came together, or many wait."""
-        return bool(self._rows) and (self._woken > 0 or self._is_crowded)
-
     def expect_none(self) -> None:
         """Forgets the callers that earlier bytes have woken."""
-        self._woken, self._is_crowded = 0, False
+        self._woken, self.gathers = 0, False
 
     def requests(self) -> Iterator[WriteRequest]:
         """Yields the writes without an answer as their callers made them, each lane's in order."""
@@ -198,7 +197,8 @@ class WriteQueue:
         """Adds a row, which leaves with the others that wait for the same lane."""
         if self._woken:
             self._woken -= 1
-        self._is_crowded = len(self._lanes) + len(row.lane) > CROWDED_BLOCKS
+        lanes = len(self._lanes)
+        self.gathers = self._woken > 0 or (lanes > 0 and lanes + len(row.lane) > CROWDED_BLOCKS)
         rows = self._rows.get(row.lane)
         if rows is None:
             self._rows[row.lane] = [row]
@@ -207,8 +207,9 @@ class WriteQueue:
 
     def take(self, now: float) -> list[WriteRequest]:
         """Returns the blocks to send now, with their numbers. They count as sent."""
+        self.gathers = False
         for lane in list(self._rows):
-            if lane.has_room:
+            if lane not in self._lanes or lane.has_room:
                 self._submit(lane)
         taken: list[WriteRequest] = []
         for lane in list(self._ready):
@@ -240,6 +241,8 @@ class WriteQueue:
 
     def answered(self, request: WriteRequest, versions: VersionRange) -> None:
         """The node has written ``request``. Raises ProtocolError if these cannot be the versions of its rows."""
+        if request.state is WriteState.DONE:
+            return  # it was given up meanwhile
         is_right = versions.partition == request.lane.partition and versions.first_seq <= versions.last_seq
         if isinstance(request, RowBundle):
             is_right = is_right and request.fits(versions)
@@ -253,6 +256,8 @@ class WriteQueue:
 
     def refused(self, request: WriteRequest, error: TailraceError, hold_until: float, *, in_doubt: bool) -> None:
         """The node does not write ``request``, as `Lane.refused`."""
+        if request.state is WriteState.DONE:
+            return  # it was given up meanwhile
         if isinstance(request, RowBundle):
             request.refused(error)
         request.lane.refused(request, error, hold_until, in_doubt=in_doubt)

@@ -51,6 +51,11 @@ def frame_header(opcode: int, body_bytes: int, id: int = 0, flags: int = 0) -> b
     return start + _digest(start)[:3:-1]
 
 
+def header_check(data: bytes | memoryview) -> int:
+    """Returns the check that the header at the beginning of ``data`` has to have."""
+    return _xxh3(data[:12]) & 0xFFFFFFFF
+
+
 def frame_id(data: bytes) -> int:
     """Returns the id of a whole frame."""
     found: int = _HEADER.unpack_from(data)[4]

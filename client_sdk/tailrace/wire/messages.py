@@ -26,7 +26,7 @@ from tailrace.wire.bodies import (
     unpack,
 )
 from tailrace.wire.failures import error_from_wire, error_to_wire
-from tailrace.wire.frames import encode_frame, frame_header
+from tailrace.wire.frames import encode_frame, frame_header, header_check
 from tailrace.wire.opcodes import Opcode
 
 PROTOCOL_VERSION = 1
@@ -254,6 +254,21 @@ class Written(NamedTuple):
     @classmethod
     def decode(cls, body: memoryview) -> VersionRange:
         return tuple.__new__(VersionRange, unpack(_WRITTEN, body, "WRITTEN"))
+
+
+_WRITTEN_FRAME = struct.Struct("<IBBHII" + _WRITTEN.format[1:])
+WRITTEN_FRAME_BYTES = _WRITTEN_FRAME.size
+
+
+def lone_written(data: bytes | memoryview) -> tuple[int, VersionRange] | None:
+    """Returns id and versions of a WRITTEN frame that is all of ``data``, WRITTEN_FRAME_BYTES long, by one look.
+
+    None for all other bytes: a FrameDecoder and `Written` find out whether they break the protocol.
+    """
+    body_bytes, opcode, flags, reserved, id, check, *versions = _WRITTEN_FRAME.unpack(data)
+    if body_bytes != _WRITTEN.size or opcode != Opcode.WRITTEN or flags or reserved or check != header_check(data):
+        return None
+    return id, tuple.__new__(VersionRange, versions)
 
 
 _GET = struct.Struct("<16sBB2xI")

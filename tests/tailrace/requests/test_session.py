@@ -1,6 +1,7 @@
 """The requests of a client against frames that are made by hand."""
 
 import contextlib
+import itertools
 import json
 import math
 
@@ -14,6 +15,7 @@ from tailrace.errors import (
     NotLeader,
     Overloaded,
     ProtocolError,
+    TailraceError,
     TooLarge,
     UnknownFeed,
     Unreachable,
@@ -23,7 +25,7 @@ from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.session import RequestSession
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import Hello, Write, WriteFlag, encode_error
+from tailrace.wire.messages import Hello, Write, WriteFlag, Written, encode_error
 from tailrace.wire.opcodes import Opcode
 
 
@@ -422,3 +424,45 @@ def test_a_request_without_an_answer_is_given_up_with_what_it_may_wait_for(made,
     made.now += 60
     made.session.expire()
     assert f"in a set, {told}" in str(made.answers["a"])
+
+
+def heard(frame, cuts):
+    """What becomes of a put if the session hears ``frame`` in pieces, cut at ``cuts``; and of the connection."""
+    made = Conversation().greet()
+    made.write("k")
+    (sent,) = made.sent()
+    assert sent.id == 1
+    try:
+        for start, end in itertools.pairwise((0, *cuts, len(frame))):
+            made.hear(frame[start:end])
+    except TailraceError as error:
+        return made.answers, type(error), str(error)
+    return made.answers, made.session.has_progressed, made.session.idle
+
+
+def test_an_answer_that_comes_alone_has_the_verdict_of_one_that_comes_in_pieces():
+    """The one is read by one look, the other in the general way. Each byte is changed, in two ways."""
+    right = Written(0, BRANCH, 7, 7).encode(1)
+    assert heard(right, ()) == ({"k": VersionRange(0, BRANCH, 7, 7)}, True, True)
+    changed = [right]
+    for place, bits in itertools.product(range(len(right)), (1, 0xFF)):
+        changed.append(right[:place] + bytes([right[place] ^ bits]) + right[place + 1 :])
+    changed += [
+        Written(1, BRANCH, 7, 7).encode(1),
+        Written(0, BRANCH, 8, 7).encode(1),
+        Written(0, BRANCH, 7, 7).encode(2),
+    ]
+    for frame in changed:
+        assert heard(frame, ()) == heard(frame, (20,)), frame.hex()
+
+
+def test_an_answer_to_a_row_that_was_given_up_is_ignored():
+    made = Conversation().greet()
+    made.write("k", seconds=1.0)
+    (sent,) = made.sent()
+    made.now += 2.0
+    made.session.expire()
+    assert isinstance(made.answers["k"], Unreachable)
+    made.hear(written(sent))
+    made.hear(encode_error(VersionConflict("late", current=None), sent.id))
+    assert made.session.idle
