@@ -15,7 +15,7 @@ import tailrace
 from tailrace import Put, TailraceError, blocking
 from tailrace.consuming.subscription import Subscription
 from tailrace.indexes import MemoryIndex
-from tailrace.link.backoff import FIRST_SECONDS
+from tailrace.link.backoff import FIRST_SECONDS, RECONNECT_GROWTH
 from tailrace.link.finder import GREETED_ROUNDS_MAX
 from tailrace.model.failover import FailoverLog
 from tailrace.model.position import Position, Positions
@@ -296,5 +296,6 @@ def connections_in(seconds, say):
 
 @pytest.mark.parametrize("say", [{Opcode.HELLO}, {Opcode.HELLO, Opcode.PARTITIONS}])
 def test_a_peer_that_says_hello_and_hangs_up_is_asked_ever_less_often(say):
-    """A client and a consumer: 20 ms, 40 ms, ... a third of a second, half of that at least."""
-    assert 10 < connections_in(60, say) < 2 * (60 / (FIRST_SECONDS * 2**GREETED_ROUNDS_MAX / 2) + 10)
+    """A client and a consumer: 20 ms, 30 ms, ... a quarter of a second, half of that at least."""
+    longest = FIRST_SECONDS * RECONNECT_GROWTH ** (GREETED_ROUNDS_MAX - 1)
+    assert 10 < connections_in(60, say) < 2 * (60 / (longest / 2) + 10)
