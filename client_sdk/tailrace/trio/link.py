@@ -116,7 +116,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
 
     def _answered(self) -> None:
         self._reads += 1
-        if not self._greeted.is_set() and self._session.is_open:
+        if self._session.is_open and not self._greeted.is_set():
             self._greeted.set()
             self.opened.set()
         self._send()
