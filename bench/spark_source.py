@@ -1,38 +1,68 @@
 """Reading with Spark: rows a second of a feed into Spark's ``noop`` sink, against the same rows as Parquet.
 
-    python bench/spark_source.py [--rows 2000000] [--repeats 3] [--partitions 4] [--only batch]
+    python bench/spark_source.py [--rows 2000000] [--repeats 5] [--partitions 4] [--only batch] [--readme]
 
 `local[2]`, rows of 16 + 100 bytes that do not compress, a feed that keeps its history, each key twice; the node is a
 process of its own beside it. Streams read all there is by `Trigger.AvailableNow`, in micro-batches of a quarter; the
-start of a query, 0.8 s, is left out. Batches read a feed with the partitions and one of the same rows with a single
-partition, by `catch_up` "stream" and "segments"; all rows are in segments. Interleaved, medians, after one round that
-does not count: until Spark has started its Python processes, everything takes seconds more. `--only` reads those whose
-names begin so. Each line of a feed is followed by the node's processor time for a million rows.
+start of a query, 0.8 s, is left out. The Parquet files have the same rows with all columns of a feed, or with keys and
+values only, a file for each partition and micro-batch. In turns, medians, after two rounds that do not count: until
+Spark has started its Python processes and compiled, everything takes seconds more.
+
+Without `--only` it reads what has a target. `--only` reads those whose names begin so, of all; "" reads all: batches of
+a feed with the partitions and of one with a single partition, by `catch_up` "stream" and "segments"; all rows are in
+segments. Ratios are medians of those of each round. `--readme` writes the section of bench/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from _report import Line, show
-from _server import Server
+from _report import Line, number, show
+from _section import rows_of, setting, targets, write_section
+from _server import Processor, Server, Stolen, children_of, cpu_seconds_of
 from pyspark_tailrace import local_session
-from tailrace import blocking
+from tailrace import Mutations, blocking
 
 VALUE_BYTES = 100
 SCHEMA = "key BINARY, value BINARY"
 BATCHES = 4
+WARM_UPS = 2
+ALL, PAIRS = "all columns", "keys and values"
+STREAM, BATCH, SEGMENTS = "stream", "batch of bench by stream", "batch of bench by segments"
+FILE_STREAM, FILE_BATCH = "stream of Parquet files", "batch of Parquet files"
+# What is compared, with the columns of each, and the target.
+RATIOS = [
+    (STREAM, ALL, FILE_STREAM, ALL, 0.8),
+    (STREAM, PAIRS, FILE_STREAM, PAIRS, 0.8),
+    (STREAM, ALL, FILE_STREAM, PAIRS, 0.8),
+    (BATCH, ALL, FILE_BATCH, ALL, 0.6),
+    (BATCH, PAIRS, FILE_BATCH, PAIRS, 0.6),
+    (BATCH, ALL, FILE_BATCH, PAIRS, 0.6),
+    (SEGMENTS, ALL, FILE_BATCH, ALL, 0.6),
+]
+
+
+class Reading(NamedTuple):
+    """One reading: its seconds, and those of processor time of Java, of Spark's Python processes and of the node."""
+
+    seconds: float
+    java: float
+    python: float
+    node: float
 
 
 def write(url: str, folder: Path, rows: int, partitions: int) -> None:
@@ -46,10 +76,14 @@ def write(url: str, folder: Path, rows: int, partitions: int) -> None:
                 for key, value in zip(keys, values, strict=True):
                     writer.put(key, value)
             feed.fetch(folder.parent / name)  # flushes
-    table = pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
+        with client.feed("bench").consume(until="now") as stream:
+            batches = [event.to_arrow() for event in stream if isinstance(event, Mutations)]
+    table = pa.Table.from_batches(batches).drop_columns(["expired"]).combine_chunks()
     size = -(-rows // (partitions * BATCHES))
-    for start in range(0, rows, size):
-        pq.write_table(table.slice(start, size), folder / f"{start:012d}.parquet", compression="lz4")
+    for name, columns in ((ALL, table), (PAIRS, table.select(["key", "value"]))):
+        (folder / name).mkdir()
+        for start in range(0, rows, size):
+            pq.write_table(columns.slice(start, size), folder / name / f"{start:012d}.parquet", compression="lz4")
 
 
 def batch(frame: DataFrame) -> float:
@@ -72,31 +106,34 @@ def stream(frame: DataFrame) -> float:
 
 def readings(spark: SparkSession, url: str, folder: Path, rows: int, partitions: int) -> dict[str, Callable[[], float]]:
     """What is measured, by name."""
-    parquet = str(folder)
 
     def feed(schema: str = "", **more: object) -> DataFrame:
         reader = spark.read.format("tailrace").options(**{"url": url, "feed": "bench"} | more)
         return (reader.schema(schema) if schema else reader).load()
 
-    def streamed(schema: str = "") -> DataFrame:
+    def streamed(schema: str) -> DataFrame:
         options = {"url": url, "feed": "bench", "maxRowsPerTrigger": -(-rows // BATCHES)}
         reader = spark.readStream.format("tailrace").options(**options)
         return (reader.schema(schema) if schema else reader).load()
 
-    def files() -> DataFrame:
-        return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", partitions).parquet(parquet)
+    def files(columns: str) -> DataFrame:
+        path = str(folder / columns)
+        reader = spark.readStream.schema(spark.read.parquet(path).schema)
+        return reader.option("maxFilesPerTrigger", partitions).parquet(path)
 
     return {
-        "stream": lambda: stream(streamed()),
-        "stream, keys and values only": lambda: stream(streamed(SCHEMA)),
-        "stream of Parquet files": lambda: stream(files()),
-        "batch of Parquet files": lambda: batch(spark.read.parquet(parquet)),
+        f"{STREAM}, {ALL}": lambda: stream(streamed("")),
+        f"{FILE_STREAM}, {ALL}": lambda: stream(files(ALL)),
+        f"{STREAM}, {PAIRS}": lambda: stream(streamed(SCHEMA)),
+        f"{FILE_STREAM}, {PAIRS}": lambda: stream(files(PAIRS)),
+        f"{FILE_BATCH}, {ALL}": lambda: batch(spark.read.parquet(str(folder / ALL))),
+        f"{FILE_BATCH}, {PAIRS}": lambda: batch(spark.read.parquet(str(folder / PAIRS))),
         **{
             f"batch of {name} by {catch_up}, {what}": partial(_batch_of, feed, schema, name, catch_up, read)
             for name in ("bench", "one")
             for what, schema, read in (
-                ("every mutation", "", "mutations"),
-                ("keys and values", SCHEMA, "mutations"),
+                (ALL, "", "mutations"),
+                (PAIRS, SCHEMA, "mutations"),
                 ("keys only", "key BINARY", "mutations"),
                 ("latest state (rows read)", "", "state"),
             )
@@ -109,43 +146,92 @@ def _batch_of(frame: Callable[..., DataFrame], schema: str, name: str, catch_up:
     return batch(frame(schema, feed=name, catch_up=catch_up, read=read))
 
 
-def measure(server: Server, folder: Path, arguments: argparse.Namespace) -> list[Line]:
-    """Rows a second of each way of reading, and the node's processor time."""
+def wanted(names: Iterable[str], only: str | None) -> list[str]:
+    """The names that begin with ``only``; if it is None, those of the ratios."""
+    compared = {f"{way}, {columns}" for a, b, c, d, _ in RATIOS for way, columns in ((a, b), (c, d))}
+    return [name for name in names if (name in compared if only is None else name.startswith(only))]
+
+
+def measure(server: Server, folder: Path, arguments: argparse.Namespace, load: list[float]) -> dict[str, list[Reading]]:
+    """The readings of each round, by name."""
     spark = local_session(master="local[2]", app_name="bench", config={"spark.driver.memory": "2g"})
     ways = readings(spark, server.address, folder, arguments.rows, arguments.partitions)
-    ways = {name: read for name, read in ways.items() if name.startswith(arguments.only)}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    used: dict[str, list[float]] = {name: [] for name in ways}
-    for repeat in range(arguments.repeats + 1):
-        for name, read in ways.items():
-            before, taken = server.cpu_seconds(), read()
-            if repeat:
-                seconds[name].append(taken)
-                used[name].append(server.cpu_seconds() - before)
+    found: dict[str, list[Reading]] = {name: [] for name in wanted(ways, arguments.only)}
+    for repeat in range(arguments.repeats + WARM_UPS):
+        for name, taken in found.items():
+            before = _processor(server)
+            seconds = ways[name]()
+            after = _processor(server)
+            if repeat >= WARM_UPS:
+                taken.append(Reading(seconds, *(end - start for start, end in zip(before, after, strict=True))))
+        load.append(os.getloadavg()[0])
     spark.stop()
+    return found
+
+
+def _processor(server: Server) -> tuple[float, float, float]:
+    """The processor time so far of Java, of Spark's Python processes and of the node; theirs with ended children."""
+    java = python = 0.0
+    waiting = [pid for pid in children_of(os.getpid()) if pid != server.process.pid]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children_of(pid)
+        with contextlib.suppress(OSError, IndexError):  # it may end meanwhile
+            if Path(f"/proc/{pid}/exe").readlink().name == "java":
+                java += cpu_seconds_of(pid)
+            else:
+                python += cpu_seconds_of(pid)
+            python += sum(Processor.ended(pid))
+    return java, python, server.cpu_seconds()
+
+
+def compared(found: dict[str, list[Reading]]) -> list[Line]:
+    """The ratios to Parquet files of what was read."""
     lines = []
-    for name in ways:
-        lines.append(Line(name, arguments.rows / median(seconds[name]), "rows/s"))
-        if "Parquet" not in name:
-            lines.append(Line("  the node's processor", median(used[name]) / arguments.rows * 1e6, "s/M rows"))
+    for way, columns, files, their_columns, least in RATIOS:
+        ours, theirs = found.get(f"{way}, {columns}"), found.get(f"{files}, {their_columns}")
+        if ours and theirs:
+            ratio = median(b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True))
+            lines.append(Line(f"{way}, {columns}, to {files}, {their_columns}", ratio, least=least))
     return lines
+
+
+def table(found: dict[str, list[Reading]], rows: int) -> list[str]:
+    """The lines of a table of rates and processor times."""
+    lines = []
+    for name, taken in found.items():
+        seconds, *used = (median(column) for column in zip(*taken, strict=True))
+        lines.append([name, number(rows / seconds), *(number(one / rows * 1e6) for one in used)])
+    return rows_of(["", "rows/s", "Java, µs a row", "Spark's Python, µs a row", "the node, µs a row"], lines)
 
 
 def main() -> None:
     """Writes, reads, and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", help="the beginning of the names to read")
+    parser.add_argument("--readme", action="store_true", help="write the section of bench/README.md")
     arguments = parser.parse_args()
+    stolen, begin, load = Stolen(), time.perf_counter(), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "parquet"
         files.mkdir()
         with Server(Path(folder) / "data", Path(folder) / "log") as server:
             write(server.address, files, arguments.rows, arguments.partitions)
-            lines = measure(server, files, arguments)
-    show(lines, f"{arguments.rows:,} rows of 16 + {VALUE_BYTES} bytes, {arguments.partitions} partitions, local[2]")
+            found = measure(server, files, arguments, load)
+    ratios, text = compared(found), table(found, arguments.rows)
+    taken_on = (
+        f"{arguments.rows:,} rows of 16 + {VALUE_BYTES} bytes, {arguments.partitions} partitions, local[2], Spark "
+        f"{pyspark.__version__}"
+    )
+    print("\n".join(text))
+    show(ratios, taken_on)
+    if arguments.readme:
+        said = f"{taken_on}; medians of {arguments.repeats} rounds in turns, after {WARM_UPS} that do not count. "
+        said += setting(load, stolen.share, time.perf_counter() - begin)
+        write_section("spark_source.py", [said, "", *text, "", *targets(ratios)])
 
 
 if __name__ == "__main__":
