@@ -120,7 +120,13 @@ class PlacingDecoder(FrameDecoder):
             return self._receive_elsewhere(data)
         if isinstance(data, memoryview) and data.obj is buffer:
             return self._received(buffer, len(data))
-        count = min(len(buffer) - self._end, len(data))
+        begun_bytes, count = self._end - self._begin, len(data)
+        if begun_bytes:
+            count = min(self._needed_bytes - begun_bytes, count)
+        elif count >= PLACED_BYTES_MIN:  # a shell that has no use for places: whole frames stay in its bytes
+            self._leave()
+            return self._receive_elsewhere(data)
+        count = min(len(buffer) - self._end, count)
         buffer[self._end : self._end + count] = data[:count]
         frames = self._received(buffer, count)
         return frames if count == len(data) else frames + self.receive_data(memoryview(data)[count:])

@@ -144,6 +144,19 @@ def test_many_frames_of_a_read_share_a_buffer_and_only_the_last_one_moves():
     assert len({id(frame.body.obj) for frame in received}) < 20
 
 
+def test_bytes_that_come_elsewhere_are_copied_for_the_frames_that_they_split_only():
+    decoder, data = PlacingDecoder(), b"".join(map(large, range(1, 21)))
+    received, kept = [], 0
+    for at in range(0, len(data), 200_000):
+        piece = data[at : at + 200_000]
+        found = decoder.receive_data(piece)
+        kept += sum(frame.body.obj is piece for frame in found)
+        received += found
+    assert plain(received) == [(Opcode.BLOCK, bytes([number]) * LARGE, number, 0) for number in range(1, 21)]
+    assert kept >= 15
+    assert decoder.is_between_frames
+
+
 def test_small_frames_end_the_use_of_buffers_and_a_large_one_begins_it_anew():
     decoder = PlacingDecoder()
     receive(decoder, large(1)[:50])
