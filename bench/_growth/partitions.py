@@ -18,6 +18,8 @@ FEED = "grown"
 PUTTERS = 64
 _SETTLE_SECONDS = 3.0
 _VALUE = bytes(100)
+_FLUSH_AGE_S = 5
+_FLUSH_SECONDS_MAX = 60.0
 
 
 class Partitions(NamedTuple):
@@ -37,6 +39,8 @@ class Partitions(NamedTuple):
     killed: Restart
     stopped: Restart
     idle_full: float
+    flush_us: float  # of the node's processor, for each partition
+    flushes: float  # a second
 
 
 async def grown(folder: Path, log: Path, partitions: int, rows: int, seconds: float) -> Partitions:
@@ -60,12 +64,17 @@ async def grown(folder: Path, log: Path, partitions: int, rows: int, seconds: fl
             server, found[name] = await restart(server, end, folder, log, FEED, key_of(0))
         try:
             idle_full = await idle_us(server, seconds)
+            options = ("--set", f"storage.flush_age_s={_FLUSH_AGE_S}")
+            server, _ = await restart(server, Server.kill, folder, log, FEED, key_of(0), options)
+            flush_us, flushes = await _flush_all(server, partitions)
         finally:
             server.stop()
     return Partitions(
         *(partitions, start_s, create_s, memory, idle, p50(times), put, putters, written, memory_full, caught_up),
         **found,
         idle_full=idle_full,
+        flush_us=flush_us,
+        flushes=flushes,
     )
 
 
@@ -75,6 +84,24 @@ async def idle_us(server: Server, seconds: float) -> float:
     cpu, begin = server.cpu_seconds(), time.monotonic()
     await trio.sleep(seconds)
     return (server.cpu_seconds() - cpu) / (time.monotonic() - begin) * 1e6
+
+
+async def _flush_all(server: Server, partitions: int) -> tuple[float, float]:
+    """Waits until all partitions are flushed; returns µs of the node's processor for each, and flushes a second."""
+    async with tailrace.connect(server.address) as client:
+
+        async def reached(count: int) -> int:
+            """Returns how many flushes there were once there are so many, or after a time."""
+            give_up_at = time.monotonic() + _FLUSH_SECONDS_MAX
+            while True:
+                found: int = (await client.status()).details["storage"]["flushes"]
+                if found >= count or time.monotonic() > give_up_at:
+                    return found
+                await trio.sleep(0.1)
+
+        first, cpu, begin = await reached(1), server.cpu_seconds(), time.monotonic()
+        count = max(1, await reached(partitions) - first)
+        return (server.cpu_seconds() - cpu) / count * 1e6, count / (time.monotonic() - begin)
 
 
 async def _one(server: Server, feed: tailrace.Feed, count: int) -> tuple[list[float], Cost]:
