@@ -9,7 +9,8 @@ NOOPs, in processes of their own (_idle/holder.py): so many consumers of the SDK
 memory     RssAnon of the node, two seconds after the last stream has begun
 idle       the node's processor time over --seconds, in which nothing happens but NOOPs
 trickle    the same beside 50 puts a second into the feed of the streams
-put        p50 and p99 of 2,000 puts at level disk into another feed, 50 at a time in turns with a node without any
+put        p50 and p99 of puts at level disk into another feed, 50 at a time in turns with a node without any: medians
+           of 5 rounds of 500, and of their ratios
 
 Needs Linux, and as many open files as connections and 8,200 more: `ulimit -Hn` says how many a process may have.
 --readme writes the section and the plot of bench/README.md. Exit code 1 if a target is missed.
@@ -29,7 +30,7 @@ from typing import Any
 
 import trio
 
-from _idle.points import TRICKLE, Point, points
+from _idle.points import TRICKLE, Point, delivery_us, points
 from _report import Line, number, show
 from _section import PLOTS, Panel, draw, rows_of, setting, targets, write_section
 from _server import Stolen
@@ -38,10 +39,11 @@ from tailrace_server.node.descriptors import wanted_descriptors
 
 SIZES, QUICK_SIZES = (0, 1_000, 3_000, 10_000), (0, 300, 1_000)
 STREAMS = 10
+DELIVERY_STREAMS = 1_000
 P99_RATIO_MAX = 2.0
 
 
-def lines(without: list[Point], with_streams: list[Point]) -> list[Line]:
+def lines(without: list[Point], with_streams: list[Point], delivery: float) -> list[Line]:
     """Returns the figures of the largest number of connections, with their targets."""
     zero, all_, most = without[0], without[-1], with_streams[-1]
     noops = all_.connections * 3 / 10  # one of the node in 10 s, and one of the client in 5 s
@@ -53,20 +55,13 @@ def lines(without: list[Point], with_streams: list[Point]) -> list[Line]:
         Line(f"processor with {all_.connections:,} connections", all_.idle / 1000, "ms/s"),
         Line("of it, for each NOOP sent or received", (all_.idle - zero.idle) / noops, "µs"),
         Line(f"processor with {most.streams:,} streams on them", most.idle / 1000, "ms/s"),
+        Line("the node's processor for a put that no stream gets", (zero.trickle - zero.idle) / TRICKLE, "µs"),
+        Line(f"the same for one that {most.deliveries:.0f} streams get", (most.trickle - most.idle) / TRICKLE, "µs"),
         Line(
-            f"{TRICKLE} puts/s, each to {most.deliveries:.0f} streams, more than idle, for each delivery",
-            (most.trickle - most.idle - (zero.trickle - zero.idle)) / (TRICKLE * most.deliveries),
-            "µs",
+            f"a row alone in its block to one of {DELIVERY_STREAMS:,} streams, each on its connection", delivery, "µs"
         ),
-        Line(
-            "p99 of a put beside the connections, to that without",
-            all_.beside_p99 / all_.alone_p99,
-            "",
-            most=P99_RATIO_MAX,
-        ),
-        Line(
-            "p99 of a put beside the streams, to that without", most.beside_p99 / most.alone_p99, "", most=P99_RATIO_MAX
-        ),
+        Line("p99 of a put beside the connections, to that without", all_.ratio, "", most=P99_RATIO_MAX),
+        Line("p99 of a put beside the streams, to that without", most.ratio, "", most=P99_RATIO_MAX),
         Line("p50 of a put beside the streams, to that without", most.beside_p50 / most.alone_p50),
     ]
 
@@ -135,7 +130,8 @@ def main() -> None:
             folder.mkdir()
             found.append(trio.run(points, folder, sizes, streams, args.seconds))
             load.append(os.getloadavg()[0])
-    made = lines(*found)
+        delivery = trio.run(delivery_us, Path(name), DELIVERY_STREAMS)
+    made = lines(*found, delivery)
     show(made, "idle connections and streams")
     table = _table([*found[0], *found[1][1:]])
     print("\n".join(table))

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import trio
@@ -21,8 +22,9 @@ _HOLDER = str(Path(__file__).with_name("holder.py"))
 # A process that holds connections needs a descriptor for each.
 _HELD_MAX = 4_000
 _SETTLE_SECONDS = 2.0
-_PUTS, _PUTS_IN_TURN = 2_000, 50
+_ROUNDS, _PUTS, _PUTS_IN_TURN = 5, 500, 50
 _VALUE = bytes(100)
+_DELIVERED = 50  # rows, to all of the streams
 
 
 class Point(NamedTuple):
@@ -30,6 +32,7 @@ class Point(NamedTuple):
 
     ``trickle`` is that with TRICKLE puts a second to the followed feed, of which each row goes to ``deliveries``
     streams. Puts are in µs, to another feed: beside the idle ones, and on the node without any in turns with them.
+    They are medians of the rounds, ``ratio`` that of the rounds' ratios of both p99.
     """
 
     connections: int
@@ -43,6 +46,7 @@ class Point(NamedTuple):
     beside_p99: float
     alone_p50: float
     alone_p99: float
+    ratio: float
 
 
 # Puts a second.
@@ -63,8 +67,7 @@ class Points:
         for client in (self._client, self._other):
             await client.create_feed(FOLLOWED, partitions=PARTITIONS)
             await client.create_feed(OTHER, partitions=4)
-        feed_id = next(feed.feed_id for feed in await self._client.feeds() if feed.name == FOLLOWED)
-        id = feed_id if isinstance(feed_id, str) else feed_id.hex()
+        id = await _feed_id(self._client)
         found: list[Point] = []
         held = 0
         with contextlib.ExitStack() as stack:
@@ -86,11 +89,13 @@ class Points:
             nursery.start_soon(self._trickle)
             trickle = await self._spent(seconds)
             nursery.cancel_scope.cancel()
-        beside, alone = await self._puts()
+        rounds = [await self._round() for _ in range(_ROUNDS)]
+        beside, alone = zip(*rounds, strict=True)
         count = connections * streams
         return Point(
             *(connections, count, memory, opened_s, idle, trickle, count / PARTITIONS),
-            *(p50(beside), p99(beside), p50(alone), p99(alone)),
+            *(median([each(times) for times in node]) for node in (beside, alone) for each in (p50, p99)),
+            ratio=median([p99(one) / p99(other) for one, other in rounds]),
         )
 
     async def _spent(self, seconds: float) -> float:
@@ -106,7 +111,7 @@ class Points:
             await feed.put(b"key-%d" % number, _VALUE)
             await trio.sleep(1 / TRICKLE)
 
-    async def _puts(self) -> tuple[list[float], list[float]]:
+    async def _round(self) -> tuple[list[float], list[float]]:
         """Returns the µs of each put to the node with idle connections, and to the other one, in turns."""
         found: tuple[list[float], list[float]] = [], []
         for _ in range(_PUTS // _PUTS_IN_TURN):
@@ -132,3 +137,25 @@ async def points(folder: Path, sizes: Sequence[int], streams: int, seconds: floa
         for server in (node, bare):
             server.stop()
     return found
+
+
+async def delivery_us(folder: Path, streams: int) -> float:
+    """Returns µs of the node's processor to send one row, alone in its block, to one of so many streams."""
+    with Server(folder / "delivery", folder / "log") as node:
+        async with tailrace.connect(node.address) as client:
+            feed = await client.create_feed(FOLLOWED, partitions=1)
+            arguments = (node.port, await _feed_id(client), 0, streams, 1, 1)
+            with await trio.to_thread.run_sync(lambda: helper(_HOLDER, *arguments)):
+                await trio.sleep(_SETTLE_SECONDS)
+                cpu = node.cpu_seconds()
+                for number in range(_DELIVERED):
+                    await feed.put(b"key-%d" % number, _VALUE)
+                await trio.sleep(_SETTLE_SECONDS)
+                spent = node.cpu_seconds() - cpu
+        node.stop()
+    return spent / (_DELIVERED * streams) * 1e6
+
+
+async def _feed_id(client: tailrace.Client) -> str:
+    feed_id = next(feed.feed_id for feed in await client.feeds() if feed.name == FOLLOWED)
+    return feed_id if isinstance(feed_id, str) else feed_id.hex()
