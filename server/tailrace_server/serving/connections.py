@@ -43,6 +43,7 @@ _DRAIN_SECONDS = 1.0
 # News for which nothing but a consumer of a follower waits leaves within this time: longer than a client with one write
 # after the other takes for the next.
 LATER_SECONDS = 0.004
+_MORE = "limits.connections_max of its configuration is the bound"
 _INTERNAL_ERROR = "connection of %s ended by an internal error"
 
 
@@ -188,7 +189,8 @@ class Connections:
         """
         count = len(self._clients)
         if count >= self._limits.client_connections_max:
-            connection.fail(Overloaded(f"this node serves {count} connections already, and keeps the rest for nodes"))
+            why = f"this node serves {count} connections already, and keeps the rest for nodes: {_MORE}"
+            connection.fail(Overloaded(why))
             self._refused[connection] = None
             return False
         self._clients[connection] = None
@@ -249,12 +251,14 @@ class Connections:
         """
         host = host_of(transport.peer)
         if not self._has_room():
-            transport.send(encode_error(Overloaded(f"this node serves {len(self._open)} connections already")))
+            why = f"this node serves {len(self._open)} connections already: {_MORE}"
+            transport.send(encode_error(Overloaded(why)))
             transport.close()
             return
         most = self._limits.connections_per_address_max
         if not self._addresses.admits(host, most):
-            transport.send(encode_error(Overloaded(f"this node serves {most} connections of {host} already")))
+            why = f"this node serves {most} connections of {host} already: limits.connections_per_address_max"
+            transport.send(encode_error(Overloaded(f"{why} of its configuration is the bound")))
             transport.close()
             return
         connection: Connection | None = None

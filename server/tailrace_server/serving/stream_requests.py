@@ -223,7 +223,10 @@ def _checked(connection: Connection, id: int, request: StreamRequest) -> Partiti
     if request.level == Level.MEMORY and node.storage.committer.failure is not None:
         raise node.storage.committer.failure.with_traceback(None)
     if len(rounds.slots) >= _streams_max(node, request):
-        raise Overloaded(f"{len(rounds.slots)} streams are open on this connection; use another one")
+        raise Overloaded(
+            f"{len(rounds.slots)} streams are open on this connection, and limits.streams_max allows no more: "
+            "use another connection"
+        )
     return node.feeds.of_id(request.feed_id).partitions[request.partition]
 
 

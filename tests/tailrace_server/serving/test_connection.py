@@ -141,7 +141,7 @@ async def test_too_many_connections(run_node, node_config):
     small = await run_node(dataclasses.replace(node_config, data=node_config.data + "-small", limits=limits))
     async with tailrace.connect(small.url) as first:
         await first.feeds()
-        with pytest.raises(tailrace.Unreachable, match="serves 1 connections already"):
+        with pytest.raises(tailrace.Unreachable, match="serves 1 connections already: limits.connections_max"):
             async with tailrace.connect(small.url, connect_timeout=3):
                 raise AssertionError("it was let in")
         await first.feeds()
@@ -161,7 +161,7 @@ async def test_clients_leave_connections_to_nodes(run_node, node_config):
         await refused.send(Hello().encode())
         error = await refused.error()
         assert isinstance(error, Overloaded)
-        assert "serves 3 connections already, and keeps the rest for nodes" in str(error)
+        assert "serves 3 connections already, and keeps the rest for nodes: limits.connections_max" in str(error)
         # It stays, and keeps no node out.
         assert len(small.node.connections) == 4
         await (await connect(stack)).hello(of_node=True)
