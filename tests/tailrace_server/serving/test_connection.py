@@ -141,7 +141,7 @@ async def test_too_many_connections(run_node, node_config):
     small = await run_node(dataclasses.replace(node_config, data=node_config.data + "-small", limits=limits))
     async with tailrace.connect(small.url) as first:
         await first.feeds()
-        with pytest.raises(tailrace.Unreachable, match="serves 1 connections already: limits.connections_max"):
+        with pytest.raises(tailrace.Unreachable, match=r"serves 1 connections already: limits\.connections_max"):
             async with tailrace.connect(small.url, connect_timeout=3):
                 raise AssertionError("it was let in")
         await first.feeds()
