@@ -73,6 +73,7 @@ def requests_of(feed_id: bytes, number: int, streams: int, partitions: int) -> I
 def opened(port: int, feed_id: bytes, numbers: range, streams: int, partitions: int) -> list[Held]:
     """Returns all connections, with their streams."""
     held: list[Held] = []
+    said_at = time.monotonic()
     for first in range(0, len(numbers), _AT_ONCE):
         some = [
             Held(port, list(requests_of(feed_id, number, streams, partitions)))
@@ -81,6 +82,10 @@ def opened(port: int, feed_id: bytes, numbers: range, streams: int, partitions: 
         for one in some:
             one.open()
         held += some
+        if time.monotonic() - said_at > held[0].noop_interval_s / 2:  # a busy machine takes minutes to open all
+            said_at = time.monotonic()
+            for one in held:
+                one.sock.sendall(_NOOP)
     return held
 
 

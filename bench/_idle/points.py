@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,17 +70,21 @@ class Points:
             await client.create_feed(OTHER, partitions=4)
         id = await _feed_id(self._client)
         found: list[Point] = []
-        held = 0
+        held, helpers = 0, []
         with contextlib.ExitStack() as stack:
             for size in sizes:
                 begin = time.perf_counter()
                 while held < size:
                     some = min(size - held, _HELD_MAX)
                     arguments = (self._node.port, id, held, some, streams, PARTITIONS)
-                    await trio.to_thread.run_sync(lambda a=arguments: stack.enter_context(helper(_HOLDER, *a)))
+                    helpers.append(
+                        await trio.to_thread.run_sync(lambda a=arguments: stack.enter_context(helper(_HOLDER, *a)))
+                    )
                     held += some
                 opened_s = time.perf_counter() - begin
                 found.append(await self._point(size, streams, opened_s, seconds))
+                if any(one.process.poll() is not None for one in helpers):
+                    sys.exit("idle: the node has closed connections: the machine is too busy to say NOOP in time")
         return found
 
     async def _point(self, connections: int, streams: int, opened_s: float, seconds: float) -> Point:
