@@ -8,11 +8,12 @@ from unittest import mock
 
 from tailrace.copies import compare, fetch
 from tailrace.model import failover
+from tailrace.segment import key_table
 from tailrace_server.feeds import recovery as feed_recovery
 from tailrace_server.node import node
 from tailrace_server.publishing import cutting, joining, publisher, stages
 from tailrace_server.replication import catch_up_rule, catching_up
-from tailrace_server.serving import segment_offers
+from tailrace_server.serving import lookup, segment_offers
 from tailrace_server.stream import partition_stream
 from tailrace_server.upkeep import flushed_segment, received_files
 
@@ -69,6 +70,9 @@ def small_bounds(plan):
         stack.enter_context(mock.patch.object(failover, "ENTRIES_MAX", plan.entries_max))
         # A start goes by columns through a journal of any length: a run has too few records for it otherwise.
         stack.enter_context(mock.patch.object(feed_recovery, "TOGETHER_MIN", 1))
+        # A look-up of a few keys goes by parts of the key table, and by blocks.
+        stack.enter_context(mock.patch.object(key_table, "SLAB_HASHES_MIN", 2))
+        stack.enter_context(mock.patch.object(lookup, "AHEAD_KEYS_MIN", 2))
         yield
 
 

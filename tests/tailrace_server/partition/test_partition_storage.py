@@ -153,6 +153,31 @@ def test_many_keys_are_found_wherever_rows_are(taken, data):
             assert item[0].branch == made.partition.log.branch
 
 
+def test_a_chain_that_was_replaced_is_not_searched(made, monkeypatch):
+    """Its segments may be closed, and the rows of the tree may be in a newer one."""
+    monkeypatch.setattr(key_table, "SLAB_HASHES_MIN", 1)
+    for begin in (0, 20):
+        for key in MANY[begin : begin + 20]:
+            made.take(key, b"1")
+        made.partition.flush()
+    lookup = Lookup(MANY, [made.partition] * len(MANY))
+    assert not lookup.step(lambda: True), "a block of the newer segment"
+    replaced = made.partition.chain.segments
+    for key in MANY[:40]:
+        made.take(key, b"2")
+    made.partition.flush()
+    made.partition.fold()
+    for segment in replaced:
+        monkeypatch.setattr(segment, "find_all", pytest.fail)
+        monkeypatch.setattr(segment, "find", pytest.fail)
+    while not lookup.step(lambda: True):
+        pass
+    values = [None if item is None else item[2] for item in lookup.items]
+    newest = [*[b"2"] * 40, *[None] * 20]
+    newest[0] = newest[20] = b"1"  # the first key, and the block
+    assert values == newest
+
+
 # Conditions
 
 steps = st.lists(
