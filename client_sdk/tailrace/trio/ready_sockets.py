@@ -23,6 +23,9 @@ import trio
 HAS_EPOLL = hasattr(select, "epoll")  # Linux
 # The sockets that are handled before other tasks have the loop. The set returns the others then.
 READY_MAX = 64
+# Nor does it look for further ones after so many seconds: each may take 2 ms, and others wait for an fsync, or the end
+# of one.
+TURN_SECONDS = 0.002
 # Polling begins after so many turns in a row that came soon: a pair of requests is no stream of them.
 LONE_TURNS = 4
 # Between two turns of the loop it polls for so many seconds: other tasks wait no longer.
@@ -87,8 +90,8 @@ class ReadySockets:
             while True:
                 began = time.perf_counter()
                 await self._wait()
-                waited = time.perf_counter() - began
-                self._polling.turn_ended(self._call_ready(), waited)
+                now = time.perf_counter()
+                self._polling.turn_ended(self._call_ready(now + TURN_SECONDS), now - began)
         finally:
             self._epoll.close()
 
@@ -111,8 +114,8 @@ class ReadySockets:
                 return False
         return True
 
-    def _call_ready(self) -> int:
-        """Calls for the sockets that are ready, and for those that become ready meanwhile, `READY_MAX` in all.
+    def _call_ready(self, until: float) -> int:
+        """Calls for the sockets that are ready, and until then for those that become ready, `READY_MAX` in all.
 
         A turn of the loop takes some 20 µs. With many busy peers, each would otherwise find a few ready sockets only.
         Returns the number of sockets.
@@ -125,7 +128,8 @@ class ReadySockets:
                 on_ready = self._calls.get(number)
                 if on_ready is not None and not on_ready():  # None: a call before it has closed the socket
                     return READY_MAX - left  # the set returns the others again
-            if len(events) < 2:  # a lone peer waits for its answer, and sends nothing before
+            # A lone peer waits for its answer, and sends nothing before.
+            if len(events) < 2 or time.perf_counter() >= until:
                 break
         return READY_MAX - left
 

@@ -157,13 +157,21 @@ async def test_it_sleeps_if_nothing_comes_in_time(waits, processors, monkeypatch
             nursery.cancel_scope.cancel()
 
 
-async def test_sockets_that_become_ready_meanwhile_are_handled_in_the_same_turn(waits, processors):
+async def test_sockets_that_become_ready_meanwhile_are_handled_in_the_same_turn(waits, processors, monkeypatch):
     processors(2)
+    monkeypatch.setattr(ready_sockets, "TURN_SECONDS", 1.0)
     await ping(2, READY_MAX // 2, SOON_SECONDS)
     assert 1 <= len(waits) <= 2
     waits.clear()
     await ping(2, READY_MAX, SOON_SECONDS)
     assert 2 <= len(waits) <= 3, "others have the loop after READY_MAX"
+
+
+async def test_others_have_the_loop_after_some_time(waits, processors):
+    """Two peers that send without a pause would otherwise have it for READY_MAX reads."""
+    processors(1)
+    await ping(2, READY_MAX // 2, 0.0)
+    assert len(waits) >= READY_MAX // 2 // 3, "the clock goes on by a millisecond for each look"
 
 
 async def test_others_have_the_loop_when_a_socket_asks_for_it(waits):
