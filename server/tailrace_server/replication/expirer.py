@@ -64,9 +64,10 @@ class _Expiring:
     def may_have_work(self, partition: Partition, now_us: int, default_us: int | None) -> bool:
         """Returns whether rows were written or rolled back since they were covered, or are due, or have another ttl.
 
-        It is asked for each partition each second. ``default_us``: the ttl of the feed now.
+        Also after the feed was dropped: the state, and with it the partition, is forgotten then. It is asked for each
+        partition each second. ``default_us``: the ttl of the feed now.
         """
-        if self.is_new or self.pending.earliest_us <= now_us:
+        if self.is_new or partition.is_dropped or self.pending.earliest_us <= now_us:
             return True
         if partition.rollbacks != self.rollbacks or default_us != self.default_us:
             return True

@@ -329,3 +329,12 @@ async def test_partitions_at_rest_are_left_alone_until_a_row_is_written_or_the_t
     assert covered == []
     await client.set_feed("sessions", ttl_s=1)
     await gone(feed, b"a")
+
+
+@pytest.mark.parametrize("ttl_s", [None, 1_000])
+async def test_partitions_of_a_dropped_feed_are_forgotten_before_their_rows_are_due(node, client, ttl_s):
+    feed = await client.create_feed("sessions", partitions=2, ttl_s=ttl_s)
+    await feed.write([Put(b"%d" % number, b"1", 1_000) for number in range(10)])
+    await until(lambda: len(node.expirer._expiring) == 2)
+    await client.drop_feed("sessions")
+    await until(lambda: not node.expirer._expiring)
