@@ -144,7 +144,7 @@ class Flusher:
         if tree.unmerged_blocks >= UNMERGED_BLOCKS:
             self._crowded[partition] = None
             self._wanted.set()
-        elif tree.memory_bytes >= self._limits.segment_bytes:
+        if tree.memory_bytes >= self._limits.segment_bytes:
             self.wake()
 
     def set_limits(self, limits: FlushLimits) -> None:

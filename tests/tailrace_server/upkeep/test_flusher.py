@@ -354,6 +354,18 @@ async def test_a_feed_whose_followers_get_segments_from_now_on_is_flushed_at_tha
     assert partition.flushed_seq == 1
 
 
+async def test_a_queue_that_is_full_of_small_blocks_is_flushed_at_once(make_engine, monkeypatch):
+    """It has to be merged, too: the one may not hide the other."""
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.UNMERGED_BLOCKS", 1)
+    engine = make_engine(segment_bytes=5_000, flush_age_s=1e9)
+    partition = engine.create()
+    await engine.flusher.flush(*engine.node.feeds.system.partitions)
+    for _ in range(10):
+        engine.put(partition, ROW)
+    await engine.flusher.pass_once()
+    assert partition.flushed_seq == 10
+
+
 async def test_memory_wakes_it_and_the_largest_goes_first(make_engine):
     engine = make_engine(memory_bytes_max=20_000, flush_age_s=1e9)
     first, second = engine.create("first"), engine.create("second")
