@@ -8,8 +8,9 @@ Rows that many tasks put at once leave as one block. It costs both sides little 
 
 1. Rows leave in the order of their calls. A block for the same lane ends the bundle before it.
 2. A row whose caller is gone leaves its bundle before the bundle is sent, and before it is sent again.
-3. A bundle that is refused for good is divided: each row is sent alone, and has an answer of its own. If the bundle may
-   have been written, all of its rows have the error instead, because a second copy of them could be written.
+3. A bundle that is refused for good is divided: each row is sent alone, behind all that waits for its lane by then, and
+   has an answer of its own. If the bundle may have been written, all of its rows have the error instead, because a
+   second copy of them could be written.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 from tests.tailrace.asyncio.bridge import run_in_thread
-from tests.tailrace.trio.test_bundles import blocks_of
+from tests.tailrace.trio.test_bundles import blocks_of, node_config  # noqa: F401 - a fixture
 
 import tailrace.asyncio
+from tailrace.asyncio.link import RequestLink
 
 
 async def put_by_tasks(url):
@@ -29,6 +30,21 @@ async def put_by_tasks(url):
 
 async def test_rows_that_tasks_put_in_one_turn_leave_together(running):
     await run_in_thread(put_by_tasks, running.url)
+
+
+async def test_rows_that_wait_for_the_end_of_a_turn_leave_without_anything_else_that_sends(running, monkeypatch):
+    """Each second something would send them, too."""
+
+    async def rest(link):
+        await asyncio.Event().wait()
+
+    async def put_in_time(url):
+        async with asyncio.timeout(30):
+            await put_by_tasks(url)
+
+    monkeypatch.setattr(RequestLink, "tick", rest)
+    monkeypatch.setattr(RequestLink, "keep", rest)
+    await run_in_thread(put_in_time, running.url)
 
 
 async def cancel_one(url):

@@ -113,6 +113,13 @@ def test_an_error_of_one_half_is_the_answer_to_both(made, order):
     assert made.session.idle
 
 
+def test_errors_of_both_halves_are_one_answer(made):
+    _, _, frames = halves(made, 1_024)
+    made.hear(*(encode_error(UnknownFeed("dropped"), frame.id) for frame in frames))
+    assert isinstance(made.answers["get"], UnknownFeed)
+    assert made.session.idle
+
+
 def test_a_look_up_that_is_withdrawn_asks_for_nothing_more(made):
     _, requests, frames = halves(made, 6_000)
     made.session.withdraw_all(requests)

@@ -22,7 +22,9 @@ from tailrace.errors import (
     VersionConflict,
 )
 from tailrace.model import Level, Version, VersionRange
+from tailrace.model.hashing import key_hash
 from tailrace.requests.session import RequestSession
+from tailrace.requests.write_queue import CROWDED_BLOCKS
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.messages import Hello, Write, WriteFlag, Written, encode_error
@@ -303,6 +305,18 @@ def test_it_says_that_it_lives(made):
     made.session.connection_lost(Unreachable("cut"))
     made.session.noop()
     assert made.sent() == []
+
+
+def test_rows_that_wait_for_others_leave_before_a_look_up_that_came_behind_them(made):
+    lane = made.lanes[0]
+    for number in range(CROWDED_BLOCKS + 2):
+        key = b"%d" % number
+        made.session.write_row(lane, key, b"v", key_hash(key), Level.DISK, made.note(key), made.now + 10.0)
+        if not made.session.gathers:
+            assert [frame.opcode for frame in made.sent()] == [Opcode.WRITE]
+    assert made.session.gathers
+    made.get("get", [key])
+    assert [frame.opcode for frame in made.sent()] == [Opcode.WRITE, Opcode.GET]
 
 
 def test_lanes_do_not_wait_for_each_other(made):

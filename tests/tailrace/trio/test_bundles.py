@@ -1,6 +1,19 @@
 """Rows that several tasks put in one turn of the loop leave in one block, and each task has its own answer."""
 
+import dataclasses
+
+import pytest
 import trio
+
+import tailrace
+from tailrace.trio.link import RequestLink
+
+
+@pytest.fixture
+def node_config(node_config):
+    """A node that says nothing by itself: each of its messages would have the client send what waits."""
+    limits = dataclasses.replace(node_config.limits, noop_interval_s=1_000.0)
+    return dataclasses.replace(node_config, limits=limits)
 
 
 def blocks_of(client):
@@ -27,6 +40,19 @@ async def test_rows_that_tasks_put_in_one_turn_leave_together(client):
     assert {item.key: item.version.seq for item in items} == versions
     assert all(item.value == b"v %s" % item.key for item in items)
     assert blocks_of(client) < 60, "in blocks, not row by row"
+
+
+async def test_rows_that_wait_for_the_end_of_a_turn_leave_without_anything_else_that_sends(running, monkeypatch):
+    """Each second something would send them, too."""
+
+    async def rest(link):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(RequestLink, "tick", rest)
+    monkeypatch.setattr(RequestLink, "keep", rest)
+    with trio.fail_after(30):
+        async with tailrace.connect(running.url) as client:
+            await test_rows_that_tasks_put_in_one_turn_leave_together(client)
 
 
 async def test_a_look_up_sees_the_rows_that_were_put_before_it_in_the_same_turn(client):
