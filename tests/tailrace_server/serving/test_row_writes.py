@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pytest
@@ -15,7 +16,7 @@ from tests.tailrace_server.stored import TakingPartition
 
 import tailrace
 from tailrace.block import FLAG_COMPRESSED, KEY_BYTES_MAX, Block, encode_block
-from tailrace.errors import NoSpace, TailraceError
+from tailrace.errors import NoSpace, NotDurable, TailraceError
 from tailrace.model import Level
 from tailrace.wire.bounds import request_bound
 from tailrace.wire.frames import FRAME_GOES_ON, FrameDecoder, encode_frame, frame_header
@@ -25,6 +26,7 @@ from tailrace_server.partition.validation import validate_block
 from tailrace_server.partition.writing import write_block, write_row
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving import row_writes
+from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.row_writes import read_row
 
 FEED_ID = bytes(range(16))
@@ -227,6 +229,19 @@ def shortly(node, monkeypatch):
     return found
 
 
+@pytest.fixture
+def taken(node, monkeypatch):
+    """The bytes that each read had for the short way, and those that it took."""
+    found = []
+
+    def noted(connection, data):
+        found.append((row_writes.take_rows(connection, data), len(data)))
+        return found[-1][0]
+
+    monkeypatch.setattr(node.services, "take_rows", noted)
+    return found
+
+
 async def test_a_put_takes_the_short_way(node, client, shortly):
     feed = await client.create_feed("orders", partitions=4)
     shortly.clear()
@@ -252,41 +267,110 @@ async def test_a_frame_in_two_parts_takes_the_general_way(greeted, feed_id, shor
     assert True not in shortly
 
 
-async def test_rows_of_one_read_are_written_in_their_order(greeted, feed_id, node, monkeypatch):
+async def test_the_end_of_a_frame_is_no_row_though_it_looks_like_one(greeted, feed_id, node, shortly):
+    inner = encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=1)), 6)
+    outer = encode_block([KEY], [inner], partition=PARTITION, compress=False, producer_id=9, producer_seq=1)
+    frame = encode_frame(Opcode.WRITE, write(feed_id, outer), 5)
+    assert frame.endswith(inner)
+    reads = len(shortly)
+    await greeted.send(frame[: -len(inner)])
+    await until(lambda: len(shortly) > reads)
+    await greeted.send(inner)
+    assert (await greeted.receive()).id == 5
+    assert node.feeds.of_id(feed_id).partitions[PARTITION].high_seq == 1
+
+
+async def test_rows_of_one_read_are_written_in_their_order(greeted, feed_id, taken):
     """What follows them in the read takes the general way: another request, and a frame that is not whole."""
-    taken = []
-
-    def noted(connection, data):
-        taken.append((row_writes.take_rows(connection, data), len(data)))
-        return taken[-1][0]
-
-    monkeypatch.setattr(node.services, "take_rows", noted)
     rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in range(1, 6)]
     await greeted.send(*rows[:3], encode_frame(Opcode.LIST_FEEDS, b"{}", 9), rows[3], rows[4][:30])
     size = len(rows[0])
-    await until(lambda: len(taken) == 1)
+    await until(lambda: 3 * size in dict(taken))
     await greeted.send(rows[4][30:])
     found = [await greeted.receive() for _ in range(6)]
     written = [Written.decode(frame.body).last_seq for frame in found if frame.opcode is Opcode.WRITTEN]
     assert written == [1, 2, 3, 4, 5]
     assert sorted(frame.id for frame in found) == [1, 2, 3, 4, 5, 9]
-    assert taken[0][0] == 3 * size
 
 
-async def test_a_turn_of_rows_is_bounded(greeted, feed_id, node, monkeypatch):
+async def test_a_turn_of_rows_is_bounded(greeted, feed_id, taken, monkeypatch):
     monkeypatch.setattr(row_writes, "TURN_SECONDS", 0.0)
     rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in (1, 2, 3)]
-    taken = []
-
-    def noted(connection, data):
-        taken.append((row_writes.take_rows(connection, data), len(data)))
-        return taken[-1][0]
-
-    monkeypatch.setattr(node.services, "take_rows", noted)
     await greeted.send(*rows)
     found = [Written.decode((await greeted.receive()).body).last_seq for _ in rows]
     assert found == [1, 2, 3]
-    assert taken[0] == (len(rows[0]), 3 * len(rows[0]))
+    assert (len(rows[0]), 3 * len(rows[0])) in taken
+
+
+class Gates:
+    """What keeps a node from writing a row."""
+
+    def __init__(self, node, feed_id):
+        self.storage = node.storage
+        self.leadership = node.leaderships.of(feed_id, PARTITION)
+
+    def leads_anew(self):
+        self.leadership.changes += 1
+
+    def is_unsure(self):
+        self.leadership.is_sure_until(-1.0, "no majority confirms it")
+
+    def is_paused(self):
+        self.leadership.pause_writes()
+
+    def has_a_full_disk(self):
+        self.storage.space.low = "the disk is nearly full"
+
+    def cannot_flush(self):
+        self.storage.memory.set_stuck("the disk refuses")
+
+    def has_a_failed_fsync(self):
+        self.storage.committer.failure = NotDurable("an fsync has failed")
+
+
+@pytest.mark.parametrize(
+    "gate", ["leads_anew", "is_unsure", "is_paused", "has_a_full_disk", "cannot_flush", "has_a_failed_fsync"]
+)
+async def test_a_row_that_the_general_way_may_refuse_is_left_to_it(greeted, feed_id, node, shortly, gate):
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, number=1)), id=1)
+    assert shortly[-1] is True
+    getattr(Gates(node, feed_id), gate)()
+    await greeted.send(encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=2)), 2))
+    frame = await greeted.receive()
+    assert shortly[-1] is False
+    if gate == "cannot_flush":  # there is room for some more rows
+        assert Written.decode(frame.body).last_seq == 2
+    else:
+        assert frame.opcode is Opcode.ERROR
+        assert node.feeds.of_id(feed_id).partitions[PARTITION].high_seq == 1
+
+
+async def test_the_row_after_a_trace_takes_the_general_way(greeted, feed_id, node, shortly):
+    for connection in node.connections:
+        connection.trace_next(1, None)
+    await greeted.ask(Opcode.WRITE, write(feed_id, block_of(KEY, number=1)), id=1)
+    assert shortly[-1] is False
+
+
+async def test_a_peer_without_room_for_answers_has_no_more_rows_taken(greeted, feed_id, taken, monkeypatch):
+    rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in (1, 2, 3)]
+    lacks = itertools.chain([True], itertools.repeat(False))
+    monkeypatch.setattr(ConnectionMemory, "lacks_room", lambda memory: bool(memory.writes) and next(lacks))
+    await greeted.send(*rows)
+    assert [Written.decode((await greeted.receive()).body).last_seq for _ in rows] == [1, 2, 3]
+    assert (len(rows[0]), 3 * len(rows[0])) in taken
+
+
+async def test_each_row_is_written_at_the_time_that_it_is_then(greeted, feed_id, node, taken, monkeypatch):
+    """The majority's confirmation ends between two rows of a read."""
+    rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in (1, 2, 3)]
+    monkeypatch.setattr(row_writes, "TURN_SECONDS", 1e9)
+    turn, partition = node.services.turn, node.feeds.of_id(feed_id).partitions[PARTITION]
+    begin = turn.begin()
+    monkeypatch.setattr(turn, "begin", lambda: begin + 1_000.0 * partition.high_seq)
+    node.leaderships.of(feed_id, PARTITION).is_sure_until(begin + 1_500.0, "no majority confirms it")
+    await greeted.send(*rows)
+    await until(lambda: (2 * len(rows[0]), 3 * len(rows[0])) in taken)
 
 
 async def test_an_error_is_told_by_the_general_way(greeted, feed_id, node, shortly):
