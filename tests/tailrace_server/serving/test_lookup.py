@@ -9,6 +9,7 @@ from tailrace.errors import UnknownFeed
 from tailrace.model import Level
 from tailrace.model.failover import FailoverEntry
 from tailrace.model.hashing import key_hash
+from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.serving import lookup as module
 from tailrace_server.serving.lookup import Lookup
@@ -39,6 +40,20 @@ def test_keys_are_answered_in_their_order():
     assert lookup.step(never)
     assert looked_up(lookup) == [(1, b"3"), (2, b"2"), None, None, (2, b"2")]
     assert {item[0].partition for item in lookup.items if item} == {0, 1}
+
+
+@pytest.mark.parametrize("together", [1, 6])
+def test_each_row_has_the_branch_in_which_it_was_written(together):
+    partition = partition_of([[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]])
+    partition.log = with_branch(partition.log, b"v" * 16, partition.high_seq)
+    block = encode_block([b"d", b"e", b"f"], [b"4", b"5", b"6"], partition=0)
+    partition.append(block.stamped(4, 1000), partition.log.branch, 1, 0.0)
+    keys, found = [b"f", b"a", b"e", b"b", b"d", b"c"], []
+    for first in range(0, len(keys), together):
+        lookup = Lookup(keys[first : first + together], [partition] * together)
+        assert lookup.step(never)
+        found += [item[0].branch[:1] for item in lookup.items]
+    assert b"".join(found) == b"vuvuvu"
 
 
 def test_it_goes_in_slices_while_the_partition_grows():
