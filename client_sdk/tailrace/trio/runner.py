@@ -139,6 +139,7 @@ class RequestRunner(OfOneProcess):
 
     async def ask(self, step: RequestStep, now: float | None = None) -> Any:
         """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # before the request is queued: a kick may send it at once
         reply: _WaitedReply[Any] = _WaitedReply()
         if now is None:
             now = trio.current_time()

@@ -213,6 +213,28 @@ async def test_a_call_that_is_cancelled_before_it_was_sent_is_never_sent(running
     assert sum(partition.high_seq for partition in running.node.feeds.named("orders").partitions) == 2
 
 
+async def test_a_call_within_a_cancelled_scope_is_never_sent(running, client, feed):
+    """The connection is open, so that a call could send its request before its first checkpoint."""
+    await feed.put(b"k", b"before")
+    calls = [
+        lambda: feed.put(b"k", b"cancelled"),
+        lambda: feed.put(b"k", b"cancelled", if_absent=True),
+        lambda: feed.delete(b"k"),
+        lambda: feed.delete_if_present(b"k"),
+        lambda: feed.write([tailrace.Put(b"k", b"cancelled"), tailrace.Delete(b"other")]),
+        lambda: client.create_feed("cancelled"),
+        lambda: client.drop_feed("orders"),
+    ]
+    for call in calls:
+        with trio.move_on_after(0) as scope:
+            await call()
+        assert scope.cancelled_caught
+    await feed.put(b"other", b"after")
+    assert {item.key: item.value async for item in feed.items()} == {b"k": b"before", b"other": b"after"}
+    assert [info.name for info in await client.feeds()] == ["orders"]
+    assert sum(partition.high_seq for partition in running.node.feeds.named("orders").partitions) == 2
+
+
 async def test_a_call_that_is_cancelled_after_it_was_sent_is_not_sent_again(running, client, feed):
     """Its frame is lost with the connection; the next call connects anew."""
     await feed.put(b"k", b"before")

@@ -6,6 +6,7 @@ import trio
 
 import tailrace
 from tailrace import Delete, Put, VersionRange
+from tailrace_server.serving.connection import Connection
 
 
 async def state_of(feed):
@@ -157,24 +158,25 @@ async def test_what_is_unanswered_when_the_connection_breaks_is_written_once(run
             await writer.put(b"key %d" % (number % 40), b"%d" % number)
             if number % 60 == 30:
                 cuts += 1
-                await cut(node, answers)
+                await cut(node, answers, monkeypatch)
     assert cuts == 5
     rows = sum(last - first + 1 for first, last in await blocks_of(feed, node))
     assert rows == 300, "each row once"
     assert await state_of(feed) == {b"key %d" % (n % 40): b"%d" % n for n in range(260, 300)}
 
 
-async def cut(node, answers):
-    """Breaks every connection once a block has been taken whose answer has not left."""
+async def cut(node, answers, monkeypatch):
+    """Breaks every connection once a block has been taken whose answer has not left, or was lost."""
     partitions = node.feeds.named("orders").partitions
     before = sum(p.high_seq for p in partitions)
-    for connection in node.connections:
+    lost = []
+    with monkeypatch.context() as patch:
         if answers == "lost on the way":
-            connection.answer = lambda data: None
-    while sum(p.high_seq for p in partitions) == before:
-        await trio.lowlevel.checkpoint()
-    for connection in list(node.connections):
-        connection.transport.close()
+            patch.setattr(Connection, "send_answers", lambda self, last=b"": lost.append(self.answers.take() + last))
+        while not lost and (answers == "lost on the way" or sum(p.high_seq for p in partitions) == before):
+            await trio.lowlevel.checkpoint()
+        for connection in list(node.connections):
+            connection.transport.close()
 
 
 async def test_a_writer_survives_a_restart_of_the_node(running, feed):
