@@ -1,5 +1,6 @@
 # ruff: noqa: PT012 (bodies of context managers are what raises here)
 import dataclasses
+import itertools
 import os
 
 import pytest
@@ -12,6 +13,7 @@ from tailrace.link.placing import PLACED_BYTES_MIN
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.trio.stream import READ_BYTES_MAX
+from tailrace.trio.transport import TcpTransport
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.serving import handlers
@@ -139,11 +141,11 @@ async def test_large_blocks_that_a_program_keeps_stay_as_they_came(client):
 
 
 async def test_other_tasks_have_the_loop_while_large_blocks_come(client):
-    feed, value = await client.create_feed("large", partitions=1), os.urandom(5_000)
+    feed = await client.create_feed("large", partitions=1)
     async with feed.writer() as writer:
         for number in range(4_000):
-            await writer.put(b"%04d" % number, value)
-    turns, longest, read = 0, 0, 0
+            await writer.put(b"%04d" % number, os.urandom(5_000))
+    turns, longest, largest, read = 0, 0, 0, 0
 
     async def count_turns():
         nonlocal turns
@@ -159,9 +161,36 @@ async def test_other_tasks_have_the_loop_while_large_blocks_come(client):
                 before, read = turns, 0
             if isinstance(event, Mutations):
                 read += event.block.nbytes
-                longest = max(longest, read)
+                longest, largest = max(longest, read), max(largest, event.block.nbytes)
         nursery.cancel_scope.cancel()
-    assert longest < 4 * READ_BYTES_MAX
+    # What one read had left of a block, that read, READ_BYTES_MAX of further ones, and the last of these.
+    assert largest > PLACED_BYTES_MIN
+    assert longest < 4 * (READ_BYTES_MAX + largest)
+
+
+async def test_reads_without_a_turn_of_the_loop_are_bounded(client, monkeypatch):
+    """A node that is faster than the program would otherwise have the loop for ever."""
+    monkeypatch.setattr("tailrace.trio.stream.READ_BYTES_MAX", 1)
+    feed = await client.create_feed("large", partitions=1)
+    async with feed.writer() as writer:
+        for number in range(2_000):
+            await writer.put(b"%04d" % number, os.urandom(5_000))
+    reads = []
+
+    def noted(name, read):
+        def call(transport, buffers):
+            reads.append(name)
+            return read(transport, buffers)
+
+        monkeypatch.setattr(TcpTransport, read.__name__, call)
+
+    noted("now", TcpTransport.receive_into_now)
+    noted("turn", TcpTransport.receive_into)
+    async with feed.consume(until="now") as stream:
+        rows = sum([len(event) async for event in stream if isinstance(event, Mutations)])
+    assert rows == 2_000
+    assert "now" in reads
+    assert ("now", "now") not in itertools.pairwise(reads)
 
 
 async def test_until_positions(feed):
