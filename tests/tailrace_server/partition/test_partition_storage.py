@@ -16,7 +16,7 @@ from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import write_block
-from tailrace_server.segment import ReadCache, Segment, SegmentDamaged
+from tailrace_server.segment import ReadCache, SegmentDamaged
 from tailrace_server.serving import lookup as lookup_module
 from tailrace_server.serving.lookup import Lookup
 from tailrace_server.state.memory import MemoryAccount
@@ -176,31 +176,6 @@ def test_a_chain_that_was_replaced_is_not_searched(made, monkeypatch):
     newest = [*[b"2"] * 40, *[None] * 20]
     newest[0] = newest[20] = b"1"  # the first key, and the block
     assert values == newest
-
-
-def test_segments_that_left_the_chain_are_asked_no_more(made, monkeypatch):
-    """Their files may be closed, and gone."""
-    for number in range(6):
-        for key in MANY[10 * number : 10 * number + 10]:
-            made.take(key, b"v")
-        made.partition.flush()
-    lookup = Lookup(MANY, [made.partition] * len(MANY))
-    lookup.step(lambda: True)
-    assert lookup._below
-    old, asked = made.partition.chain.segments, []
-    find_all = Segment.find_all
-
-    def noted(segment, *arguments):
-        asked.append(segment)
-        return find_all(segment, *arguments)
-
-    monkeypatch.setattr(Segment, "find_all", noted)
-    made.partition.fold()
-    while not lookup.step(lambda: True):
-        pass
-    assert asked
-    assert not set(map(id, asked)) & set(map(id, old))
-    assert [item[2] for item in lookup.items] == [b"v"] * len(MANY)
 
 
 # Conditions

@@ -181,6 +181,15 @@ def test_a_merged_block_that_reaches_below_the_flush_gives_only_what_is_above():
         assert again.find(flushed, b"10") == (11, 1110, b"v")
 
 
+def test_rows_that_were_flushed_are_none_of_the_newest():
+    tree = tree_of([[(b"a", b"1")], [(b"b", b"2")]])
+    index = level_with(tree)
+    hashes = np.array([key_hash(b"a"), key_hash(b"b")], "<u8")
+    assert index.newest_seqs(tree, hashes).tolist() == [1, 2]
+    index.drop_through(1)
+    assert index.newest_seqs(tree.drop_through(1), hashes).tolist() == [0, 2]
+
+
 def fresh_above(seq):
     index = KeyIndex()
     index.drop_through(seq)
