@@ -49,7 +49,8 @@ class Guard(OfOneProcess):
 
         To be called with ``lock`` held, between steps.
         """
-        self.check_process()
+        if self._forked_from:
+            self.check_process()
         if self._is_within_step:
             raise TailraceError(
                 "this client was interrupted in the middle of a step, and its unfinished requests may or may not "

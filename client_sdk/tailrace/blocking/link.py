@@ -19,6 +19,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from tailrace.blocking.dialer import Dialer, LayeredSocket
 from tailrace.blocking.guard import Guard
@@ -27,6 +28,8 @@ from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
 from tailrace.link.finder import LONG_WAIT_SECONDS
 from tailrace.link.rules import TICK_SECONDS
+
+_T = TypeVar("_T")
 
 RECEIVE_BYTES = 256 * 1024
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
@@ -51,6 +54,7 @@ class BlockingLink:
         self._dialer = Dialer(core, tls)
         self._sock: socket.socket | LayeredSocket | None = None
         self._poll = select.poll()
+        self._waits_to_send = False  # the poll object tells when the socket takes bytes
         self._out: collections.deque[memoryview] = collections.deque()
         self.heard_at = self._said_at = self._moved_at = 0.0  # ``heard_at``: when bytes have come last
         self._stepped_at = time.monotonic()
@@ -107,17 +111,21 @@ class BlockingLink:
                 wait_s = TICK_SECONDS
                 if deadline is not None:
                     wait_s = max(min(TICK_SECONDS, deadline - time.monotonic()), 0.0)
-                moves = not self._moves_elsewhere()
-                if not moves:
+                mover, lock = self._mover
+                moves = True
+                if not lock.locked():
+                    self._mover = threading.get_ident(), moving
+                elif mover != threading.get_ident():  # else a handler of signals calls this within a call of the mover
+                    moves = False
                     self._send_beside_mover()
                     turn.acquire(blocking=False)
                     self._waiting[turn] = done
-                elif not self._has_mover():  # else a handler of signals calls this within a call of the mover
-                    self._mover = threading.get_ident(), moving
             if moves:
                 self._step(wait_s)
-                self._check_silence()
-                self._look(waiting_since)
+                if self.heard_at < self._stepped_at - TICK_SECONDS:  # else it is not dead
+                    self._check_silence()
+                if self._core.finder.looks:
+                    self._look(waiting_since)
             else:
                 turn.acquire(timeout=wait_s)
                 self._expire()
@@ -237,6 +245,7 @@ class BlockingLink:
                 self.guard.begin()
                 self._sock = sock
                 self._poll.register(sock, select.POLLIN)
+                self._waits_to_send = False
                 self.heard_at = self._said_at = self._moved_at = time.monotonic()
                 self._session.connection_made()
                 self.guard.end()
@@ -250,13 +259,13 @@ class BlockingLink:
             sock = self._sock
             if sock is None:
                 return  # another thread has closed it
-            self._do(lambda: self._send(sock))
+            self._do(self._send, sock)
         ready = self._poll.poll(wait_s * 1000)
         with self.guard.lock:
             if self._sock is sock:
-                self._do(lambda: self._read(ready))
+                self._do(self._read, ready)
 
-    def _do(self, step: Callable[[], None]) -> None:
+    def _do(self, step: Callable[[_T], None], argument: _T) -> None:
         """Does a step. If the connection ends, the lock is held until the session knows it.
 
         In between, other threads would take the step for an interrupted one.
@@ -264,7 +273,7 @@ class BlockingLink:
         self.guard.check()
         self.guard.begin()
         try:
-            step()
+            step(argument)
         except (TailraceError, OSError) as error:
             self._end_connection(error)
         else:
@@ -278,14 +287,14 @@ class BlockingLink:
             self._handle(self._poll.poll(0.0))
         self._session_data(now)
         self._write()
-        self._poll.modify(sock, select.POLLIN | select.POLLOUT if self._has_unsent(sock) else select.POLLIN)
+        waits = bool(self._out) or (not isinstance(sock, socket.socket) and sock.has_unsent)
+        if waits is not self._waits_to_send:
+            self._waits_to_send = waits
+            self._poll.modify(sock, select.POLLIN | select.POLLOUT if waits else select.POLLIN)
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
         self._handle(ready)
         self._moved_at = time.monotonic()
-
-    def _has_unsent(self, sock: socket.socket | LayeredSocket) -> bool:
-        return bool(self._out) or (not isinstance(sock, socket.socket) and sock.has_unsent)
 
     def _session_data(self, now: float) -> None:
         peer = self._session.peer
@@ -352,7 +361,7 @@ class BlockingLink:
 
     def _look(self, waiting_since: float) -> None:
         """Looks at another node if that is due, and moves to a later leader."""
-        if self._sock is None or not self._core.finder.looks:
+        if self._sock is None:
             return
         if look(self._core, time.monotonic() - waiting_since >= LONG_WAIT_SECONDS, self._tls):
             self._lost(Unreachable("another node leads"))

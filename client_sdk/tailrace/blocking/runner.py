@@ -26,6 +26,9 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
+_WITHOUT_REQUEST = (Pause, Continue, AskLeader)  # steps that ask the node nothing
+
+
 class Work(Protocol):
     """Work that comes with the answers to a request."""
 
@@ -121,6 +124,8 @@ class BlockingRunner(OfOneProcess):
 
     def _take(self, step: Step, deadline: float) -> Any:
         """Carries out a step and returns its result."""
+        if not isinstance(step, _WITHOUT_REQUEST):
+            return self.ask(step, deadline)
         if isinstance(step, Pause):
             step.require(deadline - time.monotonic())
             return time.sleep(step.seconds)
@@ -128,9 +133,7 @@ class BlockingRunner(OfOneProcess):
             left_s = max(deadline - time.monotonic(), 0.0)
             with BlockingRunner(self.core.of_leader(min(self.core.connect_timeout_s, left_s)), self._tls) as leader:
                 return leader.run(step.plan(leader.core.session), max(deadline - time.monotonic(), 0.0))
-        if isinstance(step, Continue):
-            return None
-        return self.ask(step, deadline)
+        return None
 
     def ask(self, step: RequestStep, deadline: float, work: Work | None = None) -> Any:
         """Queues a step's requests, sends them, and returns the answer. Does ``work`` meanwhile, when there is some.
@@ -141,13 +144,14 @@ class BlockingRunner(OfOneProcess):
         link = self._link  # a process that is forked by ``work`` has another one, without the request
         reply: Reply[Any] = Reply()
         requests: list[Request | WriteRequest] = []
-
-        def queue() -> None:
-            requests.extend(step.queue(self._session, reply.done, deadline))
-
+        guard = link.guard
         try:
-            # An interrupt can come right after this, so the requests are in the list before the change ends.
-            self._change(queue)
+            with guard.lock:
+                guard.check()
+                guard.begin()
+                # An interrupt can come right after the change, so the requests are in the list before it ends.
+                requests.extend(step.queue(self._session, reply.done, deadline))
+                guard.end()
             while work is not None and not reply.finished:
                 link.run_until(lambda: reply.finished or work.waits, None)
                 work.do()
@@ -216,7 +220,8 @@ class BlockingRunner(OfOneProcess):
         return result
 
     def _check_open(self) -> None:
-        self.check_process()
+        if self._forked_from:
+            self.check_process()
         if self._is_closed:
             raise Unreachable("the client was closed: connect again")
         # A program may pause between two calls for as long as it likes, as a task of Spark does. Meanwhile nothing is

@@ -304,6 +304,8 @@ class WriteQueue:
 
     def expire(self, now: float, last_error: TailraceError | None) -> None:
         """Gives up the writes whose deadline has passed. ``last_error`` is that of the connection, or None."""
+        if not (self._lanes or self._rows):
+            return
         for request in [request for request in self.requests() if now >= request.deadline]:
             sent = (request.bundle or request) if isinstance(request, RowWrite) else request
             error = given_up(last_error, sent.state is WriteState.SENT or sent.resend)
