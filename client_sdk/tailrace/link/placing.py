@@ -1,4 +1,4 @@
-"""Cuts frames from a stream of bytes, and has those of large frames received to where they stay. Pure.
+"""Cuts frames from a stream of bytes, and has those of large frames received to their last place. Pure.
 
     a large frame begins ──> next_place: the free end of a buffer ──> receive_data ──> the frames, views of it
                                              ^                             │
@@ -30,9 +30,9 @@ STEP_BYTES = 64 * 1024
 KEPT_BYTES_MAX = 8 * 1024 * 1024
 # The buffers that are looked at before a new one is made.
 LOOKED_AT_MAX = 3
-# After so many small reads, one after the other, bytes are not received to a buffer any more.
+# After this many small reads, one after the other, bytes are not received to a buffer any more.
 SMALL_READS_MAX = 4
-# After so many, the buffers are given back.
+# After this many, the buffers are given back.
 IDLE_READS = 8
 
 
@@ -113,7 +113,7 @@ class PlacingDecoder(FrameDecoder):
     def receive_data(self, data: bytes | memoryview) -> list[Frame]:
         """Returns all frames that are complete with ``data``, in order. Raises as `FrameDecoder.receive_data`.
 
-        ``data`` may be the first bytes of ``next_place``: they are where they belong already.
+        ``data`` may be the first bytes of ``next_place``: they are in their place already.
         """
         buffer = self._buffer
         if buffer is None:

@@ -9,7 +9,7 @@ from tailrace.errors import TailraceError
 from tailrace.model import Item, Level
 from tailrace.requests.request import Request
 from tailrace.wire.frames import Frame
-from tailrace.wire.messages import Get, Got
+from tailrace.wire.messages import Get, Got, Row, lone_get
 
 # The keys of one GET. While the node looks some up, the client reads the rows of others. A GET may have 4,096.
 PART_KEYS_MAX = 2_048
@@ -23,7 +23,7 @@ class LookUp(Request):
     ``role`` returns the role that the GET asks of the node: 0 leader, 1 follower. ``ask`` queues the request again.
     """
 
-    __slots__ = ("_ask", "_feed_id", "_found", "_items", "_keys", "_level", "_role")
+    __slots__ = ("_ask", "_feed_id", "_found", "_items", "_keys", "_level", "_role", "is_lone")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class LookUp(Request):
         self._feed_id = feed_id
         self._level = level
         self._keys = keys
+        self.is_lone = len(keys) == 1
         self._items: list[Item | None] = []  # of the first keys
         self._found = found
         self._role = role
@@ -50,7 +51,14 @@ class LookUp(Request):
         begin, keys = len(self._items), self._keys
         return keys[begin : begin + PART_KEYS_MAX] if begin or len(keys) > PART_KEYS_MAX else keys
 
+    def found_alone(self, row: Row) -> None:
+        """Takes the answer to a look-up that ``is_lone``."""
+        item = None if row is None else tuple.__new__(Item, (self._keys[0], row[2], row[0], row[1]))
+        self._found([item], None)
+
     def _encode(self, id: int) -> bytes:
+        if self.is_lone:
+            return lone_get(self._feed_id, self._level, self._keys[0], self._role(), id)
         return Get(self._feed_id, self._level, self._part, self._role()).encode(id)
 
     def _decode(self, frame: Frame) -> list[Item | None]:

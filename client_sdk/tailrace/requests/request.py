@@ -68,7 +68,7 @@ class Request:
         self.sequence: Sequence | None = None
         self.order = 0
         self.is_read = is_read  # a follower may answer it
-        self.begin_anew()
+        self.hold_until, self.sent, self.in_doubt, self.tries = 0.0, False, False, 0  # as `begin_anew`, without a call
 
     def begin_anew(self) -> None:
         """Forgets earlier tries: the request is new, or has its answer and asks for more."""

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from tailrace.errors import Overloaded, Retryable, TailraceError
+from tailrace.requests.look_up import LookUp
 from tailrace.requests.parts import ArrivingParts, PartRequest
 from tailrace.requests.request import Request, given_up
 from tailrace.wire.frames import Frame
+from tailrace.wire.messages import Row
 
 log = logging.getLogger("tailrace.client")
 
@@ -80,6 +82,11 @@ class RequestQueue:
             request.sequence.tries = 0
         del self.requests[request]
         request.done(result, None)
+
+    def found_alone(self, request: LookUp, row: Row) -> None:
+        """Completes a look-up of one key with its row, if it waits for one."""
+        if self.requests.pop(request, 0) is None:  # else it was given up meanwhile
+            request.found_alone(row)
 
     def refused(self, request: Request, error: TailraceError, now: float, hold_until: float) -> None:
         """Has a request sent again at ``hold_until`` if another try may help; otherwise ``error`` is its answer."""

@@ -18,18 +18,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block import FLAG_TTLS, Block
-from tailrace.errors import (
-    NotLeader,
-    ProtocolError,
-    Retryable,
-    TailraceError,
-    TooLarge,
-)
+from tailrace.errors import NotLeader, ProtocolError, Retryable, TailraceError, TooLarge
 from tailrace.link.backoff import backoff_seconds
 from tailrace.link.place import Place
 from tailrace.link.rules import Link, is_final
 from tailrace.link.sparing import Sparing
-from tailrace.model import Level, Version
+from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
 from tailrace.requests.look_up import Found, LookUp
 from tailrace.requests.offered_levels import OfferedLevels, refusal_of_ttls
@@ -40,17 +34,7 @@ from tailrace.requests.write_queue import RowWrite, WriteQueue
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
 from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
-from tailrace.wire.messages import (
-    TRACING_MODULE,
-    WRITTEN_FRAME_BYTES,
-    Hello,
-    HelloOk,
-    Write,
-    WriteFlag,
-    Written,
-    decode_error,
-    lone_written,
-)
+from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, Write, WriteFlag, Written, decode_error, lone_answer
 from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -164,17 +148,31 @@ class RequestSession:
         asked.
         """
         self._writes.expect_none()
-        is_alone = len(data) == WRITTEN_FRAME_BYTES and self._decoder.is_between_frames
-        lone = lone_written(data) if is_alone else None
-        if lone is not None and isinstance(write := self._by_id.get(lone[0]), WriteRequest):
-            del self._by_id[lone[0]]
-            self._is_useful = True
-            self._writes.answered(write, lone[1])
-        else:
+        if not (self._decoder.is_between_frames and self._receive_alone(data)):
             for frame in self._decoder.receive_data(data):
                 self._receive(frame)
         if self._misplaced is not None:
             raise self._misplaced
+
+    def _receive_alone(self, data: bytes | memoryview) -> bool:
+        """Takes an answer that is all of ``data``, by one look. False: it is none, and nothing has happened."""
+        if (lone := lone_answer(data)) is None:
+            return False
+        id, answer = lone
+        request = self._by_id.get(id)
+        if isinstance(answer, VersionRange):
+            if not isinstance(request, WriteRequest):
+                return False
+            self._is_useful = True
+            del self._by_id[id]
+            self._writes.answered(request, answer)
+        else:
+            if not (isinstance(request, LookUp) and request.is_lone):
+                return False
+            self._is_useful = True
+            del self._by_id[id]
+            self._queue.found_alone(request, answer)
+        return True
 
     def place(self) -> Place | None:
         """Returns a place for the next bytes, if they are of a part; None: ``receive_data`` gets them."""
@@ -401,7 +399,8 @@ class RequestSession:
                     self._queue.fail(request, error)
                     continue
                 self._out += (frame,) if isinstance(frame, bytes) else frame
-        self._send_writes(now)
+        for write in self._writes.take(now):
+            self._send_write(write)
 
     def _send_writes(self, now: float) -> None:
         for write in self._writes.take(now):

@@ -21,13 +21,13 @@ from tailrace.errors import (
     Unreachable,
     VersionConflict,
 )
-from tailrace.model import Level, Version, VersionRange
+from tailrace.model import Item, Level, Version, VersionRange
 from tailrace.model.hashing import key_hash
 from tailrace.requests.session import RequestSession
 from tailrace.requests.write_queue import CROWDED_BLOCKS
 from tailrace.wire.bodies import encode_json
 from tailrace.wire.frames import encode_frame
-from tailrace.wire.messages import Hello, Write, WriteFlag, Written, encode_error
+from tailrace.wire.messages import Got, Hello, Write, WriteFlag, Written, encode_error
 from tailrace.wire.opcodes import Opcode
 
 
@@ -468,6 +468,62 @@ def test_an_answer_that_comes_alone_has_the_verdict_of_one_that_comes_in_pieces(
     ]
     for frame in changed:
         assert heard(frame, ()) == heard(frame, (20,)), frame.hex()
+
+
+ROW = (Version(3, BRANCH, 7), 1_700_000_000_000_000, b"value")
+
+
+def heard_of_look_up(frame, cuts, *, is_write=False, keys=(b"k",)):
+    """What becomes of a look-up, or of a put, if the session hears ``frame`` in pieces, as `heard`."""
+    made = Conversation().greet()
+    made.write("k") if is_write else made.get("k", list(keys))
+    made.sent()
+    try:
+        for start, end in itertools.pairwise((0, *cuts, len(frame))):
+            made.hear(frame[start:end])
+    except TailraceError as error:
+        return made.answers, type(error), str(error)
+    return made.answers, made.session.has_progressed, made.session.idle, [frame.body for frame in made.sent()]
+
+
+@pytest.mark.parametrize("row", [ROW, (*ROW[:2], b""), None])
+def test_a_row_that_comes_alone_has_the_verdict_of_one_that_comes_in_pieces(row):
+    """The one is read by one look, the other in the general way. Each byte is changed, in two ways."""
+    right = Got([row]).encode(1)
+    item = None if row is None else Item(b"k", row[2], row[0], row[1])
+    assert heard_of_look_up(right, ()) == ({"k": [item]}, True, True, [])
+    changed = [right, right + right]
+    for place, bits in itertools.product(range(len(right)), (1, 0xFF)):
+        changed.append(right[:place] + bytes([right[place] ^ bits]) + right[place + 1 :])
+    changed += [encode_frame(Opcode.GOT, body, 1) for body in (right[16:] + b"x", right[16:-1])]
+    changed += [Got([row]).encode(2), Got([row, row]).encode(1), encode_frame(Opcode.GOT, right[16:], 1, 1)]
+    for frame in changed:
+        assert heard_of_look_up(frame, ()) == heard_of_look_up(frame, (20,)), frame.hex()
+
+
+@pytest.mark.parametrize(
+    ("frame", "options"),
+    [
+        (Got([ROW]).encode(1), {"is_write": True}),
+        (Written(0, BRANCH, 7, 7).encode(1), {}),
+        (Got([ROW]).encode(1), {"keys": (b"k", b"l")}),
+    ],
+)
+def test_an_answer_alone_to_another_request_has_the_general_verdict(frame, options):
+    assert heard_of_look_up(frame, (), **options) == heard_of_look_up(frame, (20,), **options)
+
+
+def test_a_row_of_a_look_up_that_was_given_up_is_ignored():
+    made = Conversation().greet()
+    made.get("k", [b"k"], seconds=1.0)
+    (sent,) = made.sent()
+    made.now += 2.0
+    made.session.expire()
+    error = made.answers["k"]
+    made.hear(Got([ROW]).encode(sent.id))
+    assert isinstance(error, Unreachable)
+    assert made.answers == {"k": error}
+    assert made.session.idle
 
 
 def test_an_answer_to_a_row_that_was_given_up_is_ignored():

@@ -16,7 +16,19 @@ from tailrace.wire import messages, stream_messages
 from tailrace.wire.bodies import JSON_BODY_BYTES_MAX, decode_json, encode_json
 from tailrace.wire.filters import EVERYTHING, StreamFilter
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FrameDecoder
-from tailrace.wire.messages import GET_KEYS_MAX, NODES_LEVEL, Get, Got, Hello, HelloOk, Trace, Write, WriteFlag, Written
+from tailrace.wire.messages import (
+    GET_KEYS_MAX,
+    NODES_LEVEL,
+    Get,
+    Got,
+    Hello,
+    HelloOk,
+    Trace,
+    Write,
+    WriteFlag,
+    Written,
+    lone_get,
+)
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
 from tailrace.wire.stream_messages import (
@@ -234,6 +246,11 @@ def test_written_comes_out_as_it_went_in(partition, branch, first_seq, last_seq)
 def test_a_get_comes_out_as_it_went_in(feed_id, level, keys):
     get = Get(feed_id, level, keys)
     assert Get.decode(body_of(get.encode(3))) == get
+
+
+@given(ids16, st.sampled_from(Level), st.binary(max_size=20), st.integers(0, 1))
+def test_a_get_of_one_key_is_the_frame_of_a_list_of_one(feed_id, level, key, state):
+    assert lone_get(feed_id, level, key, state, 3) == Get(feed_id, level, [key], state).encode(3)
 
 
 items = st.none() | st.tuples(st.tuples(u32, ids16, seqs).map(Version._make), seqs, st.binary(max_size=20))
