@@ -16,7 +16,7 @@ one       one put after the other, each on disk before the next
 many      64 putters, each with one row under way, on connections as the client likes; apart: each with a client of its
           own
 half      an open loop at half of the rate of `many`: each put is due at its time, however long those before it take,
-          and its latency counts from then
+          and its latency counts from then. 64 putters take the puts that are due
 large     values of 512 KiB in, and out again
 fan_out   8 consumers, processes of their own, read while the rows are written
 restart   from the start of a killed server to the first put on its disk, with 50,000 rows;

@@ -14,7 +14,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from _peers.clients.client import Put, Row
@@ -92,22 +93,52 @@ class Schedule:
         """Notes that the put with this number is on disk."""
         self.seconds.append(time.perf_counter() - self.due[number])
 
-    async def put(self, put: Put, row: Row, number: int) -> None:
-        """Puts a row, and notes how long after its time it was on disk."""
-        await put(*row)
-        self.ended(number)
+
+class Queue:
+    """The numbers of the puts that are due and that no putter has taken yet.
+
+    Putters stay from put to put, as those of the closed loop do: a task for each put would cost the clients of Python
+    more than the put, and half of a server's limit would be beyond their own.
+    """
+
+    def __init__(self) -> None:
+        self.due: deque[int] = deque()
+        self.is_over = False  # no more will come
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def give(self, numbers: Iterable[int], is_over: bool) -> None:
+        """Gives puts to the putters, and wakes as many as have something to do."""
+        self.due.extend(numbers)
+        self.is_over = is_over
+        for _ in range(len(self._idle) if is_over else min(len(self.due), len(self._idle))):
+            self._idle.popleft().set_result(None)
+
+    async def take(self) -> int | None:
+        """Returns the number of the next put, and waits until it is due; None if there are no more."""
+        while not self.due:
+            if self.is_over:
+                return None
+            self._idle.append(asyncio.get_running_loop().create_future())
+            await self._idle[-1]
+        return self.due.popleft()
 
 
 async def put_on_time(puts: Sequence[Put], rows: Sequence[Row], schedule: Schedule) -> list[float]:
-    """Puts each row when it is due, by tasks of asyncio, by ``puts`` in turn. Returns seconds since each was due."""
-    loop, ticks, tasks = asyncio.get_running_loop(), asyncio.Event(), []
+    """Puts each row when it is due, by a task of asyncio for each of ``puts``. Returns seconds since each was due."""
+    loop, ticks, queue = asyncio.get_running_loop(), asyncio.Event(), Queue()
+
+    async def work(put: Put) -> None:
+        while (number := await queue.take()) is not None:
+            await put(*rows[number])
+            schedule.ended(number)
+
     loop.add_reader(schedule.pipe, ticks.set)
+    putters = [asyncio.ensure_future(work(put)) for put in puts]
     while not schedule.is_over:
         await ticks.wait()
         ticks.clear()
-        for number in schedule.take():
-            put = schedule.put(puts[number % len(puts)], rows[number], number)
-            tasks.append(asyncio.ensure_future(put))
+        due = schedule.take()
+        queue.give(due, schedule.is_over)
     loop.remove_reader(schedule.pipe)
-    await asyncio.gather(*tasks)
+    await asyncio.gather(*putters)
     return schedule.seconds

@@ -150,7 +150,7 @@ async def _half(client: Client, clock: _Clock, log: str, count: int, schedule: S
     await client.put_all(log, rows[:PUTTERS], PUTTERS)
     with clock:
         schedule.begin()
-        puts = await client.put_on_time(log, rows, schedule)
+        puts = await client.put_on_time(log, rows, schedule, PUTTERS)
     return clock.found(count, puts)
 
 

@@ -64,8 +64,8 @@ class Client(Protocol):
         """Puts the rows by so many putters, each of which has one row under way. Returns the seconds of each put."""
         ...
 
-    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
-        """Puts each row when it is due, on all connections in turn. Returns the seconds since each was due."""
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
+        """Puts each row when it is due and a putter is free. Returns the seconds since each was due."""
         ...
 
 

@@ -67,9 +67,9 @@ class Client:
         put: Put = lambda key, value: self.put(log, key, value)  # noqa: E731
         return await put_at_once([put] * putters, rows)
 
-    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
         put: Put = lambda key, value: self.put(log, key, value)  # noqa: E731
-        return await put_on_time([put], rows, schedule)
+        return await put_on_time([put] * putters, rows, schedule)
 
 
 def _prefix(log: str) -> bytes:

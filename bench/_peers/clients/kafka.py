@@ -127,7 +127,7 @@ class Client:
             producer.poll(1.0)
         return found
 
-    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
         producer = self._single
 
         def done(error: KafkaError | None, number: int) -> None:

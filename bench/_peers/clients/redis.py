@@ -74,7 +74,7 @@ class Client:
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
         return await put_at_once(self._puts(log), rows)
 
-    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
         return await put_on_time(self._puts(log), rows, schedule)
 
     def _puts(self, log: str) -> list[Put]:

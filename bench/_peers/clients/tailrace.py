@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -97,11 +98,24 @@ class Client:
                 nursery.start_soon(work, put, rows[number::putters])
         return found
 
-    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule) -> list[float]:
-        feed = self._client.feed(log)
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
+        put, idle, due = self._client.feed(log).put, trio.lowlevel.ParkingLot(), deque[int]()
+
+        async def work() -> None:
+            while due or not schedule.is_over:
+                if not due:
+                    await idle.park()
+                    continue
+                number = due.popleft()
+                await put(*rows[number])
+                schedule.ended(number)
+
         async with trio.open_nursery() as nursery:
+            for _ in range(putters):
+                nursery.start_soon(work)
             while not schedule.is_over:
                 await trio.lowlevel.wait_readable(schedule.pipe)
-                for number in schedule.take():
-                    nursery.start_soon(schedule.put, feed.put, rows[number], number)
+                due.extend(schedule.take())
+                idle.unpark(count=len(due))
+            idle.unpark_all()
         return schedule.seconds

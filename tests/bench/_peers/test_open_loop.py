@@ -73,8 +73,29 @@ def test_puts_that_take_long_keep_no_later_ones_from_their_time():
         nonlocal done
         done = asyncio.Event()
         schedule.begin()
-        return await put_on_time([put], rows, schedule)
+        return await put_on_time([put] * 20, rows, schedule)
 
     done = None
     assert len(asyncio.run(run())) == 20
     assert most == 20
+
+
+@pytest.mark.slow
+def test_puts_that_are_due_wait_for_a_free_putter():
+    rows = [(b"%d" % number, b"") for number in range(30)]
+    schedule = Schedule(len(rows), 5_000.0)
+    under_way, most = 0, 0
+
+    async def put(key, value):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+
+    async def run():
+        schedule.begin()
+        return await put_on_time([put] * 3, rows, schedule)
+
+    assert len(asyncio.run(run())) == 30
+    assert most <= 3
