@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from tailrace.block.header import EXPIRED
@@ -9,6 +10,12 @@ from tailrace.block.lazy import numpy_or_none, pyarrow
 
 if TYPE_CHECKING:
     from tailrace.block.header import BlockHeader
+
+# Columns of a single value are parts of kept arrays of so many rows, for blocks of SHARED_ROWS_MIN rows at least.
+SHARED_ROWS = 16 * 1024
+SHARED_ROWS_MIN = 512
+# The partitions of which such an array is kept: 2 MiB together.
+SHARED_PARTITIONS = 32
 
 
 def binary_array(pa: Any, offsets: memoryview, data: memoryview, validity: memoryview | None, rows: int) -> Any:
@@ -65,21 +72,48 @@ def batch_of_columns(
 
     Numbers are int64, and ttls u32, None if no row has one.
     """
+    pa, rows = pyarrow(), len(seqs)
+    deleted = values.is_null() if values.null_count else _all_false(rows)
+    columns = [
+        _all_same(partition, rows),
+        pa.array(seqs),
+        keys,
+        pa.nulls(rows, pa.binary()) if keys_only else values,
+        deleted,
+        _times(timestamps),
+        _all_false(rows) if ttls is None else pa.compute.and_(deleted, pa.array(ttls == EXPIRED)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch_schema())
+
+
+def _times(timestamps: Any) -> Any:
+    """Returns an array of timestamps over the same numbers, which are copied only if they are not aligned."""
     pa, numpy = pyarrow(), numpy_or_none()
-    rows, deleted = len(seqs), values.is_null()
-    expired = pa.repeat(False, rows) if ttls is None else pa.compute.and_(deleted, pa.array(ttls == EXPIRED))
-    arrays = {
-        "partition": pa.array(numpy.full(rows, partition, "<i4")),
-        "seq": pa.array(seqs),
-        "key": keys,
-        "value": pa.nulls(rows, pa.binary()) if keys_only else values,
-        "deleted": deleted,
-        "timestamp": pa.array(timestamps, pa.timestamp("us", "UTC")),
-        "expired": expired,
-    }
-    return pa.RecordBatch.from_pydict(arrays)
+    numbers = numpy.require(timestamps, requirements="CA")
+    return pa.Array.from_buffers(pa.timestamp("us", "UTC"), len(numbers), [None, pa.py_buffer(numbers)])
 
 
+def _all_same(partition: int, rows: int) -> Any:
+    if not SHARED_ROWS_MIN <= rows <= SHARED_ROWS:
+        return pyarrow().array(numpy_or_none().full(rows, partition, "<i4"))
+    return _shared_partition(partition).slice(0, rows)
+
+
+def _all_false(rows: int) -> Any:
+    return _shared_false().slice(0, rows) if rows <= SHARED_ROWS else pyarrow().repeat(False, rows)
+
+
+@functools.lru_cache(SHARED_PARTITIONS)
+def _shared_partition(partition: int) -> Any:
+    return pyarrow().array(numpy_or_none().full(SHARED_ROWS, partition, "<i4"))
+
+
+@functools.cache
+def _shared_false() -> Any:
+    return pyarrow().repeat(False, SHARED_ROWS)
+
+
+@functools.cache
 def batch_schema() -> Any:
     """Returns the schema of these batches, a ``pyarrow.Schema``."""
     pa = pyarrow()

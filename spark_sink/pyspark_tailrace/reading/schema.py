@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_tailrace.versions import arrow_schema
+from tailrace.block.to_arrow import batch_schema
 
 COLUMNS = {
     "partition": "int",
@@ -52,10 +53,12 @@ class Shape:
 
     def __init__(self, schema: StructType) -> None:
         self._schema = arrow_schema(schema)
+        given = batch_schema()
+        self._numbers = [given.get_field_index(name.lower()) for name in self._schema.names]
 
     def of(self, batch: Any) -> Any:
         """Returns the schema's columns of a batch of mutations (``Mutations.to_arrow``)."""
-        columns = [batch.column(name.lower()) for name in self._schema.names]
+        columns = [batch.column(number) for number in self._numbers]  # by name it takes several times as long
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def joined(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -65,7 +68,7 @@ class Shape:
         for batch in batches:
             waiting.append(batch)
             rows += batch.num_rows
-            size += batch.nbytes
+            size += batch.nbytes if rows < BATCH_ROWS else 0  # Arrow takes long to find the bytes
             if rows >= BATCH_ROWS or size >= BATCH_BYTES:
                 yield from _together(waiting)
                 waiting, rows, size = [], 0, 0

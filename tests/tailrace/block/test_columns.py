@@ -10,6 +10,7 @@ from tests.tiers import examples
 from tailrace.block import Block, encode_block
 from tailrace.block.check import uniform_offsets, uniform_width
 from tailrace.block.encode import Stamps
+from tailrace.block.to_arrow import SHARED_ROWS, SHARED_ROWS_MIN, batch_of_columns
 from tailrace.model.hashing import hash_keys
 
 
@@ -116,3 +117,31 @@ def test_arrow_arrays_of_a_block_that_lies_askew():
             assert array.buffers()[1].address % 8 == 0
         assert columns.value_array().to_pylist() == [b"v", None] * 30
         assert columns.keys() == [b"key", b"k2"] * 30
+
+
+@pytest.mark.parametrize("rows", [1, SHARED_ROWS_MIN, SHARED_ROWS, SHARED_ROWS + 1])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_arrow_columns_of_one_value_have_every_row(rows, deleted):
+    """Blocks of any size: those in between share the memory of such columns."""
+    pytest.importorskip("pyarrow")
+    values = [None if deleted else b"v"] * rows
+    for partition in (3, 4, 3):
+        block = encode_block([b"k"] * rows, values, partition=partition).stamped(7, 1)
+        batch = block.columns().to_arrow()
+        batch.validate(full=True)
+        assert batch["partition"].to_pylist() == [partition] * rows
+        assert batch["deleted"].to_pylist() == [deleted] * rows
+        assert batch["expired"].to_pylist() == [False] * rows
+        assert batch["timestamp"].cast("int64").to_pylist() == [1] * rows
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_arrow_timestamps_of_numbers_that_lie_askew(shift):
+    np, pa = pytest.importorskip("numpy"), pytest.importorskip("pyarrow")
+    stamps = np.frombuffer(bytes(shift) + np.arange(5, dtype="<i8").tobytes(), "<i8", offset=shift)
+    strings = pa.array([b"k"] * 5)
+    batch = batch_of_columns(0, np.arange(5, dtype="<i8"), strings, strings, stamps)
+    assert batch["timestamp"].cast("int64").to_pylist() == [0, 1, 2, 3, 4]
+    assert batch["timestamp"].buffers()[1].address % 8 == 0
+    every_second = batch_of_columns(0, np.arange(3, dtype="<i8"), strings[:3], strings[:3], stamps[::2])
+    assert every_second["timestamp"].cast("int64").to_pylist() == [0, 2, 4]
