@@ -1,8 +1,8 @@
 """Keeps an index equal to a feed without async: ``with feed.follow(index) as follower: ...``
 
 One thread reads all that has arrived, up to the bounds of a transaction, and applies it: of each key only the newest.
-So
-the slower the index, the more a transaction holds. ``applier`` decides which calls the index gets, and in which order.
+So the slower the index, the more a transaction holds. ``applier`` decides which calls the index gets, and in which
+order.
 """
 
 from __future__ import annotations

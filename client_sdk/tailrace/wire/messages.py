@@ -310,6 +310,16 @@ _GOT_COUNT = struct.Struct("<I4x")
 _GOT_ITEM = struct.Struct("<IIQQ16s")  # found, partition, seq, timestamp, branch
 
 
+_LONE_GOT = struct.Struct(_GOT_COUNT.format + _GOT_ITEM.format[1:])
+
+
+def lone_got(id: int, partition: int, branch: bytes, seq: int, timestamp: int, value: bytes) -> bytes:
+    """Returns the frame of a `Got` of one row, without the steps of several."""
+    nbytes = len(value)
+    head = _LONE_GOT.pack(1, nbytes + 1, partition, seq, timestamp, branch)
+    return b"".join((frame_header(_GOT_OPCODE, _LONE_GOT.size + nbytes, id), head, value))
+
+
 class GotRows:
     """The rows of a GOT, which come in any order. A key without a row has no value."""
 
@@ -382,7 +392,7 @@ class Got(NamedTuple):
 
 _HEADER = "<IBBHII"
 _WRITTEN_FRAME = struct.Struct(_HEADER + _WRITTEN.format[1:])
-_GOT_FRAME = struct.Struct(_HEADER + _GOT_COUNT.format[1:] + _GOT_ITEM.format[1:])
+_GOT_FRAME = struct.Struct(_HEADER + _LONE_GOT.format[1:])
 
 # The row of a key: (version, timestamp, value); None for a key without a value.
 Row: TypeAlias = tuple[Version, int, bytes] | None

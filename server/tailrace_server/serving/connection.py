@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
 _HELLO, _WRITE = Opcode.HELLO, Opcode.WRITE
+_WRITE_BYTE, _OPCODE_AT = bytes([Opcode.WRITE]), 4  # in a frame
 
 log = logging.getLogger("tailrace.server")
 
@@ -156,7 +157,8 @@ class Connection:
         """Handles bytes of the peer. Returns False if the next ones have to wait."""
         if self.is_closing:
             return True  # a connection that is closed with something unread is reset, and the reason gets lost
-        if self._takes_rows and type(data) is bytes and not self._cut and self.decoder.is_between_frames:
+        may_be_row = self._takes_rows and data[_OPCODE_AT : _OPCODE_AT + 1] == _WRITE_BYTE
+        if may_be_row and type(data) is bytes and not self._cut and self.decoder.is_between_frames:
             taken = 0 if self.transport.is_broken else self.node.take_rows(self, data)
             if taken:
                 self.received_at = self.node.turn.now

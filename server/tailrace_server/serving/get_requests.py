@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tailrace.model import Level
 from tailrace.wire.frames import Frame
-from tailrace.wire.messages import Get, GotRows
+from tailrace.wire.messages import Get, GotRows, lone_got
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.leadership import Leadership
@@ -26,9 +26,10 @@ def _on_get(connection: Connection, frame: Frame) -> None:
     get = Get.decode(frame.body)
     connection.access.require_keys(get.feed_id, get.keys)
     node = connection.node
-    if get.feed_id not in node.feeds:
+    feed = node.feeds.find(get.feed_id)
+    if feed is None:
         _require_state(node.leaderships.of_feed(get.feed_id), get)
-    feed = node.feeds.of_id(get.feed_id)
+        feed = node.feeds.of_id(get.feed_id)  # it raises
     partitions = feed.partitions_of(get.keys)
     if get.level is _QUORUM:
         feed.require_quorum()
@@ -60,16 +61,18 @@ def _answer_at_once(connection: Connection, id: int, get: Get, partition: Partit
     """
     if get.level is _QUORUM or not partition.index_keys(_always):
         return False
-    node, [key], rows = connection.node, get.keys, GotRows(1)
+    node, [key] = connection.node, get.keys
     began_at = node.turn.now
     try:
         found = partition.find(key, OpenBlocks(node.storage.read_cache), _NOTHING_LOADED.read, node.storage.read_cache)
     except NotCached:
         return False
-    if found is not None and found.value is not None:
+    if found is None or found.value is None:
+        data = GotRows(1).encode(1, id)
+    else:
         branch = partition.log.branch_at(found.seq)
-        rows.put(0, partition.id, branch, found.seq, found.timestamp, found.value)
-    data, high_seq = rows.encode(1, id), partition.high_seq
+        data = lone_got(id, partition.id, branch, found.seq, found.timestamp, found.value)
+    high_seq = partition.high_seq
     node.traffic.get_durations.add(node.clock.monotonic() - began_at)
     if high_seq > partition.visible_seq(get.level):
         connection.answers.add_at(get.level, [(partition, high_seq)], data, id)

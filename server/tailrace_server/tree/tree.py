@@ -259,9 +259,9 @@ class Tree:
         if not self.base_seq < seq <= self.last_seq:
             return None
         blocks = self._tail
-        if not blocks or seq < first_seq_of(blocks[0].head):
+        if not blocks or seq < first_seq_of(blocks[0]):
             blocks = self._chunks[self._chunk_at(seq)].blocks
-        return blocks[bisect_right(blocks, seq, key=_first_seq) - 1]
+        return blocks[bisect_right(blocks, seq, key=first_seq_of) - 1]
 
     def blocks_after(self, seq: int) -> Iterator[Block]:
         """Yields the blocks with rows above ``seq``, in order; the first one may begin at or below it."""
@@ -350,15 +350,7 @@ _new_tree = object.__new__
 
 def _above(blocks: tuple[Block, ...], seq: int) -> tuple[Block, ...]:
     """Returns those of neighbouring blocks that end above ``seq``."""
-    return blocks[bisect_right(blocks, seq, key=_last_seq) :]
-
-
-def _first_seq(block: Block) -> int:
-    return first_seq_of(block.head)
-
-
-def _last_seq(block: Block) -> int:
-    return last_seq_of(block.head)
+    return blocks[bisect_right(blocks, seq, key=last_seq_of) :]
 
 
 def _timestamp(block: Block) -> int:

@@ -28,6 +28,7 @@ from tailrace.wire.messages import (
     WriteFlag,
     Written,
     lone_get,
+    lone_got,
 )
 from tailrace.wire.opcodes import Opcode
 from tailrace.wire.replica_messages import Replica
@@ -251,6 +252,12 @@ def test_a_get_comes_out_as_it_went_in(feed_id, level, keys):
 @given(ids16, st.sampled_from(Level), st.binary(max_size=20), st.integers(0, 1))
 def test_a_get_of_one_key_is_the_frame_of_a_list_of_one(feed_id, level, key, state):
     assert lone_get(feed_id, level, key, state, 3) == Get(feed_id, level, [key], state).encode(3)
+
+
+@given(u32, ids16, seqs, seqs, st.binary(max_size=20))
+def test_a_got_of_one_row_is_the_frame_of_a_list_of_one(partition, branch, seq, timestamp, value):
+    general = Got([(Version(partition, branch, seq), timestamp, value)]).encode(3)
+    assert lone_got(3, partition, branch, seq, timestamp, value) == general
 
 
 items = st.none() | st.tuples(st.tuples(u32, ids16, seqs).map(Version._make), seqs, st.binary(max_size=20))

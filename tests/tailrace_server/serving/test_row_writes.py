@@ -256,6 +256,14 @@ async def test_a_put_takes_the_short_way(node, client, shortly):
     assert shortly.count(True) == 2
 
 
+async def test_a_look_up_is_not_read_as_a_row(client, shortly):
+    feed = await client.create_feed("orders", partitions=4)
+    await feed.put(KEY, b"value")
+    reads = len(shortly)
+    assert (await feed.get(KEY)).value == b"value"
+    assert len(shortly) == reads
+
+
 async def test_a_frame_in_two_parts_takes_the_general_way(greeted, feed_id, shortly):
     body = write(feed_id, block_of(KEY))
     reads = len(shortly)
