@@ -31,6 +31,12 @@ class Guard(OfOneProcess):
     def _forked(self, error: WrongProcess) -> None:
         self.lock = threading.RLock()  # no other thread of the parent is here to release its lock
 
+    def check_and_begin(self) -> None:
+        """A step begins, after a ``check``: both in one call, since each request has several steps."""
+        if self._forked_from or self._is_within_step:
+            self.check()
+        self._is_within_step = True
+
     def begin(self) -> None:
         """A step begins."""
         self._is_within_step = True

@@ -199,8 +199,7 @@ class BlockingLink:
     def _expire(self) -> None:
         """Gives up requests whose deadline has passed, and wakes the threads whose wait is over."""
         with self.guard.lock:
-            self.guard.check()
-            self.guard.begin()
+            self.guard.check_and_begin()
             self._session.expire()
             self.guard.end()
             for turn, done in self._waiting.items():
@@ -211,7 +210,7 @@ class BlockingLink:
         """Ends a thread's wait: another one is the mover from now on."""
         with self.guard.lock:
             self._waiting.pop(turn, None)
-            if not self._has_mover():
+            if self._waiting and not self._has_mover():
                 # It returns to the list if it has to wait again. One that an interrupt has left there is woken once.
                 for other in self._waiting:
                     del self._waiting[other]
@@ -241,8 +240,7 @@ class BlockingLink:
                 if sock is not None:
                     sock.close()
             elif sock is not None:
-                self.guard.check()
-                self.guard.begin()
+                self.guard.check_and_begin()
                 self._sock = sock
                 self._poll.register(sock, select.POLLIN)
                 self._waits_to_send = False
@@ -270,8 +268,7 @@ class BlockingLink:
 
         In between, other threads would take the step for an interrupted one.
         """
-        self.guard.check()
-        self.guard.begin()
+        self.guard.check_and_begin()
         try:
             step(argument)
         except (TailraceError, OSError) as error:
@@ -369,8 +366,7 @@ class BlockingLink:
     def _lost(self, error: Exception) -> None:
         """Ends the connection, or notes a failed try, which the finder has from the dialer. Raises a final error."""
         with self.guard.lock:
-            self.guard.check()
-            self.guard.begin()
+            self.guard.check_and_begin()
             self._end_connection(error)
 
     def _end_connection(self, error: Exception) -> None:

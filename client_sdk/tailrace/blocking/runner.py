@@ -147,8 +147,7 @@ class BlockingRunner(OfOneProcess):
         guard = link.guard
         try:
             with guard.lock:
-                guard.check()
-                guard.begin()
+                guard.check_and_begin()
                 # An interrupt can come right after the change, so the requests are in the list before it ends.
                 requests.extend(step.queue(self._session, reply.done, deadline))
                 guard.end()
@@ -213,8 +212,7 @@ class BlockingRunner(OfOneProcess):
         """Calls a method of the session. If it is interrupted, every later call raises TailraceError."""
         guard = self.guard
         with guard.lock:
-            guard.check()
-            guard.begin()
+            guard.check_and_begin()
             result = change(*arguments, **options)
             guard.end()
         return result

@@ -114,7 +114,7 @@ class RequestQueue:
 
     def expire(self, now: float, last_error: TailraceError | None) -> None:
         """Gives up the requests whose deadline has passed. ``last_error`` is that of the connection, or None."""
-        for request in [r for r in self.requests if now >= r.deadline] if self.requests else ():
+        for request in [r for r in self.requests if now >= r.deadline]:
             if isinstance(request, PartRequest) and self.parts.are_waited_for(request, now):
                 continue
             self.unsent.pop(request, None)

@@ -361,7 +361,8 @@ class RequestSession:
     def expire(self) -> None:
         """Gives up requests whose deadline has passed."""
         now = self._clock()
-        self._queue.expire(now, self.last_error)
+        if self._queue.requests:
+            self._queue.expire(now, self.last_error)
         self._writes.expire(now, self.last_error)
 
     def withdraw_lane(self, lane: Lane) -> None:
