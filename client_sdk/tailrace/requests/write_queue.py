@@ -138,7 +138,8 @@ class WriteQueue:
     """Holds the writes of all lanes, and decides which of them leave now.
 
     Attributes:
-        gathers: Other callers may put rows in this turn of the shell's loop: their answers came together, or many wait.
+        gathers: Other callers may put rows in this turn of the shell's loop: their answers came together, many wait, or
+            the rows before left together.
     """
 
     def __init__(self) -> None:
@@ -146,6 +147,7 @@ class WriteQueue:
         self._ready: dict[Lane, None] = {}  # those that may have something to send
         self._rows: dict[Lane, list[RowWrite]] = {}  # rows that wait for room in their lane
         self._woken = 0  # callers of rows that the last bytes have answered, and that have put no other one since
+        self._left_together = False  # the last rows that left were several
         self.gathers = False
 
     @property
@@ -196,10 +198,13 @@ class WriteQueue:
 
     def add_row(self, row: RowWrite) -> None:
         """Adds a row, which leaves with the others that wait for the same lane."""
-        if self._woken:
+        if self._woken:  # it is known how many callers may follow
             self._woken -= 1
+            self.gathers = self._woken > 0
+        else:
+            self.gathers = self._left_together
         lanes = len(self._lanes)
-        self.gathers = self._woken > 0 or (lanes > 0 and lanes + len(row.lane) > CROWDED_BLOCKS)
+        self.gathers |= lanes > 0 and lanes + len(row.lane) > CROWDED_BLOCKS
         rows = self._rows.get(row.lane)
         if rows is None:
             self._rows[row.lane] = [row]
@@ -209,6 +214,8 @@ class WriteQueue:
     def take(self, now: float) -> list[WriteRequest]:
         """Returns the blocks to send now, with their numbers. They count as sent."""
         self.gathers = False
+        if self._rows:
+            self._left_together = sum(map(len, self._rows.values())) > 1
         for lane in list(self._rows):
             if lane not in self._lanes or lane.has_room:
                 self._submit(lane)

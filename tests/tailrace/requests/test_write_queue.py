@@ -296,3 +296,35 @@ def test_rows_are_gathered_while_many_blocks_have_no_answer(made):
     made.queue.expect_none()
     assert not made.queue.gathers
     assert made.send()[1] == [[b"a", b"b"]]
+
+
+def test_rows_of_callers_that_put_together_again_leave_as_one_block(made):
+    made.put(b"a", b"b")
+    made.send()
+    made.queue.expect_none()
+    made.put(b"c")
+    assert made.queue.gathers, "new callers may put further rows in this turn, as before"
+    made.put(b"d")
+    assert made.queue.gathers
+    assert made.send()[1] == [[b"c", b"d"]]
+
+
+def test_a_row_that_has_waited_for_others_in_vain_is_the_last_to_wait(made):
+    made.put(b"a", b"b")
+    made.send()
+    made.queue.expect_none()
+    made.put(b"c")
+    assert made.queue.gathers
+    made.send()
+    made.put(b"d")
+    assert not made.queue.gathers
+
+
+def test_the_last_of_the_callers_that_were_answered_waits_for_no_one(made):
+    made.put(b"a", b"b")
+    (request,), _ = made.send()
+    made.queue.answered(request, versions(1, 2))
+    made.put(b"c")
+    assert made.queue.gathers
+    made.put(b"d")
+    assert not made.queue.gathers, "rows left together before, but the callers are known"
