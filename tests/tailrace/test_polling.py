@@ -123,17 +123,22 @@ class Stalling:
     async def connect(self, address):
         self.connections += 1
         transport = await connect_tcp(address)
-        left, receive = (self._limit if self.connections > 1 else math.inf), transport.receive
+        left = self._limit if self.connections > 1 else math.inf
 
-        async def limited():
-            nonlocal left
-            if left <= 0:
-                self.scope.cancel()
-            data = await receive()
-            left -= len(data)
-            return data
+        def limited(receive, size):
+            async def limit(*arguments):
+                nonlocal left
+                if left <= 0:
+                    self.scope.cancel()
+                found = await receive(*arguments)
+                left -= size(found)
+                return found
 
-        transport.receive = limited
+            return limit
+
+        transport.receive = limited(transport.receive, len)
+        transport.receive_into = limited(transport.receive_into, int)
+        transport.receive_into_now = lambda buffers: 0  # what arrives without a turn of the loop counts as well
         return transport
 
 
