@@ -204,8 +204,8 @@ class MemoryFile:
         self._call("read_at")
         return self._inode.content.read(offset, nbytes)
 
-    def read_cached(self, offset: int, nbytes: int) -> bytes:
-        return self.read_at(offset, nbytes)
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        return None if self._disk.misses() else self.read_at(offset, nbytes)
 
     def write_at(self, offset: int, buffers, nbytes: int) -> None:
         data = b"".join(buffers)
@@ -300,7 +300,8 @@ class MemoryDisk:
     OSError to make the call fail, or ``Crashed``. ``calls`` counts them all, ``changes`` those that change something.
     Of a write that is stopped so, the first ``torn_bytes`` are written. ``size_bytes`` is the size of the disk, and
     ``free`` what is left of it: files count while they have a name or are open, once however many names they have.
-    The process may have ``files_max`` files open.
+    The process may have ``files_max`` files open. With ``misses_every``, the system has to read the bytes of each
+    so-many-th ``read_cached`` from the platter first.
     """
 
     Crashed = Crashed
@@ -324,8 +325,15 @@ class MemoryDisk:
         self._unnamed: list[Inode] = []  # removed, and still open
         self.flips = 0  # how many bits were changed
         self._inodes = 100
+        self.misses_every = 0
+        self._cached_reads = 0
 
     # What goes wrong.
+
+    def misses(self) -> bool:
+        """Tells whether the next bytes are not in memory."""
+        self._cached_reads += 1
+        return self.misses_every > 0 and self._cached_reads % self.misses_every == 0
 
     def call(self, name: str, path: str) -> None:
         if self.before is not None:

@@ -47,6 +47,7 @@ LIMITS = Limits(noop_interval_s=1.0, hello_timeout_s=5.0)
 # Calls of the disk that may be made to fail.
 FAILING = ("write_at", "sync", "rename", "sync_directory", "remove", "create", "truncate", "open", "read_at")
 # The longest pause before a machine starts its next node.
+MISSES_EVERY = 2  # reads of a disk: one needs a thread, and the next one is in memory
 RESTART_SECONDS = 1.0
 
 
@@ -153,7 +154,7 @@ class Machine:
 
     def __init__(self, name, rnd, network, clock, report, on_start, **changes):
         self.name = name
-        self.disk = MemoryDisk()
+        self.disk = _disk()
         self.report = report
         self.slowness_s = 0.0
         self.stall_s = 0.0  # how much longer each call takes that waits for the disk
@@ -230,7 +231,7 @@ class Machine:
         ``members``: the list that the node is started with on this disk; None: the one that the machine has begun with.
         """
         assert self.life is None, "the node that uses the disk has to be stopped first"
-        self.disk = MemoryDisk()
+        self.disk = _disk()
         self.disk.make_directory(DATA)
         if members is not None:
             self._lists[self.disk] = members
@@ -431,3 +432,10 @@ def leaves(error):
             yield from leaves(inner)
     else:
         yield error
+
+
+def _disk():
+    """Returns an empty disk, of which some reads miss the system's memory: both ways of a read are reached."""
+    disk = MemoryDisk()
+    disk.misses_every = MISSES_EVERY
+    return disk

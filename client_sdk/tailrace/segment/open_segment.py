@@ -66,17 +66,17 @@ class OpenSegment(Generic[F]):
         """Returns the offset of block ``number`` in the file, and the count of rows before it; of the end, too."""
         return int(self._places[number]), int(self._row_begins[number])
 
-    def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
+    def read_blocks(self, index: int, bytes_max: int, read: Read = read_from) -> tuple[list[Block], int]:
         """Returns blocks from number ``index`` on, at least one and at most ``bytes_max`` bytes; and the next number.
 
-        They are read at once and keep one buffer alive together. No block for ``index == blocks``.
+        They are read at once, by ``read``, and keep one buffer alive together. No block for ``index == blocks``.
         """
         assert 0 <= index <= self.blocks
         if index == self.blocks:
             return [], index
         limit = int(self._places[index]) + min(bytes_max, self.nbytes)
         stop = max(index + 1, int(self._places.searchsorted(np.uint64(limit), "right")) - 1)
-        return self._read(index, stop), stop
+        return self._read(index, stop, read), stop
 
     def read_block(self, number: int) -> Block:
         """Reads block ``number``."""

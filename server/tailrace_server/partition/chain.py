@@ -33,7 +33,7 @@ class LostSegment(Segment):
     def block_after(self, seq: int) -> int:
         return 0
 
-    def read_blocks(self, index: int, bytes_max: int) -> tuple[list[Block], int]:
+    def read_blocks(self, index: int, bytes_max: int, read: object = None) -> tuple[list[Block], int]:
         raise self._why.with_traceback(None)
 
     def read_block(self, number: int) -> Block:

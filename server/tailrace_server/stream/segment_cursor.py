@@ -1,4 +1,7 @@
-"""A cursor over the blocks of one segment, read a chunk at a time. The caller loads each chunk in a thread."""
+"""A cursor over the blocks of one segment, read a chunk at a time.
+
+The caller loads a chunk on the loop if it is in the system's memory, otherwise in a thread.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,16 @@ from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.partition.chain import Pins
 from tailrace_server.segment import Segment, SegmentDamaged
+from tailrace_server.segment.file import SegmentFile
 
-# The size of a read: the hop to a thread is nothing beside it, and a thousand streams can hold one each.
+# The size of a read: a thousand streams can hold one each.
 CHUNK_BYTES = 1024 * 1024
+# A larger chunk is one large block, which would hold up the loop for longer than others.
+CACHED_BYTES_MAX = 2 * CHUNK_BYTES
+
+
+class _NeedsThread(Exception):
+    """The loop would have to wait for a chunk."""
 
 
 class SegmentCursor:
@@ -50,6 +60,18 @@ class SegmentCursor:
             return blocks, index
         return [found for block in blocks if (found := self._filter(block, self._wanted)) is not None], index
 
+    def load_cached(self, bytes_max: int = sys.maxsize) -> tuple[list[Block], int] | None:
+        """Reads the next chunk as ``load``, without waiting for the disk. Raises SegmentDamaged.
+
+        Returns None if that takes a thread: not all of it is in memory, a filter looks through it, or it is large.
+        """
+        if self._wanted is not None:
+            return None
+        try:
+            return self.segment.read_blocks(self._index, min(bytes_max, CHUNK_BYTES), _read_cached)
+        except _NeedsThread:
+            return None
+
     def _filter(self, block: Block, wanted: StreamFilter) -> Block | None:
         try:
             return filter_block(block, wanted)
@@ -69,3 +91,10 @@ class SegmentCursor:
         """Drops the loaded blocks, and unpins the segment."""
         self._blocks.clear()
         self._pins.unpin(self.segment)
+
+
+def _read_cached(file: SegmentFile, offset: int, nbytes: int) -> bytes | memoryview:
+    data = file.read_cached(offset, nbytes) if nbytes <= CACHED_BYTES_MAX else None
+    if data is None:
+        raise _NeedsThread
+    return data

@@ -21,6 +21,7 @@ from tailrace_server.config import StorageConfig
 from tailrace_server.host.disk import RealFile
 from tailrace_server.serving import time_slices
 from tailrace_server.stream import partition_stream, segment_cursor
+from tailrace_server.stream.segment_cursor import SegmentCursor
 
 
 @pytest.fixture
@@ -370,3 +371,23 @@ async def test_damage_that_a_stream_meets_is_told(running, feed, raw):
     assert not node.status()["healthy"]
     assert path in node.status()["failure"]
     assert partition.damage is None, "what can be read of it is served"
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_a_stream_takes_a_thread_only_for_what_is_not_in_memory(is_cached, running, feed, monkeypatch):
+    await fill(feed, 10)
+    await flush(running.node)
+    threads, load = [], SegmentCursor.load
+
+    def loaded(part, bytes_max):
+        threads.append(threading.current_thread())
+        return load(part, bytes_max)
+
+    monkeypatch.setattr(SegmentCursor, "load", loaded)
+    if not is_cached:
+        monkeypatch.setattr(RealFile, "read_cached", lambda file, offset, nbytes: None)
+    async with feed.consume(until="now", catch_up="stream") as stream:
+        keys = [m.key async for event in stream if isinstance(event, Mutations) for m in event]
+    assert sorted(keys) == sorted(b"%d" % row for row in range(10))
+    assert bool(threads) is not is_cached
+    assert threading.main_thread() not in threads

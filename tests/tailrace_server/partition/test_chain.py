@@ -4,6 +4,7 @@ import pytest
 from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.model.hashing import key_hash
+from tailrace.segment.file import read_from
 from tailrace_server.partition.chain import Chain, LostSegment, Pins
 from tailrace_server.segment import SegmentDamaged
 
@@ -135,7 +136,7 @@ def test_a_lost_segment_keeps_its_place(partition):
     assert chain.nbytes == partition.chain.nbytes
     assert found(chain, b"b") == (5, None), "nothing older has to be looked at"
     lost = chain.after(2)[0]
-    for attempt in (lambda: found(chain, b"a"), lambda: lost.read_blocks(lost.block_after(2), 1)):
+    for attempt in (lambda: found(chain, b"a"), lambda: lost.read_blocks(lost.block_after(2), 1, read_from)):
         with pytest.raises(SegmentDamaged, match="damaged at offset 7: it is gone"):
             attempt()
     assert [(problem.offset, problem.why) for problem in lost.verify()] == [(7, "it is gone")]

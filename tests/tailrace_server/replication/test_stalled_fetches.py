@@ -21,6 +21,7 @@ def hung_reads(monkeypatch):
                 released.wait()
             return load(cursor, *args)
 
+        monkeypatch.setattr(SegmentCursor, "load_cached", lambda cursor, bytes_max: None)
         monkeypatch.setattr(SegmentCursor, "load", wait)
         return released
 

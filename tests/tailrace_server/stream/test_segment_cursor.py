@@ -4,6 +4,7 @@ from tests.tailrace_server.stored import StoredPartition
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.segment.file import SegmentFile
 from tailrace_server.stream import segment_cursor as module
 from tailrace_server.stream.segment_cursor import SegmentCursor
 
@@ -85,3 +86,22 @@ def test_what_a_filter_leaves_of_a_segment(partition):
     assert read(wanted) == [[(3, 4), (5, 6)]]
     unwanted = SegmentCursor(partition.chain.segments[0], 2, partition.pins, StreamFilter(b"other"))
     assert read(unwanted) == [[]]
+
+
+def test_a_chunk_in_memory_is_read_without_a_thread(partition):
+    part = part_of(partition)
+    blocks, index = part.load_cached()
+    assert (list(map(str, blocks)), index) == (list(map(str, part.load()[0])), 3)
+
+
+@pytest.mark.parametrize("what", ["is not in memory", "is filtered", "is large"])
+def test_a_chunk_takes_a_thread_if_it(what, partition, monkeypatch):
+    part = part_of(partition)
+    if what == "is not in memory":
+        monkeypatch.setattr(SegmentFile, "read_cached", lambda file, offset, nbytes: None)
+    elif what == "is filtered":
+        part = SegmentCursor(partition.chain.segments[0], 0, partition.pins, StreamFilter(b"x"))
+    else:
+        monkeypatch.setattr(module, "CACHED_BYTES_MAX", 1)
+    assert part.load_cached() is None
+    assert part.needs_load
