@@ -75,7 +75,7 @@ _ROWS = (
     _Row("one", "one put, p50, µs", "p50", False),
     _Row("one", "one put, p99, µs", "p99", False, False),
     _Row("many", f"{PUTTERS} putters, puts/s"),
-    _Row("apart", f"{PUTTERS} putters, a client of its own each, puts/s"),
+    _Row("apart", f"{PUTTERS} putters with a client of its own each, puts/s"),
     _Row("half", "a put at half of its own limit, p50, µs", "p50", False),
     _Row("half", "a put at half of its own limit, p99, µs", "p99", False, False),
     _Row("large", "values of 512 KiB in and out, MiB/s"),

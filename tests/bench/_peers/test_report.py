@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from _peers.report import Run, bars, lines, write_readme
+from _peers.report import _ROWS, Run, bars, lines, write_readme
 from _peers.worker import Found
 from _report import SECTION_END as END
 
@@ -61,6 +61,11 @@ def test_a_row_without_processor_time_has_no_bars_of_it():
 
 
 @pytest.mark.slow  # matplotlib
+def test_rows_of_processor_time_have_names_of_their_own():
+    names = [row.name.partition(",")[0] for row in _ROWS if row.has_processor]
+    assert len(set(names)) == len(names)
+
+
 def test_the_section_of_the_readme_is_replaced_and_says_who_wins(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold figures\n{END}\nafter\n")
