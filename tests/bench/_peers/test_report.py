@@ -60,12 +60,12 @@ def test_a_row_without_processor_time_has_no_bars_of_it():
     assert made["a put at half of its own limit, p99, µs"] == ({"Tailrace": 3.0, "Redis Streams": 2.0}, {})
 
 
-@pytest.mark.slow  # matplotlib
 def test_rows_of_processor_time_have_names_of_their_own():
     names = [row.name.partition(",")[0] for row in _ROWS if row.has_processor]
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow  # matplotlib
 def test_the_section_of_the_readme_is_replaced_and_says_who_wins(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold figures\n{END}\nafter\n")
