@@ -15,7 +15,8 @@ The node takes a producer's blocks in the order of their numbers, without a gap,
    A block that was sent more than half an hour ago is given up instead: the node forgets a producer after an hour.
 4. A block that is withdrawn before it was sent is never sent. One that was sent keeps its number until its answer comes
    or the connection is lost; it is not sent again.
-5. If the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level. The lane
+5. A block that is refused for good may be divided by rows. The parts take its place, before the blocks behind it.
+6. If the node asks for a number that it has acknowledged, it has lost acknowledged writes with their level. The lane
    continues under a new producer id, and names the versions that were lost.
 
 Source: docs/formats/block.md (producer id and seq).
@@ -26,7 +27,7 @@ from __future__ import annotations
 import collections
 import enum
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.block import Block
@@ -140,9 +141,9 @@ class Lane:
 
     @property
     def is_held(self) -> bool:
-        """A request waits to be sent again."""
+        """A request waits to be sent again, or a part of one."""
         for request in self._unanswered:  # noqa: SIM110 - one write at a time is common, and any() is two calls more
-            if request.state is WriteState.HELD:
+            if request.state is not WriteState.SENT:
                 return True
         return False
 
@@ -172,6 +173,7 @@ class Lane:
                 return self._take_queued(now)
             if now < self.held_until:
                 return []
+            self._requeue()
             self._give_up_aged(now)
         idle = not self._unanswered and now - self._used_at > IDLE_SECONDS_MAX
         # A block that may have been written keeps its old number: under a new one it could be written twice.
@@ -182,6 +184,23 @@ class Lane:
         for request in again:
             self._send(request, now)
         return again if self._anew else again + self._take_queued(now)
+
+    def _requeue(self) -> None:
+        """Returns the parts of a divided block, and all blocks behind them, to the queue.
+
+        None of these was written, whatever their answers were: the number of the first part has not been taken.
+        """
+        places = (place for place, request in enumerate(self._unanswered) if request.state is WriteState.QUEUED)
+        first = next(places, None)
+        if first is None:
+            return
+        behind = self._unanswered[first:]
+        del self._unanswered[first:]
+        self._next_number = behind[0].number
+        self._abandoned = {number for number in self._abandoned if number < self._next_number}
+        for request in behind:
+            request.state, request.resend = WriteState.QUEUED, False
+        self._queue.extendleft(reversed(behind))
 
     def _take_queued(self, now: float) -> list[WriteRequest]:
         taken: list[WriteRequest] = []
@@ -223,6 +242,8 @@ class Lane:
     def link_lost(self) -> None:
         """The connection is lost: each unanswered block may or may not have arrived."""
         for request in self._unanswered.copy():
+            if request.state is WriteState.QUEUED:  # a part
+                continue
             request.resend |= request.state is WriteState.SENT
             request.state = WriteState.HELD
             if request.withdrawn:
@@ -265,6 +286,21 @@ class Lane:
             self.fail(request, error)
         if request.withdrawn and request.state is WriteState.HELD:
             self._drop(request)
+
+    def divide(self, request: WriteRequest, parts: Sequence[WriteRequest]) -> None:
+        """Puts ``parts`` in the place of ``request``, which was refused for good and was not written.
+
+        Those behind it bounce. When all have, they and the parts go back to the queue.
+        """
+        place, more = self._unanswered.index(request), len(parts) - 1
+        self._unanswered[place : place + 1] = parts
+        request.state = WriteState.DONE
+        for number, part in enumerate(parts, request.number):
+            part.number, part.state = number, WriteState.QUEUED
+        for other in self._unanswered[place + len(parts) :]:
+            other.number += more
+        self._next_number += more
+        self._abandoned = {number + more * (number > request.number) for number in self._abandoned}
 
     def fail(self, request: WriteRequest, error: TailraceError) -> None:
         """Gives up ``request``. If it may have been written, its number is not used again."""

@@ -8,9 +8,9 @@ Rows that many tasks put at once leave as one block. It costs both sides little 
 
 1. Rows leave in the order of their calls. A block for the same lane ends the bundle before it.
 2. A row whose caller is gone leaves its bundle before the bundle is sent, and before it is sent again.
-3. A bundle that is refused for good is divided: each row is sent alone, behind all that waits for its lane by then, and
-   has an answer of its own. If the bundle may have been written, all of its rows have the error instead, because a
-   second copy of them could be written.
+3. A bundle that is refused for good is divided: each row is sent alone, in the place of the bundle, and has its own
+   answer. If the bundle may have been written, all of its rows have the error instead, because a second copy of them
+   could be written.
 """
 
 from __future__ import annotations
@@ -61,18 +61,20 @@ class RowWrite(WriteRequest):
 
     def submit_alone(self) -> None:
         """Enters the lane as a block of its own."""
-        lane = self.lane
-        producer_id, number = lane.next_number
+        self.be_alone(*self.lane.next_number)
+        self.lane.submit(self)
+
+    def be_alone(self, producer_id: int, number: int) -> None:
+        """Makes a block of the row alone."""
         self.bundle = None
         self.block = encode_row(
             self.key,
             self.value,
             hash_=self.hash,
-            partition=lane.partition,
+            partition=self.lane.partition,
             producer_id=producer_id,
             producer_seq=number,
         )
-        lane.submit(self)
 
     def finish(self, versions: VersionRange | None, error: TailraceError | None) -> None:
         """Tells the caller the answer, outside of the lane."""
@@ -83,7 +85,7 @@ class RowWrite(WriteRequest):
 class RowBundle(WriteRequest):
     """The block of several rows of one lane and level."""
 
-    __slots__ = ("_forms", "_is_divided", "rows")
+    __slots__ = ("_forms", "rows")
 
     def __init__(self, rows: list[RowWrite]) -> None:
         first = rows[0]
@@ -92,7 +94,6 @@ class RowBundle(WriteRequest):
         )
         self.rows = rows  # that have no answer, and whose callers wait
         self._forms: dict[int, list[RowWrite]] = {}  # the rows of each block that was sent; later ones have fewer
-        self._is_divided = False
         for row in rows:
             row.bundle = self
 
@@ -113,9 +114,18 @@ class RowBundle(WriteRequest):
         row.state = WriteState.DONE
         return bool(self.rows)
 
-    def refused(self, error: TailraceError) -> None:
-        """Prepares for an answer that refuses the block: if it is for good, and nothing was written, it is divided."""
-        self._is_divided = not (self.resend or isinstance(error, Retryable | OutcomeUnknown | OutOfOrder))
+    def is_divided_by(self, error: TailraceError) -> bool:
+        """Tells whether ``error`` refuses the block for good, while rows wait and none was written."""
+        return bool(self.rows) and not (self.resend or isinstance(error, Retryable | OutcomeUnknown | OutOfOrder))
+
+    def divide(self) -> None:
+        """Puts each row, as a block of its own, in the place of the block."""
+        rows, self.rows = self.rows, []
+        self.done = _ignore  # as in ``_answered``
+        producer_id, _ = self.lane.next_number
+        for number, row in enumerate(rows, self.number):
+            row.be_alone(producer_id, number)
+        self.lane.divide(self, rows)
 
     def _answered(self, versions: VersionRange | None, error: TailraceError | None) -> None:
         rows, self.rows = self.rows, []
@@ -128,10 +138,7 @@ class RowBundle(WriteRequest):
                     row.finish(tuple.__new__(VersionRange, (partition, branch, seq, seq)), None)
             return
         for row in rows:
-            if self._is_divided:
-                row.submit_alone()
-            else:
-                row.finish(None, copy.copy(error))  # each caller raises its own
+            row.finish(None, copy.copy(error))  # each caller raises its own
 
 
 class WriteQueue:
@@ -266,9 +273,10 @@ class WriteQueue:
         """The node does not write ``request``, as `Lane.refused`."""
         if request.state is WriteState.DONE:
             return  # it was given up meanwhile
-        if isinstance(request, RowBundle):
-            request.refused(error)
-        request.lane.refused(request, error, hold_until, in_doubt=in_doubt)
+        if isinstance(request, RowBundle) and request.is_divided_by(error):
+            request.divide()
+        else:
+            request.lane.refused(request, error, hold_until, in_doubt=in_doubt)
         self._look_again(request.lane)
 
     def link_lost(self) -> None:

@@ -153,6 +153,41 @@ def test_a_bundle_that_is_refused_for_good_is_sent_row_by_row(made):
     assert isinstance(made.answers[b"bad"], Forbidden)
 
 
+def test_rows_of_a_divided_bundle_stay_before_later_rows(made):
+    made.put(b"a", b"bad")
+    (first,), _ = made.send()
+    made.put(b"c", b"d")
+    (second,), _ = made.send()
+    made.put(b"e")
+    made.queue.refused(first, Forbidden("bad"), 0.0, in_doubt=False)
+    assert made.send()[0] == [], "the second is on its way, and bounces"
+    made.queue.refused(second, OutOfOrder("", expected=1), 0.0, in_doubt=False)
+    taken, keys = made.send()
+    assert keys == [[b"a"], [b"bad"], [b"c", b"d"]]
+    assert [request.block.header.producer_seq for request in taken] == [1, 2, 3]
+    assert made.send()[1] == [[b"e"]]
+
+
+def test_a_large_bundle_is_divided_within_the_bound_of_unanswered_blocks(made):
+    before = [b"%d" % number for number in range(2 * UNANSWERED_MAX)]
+    made.put(*before)
+    (bundle,), _ = made.send()
+    made.put(b"y", b"z")
+    (later,), _ = made.send()
+    made.queue.refused(bundle, Forbidden("bad"), 0.0, in_doubt=False)
+    made.queue.refused(later, OutOfOrder("", expected=1), 0.0, in_doubt=False)
+    found = []
+    while True:
+        found += made.send()[1]
+        waiting = made.lane.requests()
+        if not waiting:
+            break
+        assert waiting[0].state is WriteState.SENT
+        assert sum(request.state is WriteState.SENT for request in waiting) <= UNANSWERED_MAX
+        made.queue.answered(waiting[0], versions(1, waiting[0].block.rows))
+    assert found == [*([key] for key in before), [b"y", b"z"]]
+
+
 def test_a_bundle_in_doubt_that_is_refused_for_good_is_not_written_row_by_row(made):
     made.put(b"a", b"b")
     made.send()

@@ -161,6 +161,8 @@ class World:
         assert set(self.results) | set(self.gone) == set(self.rows), "a row was never answered"
         seqs = {key: seq for seq, key in enumerate(self.node.keys, 1)}
         assert len(seqs) == len(self.node.keys), "written twice"
+        calls = [int(key.lstrip(b"abcdklo")) for key in self.node.keys]
+        assert calls == sorted(calls), "written in another order than that of the calls"
         for key, sent in self.gone.items():
             assert sent or key not in seqs, "its caller was gone before it was sent, and it is written"
         for key, result in self.results.items():
