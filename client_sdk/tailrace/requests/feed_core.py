@@ -104,12 +104,12 @@ class FeedCore:
     def _ask(self, step_of: Callable[[Resolved], Step]) -> Plan[Any]:
         """Carries out the step that ``step_of`` makes for the feed, and returns its result. Raises UnknownFeed.
 
-        A new handle takes over what another one of the client has asked for. If that feed is gone, it asks itself.
+        A new handle takes over what another one has asked for. If that feed is gone, or has other partitions, it asks.
         """
         if self.resolved is None and (known := self._client.known(self.name)) is not None:
             try:
                 result = yield step_of(known)
-            except UnknownFeed:
+            except (UnknownFeed, ValueError):
                 self.forget()
             else:
                 self.resolved = known
@@ -265,6 +265,7 @@ class FeedCore:
             TailraceError: As in `put`.
         """
         wanted = self._client.session.levels.of_write(level)
+        changes = list(changes)  # they are read again if the feed has to be asked for
         written: dict[int, VersionRange] = yield from self._ask(
             lambda feed: WriteBlocks(batch_blocks(changes, feed, self._client.lanes), wanted, self.name)
         )

@@ -21,9 +21,9 @@ OLD_LOG = [[OLD.hex(), 1, 0]]
 NEW_LOG = [[NEW.hex(), 2, 5], [OLD.hex(), 1, 0]]
 
 
-def partitions(high_seq, log):
+def partitions(high_seq, log, count=2):
     """A node's partition map, if each partition has come to ``high_seq`` in the history of ``log``."""
-    of_each = [{"id": id, "high_seq": high_seq, "log": log} for id in range(2)]
+    of_each = [{"id": id, "high_seq": high_seq, "log": log} for id in range(count)]
     return {"feed": {"feed_id": FEED_ID.hex()}, "partitions": of_each}
 
 
@@ -158,6 +158,36 @@ def test_a_new_handle_asks_itself_if_what_another_one_knew_is_gone(call):
     with pytest.raises(UnknownFeed, match="dropped meanwhile"):
         plan.throw(UnknownFeed("dropped meanwhile"))
     assert client.known("orders") is None
+
+
+def test_a_new_handle_asks_itself_if_a_version_is_not_of_the_partition_that_another_one_knew():
+    """The feed was dropped and made again with more partitions: its versions are right, and what is known is not."""
+    key = next(key for key in (b"%d" % number for number in range(99)) if partition_of_hash(key_hash(key), 4) == 3)
+    client = client_core()
+    client.know("orders", Resolved(OLD, 1))
+    plan = FeedCore(client, "orders").put(key, b"v", None, Version(3, NEW, 7), False)
+    assert asked_of(next(plan)) is Opcode.PARTITIONS
+    assert asked_of(plan.send(partitions(7, NEW_LOG, 4))) == FEED_ID
+    assert client.known("orders") == Resolved(FEED_ID, 4)
+
+
+def test_a_version_of_another_partition_is_an_error_once_the_new_handle_has_asked():
+    client = client_core()
+    client.know("orders", Resolved(FEED_ID, 2))
+    plan = FeedCore(client, "orders").put(b"k", b"v", None, VERSION._replace(partition=1 - PARTITION), False)
+    assert asked_of(next(plan)) is Opcode.PARTITIONS
+    with pytest.raises(ValueError, match="the version is of"):
+        plan.send(partitions(7, OLD_LOG))
+
+
+def test_a_batch_that_can_be_read_only_once_is_written_whole_after_the_feed_was_asked_for():
+    client = client_core()
+    client.know("orders", Resolved(OLD, 2))
+    plan = FeedCore(client, "orders").write((Put(b"%d" % number, b"v") for number in range(9)), None)
+    next(plan)
+    plan.throw(UnknownFeed("no feed of this id"))
+    step = plan.send(partitions(7, OLD_LOG))
+    assert sum(block.rows for _, block in step.blocks) == 9
 
 
 @pytest.mark.parametrize("call", CALLS)
