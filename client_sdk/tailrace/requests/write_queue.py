@@ -29,8 +29,8 @@ from tailrace.wire.failures import OutOfOrder
 # short row then does not wait long for the bytes of others, and after an outage the node gets several smaller blocks.
 BUNDLE_ROWS_MAX = 1_024
 BUNDLE_BYTES_MAX = 256 * 1024
-# If more blocks than these have no answer, rows wait for the end of the turn of the loop. With fewer, another turn for
-# each row would cost more than it saves.
+# Rows wait for the end of the turn of the loop if more than these are counted: the lanes with blocks without an answer,
+# and such blocks of the row's own lane. With fewer, another turn for each row would cost more than it saves.
 CROWDED_BLOCKS = 4
 
 
@@ -154,7 +154,7 @@ class WriteQueue:
         self._ready: dict[Lane, None] = {}  # those that may have something to send
         self._rows: dict[Lane, list[RowWrite]] = {}  # rows that wait for room in their lane
         self._woken = 0  # callers of rows that the last bytes have answered, and that have put no other one since
-        self._left_together = False  # the last rows that left were several
+        self._left_together = False  # several rows, of any lanes, waited when blocks were last taken
         self.gathers = False
 
     @property
