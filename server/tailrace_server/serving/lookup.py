@@ -114,29 +114,30 @@ class Lookup:
 
     def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
         """Takes rows block by block, of trees and then of segments; False if ``out_of_time()`` ended it."""
-        while self._left:
-            partition, numbers = next(iter(self._left.items()))
-            if partition.is_dropped:  # ``find`` tells it
+        while self._left or self._below:
+            if self._left:
+                partition, numbers = next(iter(self._left.items()))
+                if partition.is_dropped:  # ``find`` tells it
+                    del self._left[partition]
+                    continue
+                if not self._look_at_tree(partition, numbers, opened, out_of_time):
+                    return False
                 del self._left[partition]
-                continue
-            if not self._look_at_tree(partition, numbers, opened, out_of_time):
-                return False
-            del self._left[partition]
-            left = self._unknown(numbers)
-            if not partition.chain.segments:
-                for number in left:
-                    self._state[number] = _KNOWN
-            elif len(left) >= AHEAD_KEYS_MIN:
-                self._below.append(_Below(partition, partition.chain, partition.rollbacks, left))
-        while self._below:
-            below = self._below[-1]
-            if below.is_over:  # the rows of the tree may be in another place now
+                left = self._unknown(numbers)
+                if not partition.chain.segments:
+                    for number in left:
+                        self._state[number] = _KNOWN
+                elif len(left) >= AHEAD_KEYS_MIN:
+                    self._below.append(_Below(partition, partition.chain, partition.rollbacks, left))
+            else:
+                below = self._below[-1]
+                if below.is_over:  # the rows of the tree may be in another place now
+                    self._left[below.partition] = self._unknown(below.numbers)
+                elif not self._look_at_segments(below, out_of_time):
+                    return False
                 self._below.pop()
-                self._left[below.partition] = self._unknown(below.numbers)
-                return self._look_ahead(opened, out_of_time)
-            if not self._look_at_segments(below, out_of_time):
+            if (self._left or self._below) and out_of_time():  # keys without rows take time, too
                 return False
-            self._below.pop()
         return True
 
     def _unknown(self, numbers: list[int]) -> list[int]:
@@ -174,6 +175,8 @@ class Lookup:
                     return False
             below.left -= 1
             below.numbers = self._unknown(numbers)
+            if below.left and below.numbers and out_of_time():
+                return False
         for number in below.numbers:
             self._state[number] = _KNOWN
         return True

@@ -16,7 +16,7 @@ from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import write_block
-from tailrace_server.segment import ReadCache, SegmentDamaged
+from tailrace_server.segment import NotCached, ReadCache, Reads, SegmentDamaged
 from tailrace_server.serving import lookup as lookup_module
 from tailrace_server.serving.lookup import Lookup
 from tailrace_server.state.memory import MemoryAccount
@@ -161,6 +161,7 @@ def test_a_chain_that_was_replaced_is_not_searched(made, monkeypatch):
             made.take(key, b"1")
         made.partition.flush()
     lookup = Lookup(MANY, [made.partition] * len(MANY))
+    assert not lookup.step(lambda: True), "the tree, which is empty, and the first key"
     assert not lookup.step(lambda: True), "a block of the newer segment"
     replaced = made.partition.chain.segments
     for key in MANY[:40]:
@@ -176,6 +177,52 @@ def test_a_chain_that_was_replaced_is_not_searched(made, monkeypatch):
     newest = [*[b"2"] * 40, *[None] * 20]
     newest[0] = newest[20] = b"1"  # the first key, and the block
     assert values == newest
+
+
+def absent_from(partitions):
+    """Three keys for each partition that it lacks, and their owners."""
+    owners = [partition for partition in partitions for _ in range(3)]
+    return [b"absent %d" % number for number in range(len(owners))], owners
+
+
+def sharing(stored, count):
+    """So many partitions with the segments of one."""
+    made = []
+    for number in range(count):
+        partition = Partition(stored.feed_id, number, 0, 2**64 - 1)
+        partition.log, partition.chain = stored.log, stored.chain
+        made.append(partition)
+    return made
+
+
+def test_keys_that_are_not_found_take_time_too(made, monkeypatch):
+    """One slice searches one tree or one segment, if it has no time for more."""
+    monkeypatch.setattr(key_table, "SLAB_HASHES_MIN", 1)
+    for key in (b"a", b"b", b"c", b"d"):
+        made.take(key, b"1")
+        made.partition.flush()
+    keys, owners = absent_from(sharing(made.partition, 5))
+    lookup, turns = Lookup(keys, owners), 1
+    while not lookup.step(lambda: True):
+        turns += 1
+    assert lookup.items == [None] * 15
+    assert turns >= 5 + 5 * 4 - 1, "the keys of the last slice end it"
+
+
+def test_a_thousand_partitions_roll_back_while_the_disk_is_waited_for(made):
+    made.take(b"a", b"1")
+    made.partition.flush()
+    [segment] = made.partition.chain.segments
+    partitions = sharing(made.partition, 1_200)
+    keys, owners = absent_from(partitions)
+    lookup = Lookup(keys, owners)
+    missing = NotCached(Reads(), segment._file, 0, 1)
+    with mock.patch.object(segment, "find_all", side_effect=missing), pytest.raises(NotCached):
+        lookup.step(lambda: False)
+    for partition in partitions:
+        partition.rollbacks += 1
+    assert lookup.step(lambda: False)
+    assert lookup.items == [None] * len(keys)
 
 
 # Conditions
