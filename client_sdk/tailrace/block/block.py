@@ -157,9 +157,12 @@ class Block:
 
     def open_raw(self) -> bytes | memoryview:
         """Returns the raw body, whose columns are checked at the first call only, as by ``open_columns``."""
-        if not self._checked:
-            self.open_columns()
-        return self._raw_body() if self.header.flags & FLAG_COMPRESSED else self.body
+        if not self.header.flags & FLAG_COMPRESSED:
+            self.check_columns()
+            return self.body
+        if self._columns is not None or not self._checked:
+            return self.open_columns().raw
+        return self._raw_body()
 
     def check_columns(self, *, keep: bool = False) -> None:
         """Checks the columns once, as ``open_columns`` does; most single rows are checked without being opened.

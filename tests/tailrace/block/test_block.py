@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import lz4.block
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,20 @@ def test_a_block_is_found_inside_a_longer_buffer():
     assert isinstance(block.body, memoryview)
     assert block.body.obj is buffer
     assert block.columns().keys() == [b"a", b"bc", b"d"]
+
+
+@pytest.mark.parametrize("keeps_columns", [False, True])
+def test_a_raw_body_is_decompressed_once_and_checked(keeps_columns, monkeypatch):
+    calls = []
+    decompress = lz4.block.decompress
+    monkeypatch.setattr(lz4.block, "decompress", lambda *body, **size: calls.append(1) or decompress(*body, **size))
+    block = Block.parse(COMPRESSED.tobytes())
+    raw = block.columns().raw if keeps_columns else decompress(block.body, block.header.raw_bytes)
+    assert block.open_raw() == raw
+    assert block._checked
+    assert len(calls) == 1
+    assert block.open_raw() == raw
+    assert len(calls) == (1 if keeps_columns else 2)
 
 
 def test_stamping_gives_seqs_and_leaves_the_body():
