@@ -195,7 +195,7 @@ class RequestSession:
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
-        if self._link is Link.OPEN and (self._queue.unsent or self._writes.is_holding):
+        if self._link is Link.OPEN and self.is_holding:
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
@@ -400,8 +400,7 @@ class RequestSession:
                     self._queue.fail(request, error)
                     continue
                 self._out += (frame,) if isinstance(frame, bytes) else frame
-        for write in self._writes.take(now):
-            self._send_write(write)
+        self._send_writes(now)
 
     def _send_writes(self, now: float) -> None:
         for write in self._writes.take(now):
