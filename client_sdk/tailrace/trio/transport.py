@@ -87,14 +87,6 @@ class PlacingTransport(Transport, Protocol):
         ...
 
 
-class PlacingNowTransport(PlacingTransport, Protocol):
-    """A PlacingTransport that receives what has arrived without a turn of the loop."""
-
-    def receive_into_now(self, buffers: tuple[memoryview, bytearray]) -> int:
-        """Receives what has arrived into ``buffers``; 0 without any. `receive_into` tells the end. Never waits."""
-        ...
-
-
 @runtime_checkable
 class ReadyTransport(Transport, Protocol):
     """A Transport that hands over what has arrived without a turn of the loop."""
@@ -382,6 +374,7 @@ class TcpTransport:
         return 0
 
     def receive_into_now(self, buffers: tuple[memoryview, bytearray]) -> int:
+        """Receives what has arrived into ``buffers``; 0 without any. `receive_into` tells the end. Never waits."""
         if self.is_emptied or self._closed:
             return 0
         try:
