@@ -18,14 +18,14 @@ from tailrace.cli.errors import INTERRUPTED
 LIBRARIES = ("typer", "rich")
 
 
-def _nothing() -> None:
-    """Does nothing when the command is loaded."""
-
-
-def main(loaded: Callable[[], None] = _nothing) -> NoReturn:
+def main(loaded: Callable[[], None] | None = None) -> NoReturn:
     """Runs the command in ``sys.argv`` and exits: with 0, with 1 if it failed, with 2 if its arguments are wrong.
 
-    ``loaded`` is called when the command is imported, before it runs.
+    Ctrl-C while modules are imported ends it quietly, with 130.
+
+    Args:
+        loaded: Called once the modules of the command are imported, before it runs. Words of a command line that the
+            shell completes run no command, and do not call it.
     """
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:

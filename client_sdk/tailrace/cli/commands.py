@@ -30,7 +30,7 @@ Examples:
 """
 
 
-def run(arguments: Sequence[str], loaded: Callable[[], None] = lambda: None) -> int:
+def run(arguments: Sequence[str], loaded: Callable[[], None] | None = None) -> int:
     """Runs ``tailrace`` with these arguments, and calls ``loaded`` before. Returns the exit code."""
     commands = installed_commands()
     words = words_to_complete()
@@ -40,7 +40,8 @@ def run(arguments: Sequence[str], loaded: Callable[[], None] = lambda: None) -> 
         commands = {called: commands[called]}
     if words is None:
         app = make_app(commands)
-        loaded()
+        if loaded is not None:
+            loaded()
         return invoke(app, arguments)
     begin_completion()
     return invoke(make_app(commands) if called in commands else _names_only(commands), arguments)
