@@ -13,8 +13,9 @@ from tailrace.errors import ProtocolError, TooLarge
 from tailrace.wire.opcodes import Opcode
 
 # body bytes u32, opcode u8, flags u8, reserved u16, request or stream id u32, check u32
-_HEADER = struct.Struct("<IBBHII")
-_CHECKED = struct.Struct("<IBBHI")
+FRAME_HEADER_FORMAT = "<IBBHII"
+_CHECKED = struct.Struct(FRAME_HEADER_FORMAT[:-1])  # what the check is of
+_HEADER = struct.Struct(FRAME_HEADER_FORMAT)
 FRAME_HEADER_BYTES = _HEADER.size
 
 # A whole block of the largest size (32 MiB raw, stored as it is) with the fixed part of a WRITE around it.

@@ -26,7 +26,7 @@ from tailrace.wire.bodies import (
     unpack,
 )
 from tailrace.wire.failures import error_from_wire, error_to_wire
-from tailrace.wire.frames import FRAME_HEADER_BYTES, encode_frame, frame_header, header_check
+from tailrace.wire.frames import FRAME_HEADER_BYTES, FRAME_HEADER_FORMAT, encode_frame, frame_header, header_check
 from tailrace.wire.opcodes import Opcode
 
 PROTOCOL_VERSION = 1
@@ -390,9 +390,8 @@ class Got(NamedTuple):
         return items
 
 
-_HEADER = "<IBBHII"
-_WRITTEN_FRAME = struct.Struct(_HEADER + _WRITTEN.format[1:])
-_GOT_FRAME = struct.Struct(_HEADER + _LONE_GOT.format[1:])
+_WRITTEN_FRAME = struct.Struct(FRAME_HEADER_FORMAT + _WRITTEN.format[1:])
+_GOT_FRAME = struct.Struct(FRAME_HEADER_FORMAT + _LONE_GOT.format[1:])
 
 # The row of a key: (version, timestamp, value); None for a key without a value.
 Row: TypeAlias = tuple[Version, int, bytes] | None
