@@ -41,12 +41,11 @@ class FrameBuffers:
 
     def __init__(self) -> None:
         self._kept: collections.deque[bytearray] = collections.deque()  # mostly that of the oldest frame first
-        self._kept_bytes = 0  # Invariant: the sum of their lengths
 
     @property
     def kept_bytes(self) -> int:
         """The bytes of all buffers that are kept for later frames."""
-        return self._kept_bytes
+        return sum(map(len, self._kept))
 
     def take(self, nbytes: int) -> bytearray:
         """Returns a buffer of ``nbytes`` bytes at least, of which there is no view."""
@@ -55,24 +54,21 @@ class FrameBuffers:
                 self._kept.rotate(-1)
                 continue
             if len(self._kept) > 2 and _is_free(self._kept[1]):  # the program kept more of them before
-                self._kept_bytes -= len(self._kept.popleft())
+                self._kept.popleft()
             buffer = self._kept.popleft()
             if len(buffer) >= nbytes:
                 self._kept.append(buffer)
                 return buffer
-            self._kept_bytes -= len(buffer)  # frames have become larger
-            break
+            break  # frames have become larger
         buffer = bytearray(-(-nbytes // STEP_BYTES) * STEP_BYTES)
         self._kept.append(buffer)
-        self._kept_bytes += len(buffer)
-        while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 2:
-            self._kept_bytes -= len(self._kept.popleft())
+        while self.kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 2:
+            self._kept.popleft()
         return buffer
 
     def forget(self) -> None:
         """Keeps no buffer any more. Those with views stay as long as these."""
         self._kept.clear()
-        self._kept_bytes = 0
 
 
 def _is_free(buffer: bytearray) -> bool:
