@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.block.layout import places_in
+from tailrace.block.layout import column_begins
 
 if TYPE_CHECKING:
     from tailrace.block import BlockHeader, Columns
@@ -46,7 +46,7 @@ def rows_of_keys(
     ``raw`` is a raw body that was checked. The list ends before the row whose value would make all values together
     longer than ``bytes_max``.
     """
-    seqs_at, timestamps_at, keys_at, key_data_at, validity_at, values_at, value_data_at = places_in(header, raw)
+    seqs_at, timestamps_at, keys_at, key_data_at, validity_at, values_at, value_data_at = column_begins(header, raw)
     extent, number, first_seq, timestamp = _EXTENT.unpack_from, _NUMBER.unpack_from, header.first_seq, header.timestamp
     found: list[FoundRow | None] = []
     for row, key in zip(rows, keys, strict=True):

@@ -66,7 +66,7 @@ def read_layout(header: BlockHeader, raw: memoryview) -> Layout:
     return Layout(hashes, seqs, timestamps, key_offsets, key_data, validity, value_offsets, value_data, ttls)
 
 
-class Places(NamedTuple):
+class ColumnBegins(NamedTuple):
     """The first byte of each column that a look-up reads; -1 for a column that is not there."""
 
     seqs: int
@@ -78,8 +78,8 @@ class Places(NamedTuple):
     value_data: int
 
 
-def places_in(header: BlockHeader, raw: bytes | memoryview) -> Places:
-    """Returns the places of the columns of a raw body that was checked, in a fifth of the time of ``read_layout``."""
+def column_begins(header: BlockHeader, raw: bytes | memoryview) -> ColumnBegins:
+    """Returns where the columns of a raw body that was checked begin, in a fifth of the time of ``read_layout``."""
     rows, flags = header.rows, header.flags
     end = 8 * rows
     seqs = timestamps = validity = -1
@@ -94,7 +94,7 @@ def places_in(header: BlockHeader, raw: bytes | memoryview) -> Places:
     end = key_data + _OFFSET.unpack_from(raw, key_offsets + 4 * rows)[0] + 7 & ~7
     if flags & FLAG_TOMBSTONES:
         validity, end = end, end + (rows + 7 >> 3) + 7 & ~7
-    return tuple.__new__(Places, (seqs, timestamps, key_offsets, key_data, validity, end, end + offsets_bytes))
+    return tuple.__new__(ColumnBegins, (seqs, timestamps, key_offsets, key_data, validity, end, end + offsets_bytes))
 
 
 class _Walk:

@@ -23,7 +23,7 @@ import numpy as np
 from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, VALUE_BYTES_MAX, Block, BlockHeader, Columns
 from tailrace.block.arrays import U64
 from tailrace.block.found import rows_of_keys
-from tailrace.block.layout import places_in
+from tailrace.block.layout import column_begins
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow, row_of_key
 from tailrace_server.tree.tiers import Tier, Tiers
@@ -234,7 +234,7 @@ def rows_at(
     header = block.header
     raw = opened.raw(block, header)
     if header.flags & FLAG_SEQS:
-        column = np.frombuffer(raw, "<u8", header.rows, places_in(header, raw).seqs)
+        column = np.frombuffer(raw, "<u8", header.rows, column_begins(header, raw).seqs)
         rows = column.searchsorted(np.array(seqs, "<u8")).tolist()
     else:
         rows = [seq - header.first_seq for seq in seqs]

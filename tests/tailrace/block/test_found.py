@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from tailrace.block import VALUE_BYTES_MAX, encode_block
 from tailrace.block.found import FoundRow, row_of_key, rows_of_keys
-from tailrace.block.layout import places_in, read_layout
+from tailrace.block.layout import column_begins, read_layout
 
 
 @given(st.data(), st.booleans())
@@ -34,19 +34,19 @@ def test_several_rows_are_found_as_each_alone(history, make_block, data, compres
 
 
 @given(st.data())
-def test_the_places_of_columns_are_those_of_the_layout(history, make_block, data):
+def test_columns_begin_as_in_the_layout(history, make_block, data):
     block = make_block(data.draw(history), compress=False)
-    layout, places = read_layout(block.header, memoryview(block.body)), places_in(block.header, block.body)
-    for name, place in places._asdict().items():
+    layout, begins = read_layout(block.header, memoryview(block.body)), column_begins(block.header, block.body)
+    for name, begin in begins._asdict().items():
         extent = getattr(layout, name)
-        assert place == (-1 if extent is None else extent.start)
+        assert begin == (-1 if extent is None else extent.start)
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=30), st.integers(0, 9)), min_size=1))
-def test_the_places_of_a_block_with_ttls(rows):
+def test_the_begins_of_columns_of_a_block_with_ttls(rows):
     keys, values, ttls = map(list, zip(*rows, strict=True))
     block = encode_block(keys, values, partition=3, ttls=ttls)
     raw = block.open_raw()
-    assert places_in(block.header, raw).value_data == read_layout(block.header, memoryview(raw)).value_data.start
+    assert column_begins(block.header, raw).value_data == read_layout(block.header, memoryview(raw)).value_data.start
     found = rows_of_keys(block.header, raw, range(len(rows)), keys, VALUE_BYTES_MAX)
     assert [row.value for row in found] == values
