@@ -11,7 +11,8 @@ from tailrace.block.lazy import numpy_or_none, pyarrow
 if TYPE_CHECKING:
     from tailrace.block.header import BlockHeader
 
-# Columns of a single value are parts of kept arrays of so many rows, for blocks of SHARED_ROWS_MIN rows at least.
+# Columns of a single value are parts of kept arrays of so many rows, if the block has no more. With fewer rows than
+# SHARED_ROWS_MIN, the column of partitions is made anew.
 SHARED_ROWS = 16 * 1024
 SHARED_ROWS_MIN = 512
 # The partitions of which such an array is kept: 2 MiB together.
