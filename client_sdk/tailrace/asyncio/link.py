@@ -34,7 +34,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._is_busy = asyncio.Event()  # set by each request, for ``tick``
         self._holds = asyncio.Event()  # a request is held, for ``tick``
         self._ticked = asyncio.Event()  # set by each tick, for ``look``
-        self._gathering: asyncio.Handle | None = None  # while queued rows are to leave after this turn of the loop
+        self._is_gathering = False  # queued rows are to leave after this turn of the loop
         self._greeted = asyncio.Event()  # on the present connection
         self.opened = asyncio.Event()
 
@@ -44,12 +44,13 @@ class RequestLink(SendingLink[RequestSession, Transport]):
             self._is_busy.set()
         if not self._session.gathers:
             self._send(now)
-        elif self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_soon(self._send_gathered)
+        elif not self._is_gathering:
+            self._is_gathering = True
+            asyncio.get_running_loop().call_soon(self._send_gathered)
 
     def _send_gathered(self) -> None:
         """Sends the rows that the tasks of one turn of the loop have put."""
-        self._gathering = None
+        self._is_gathering = False
         self._session.expect_none()
         self._send()
 
