@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# The bytes that the iterator reads before other tasks have the loop.
-READ_BYTES_MAX = 1024 * 1024
+# The bytes that the iterator reads without a turn of the loop, before other tasks have it.
+NOW_BYTES_MAX = 1024 * 1024
 
 # A step with a time-out of 0 takes what has arrived: a pass of the loop looks at the socket.
 _PASS_SECONDS = 0.0005
@@ -343,14 +343,14 @@ class Stream(OfOneProcess):
         if not count:
             raise Unreachable("the node has closed the connection")
         self._heard += 1
-        self._now_bytes = READ_BYTES_MAX
+        self._now_bytes = NOW_BYTES_MAX
         if data or place is None:
             self._session.receive_data(data)
         else:
             place.received(count)
 
     def _read_now(self) -> bool:
-        """Reads what has arrived, while large frames come. Returns False if nothing has, and after READ_BYTES_MAX."""
+        """Reads what has arrived, while large frames come. Returns False if nothing has, and after NOW_BYTES_MAX."""
         place = self._session.place() if self._now_bytes > 0 and self._reading is None else None
         into = None if place is None else getattr(self._transport, "receive_into_now", None)
         count = 0 if place is None or into is None else into(place.buffers)

@@ -12,7 +12,7 @@ from tailrace.link.backoff import FIRST_SECONDS
 from tailrace.link.placing import PLACED_BYTES_MIN
 from tailrace.model.failover import FailoverLog
 from tailrace.model.hashing import key_hash, partition_of_hash
-from tailrace.trio.stream import READ_BYTES_MAX
+from tailrace.trio.stream import NOW_BYTES_MAX
 from tailrace.trio.transport import TcpTransport
 from tailrace.wire.frames import encode_frame
 from tailrace.wire.opcodes import Opcode
@@ -163,14 +163,14 @@ async def test_other_tasks_have_the_loop_while_large_blocks_come(client):
                 read += event.block.nbytes
                 longest, largest = max(longest, read), max(largest, event.block.nbytes)
         nursery.cancel_scope.cancel()
-    # What one read had left of a block, that read, READ_BYTES_MAX of further ones, and the last of these.
+    # What one read had left of a block, that read, NOW_BYTES_MAX of further ones, and the last of these.
     assert largest > PLACED_BYTES_MIN
-    assert longest < 4 * (READ_BYTES_MAX + largest)
+    assert longest < 4 * (NOW_BYTES_MAX + largest)
 
 
 async def test_reads_without_a_turn_of_the_loop_are_bounded(client, monkeypatch):
     """A node that is faster than the program would otherwise have the loop for ever."""
-    monkeypatch.setattr("tailrace.trio.stream.READ_BYTES_MAX", 1)
+    monkeypatch.setattr("tailrace.trio.stream.NOW_BYTES_MAX", 1)
     feed = await client.create_feed("large", partitions=1)
     async with feed.writer() as writer:
         for number in range(2_000):
