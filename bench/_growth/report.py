@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from _growth.mutations import Mutations
 from _growth.partitions import Partitions
@@ -17,6 +17,7 @@ GROWTH_MAX = 1.5
 RESTART_SECONDS_MAX = 5.0
 
 _Grown: TypeAlias = Partitions | Mutations
+_One = TypeVar("_One")
 
 
 def _ratio(what: str, values: Sequence[float], most: float) -> Line:
@@ -151,106 +152,80 @@ def table(found: Sequence[_Grown]) -> list[str]:
     return [*made, *([""] if made and rows else []), *(_mutation_table(rows) if rows else [])]
 
 
-def _line(at: Sequence[float], *series: tuple[str, Sequence[float]]) -> Callable[[Any], None]:
+def _panel(
+    what: str,
+    below: str,
+    found: Sequence[_One],
+    at: Callable[[_One], float],
+    *lines: tuple[str, Callable[[_One], float]],
+) -> Panel:
+    """Returns a panel of ``what``, with a line for each figure of ``found``."""
+
     def fill(axes: Any) -> None:
-        for name, values in series:
-            axes.plot(at, values, marker="o", label=name)
+        for name, of in lines:
+            axes.plot([at(one) for one in found], [of(one) for one in found], marker="o", label=name)
         axes.set_xscale("log")
 
-    return fill
+    return what, below, fill
 
 
 def _partition_panels(found: Sequence[Partitions]) -> list[Panel]:
-    at, below = [one.partitions for one in found], "partitions"
+    def panel(what: str, *lines: tuple[str, Callable[[Partitions], float]]) -> Panel:
+        return _panel(what, "partitions", found, lambda one: one.partitions, *lines)
+
     return [
-        (
+        panel(
             "memory, MiB",
-            below,
-            _line(
-                at,
-                ("empty", [one.memory / 2**20 for one in found]),
-                ("with the rows", [one.memory_full / 2**20 for one in found]),
-            ),
+            ("empty", lambda one: one.memory / 2**20),
+            ("with the rows", lambda one: one.memory_full / 2**20),
         ),
-        (
+        panel(
             "processor at rest, ms/s",
-            below,
-            _line(
-                at,
-                ("empty", [one.idle / 1e3 for one in found]),
-                ("with the rows", [one.idle_full / 1e3 for one in found]),
-            ),
+            ("empty", lambda one: one.idle / 1e3),
+            ("with the rows", lambda one: one.idle_full / 1e3),
         ),
-        (
+        panel(
             "the node's processor for a put, µs",
-            below,
-            _line(
-                at,
-                ("one after the other", [one.put.node_us for one in found]),
-                ("64 putters", [one.putters.node_us for one in found]),
-            ),
+            ("one after the other", lambda one: one.put.node_us),
+            ("64 putters", lambda one: one.putters.node_us),
         ),
-        (
+        panel(
             "the node's processor for a row, µs",
-            below,
-            _line(
-                at,
-                ("ingest", [one.ingest.node_us for one in found]),
-                ("catch-up", [one.catch_up.node_us for one in found]),
-            ),
+            ("ingest", lambda one: one.ingest.node_us),
+            ("catch-up", lambda one: one.catch_up.node_us),
         ),
-        (
+        panel(
             "restart until a get, s",
-            below,
-            _line(
-                at,
-                ("after SIGKILL", [one.killed.wall for one in found]),
-                ("after a clean stop", [one.stopped.wall for one in found]),
-                ("of an empty directory", [one.start_s for one in found]),
-            ),
+            ("after SIGKILL", lambda one: one.killed.wall),
+            ("after a clean stop", lambda one: one.stopped.wall),
+            ("of an empty directory", lambda one: one.start_s),
         ),
     ]
 
 
 def _mutation_panels(found: Sequence[Mutations]) -> list[Panel]:
-    at, below = [one.rows for one in found], "rows"
+    def panel(what: str, *lines: tuple[str, Callable[[Mutations], float]]) -> Panel:
+        return _panel(what, "rows", found, lambda one: one.rows, *lines)
+
     return [
-        (
-            "rows/s",
-            below,
-            _line(
-                at, ("ingest", [one.ingest.rate for one in found]), ("catch-up", [one.catch_up.rate for one in found])
-            ),
-        ),
-        (
+        panel("rows/s", ("ingest", lambda one: one.ingest.rate), ("catch-up", lambda one: one.catch_up.rate)),
+        panel(
             "the node's processor for a row, µs",
-            below,
-            _line(
-                at,
-                ("ingest", [one.ingest.node_us for one in found]),
-                ("catch-up", [one.catch_up.node_us for one in found]),
-                ("compactions", [one.compaction / one.rows * 1e6 for one in found]),
-            ),
+            ("ingest", lambda one: one.ingest.node_us),
+            ("catch-up", lambda one: one.catch_up.node_us),
+            ("compactions", lambda one: one.compaction / one.rows * 1e6),
         ),
-        ("memory at most, MiB", below, _line(at, ("the node", [one.memory / 2**20 for one in found]))),
-        (
+        panel("memory at most, MiB", ("the node", lambda one: one.memory / 2**20)),
+        panel(
             "restart until a get, s",
-            below,
-            _line(
-                at,
-                ("after SIGKILL", [one.killed.wall for one in found]),
-                ("after a clean stop", [one.stopped.wall for one in found]),
-            ),
+            ("after SIGKILL", lambda one: one.killed.wall),
+            ("after a clean stop", lambda one: one.stopped.wall),
         ),
-        ("get of a key by chance, p50, µs", below, _line(at, ("", [one.get_us for one in found]))),
-        (
+        panel("get of a key by chance, p50, µs", ("", lambda one: one.get_us)),
+        panel(
             "bytes for a row of 32",
-            below,
-            _line(
-                at,
-                ("on disk", [one.kept / one.rows for one in found]),
-                ("written", [one.written / one.rows for one in found]),
-            ),
+            ("on disk", lambda one: one.kept / one.rows),
+            ("written", lambda one: one.written / one.rows),
         ),
     ]
 
