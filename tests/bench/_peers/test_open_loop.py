@@ -14,6 +14,20 @@ from _peers.open_loop import Schedule, due_times, once_each, put_on_time
 RATES = st.floats(1.0, 100_000.0)
 
 
+class Puts:
+    """Puts that are counted while they are under way. Each one ends when ``ended`` of its key returns."""
+
+    def __init__(self, ended):
+        self._ended = ended
+        self._under_way = self.most = 0
+
+    async def put(self, key, value):
+        self._under_way += 1
+        self.most = max(self.most, self._under_way)
+        await self._ended(key)
+        self._under_way -= 1
+
+
 @given(st.integers(0, 500), RATES)
 def test_each_put_is_due_at_the_last_tick_before_its_exact_time(count, rate):
     tick = 0.001
@@ -58,44 +72,32 @@ def test_a_stall_delays_all_puts_that_were_due_in_it():
 def test_puts_that_take_long_keep_no_later_ones_from_their_time():
     rows = [(b"%d" % number, b"") for number in range(20)]
     schedule = Schedule(len(rows), 1_000.0)
-    under_way, most = 0, 0
-
-    async def put(key, value):
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        if key == b"19":
-            done.set()
-        await done.wait()
-        under_way -= 1
 
     async def run():
-        nonlocal done
         done = asyncio.Event()
-        schedule.begin()
-        return await put_on_time([put] * 20, rows, schedule)
 
-    done = None
-    assert len(asyncio.run(run())) == 20
-    assert most == 20
+        async def last_has_begun(key):
+            if key == b"19":
+                done.set()
+            await done.wait()
+
+        puts = Puts(last_has_begun)
+        schedule.begin()
+        found = await put_on_time([puts.put] * 20, rows, schedule)
+        return len(found), puts.most
+
+    assert asyncio.run(run()) == (20, 20)
 
 
 @pytest.mark.slow
 def test_puts_that_are_due_wait_for_a_free_putter():
     rows = [(b"%d" % number, b"") for number in range(30)]
     schedule = Schedule(len(rows), 5_000.0)
-    under_way, most = 0, 0
-
-    async def put(key, value):
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await asyncio.sleep(0.001)
-        under_way -= 1
+    puts = Puts(lambda key: asyncio.sleep(0.001))
 
     async def run():
         schedule.begin()
-        return await put_on_time([put] * 3, rows, schedule)
+        return await put_on_time([puts.put] * 3, rows, schedule)
 
     assert len(asyncio.run(run())) == 30
-    assert most <= 3
+    assert puts.most <= 3
