@@ -90,7 +90,7 @@ class FeedCore:
         return self._client.reads_followers
 
     def forget(self) -> None:
-        """Forgets the feed's id, because the node does not know it: the feed may have been dropped and made again."""
+        """Forgets the feed's id, because it does not fit a call: the feed may have been dropped and made again."""
         self.resolved = None
         self._client.forget(self.name)
 
@@ -117,7 +117,7 @@ class FeedCore:
         feed = self.resolved or (yield from self.resolve())
         try:
             return (yield step_of(feed))
-        except UnknownFeed:
+        except (UnknownFeed, ValueError):
             self.forget()
             raise
 

@@ -180,6 +180,16 @@ def test_a_version_of_another_partition_is_an_error_once_the_new_handle_has_aske
         plan.send(partitions(7, OLD_LOG))
 
 
+def test_a_handle_asks_again_after_a_version_was_not_of_the_partition_that_it_knew():
+    client = client_core()
+    feed = FeedCore(client, "orders")
+    feed.resolved = Resolved(OLD, 2)
+    version = VERSION._replace(partition=1 - PARTITION)
+    with pytest.raises(ValueError, match="the version is of"):
+        next(feed.put(b"k", b"v", None, version, False))
+    assert asked_of(next(feed.put(b"k", b"v", None, version, False))) is Opcode.PARTITIONS
+
+
 def test_a_batch_that_can_be_read_only_once_is_written_whole_after_the_feed_was_asked_for():
     client = client_core()
     client.know("orders", Resolved(OLD, 2))
