@@ -29,7 +29,7 @@ from tailrace_server.manifest.feed_file import FeedFile
 from tailrace_server.manifest.manifest import Manifest, SegmentEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from tailrace_server.host.disk import Disk
 
@@ -141,7 +141,7 @@ class ManifestStore:
         self.begin_drop(feed_id)
         directory = self.feed_directory(feed_id)
         if self._disk.exists(directory):
-            self._remove_rest(directory)
+            self._remove_rest(directory, self._disk.remove_large)
 
     def finish_drops(self, known: Collection[bytes]) -> list[bytes]:
         """Removes the rest of interrupted drops and creations, at a start. Returns the ids of those feeds.
@@ -162,21 +162,22 @@ class ManifestStore:
                 if any(self._segments(os.path.join(directory, partition)) for partition in self._partitions(directory)):
                     raise ManifestDamaged(os.path.join(directory, FEED_NAME), "it is missing, and there are segments")
             try:
-                self._remove_rest(directory)
+                self._remove_rest(directory, self._disk.remove)
             except OSError as error:
                 log.warning("a dropped feed is left at %s, and tried again at the next start: %s", directory, error)
                 continue
             removed.append(feed_id)
         return removed
 
-    def _remove_rest(self, directory: str) -> None:
+    def _remove_rest(self, directory: str, remove: Callable[[str], None]) -> None:
         """Removes a dropped feed's directory. Its mark is made durable first, and removed last."""
         disk = self._disk
         disk.sync_directory(directory)
         failures: list[OSError] = []
         for name in self._partitions(directory):
             partition = os.path.join(directory, name)
-            left = [error for file in disk.names(partition) if (error := self._remove(os.path.join(partition, file)))]
+            paths = [os.path.join(partition, file) for file in disk.names(partition)]
+            left = [error for path in paths if (error := _error_of(remove, path))]
             if not left:
                 disk.remove_directory(partition)
             failures += left
@@ -187,14 +188,6 @@ class ManifestStore:
             disk.remove(os.path.join(directory, name))
         disk.remove_directory(directory)
         disk.sync_directory(self._root)
-
-    def _remove(self, path: str) -> OSError | None:
-        """Removes a file. Returns the error if the disk refuses."""
-        try:
-            self._disk.remove_large(path)
-        except OSError as error:
-            return error
-        return None
 
     def _feed_names(self) -> list[str]:
         if not self._disk.exists(self._root):
@@ -264,8 +257,8 @@ class ManifestStore:
 
         For the start, or with the ids of all segments that are being read or written as ``kept``. Files with other
         names are left alone, and so are files that cannot be removed, and all segments beside an AHEAD: they were
-        received for a chain that is still coming. The removals are not synced: if a crash undoes
-        one, the next sweep does it again.
+        received for a chain that is still coming. The removals are not synced: if a crash undoes one, the next sweep does
+        it again. Space is given back at once: at a start no fsync waits for it.
         """
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
         named = {segment_name(id_) for id_ in (*kept, *(entry.id for entry in manifest.segments))}
@@ -279,7 +272,7 @@ class ManifestStore:
         ]
         removed = []
         for name in unnamed:
-            error = self._remove(os.path.join(directory, name))
+            error = _error_of(self._disk.remove, os.path.join(directory, name))
             if error is None:
                 removed.append(name)
             else:
@@ -309,3 +302,12 @@ class ManifestStore:
             return read_file(self._disk, path)
         except OSError as error:  # EIO: the disk itself says that it lost something
             raise ManifestDamaged(path, f"the disk can't read it: {error.strerror}") from error
+
+
+def _error_of(remove: Callable[[str], None], path: str) -> OSError | None:
+    """Removes a file. Returns the error if the disk refuses."""
+    try:
+        remove(path)
+    except OSError as error:
+        return error
+    return None

@@ -167,6 +167,27 @@ def test_what_no_manifest_names_is_swept(disk, feed):
     assert feed.sweep(FULL) == []
 
 
+def test_only_a_running_node_gives_space_back_in_steps(disk, feed, monkeypatch):
+    """A start would wait for nothing: no fsync is under way beside it."""
+    large, remove = [], disk.remove
+
+    def remove_large(path):
+        large.append(path)
+        remove(path)
+
+    monkeypatch.setattr(disk, "remove_large", remove_large)
+    write_segments(disk, entry(3, 20, 30))
+    assert feed.sweep(FULL) == [segment_name(id_of(3))]
+    feed.begin_drop(FEED)
+    assert feed.finish_drops([]) == [FEED]
+    assert large == []
+    feed.write(EMPTY)
+    write_segments(disk, *SEGMENTS)
+    paths = {f"{PARTITION_PATH}/{segment_name(one.id)}" for one in SEGMENTS}
+    feed.drop_feed(FEED)
+    assert paths < set(large)
+
+
 def test_what_is_being_read_or_written_is_kept(disk, feed):
     write_segments(disk, entry(3, 20, 30))
     disk.create(f"{PARTITION_PATH}/{segment_name(id_of(4))}.new").close()
