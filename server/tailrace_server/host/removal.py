@@ -2,13 +2,13 @@
 
 A file system gives the space of a removed file back in one transaction, and with the mount option ``discard`` tells the
 disk of it then. Every fsync waits for that: 16 to 27 ms beside the removal of 160 MiB on ext4, 2 to 8 ms if the file is
-shortened in steps of 8 MiB before.
+shortened in small steps, STEP_BYTES each.
 
     unlink ── the name is gone ──> shorten, pause, shorten, ... ──> close
 
 The name goes first, so after a crash the file is there as a whole or not at all; the file system frees the rest of a
 file without a name itself. A file is only shortened if it has no other name, which a backup or a copy may have made,
-and if it is open nowhere else.
+and if it is open nowhere else: close it before.
 """
 
 from __future__ import annotations
