@@ -190,10 +190,13 @@ class Catalog:
 
         Raises:
             FeedExists: The feed exists and differs, or ``exist_ok`` is false.
-            Overloaded: The feed is being dropped, and will be gone before a creation could be answered.
+            Overloaded: The feed is being dropped, and will be gone before a creation could be answered. Or it was
+                dropped, and its files are not gone yet.
         """
         feed = self._by_name.get(info.name)
         if feed is None:
+            if info.feed_id in self.drops:  # the removal would take the files of the second one, too
+                raise Overloaded(f"the files of feed {info.name!r} are being removed: ask again")
             other = self._by_id.get(info.feed_id)
             if other is not None:
                 raise FeedExists(

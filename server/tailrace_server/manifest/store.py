@@ -257,8 +257,8 @@ class ManifestStore:
 
         For the start, or with the ids of all segments that are being read or written as ``kept``. Files with other
         names are left alone, and so are files that cannot be removed, and all segments beside an AHEAD: they were
-        received for a chain that is still coming. The removals are not synced: if a crash undoes one, the next sweep does
-        it again. Space is given back at once: at a start no fsync waits for it.
+        received for a chain that is still coming. The removals are not synced: if a crash undoes one, the next sweep
+        does it again. Space is given back at once: at a start no fsync waits for it.
         """
         directory = self.partition_directory(manifest.feed_id, manifest.partition)
         named = {segment_name(id_) for id_ in (*kept, *(entry.id for entry in manifest.segments))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -50,10 +50,18 @@ class Trimmer:
     async def trim(self) -> None:
         """Removes all files that may go. OSError, NoSpace: some are still there, and the next call continues.
 
-        A step is done even if one before it has failed: a file that cannot be removed does not keep the journal.
+        A step is done even if one before it has failed: a file that cannot be removed does not keep the journal. The
+        data of dropped feeds comes last: it may take seconds, and the journal needs the marks of the drops only.
         """
         failures: list[OSError | TailraceError] = []
-        for step in (self._remove_segments, self.write_feeds, self._remove_feeds, self._trim_journal, self._held.keep):
+        for step in (
+            self._remove_segments,
+            self.write_feeds,
+            self._mark_drops,
+            self._trim_journal,
+            self._held.keep,
+            self._remove_feeds,
+        ):
             try:
                 await step()
             except (OSError, TailraceError) as error:
@@ -106,18 +114,27 @@ class Trimmer:
         for feed in feeds:
             self._catalog.creations.pop(feed.info.feed_id, None)
 
+    async def _mark_drops(self) -> None:
+        """Marks the directories of dropped feeds, once the drop is durable and the last read of them has ended."""
+        await self._for_each_drop(self._mark_drop)
+
     async def _remove_feeds(self) -> None:
-        """Removes the files of dropped feeds, once the drop is durable and the last read of them has ended."""
+        """Removes the files of the dropped feeds whose directories are marked."""
+        await self._for_each_drop(self._remove_feed)
+
+    async def _for_each_drop(self, step: Callable[[bytes, Drop], Awaitable[None]]) -> None:
         failures: list[OSError | TailraceError] = []
         for feed_id, drop in list(self._catalog.drops.items()):
             try:
-                await self._remove_feed(feed_id, drop)
+                await step(feed_id, drop)
             except (OSError, TailraceError) as error:
                 failures.append(error)
         for failure in failures:
             raise failure
 
-    async def _remove_feed(self, feed_id: bytes, drop: Drop) -> None:
+    async def _mark_drop(self, feed_id: bytes, drop: Drop) -> None:
+        if drop.is_marked:
+            return
         if drop.place is None:
             drop = self._catalog.tell_drop(feed_id, self._journal)
             await self._host.workers.in_thread(self._journal.sync)
@@ -128,11 +145,22 @@ class Trimmer:
             await self._installer.forget(partition)
         async with self._writing_feeds:  # its FEED may be among those that a replica's task is writing
             await self._host.workers.in_thread(functools.partial(self._store.begin_drop, feed_id))
-            self._catalog.begun_drop(feed_id)
-            await self._host.workers.in_thread(functools.partial(self._store.drop_feed, feed_id))
-            for partition in drop.partitions:
-                self._pins.retire(partition.chain.segments)
-            self._catalog.removed(feed_id)
+        self._catalog.begun_drop(feed_id)
+
+    async def _remove_feed(self, feed_id: bytes, drop: Drop) -> None:
+        """Removes the files, beside other tasks that write feeds: they write none that is dropped."""
+        if not drop.is_marked or self._pins.reads_feed(feed_id):
+            return
+        segments = [segment for partition in drop.partitions for segment in partition.chain.segments]
+
+        def remove() -> None:
+            for segment in segments:
+                segment.close()  # an open file would give its space back at once
+            self._store.drop_feed(feed_id)
+
+        await self._host.workers.in_thread(remove)
+        self._pins.retire(segments)
+        self._catalog.removed(feed_id)
 
     async def _trim_journal(self) -> None:
         """Removes the journal files whose records are all durable elsewhere."""

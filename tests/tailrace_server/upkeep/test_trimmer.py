@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from tailrace.errors import Overloaded
 from tailrace.model import Level
 from tailrace_server.stream.partition_stream import PartitionStream
 from tailrace_server.stream.rounds import Rounds
@@ -80,10 +81,46 @@ async def test_a_feed_is_not_removed_while_feeds_are_written(engine):
     engine.drop()
     engine.sync()
     async with trio.open_nursery() as nursery, trims._writing_feeds:
-        nursery.start_soon(trims._remove_feeds)
+        nursery.start_soon(trims.trim)
         await trio.testing.wait_all_tasks_blocked()
         assert engine.disk.exists(f"{directory}/FEED")
     assert not engine.disk.exists(directory)
+
+
+async def test_nothing_waits_for_the_data_of_a_dropped_feed(engine, monkeypatch):
+    """It may take seconds. Its files are closed before: one that is open gives its space back at once."""
+    partition, trims, seen = engine.create(), engine.flusher._trimmer, []
+    await flushed(engine, partition, 3)
+    files, remove = trims._store.segment_files, engine.disk.remove
+
+    def remove_large(path):
+        if path.endswith(".seg"):
+            seen.append((trims._writing_feeds.locked(), files.idle, trims._journal.oldest_number > oldest))
+        remove(path)
+
+    monkeypatch.setattr(engine.disk, "remove_large", remove_large)
+    idle = files.idle
+    engine.drop()
+    engine.sync()
+    oldest = trims._journal.oldest_number
+    await trims.trim()
+    assert seen == [(False, idle - 3, True)] * 3
+    assert engine.feed_directories() == []
+
+
+async def test_a_feed_is_not_created_again_while_its_files_are_removed(engine):
+    """A repeated request may come late. The removal would take the files of the second feed, too."""
+    partition, trims = engine.create(), engine.flusher._trimmer
+    await flushed(engine, partition, 1)
+    engine.drop()
+    with pytest.raises(Overloaded, match="files of feed 'orders' are being removed"):
+        engine.create()
+    engine.sync()
+    await trims.trim()
+    engine.create()
+    await trims.trim()
+    engine.kill()
+    assert len(engine.feed_directories()) == 1
 
 
 async def test_segments_that_were_folded_are_removed(engine):
