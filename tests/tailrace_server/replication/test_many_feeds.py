@@ -142,7 +142,7 @@ async def test_a_feed_that_is_dropped_before_its_puller_is_made(many, monkeypatc
 @pytest.mark.parametrize("how", ["steps down", "is left"])
 async def test_streams_of_replicas_end_in_many_steps(many, monkeypatch, how):
     leader = many.leader
-    assert len(streams_of(leader)) == 2 * (FEEDS + 1)
+    await until(lambda: len(streams_of(leader)) == 2 * (FEEDS + 1))
     with Visits().of(monkeypatch, StreamSlot, "close") as closed:
         if how == "steps down":
             leader.member.step_down()
