@@ -12,27 +12,28 @@ import trio
 
 import tailrace
 from _growth.restarts import Restart, restart
-from _growth.rows import Cost, catch_up, ingest, key_of
+from _growth.rows import Cost, catch_up, ingest_parts, key_of
 from _report import p50
 from _server import Processor, Server, Watch, at_rest, bytes_on_disk, cpu_seconds_of
 
 FEED = "grown"
 PARTITIONS = 16
 _GETS = 500
+_PARTS = 9  # of a step to ten times the rows: each part is as much as there was before
 _REST_SECONDS_MAX = 120.0
 # The folders of the data directory that have rows. The space that is kept for a full disk does not count.
 _DATA = ("feeds", "journal")
 
 
 class Mutations(NamedTuple):
-    """What was found with so many rows. ``ingest`` is of those that were added.
+    """What was found with so many rows. ``ingest`` is of those that were added, in equal parts.
 
     Bytes are of all rows so far: on the disk at rest, and written to it. ``compaction`` are seconds of the processor of
     all compactions so far.
     """
 
     rows: int
-    ingest: Cost
+    ingest_parts: list[Cost]
     memory: int
     written: int
     kept: int
@@ -43,6 +44,11 @@ class Mutations(NamedTuple):
     catch_up: Cost
     get_us: float
     rest_s: float
+
+    @property
+    def ingest(self) -> Cost:
+        """All parts of the ingest together."""
+        return Cost.of_all(self.ingest_parts)
 
 
 class Growing:
@@ -69,7 +75,8 @@ class Growing:
         """Writes until there are so many rows, and measures. Reads so many of them at most."""
         with Watch(self._server) as watch:
             async with tailrace.connect(self._server.address) as client:
-                written = await ingest(self._server, client.feed(FEED), self._rows, rows - self._rows)
+                feed, more = client.feed(FEED), rows - self._rows
+                written = await ingest_parts(self._server, feed, self._rows, more, _PARTS)
         self._rows = rows
         killed = await self._restart(Server.kill)
         begin = time.perf_counter()

@@ -17,6 +17,8 @@ from _server import Server
 FEED = "grown"
 PUTTERS = 64
 _SETTLE_SECONDS = 3.0
+# What a start has recovered is merged and looked at for seconds, if there are thousands of partitions.
+_SETTLE_AFTER_START_SECONDS = 20.0
 _VALUE = bytes(100)
 _FLUSH_AGE_S = 5
 _FLUSH_SECONDS_MAX = 60.0
@@ -52,7 +54,7 @@ async def grown(folder: Path, log: Path, partitions: int, rows: int, seconds: fl
             feed = await client.create_feed(FEED, partitions=partitions)
             create_s = time.perf_counter() - begin
             await feed.put(b"warm", _VALUE)
-            idle = await idle_us(server, seconds)
+            idle = await idle_us(server, _SETTLE_SECONDS, seconds)
             memory = server.memory_bytes()
             times, put = await _one(server, feed, max(200, rows // 500))
             putters = await _many(server, feed, max(1_000, rows // 60))
@@ -63,7 +65,7 @@ async def grown(folder: Path, log: Path, partitions: int, rows: int, seconds: fl
         for name, end in (("killed", Server.kill), ("stopped", Server.stop)):
             server, found[name] = await restart(server, end, folder, log, FEED, key_of(0))
         try:
-            idle_full = await idle_us(server, seconds)
+            idle_full = await idle_us(server, _SETTLE_AFTER_START_SECONDS, seconds)
             options = ("--set", f"storage.flush_age_s={_FLUSH_AGE_S}")
             server, _ = await restart(server, Server.kill, folder, log, FEED, key_of(0), options)
             flush_us, flushes = await _flush_all(server, partitions)
@@ -78,9 +80,9 @@ async def grown(folder: Path, log: Path, partitions: int, rows: int, seconds: fl
     )
 
 
-async def idle_us(server: Server, seconds: float) -> float:
-    """Returns the µs of the processor that a node without work takes in a second."""
-    await trio.sleep(_SETTLE_SECONDS)
+async def idle_us(server: Server, settle: float, seconds: float) -> float:
+    """Returns the µs of the processor that a node without work takes in a second, once it has had time to settle."""
+    await trio.sleep(settle)
     cpu, begin = server.cpu_seconds(), time.monotonic()
     await trio.sleep(seconds)
     return (server.cpu_seconds() - cpu) / (time.monotonic() - begin) * 1e6

@@ -24,6 +24,13 @@ def _ratio(what: str, values: Sequence[float], most: float) -> Line:
     return Line(what, values[-1] / values[0], "", most=most)
 
 
+def _second(one: Mutations) -> str:
+    """Names the rows of the second part of an ingest."""
+    part = one.ingest_parts[0].rows
+    end = one.rows - sum(each.rows for each in one.ingest_parts[2:])
+    return f"from {end - part:,} to {end:,}"
+
+
 def partition_lines(found: Sequence[Partitions]) -> list[Line]:
     """Returns the figures of the most partitions, and how they have grown since the fewest."""
     if len(found) < 2:
@@ -69,9 +76,10 @@ def mutation_lines(found: Sequence[Mutations]) -> list[Line]:
         Line("processor of all compactions, for each row", last.compaction / last.rows * 1e6, "µs"),
         Line(f"restart after SIGKILL with {last.rows:,} rows", last.killed.wall, "s", most=RESTART_SECONDS_MAX),
         Line(f"restart after a clean stop with {last.rows:,} rows", last.stopped.wall, "s", most=RESTART_SECONDS_MAX),
+        # The first part fills the write queues before the first flush. Later parts all cause the same work.
         _ratio(
-            f"the node's processor for a row of ingest {times}",
-            [before.ingest.node_us, last.ingest.node_us],
+            f"the node's processor for a row of ingest, up to {last.rows:,} rows, to that {_second(last)}",
+            [part.node_us for part in last.ingest_parts[1:]],
             GROWTH_MAX,
         ),
         # Of few rows nothing has left the journal yet.
@@ -87,6 +95,10 @@ def mutation_lines(found: Sequence[Mutations]) -> list[Line]:
 
 def _flushed(one: Partitions) -> str:
     return f"{number(one.flush_us / 1e3)}; {number(one.flushes)}"
+
+
+def _ninths(one: Mutations) -> str:
+    return "; ".join(number(part.node_us) for part in (one.ingest_parts[1], one.ingest_parts[-1]))
 
 
 def _restarted(restart: Restart) -> str:
@@ -127,6 +139,7 @@ def _mutation_table(found: Sequence[Mutations]) -> list[str]:
     rows: list[tuple[str, Callable[[Mutations], str]]] = [
         ("ingest of the rows that came to it, rows/s", lambda one: number(one.ingest.rate)),
         ("the node's processor for a row, µs", lambda one: number(one.ingest.node_us)),
+        ("the same of the second and of the last ninth of them", _ninths),
         ("memory of the node at most, MiB", lambda one: number(one.memory / 2**20)),
         ("restart after SIGKILL until a get: s; of the processor", lambda one: _restarted(one.killed)),
         ("restart after a clean stop until a get: s; of the processor", lambda one: _restarted(one.stopped)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,11 @@ class Cost(NamedTuple):
     client: float
     node: float
 
+    @classmethod
+    def of_all(cls, parts: Sequence[Cost]) -> Cost:
+        """Returns what all ``parts`` took together."""
+        return cls(sum(part.rows for part in parts), *(sum(part[field] for part in parts) for field in range(1, 4)))
+
     @property
     def rate(self) -> float:
         """Rows a second."""
@@ -78,11 +83,21 @@ class Spent:
 
 async def ingest(server: Server, feed: tailrace.Feed, first: int, count: int) -> Cost:
     """Writes rows until all are on disk."""
-    spent = Spent(server)
+    return Cost.of_all(await ingest_parts(server, feed, first, count, 1))
+
+
+async def ingest_parts(server: Server, feed: tailrace.Feed, first: int, count: int, parts: int) -> list[Cost]:
+    """Writes rows until all are on disk. Returns what each of so many equal parts took, from batch to batch."""
+    found, size = [], count // parts
     async with feed.writer() as writer:
-        for batch in batches(first, count):
-            await writer.write_arrow(batch)
-    return spent.of(count)
+        for part in range(parts):
+            spent, rows = Spent(server), size if part < parts - 1 else count - size * part
+            for batch in batches(first + size * part, rows):
+                await writer.write_arrow(batch)
+            if part == parts - 1:
+                await writer.flush()
+            found.append(spent.of(rows))
+    return found
 
 
 async def catch_up(server: Server, feed: tailrace.Feed, rows_max: int) -> Cost:
