@@ -9,6 +9,8 @@ can be below it. Redis is asked by its blocking client for one put, and by that 
 
 one    one put after the other, each on disk before the next
 many   64 putters, each with one row under way; of Tailrace they share a client, of the others each has a connection
+half   an open loop at half of the rate of ``many``, each of its own (_peers/open_loop.py)
+same   the same open loop, all at half of Redis's rate
 
 In each round each question is asked of one after the other, in another order each time. Figures are medians of the
 rounds; a ratio is the median of the ratios of the rounds. Processor time is in µs for a put.
@@ -37,7 +39,13 @@ from _server import Stolen
 _BENCH = Path(__file__).parent
 _WORKER_SECONDS_MAX = 120.0
 _COUNTS = {"one": 1_500, "many": 9_000}
-_NAMES = {"one": "one put", "many": "64 putters"}
+_NAMES = {
+    "one": "one put",
+    "many": "64 putters",
+    "half": "at half of its own limit",
+    "same": "at half of Redis's limit",
+}
+_OPEN_LOOP_SECONDS = 2.0
 
 
 class Bare(Server):
@@ -63,7 +71,7 @@ class Way(NamedTuple):
     name: str
     client: str
     server: type[Server]
-    questions: tuple[str, ...] = ("one", "many")
+    questions: tuple[str, ...] = ("one", "many", "half", "same")
 
 
 BARE, REDIS, TRIO = "bare trio", "Redis", "Tailrace, trio"
@@ -71,7 +79,7 @@ WAYS = (
     Way(BARE, "bare", Bare),
     Way(REDIS, "redis", Redis),
     Way(TRIO, "tailrace", Tailrace),
-    Way("Tailrace, asyncio", "tailrace_asyncio", Tailrace),
+    Way("Tailrace, asyncio", "tailrace_asyncio", Tailrace, ("one", "many")),
     Way("Tailrace, blocking", "tailrace_blocking", Tailrace, ("one",)),
 )
 
@@ -79,12 +87,21 @@ WAYS = (
 Round = dict[tuple[str, str], Found]
 
 
-def ask(way: Way, server: Server, question: str, log: str, count: int) -> Found:
+def ask(way: Way, server: Server, question: str, log: str, count: int, rate: float) -> Found:
     """Asks one question by a process of its own."""
-    words = (way.client, server.address, server.pid, question, log, count, 0.0, "drop")
+    asked = "half" if question == "same" else question
+    words = (way.client, server.address, server.pid, asked, log, count, rate, "drop")
     command = [sys.executable, str(_BENCH / "_peers/worker.py"), *map(str, words)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_WORKER_SECONDS_MAX, check=True)
     return Found(*json.loads(done.stdout))
+
+
+def rate_of(question: str, name: str, found: Round) -> float | None:
+    """Returns the puts a second of an open loop, 0 for other questions; None if its limit was not ``found``."""
+    if question in _COUNTS:
+        return 0.0
+    limit = found.get(("many", REDIS if question == "same" else name))
+    return None if limit is None else limit.rate / 2
 
 
 def measure(args: argparse.Namespace, load: list[float]) -> list[Round]:
@@ -100,13 +117,13 @@ def measure(args: argparse.Namespace, load: list[float]) -> list[Round]:
                 break
             found: Round = {}
             first = turn % len(ways)
-            for question, count in _COUNTS.items():
+            for question in _NAMES:
                 for place, way in enumerate(ways[first:] + ways[:first]):
-                    if question in way.questions:
+                    rate = rate_of(question, way.name, found)
+                    if question in way.questions and rate is not None:
                         log = f"{question}_{turn}_{place}"
-                        found[question, way.name] = ask(
-                            way, servers[way.server], question, log, max(64, int(count * args.scale))
-                        )
+                        count = max(64, int(_COUNTS.get(question, rate * _OPEN_LOOP_SECONDS) * args.scale))
+                        found[question, way.name] = ask(way, servers[way.server], question, log, count, rate)
             rounds.append(found)
             load.append(os.getloadavg()[0])
             longest = max(longest, time.perf_counter() - at)
@@ -129,6 +146,8 @@ def table(rounds: list[Round]) -> list[str]:
     """Returns the lines of the tables, one for each question."""
     made = []
     for question, name in _NAMES.items():
+        if (question, BARE) not in rounds[0]:
+            continue
         head = [name, "p50, µs", "p99, µs", "puts/s", "client, µs", "server, µs"]
         made += [
             *rows_of(head, [_cells(rounds, question, way.name) for way in WAYS if (question, way.name) in rounds[0]]),
@@ -153,9 +172,11 @@ def lines(rounds: list[Round]) -> list[Line]:
         ("one", "processor"),
         ("many", "rate"),
         ("many", "processor"),
+        ("half", "p99"),
+        ("same", "p99"),
     ):
         for name in (REDIS, TRIO):
-            if (question, name) in rounds[0]:
+            if {(question, name), (question, BARE)} <= rounds[0].keys():
                 ratio = _ratio(rounds, question, name, BARE, what)
                 made.append(Line(f"{_NAMES[question]}, {what}: {name} to {BARE}", ratio))
     return made

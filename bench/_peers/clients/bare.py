@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import trio
 
 from _floors.server import ANSWER
 from _peers.clients.client import Put, Row, put_each
+from _peers.open_loop import Schedule, put_on_time_by_trio
 
 
 class Client:
@@ -45,16 +47,19 @@ class Client:
     async def put_all(self, log: str, rows: Sequence[Row], putters: int) -> list[float]:
         found: list[float] = []
 
-        def by(sock: socket.socket) -> Put:
-            return lambda key, value: _put(sock, key, value)
-
         async def work(put: Put, share: Sequence[Row]) -> None:
             found.extend(await put_each(put, share))
 
         async with trio.open_nursery() as nursery:
-            for number, sock in enumerate(self._socks):
-                nursery.start_soon(work, by(sock), rows[number::putters])
+            for number, put in enumerate(self._puts()):
+                nursery.start_soon(work, put, rows[number::putters])
         return found
+
+    async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
+        return await put_on_time_by_trio(self._puts(), rows, schedule)
+
+    def _puts(self) -> list[Put]:
+        return [partial(_put, sock) for sock in self._socks]
 
 
 async def _put(sock: socket.socket, key: bytes, value: bytes) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import trio
 
 import tailrace
 from _peers.clients.client import Put, Row, of, put_each
-from _peers.open_loop import Schedule
+from _peers.open_loop import Schedule, put_on_time_by_trio
 
 # A consumer imports pyarrow when it first needs it, and pyarrow then imports pandas if that is installed. What this
 # takes once in a process, 0.2 s, is not the figure of a row.
@@ -99,23 +98,4 @@ class Client:
         return found
 
     async def put_on_time(self, log: str, rows: Sequence[Row], schedule: Schedule, putters: int) -> list[float]:
-        put, idle, due = self._client.feed(log).put, trio.lowlevel.ParkingLot(), deque[int]()
-
-        async def work() -> None:
-            while due or not schedule.is_over:
-                if not due:
-                    await idle.park()
-                    continue
-                number = due.popleft()
-                await put(*rows[number])
-                schedule.ended(number)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(putters):
-                nursery.start_soon(work)
-            while not schedule.is_over:
-                await trio.lowlevel.wait_readable(schedule.pipe)
-                due.extend(schedule.take())
-                idle.unpark(count=len(due))
-            idle.unpark_all()
-        return schedule.seconds
+        return await put_on_time_by_trio([self._client.feed(log).put] * putters, rows, schedule)

@@ -6,12 +6,14 @@ import asyncio
 import time
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _peers.open_loop import Schedule, due_times, once_each, put_on_time
+from _peers.open_loop import Schedule, due_times, once_each, put_on_time, put_on_time_by_trio
 
 RATES = st.floats(1.0, 100_000.0)
+IN_EACH_LIBRARY = pytest.mark.parametrize("library", [asyncio, trio])
 
 
 class Puts:
@@ -26,6 +28,17 @@ class Puts:
         self.most = max(self.most, self._under_way)
         await self._ended(key)
         self._under_way -= 1
+
+
+def ran(library, puts, rows, schedule):
+    """Puts the rows on time in a loop of ``library``, asyncio or trio. Returns the seconds of each."""
+
+    async def run():
+        schedule.begin()
+        on_time = put_on_time if library is asyncio else put_on_time_by_trio
+        return await on_time(puts, rows, schedule)
+
+    return asyncio.run(run()) if library is asyncio else trio.run(run)
 
 
 @given(st.integers(0, 500), RATES)
@@ -47,7 +60,8 @@ def test_puts_that_are_due_together_have_one_tick():
 
 
 @pytest.mark.slow
-def test_a_stall_delays_all_puts_that_were_due_in_it():
+@IN_EACH_LIBRARY
+def test_a_stall_delays_all_puts_that_were_due_in_it(library):
     rows = [(b"%d" % number, b"") for number in range(50)]
     schedule = Schedule(len(rows), 5_000.0)
     taken = []
@@ -57,11 +71,7 @@ def test_a_stall_delays_all_puts_that_were_due_in_it():
         if key == b"0":  # the whole client stands still, for longer than all of the schedule
             time.sleep(0.05)  # noqa: ASYNC251
 
-    async def run():
-        schedule.begin()
-        return await put_on_time([put], rows, schedule)
-
-    found = asyncio.run(run())
+    found = ran(library, [put], rows, schedule)
     assert taken == [key for key, _ in rows]
     assert len(found) == len(rows)
     # The last one was due 10 ms after the first, and could be put 50 ms after it.
@@ -69,35 +79,27 @@ def test_a_stall_delays_all_puts_that_were_due_in_it():
 
 
 @pytest.mark.slow
-def test_puts_that_take_long_keep_no_later_ones_from_their_time():
+@IN_EACH_LIBRARY
+def test_puts_that_take_long_keep_no_later_ones_from_their_time(library):
     rows = [(b"%d" % number, b"") for number in range(20)]
     schedule = Schedule(len(rows), 1_000.0)
+    done = library.Event()
 
-    async def run():
-        done = asyncio.Event()
+    async def last_has_begun(key):
+        if key == b"19":
+            done.set()
+        await done.wait()
 
-        async def last_has_begun(key):
-            if key == b"19":
-                done.set()
-            await done.wait()
-
-        puts = Puts(last_has_begun)
-        schedule.begin()
-        found = await put_on_time([puts.put] * 20, rows, schedule)
-        return len(found), puts.most
-
-    assert asyncio.run(run()) == (20, 20)
+    puts = Puts(last_has_begun)
+    assert len(ran(library, [puts.put] * 20, rows, schedule)) == 20
+    assert puts.most == 20
 
 
 @pytest.mark.slow
-def test_puts_that_are_due_wait_for_a_free_putter():
+@IN_EACH_LIBRARY
+def test_puts_that_are_due_wait_for_a_free_putter(library):
     rows = [(b"%d" % number, b"") for number in range(30)]
     schedule = Schedule(len(rows), 5_000.0)
-    puts = Puts(lambda key: asyncio.sleep(0.001))
-
-    async def run():
-        schedule.begin()
-        return await put_on_time([puts.put] * 3, rows, schedule)
-
-    assert len(asyncio.run(run())) == 30
+    puts = Puts(lambda key: library.sleep(0.001))
+    assert len(ran(library, [puts.put] * 3, rows, schedule)) == 30
     assert puts.most <= 3
