@@ -80,6 +80,9 @@ class Content:
             self._zeros = offset - len(self._data)
             return
         size = self.size
+        if offset >= len(self._data) and data.count(0) == len(data):
+            self._zeros = max(size, offset + len(data)) - len(self._data)
+            return
         self._data.extend(bytes(max(0, offset - len(self._data))))
         self._data[offset : offset + len(data)] = data
         self._zeros = max(0, size - len(self._data))

@@ -12,7 +12,7 @@ import pytest
 def small_bounds():
     with (
         mock.patch("tailrace_server.journal.recovery.REPLACE_BYTES_MAX", 800),
-        mock.patch("tailrace_server.journal.writer.ALLOCATE_BYTES", 300),
+        mock.patch("tailrace_server.journal.space.ALLOCATE_BYTES", 300),
         mock.patch("tailrace_server.feeds.recovery.TOGETHER_MIN", 1),
     ):
         yield

@@ -2,6 +2,7 @@
 
 format.py     the bytes of files and records, pure
 writer.py     append, sync, and errors of the disk
+space.py      space of the newest file, with zeros ahead of small records
 rotation.py   the change to the next file
 next_file.py  the next file, created ahead
 older_files.py  finished files, and their removal

@@ -109,6 +109,7 @@ class Storage:
         self.committer.on_committed = self._committed
         self._waits: dict[Answer, None] = {}  # those of `all_durable`
         self._commits = True  # False once the committer has ended
+        self._space_due = trio.Event()  # set if zeros are to be written into the journal
 
     def limits_changed(self) -> None:
         """Hands the settings of storage that have changed (`StorageConfig.adopt`) to the parts that copy them."""
@@ -122,6 +123,7 @@ class Storage:
         """Commits, flushes, compacts and checks segments until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit)
+            nursery.start_soon(self._write_zeros)
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.compactor.run)
             nursery.start_soon(self.damage_checks.run)
@@ -135,6 +137,15 @@ class Storage:
             self._commits = False
             for answer in list(self._waits):
                 answer(self._no_commits())
+
+    async def _write_zeros(self) -> None:
+        """Writes zeros into the journal before small records need the space, until cancelled or the journal fails."""
+        with contextlib.suppress(JournalFailed):  # who uses the journal hears of it
+            while True:
+                await self._space_due.wait()
+                self._space_due = trio.Event()
+                if self.journal.begin_zeros():
+                    await self.host.workers.in_thread(self.journal.write_zeros)
 
     def _no_commits(self) -> NotDurable:
         return self.committer.failure or NotDurable("the node is stopping")
@@ -249,6 +260,8 @@ class Storage:
             self.on_failed(failure)
         if self.memory.is_tight:  # newly durable blocks can be flushed
             self.flusher.wake()
+        if self.journal.begin_zeros():
+            self._space_due.set()
 
     def _flushed(self, partition: Partition) -> None:
         self.begun_anew.grown(partition)

@@ -24,8 +24,8 @@ FEED = b"F" * 16
 BRANCH = b"B" * 16
 FILE_BYTES_MAX = 1_000
 
-WRITES = ["small", "block", "long", "long", "sync", "sync", "trim"]
-FAULTS = ["fill", "bad sync", "kill", "cut", "cut in recovery", "crash while writing"]
+WRITES = ["small", "block", "long", "long", "sync", "sync", "trim", "begin zeros", "zeros"]
+FAULTS = ["fill", "bad sync", "bad zeros", "kill", "cut", "cut in recovery", "crash while writing"]
 STEPS = st.lists(st.sampled_from(WRITES * 2 + FAULTS), max_size=40)
 
 
@@ -34,7 +34,10 @@ def small_bounds():
     """So that a few records are enough to rotate, to allocate, and to make a file that is too large to be replaced."""
     with (
         mock.patch("tailrace_server.journal.recovery.REPLACE_BYTES_MAX", 400),
-        mock.patch("tailrace_server.journal.writer.ALLOCATE_BYTES", 300),
+        mock.patch("tailrace_server.journal.space.ALLOCATE_BYTES", 300),
+        mock.patch("tailrace_server.journal.space.GAP_BYTES", 100),
+        mock.patch("tailrace_server.journal.space.PIECE_BYTES", 100),
+        mock.patch("tailrace_server.journal.space._PAGE_BYTES", 64),
     ):
         yield
 
@@ -109,6 +112,12 @@ class Life:
             self.sync()
         elif what == "trim":
             self.trim()
+        elif what == "begin zeros":
+            self.journal.begin_zeros()
+        elif what == "zeros":
+            self.zeros()
+        elif what == "bad zeros":
+            self.fail_zeros()
         elif what == "fill":
             self.fill()
         elif what == "bad sync":
@@ -128,6 +137,18 @@ class Life:
         self.disk.fail("sync")
         self.sync()
         self.disk.before = None
+
+    def fail_zeros(self):
+        """The disk refuses zeros, for which no record suffers that was synced before."""
+        self.append("small")
+        self.disk.fail(self.rnd.choice(["open", "allocate", "write_at", "sync"]))
+        self.journal.begin_zeros()
+        self.zeros()
+        self.disk.before = None
+
+    def zeros(self):
+        with contextlib.suppress(JournalFailed):
+            self.journal.write_zeros()
 
     def crash(self, what):
         if what == "crash while writing":
@@ -398,6 +419,10 @@ def no_sync(journal):
     journal.synced = journal.written
 
 
+def records_that_take_the_place_of_zeros(space, offset, end, syncs):
+    """As if zeros came at a distance that is always enough."""
+
+
 def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._continue):
     """As if a second fsync could make up for one that failed."""
     if newest is None:
@@ -420,6 +445,7 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
         ("writer.Rotation.make_durable", no_sync_of_the_finished_file),
         ("writer.Journal.sync", no_sync),
         ("recovery._continue", gone_on_with_in_place),
+        ("space.Space.reserve", records_that_take_the_place_of_zeros),
     ],
 )
 def test_a_planted_bug_is_found(memory_disk, place, bug):

@@ -13,7 +13,8 @@ from tailrace_server.journal.file_case import STOPS, FileCase
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES
 from tailrace_server.journal.recovery import REPLACE_BYTES_MAX
 from tailrace_server.journal.reserve import RESERVE_BYTES_DEFAULT
-from tailrace_server.journal.writer import ALLOCATE_BYTES, FILE_BYTES_DEFAULT
+from tailrace_server.journal.space import ALLOCATE_BYTES
+from tailrace_server.journal.writer import FILE_BYTES_DEFAULT
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "journal.md").read_text()
 FEED = bytes(range(0xF0, 0x100))

@@ -24,7 +24,7 @@ FILE_BYTES_MAX = 1_000  # three records
 @pytest.fixture(scope="module", autouse=True)
 def small_bounds():
     """So that a disk is copied fast."""
-    with mock.patch("tailrace_server.journal.writer.ALLOCATE_BYTES", 300):
+    with mock.patch("tailrace_server.journal.space.ALLOCATE_BYTES", 300):
         yield
 
 

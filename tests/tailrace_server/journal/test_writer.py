@@ -14,8 +14,8 @@ from tailrace_server.journal import JournalDamaged, JournalFailed, RecordKind, o
 from tailrace_server.journal.format import FILE_HEADER_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, split_lsn
 from tailrace_server.journal.next_file import SPARE_DESCRIPTORS
 from tailrace_server.journal.rotation import Rotation
+from tailrace_server.journal.space import ALLOCATE_BYTES
 from tailrace_server.journal.statistics import JournalStatistics
-from tailrace_server.journal.writer import ALLOCATE_BYTES
 
 FEED = b"F" * 16
 BRANCH = b"B" * 16
@@ -81,7 +81,7 @@ def test_a_block_is_written_from_where_it_lies(disk, journal, monkeypatch):
     written = []
     monkeypatch.setattr(journal, "_file", type("Spy", (), {"write_at": lambda self, *a: written.append(a)})())
     one = block(1)
-    journal._allocated = ALLOCATE_BYTES
+    journal._space.limit = ALLOCATE_BYTES
     journal.append_block(FEED, 3, BRANCH, one)
     ((offset, buffers, nbytes),) = written
     assert offset == FILE_HEADER_BYTES
@@ -203,7 +203,7 @@ def test_the_next_file_is_created_once_half_of_the_present_one_is_used(disk):
 
 
 def test_while_the_next_file_cannot_be_created_a_rotation_creates_it(disk, monkeypatch):
-    monkeypatch.setattr("tailrace_server.journal.writer.ALLOCATE_BYTES", 300)
+    monkeypatch.setattr("tailrace_server.journal.space.ALLOCATE_BYTES", 300)
     journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
     append(journal, bytes(400))
     disk.fail("create", errno.ENOSPC)

@@ -248,7 +248,7 @@ def test_blocks_behind_a_gap_are_exported_with_an_index(stopped):
 
 def test_a_journal_that_is_written_anew_takes_its_space_once(stopped, monkeypatch):
     monkeypatch.setattr("tailrace_server.offline.journal_swap.FILE_BYTES_DEFAULT", 1_000)
-    monkeypatch.setattr("tailrace_server.journal.writer.ALLOCATE_BYTES", 0)
+    monkeypatch.setattr("tailrace_server.journal.space.ALLOCATE_BYTES", 0)
     disk = stopped.disk.fork()
     disk.flip(journal_of(disk)[-2], 8 * (64 + 96 + 100))
     writes = []

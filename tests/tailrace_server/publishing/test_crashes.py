@@ -17,7 +17,7 @@ from tests.tailrace_server.publishing.crashes import (
 )
 
 from tailrace.errors import BatchChanged, UnknownStage
-from tailrace_server.journal import writer
+from tailrace_server.journal import space
 from tailrace_server.partition import published as appending
 from tailrace_server.publishing import joining
 from tailrace_server.publishing.stage_directory import StageDirectory
@@ -35,7 +35,7 @@ def _blocks_stay_apart(monkeypatch):
 @pytest.fixture(autouse=True)
 def _little_is_allocated(monkeypatch):
     """Each crash takes a copy of the disk, and each start reads the zeros of the journal."""
-    monkeypatch.setattr(writer, "ALLOCATE_BYTES", 300)
+    monkeypatch.setattr(space, "ALLOCATE_BYTES", 300)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from tailrace.errors import BatchChanged, NoSpace
 from tailrace.model.hashing import HASH_MAX, key_hash
 from tailrace.wire.stage_messages import Publish
 from tailrace_server.config import StorageConfig
-from tailrace_server.journal import writer
+from tailrace_server.journal import space
 from tailrace_server.journal.published_record import PUBLISH_BYTES_MAX
 from tailrace_server.publishing import cuts, cutting, publisher
 from tailrace_server.publishing.cuts import AT_ONCE_MAX, KEPT_S_MAX
@@ -42,7 +42,7 @@ def _small_steps(monkeypatch, caplog):
     """Each step is one part, and each crash is worth a warning."""
     monkeypatch.setattr(publisher, "STEP_S", 0.0)
     monkeypatch.setattr(cutting, "READ_BYTES", 1)
-    monkeypatch.setattr(writer, "ALLOCATE_BYTES", 300)
+    monkeypatch.setattr(space, "ALLOCATE_BYTES", 300)
     caplog.set_level(logging.CRITICAL, "tailrace.server")
 
 
