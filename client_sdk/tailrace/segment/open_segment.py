@@ -66,6 +66,10 @@ class OpenSegment(Generic[F]):
         """Returns the offset of block ``number`` in the file, and the count of rows before it; of the end, too."""
         return int(self._places[number]), int(self._row_begins[number])
 
+    def block_bytes(self, number: int) -> int:
+        """Returns the length of block ``number``."""
+        return int(self._places[number + 1]) - int(self._places[number])
+
     def read_blocks(self, index: int, bytes_max: int, read: Read = read_from) -> tuple[list[Block], int]:
         """Returns blocks from number ``index`` on, at least one and at most ``bytes_max`` bytes; and the next number.
 

@@ -1,7 +1,7 @@
 """Moves the frames of a connection's streams to its transport, and reads the chunks of segments that they wait for.
 
 Rounds.next_buffers ──> buffers, small ones joined ──> Connection.send
-Rounds.next_loads ──> SegmentCursor.load_cached ──> Rounds.loaded ──> and again
+Rounds.next_loads ──> SegmentCursor.load_cached ──> Rounds.loaded ──> sent before the next one is read
                   └──> if the disk has to be waited for, a thread: load ─┘
 """
 
@@ -87,42 +87,41 @@ class StreamPump:
                 connection.send(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers), len(answers))
             if not rounds.has_news:
                 break
-            if rounds.examined_bytes >= examined_max or rounds.turns_given >= turns_max:
+            is_over = rounds.examined_bytes >= examined_max or rounds.sent_bytes >= sent_max
+            if is_over or rounds.turns_given >= turns_max:
                 self._go_on_soon()
                 break
-            if not buffers and not self._load_chunks():
+            if not buffers and not self._load_next():
                 break
-            if rounds.sent_bytes >= sent_max:
-                self._go_on_soon()
-                break
-        self._load_chunks()
+        if transport.backlog_bytes:
+            self._load_next()  # while the peer reads
         if connection.draining and not rounds.slots:
             self._drained()
 
-    def _load_chunks(self) -> bool:
-        """Reads the chunks that are in memory, and has the others read by threads. Returns whether streams have more.
+    def _load_next(self) -> bool:
+        """Reads the next chunk that is in memory, and has those before it read by threads.
 
-        A chunk takes 0.2 ms of the loop. A thread would take as long beside it, for its start and its end.
+        A chunk takes 0.2 ms of the loop. A thread would take as long beside it, for its start and its end. Returns
+        whether streams have more to send.
         """
         connection = self._connection
-        rounds, is_any = connection.rounds, False
+        rounds, has_ended = connection.rounds, False
         for slot, part in rounds.next_loads():
             try:
                 loaded = part.load_cached(rounds.window_bytes)
             except SegmentDamaged as error:
                 self._found_damage(slot, error)
-                is_any = True  # the end of the stream
+                has_ended = True  # and a frame tells it
                 continue
             except Overloaded:
                 loaded = None
             if loaded is not None:
                 rounds.loaded(slot, part, *loaded)
-                is_any = True
-                continue
+                return True
             # The stream may be closed, and the segment removed, before it has been read.
             connection.node.storage.pins.pin(part.segment)
             connection.nursery.start_soon(self._load, slot, part)
-        return is_any
+        return has_ended
 
     def _found_damage(self, slot: StreamSlot, error: SegmentDamaged) -> None:
         self._connection.node.storage.found_damage(error)
@@ -153,8 +152,6 @@ class StreamPump:
         finally:
             storage.pins.unpin(part.segment)
         connection.flush()
-        if not connection.is_closing:
-            self.pump()  # another stream may have waited for this one's place
 
     async def _loaded(self, part: SegmentCursor) -> tuple[list[Block], int]:
         """Reads a chunk in a thread, as soon as there is a descriptor for it. Raises SegmentDamaged."""

@@ -6,6 +6,7 @@ QUEUED ──> start ──> LOADING, a thread reads ──> finish ──> SEND
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 
 from tailrace_server.stream.segment_cursor import CHUNK_BYTES, SegmentCursor
 from tailrace_server.stream.stream_slot import StreamSlot
@@ -38,20 +39,19 @@ class ChunkReads:
         slot.move(StreamEvent.CHUNK_MISSING)
         self.queue[slot] = None
 
-    def start(self, chunks_max: int) -> list[tuple[StreamSlot, SegmentCursor]]:
-        """Returns the streams whose chunk is to be read now, and the part to read it from.
+    def start(self, chunks_max: int) -> Iterator[tuple[StreamSlot, SegmentCursor]]:
+        """Yields the streams whose chunk is to be read now, and the part to read it from.
 
-        There are at most ``chunks_max`` chunks then. Each read ends with `finish`.
+        There are at most ``chunks_max`` chunks then. Each read ends with `finish`. A caller that takes no more of them
+        leaves the others in the queue.
         """
-        started = []
         while self.queue and self._chunks < chunks_max:
             slot, _ = self.queue.popitem(last=False)
             part = slot.stream.cursor_to_load
             assert part is not None, "a stream waits for its next chunk"
             slot.start_read()
             self._chunks += 1
-            started.append((slot, part))
-        return started
+            yield slot, part
 
     def finish(self, slot: StreamSlot) -> bool:
         """Notes that a read ended. Returns False if the stream ended before it; then the chunk is dropped."""

@@ -13,7 +13,7 @@ Source: the UPR design, "How ep-engine sends snapshots to UPR clients".
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tailrace.block import Block
 from tailrace.model import EndReason
@@ -452,8 +452,8 @@ class Rounds:
         elif slot.stream.is_in_memory:
             self._reads.release(slot)
 
-    def next_loads(self) -> list[tuple[StreamSlot, SegmentCursor]]:
-        """Returns the parts of which a chunk is to be loaded now; call ``loaded`` or ``load_failed`` for each."""
+    def next_loads(self) -> Iterator[tuple[StreamSlot, SegmentCursor]]:
+        """Yields the parts of which a chunk is to be loaded now; call ``loaded`` or ``load_failed`` for each."""
         return self._reads.start(chunks_max(self.window_bytes, is_full=self.window_full))
 
     def loaded(self, slot: StreamSlot, part: SegmentCursor, blocks: list[Block], index: int) -> None:

@@ -13,17 +13,12 @@ from tailrace.block.filtering import filter_block
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
 from tailrace_server.partition.chain import Pins
-from tailrace_server.segment import Segment, SegmentDamaged
-from tailrace_server.segment.file import SegmentFile
+from tailrace_server.segment import NotCached, Reads, Segment, SegmentDamaged
 
 # The size of a read: a thousand streams can hold one each.
 CHUNK_BYTES = 1024 * 1024
 # A larger chunk is one large block, which would hold up the loop for longer than others.
 CACHED_BYTES_MAX = 2 * CHUNK_BYTES
-
-
-class _NeedsThread(Exception):
-    """The loop would have to wait for a chunk."""
 
 
 class SegmentCursor:
@@ -65,11 +60,11 @@ class SegmentCursor:
 
         Returns None if that takes a thread: not all of it is in memory, a filter looks through it, or it is large.
         """
-        if self._wanted is not None:
+        if self._wanted is not None or self.segment.block_bytes(self._index) > CACHED_BYTES_MAX:
             return None
         try:
-            return self.segment.read_blocks(self._index, min(bytes_max, CHUNK_BYTES), _read_cached)
-        except _NeedsThread:
+            return self.segment.read_blocks(self._index, min(bytes_max, CHUNK_BYTES), Reads().read)
+        except NotCached:
             return None
 
     def _filter(self, block: Block, wanted: StreamFilter) -> Block | None:
@@ -91,10 +86,3 @@ class SegmentCursor:
         """Drops the loaded blocks, and unpins the segment."""
         self._blocks.clear()
         self._pins.unpin(self.segment)
-
-
-def _read_cached(file: SegmentFile, offset: int, nbytes: int) -> bytes | memoryview:
-    data = file.read_cached(offset, nbytes) if nbytes <= CACHED_BYTES_MAX else None
-    if data is None:
-        raise _NeedsThread
-    return data
