@@ -127,6 +127,12 @@ class TlsTransport:
         self._plain_bytes += len(head) + part.nbytes
         self._begin()
 
+    def expect_bulk(self) -> None:
+        """Has the system take more bytes that it cannot send yet, as `TcpTransport`. May be called again."""
+        expect_bulk = getattr(self._inner, "expect_bulk", None)
+        if expect_bulk is not None:
+            expect_bulk()
+
     def _begin(self) -> None:
         """Encrypts a slice at once, if nothing is before it. ``run`` goes on with the rest."""
         if self._inner.backlog_bytes or self._wake.is_set():

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PUMP_BYTES = 1024 * 1024
 # And so many in one turn of the loop at most, about 2 ms of the processor, if the peer takes them as fast.
 TURN_BYTES = 4 * PUMP_BYTES
+# With a backlog of so many bytes the streams send more than the system takes at once.
+BULK_BYTES_MIN = 256 * 1024
 # If a system call would take more buffers than BUFFERS_MAX, those of less than JOIN_BYTES_MAX are joined.
 BUFFERS_MAX = 8
 JOIN_BYTES_MAX = 16 * 1024
@@ -85,6 +87,8 @@ class StreamPump:
                 if answers:
                     buffers.append(answers)
                 connection.send(buffers if len(buffers) <= BUFFERS_MAX else _joined(buffers), len(answers))
+                if transport.backlog_bytes >= BULK_BYTES_MIN:
+                    self._expect_bulk(transport)
             if not rounds.has_news:
                 break
             is_over = rounds.examined_bytes >= examined_max or rounds.sent_bytes >= sent_max
@@ -97,6 +101,11 @@ class StreamPump:
             self._load_next()  # while the peer reads
         if connection.draining and not rounds.slots:
             self._drained()
+
+    def _expect_bulk(self, transport: Transport) -> None:
+        expect_bulk = getattr(transport, "expect_bulk", None)  # as `trio.transport.receive_each`
+        if expect_bulk is not None:
+            expect_bulk()
 
     def _load_next(self) -> bool:
         """Reads the next chunk that is in memory, and has those before it read by threads.

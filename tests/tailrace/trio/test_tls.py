@@ -2,6 +2,7 @@
 
 import collections
 import os
+import socket
 
 import pytest
 import trio
@@ -212,6 +213,16 @@ async def test_a_part_of_a_file(pair, tmp_path):
         left.send(b"tail")
         assert await read(right, 2_500_008) == b"head" + data[1_000:2_501_000] + b"tail"
     assert closed == [True]
+
+
+async def test_the_socket_takes_more_if_much_is_to_be_sent(pair):
+    left, right = pair
+    option = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT
+    before = left._inner._sock.getsockopt(*option)
+    left.expect_bulk()
+    assert before != left._inner._sock.getsockopt(*option) == 1024 * 1024
+    left.send(b"data")
+    assert await read(right, 4) == b"data"
 
 
 async def test_a_file_that_ends_too_early_ends_the_connection(pair, tmp_path):

@@ -546,14 +546,19 @@ async def test_many_parts_one_after_the_other(pair, lent, tmp_path):
     assert len(closed) == 50
 
 
-async def test_a_socket_that_sends_files_takes_little_that_is_not_on_its_way(lent):
+@pytest.mark.parametrize("sends_files", [True, False])
+async def test_a_socket_that_sends_much_takes_a_mib_that_is_not_on_its_way(lent, sends_files):
     sock, peer = tcp_pair()
     transport = TcpTransport(sock, "left")
     before = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
-    part, _, _ = lent(10)
-    transport.send_file(b"head", part)
+    if sends_files:
+        part, _, _ = lent(10)
+        transport.send_file(b"head", part)
+    else:
+        transport.expect_bulk()
+        transport.expect_bulk()
     peer.close()
-    assert before != sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 512 * 1024
+    assert before != sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 1024 * 1024
     transport.close()
 
 

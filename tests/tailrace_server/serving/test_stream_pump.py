@@ -26,6 +26,10 @@ CHUNKS = 4  # in the segment of each partition, a block each
 class FakeTransport:
     def __init__(self):
         self.backlog_bytes = 0
+        self.expected_bulk = 0
+
+    def expect_bulk(self):
+        self.expected_bulk += 1
 
 
 class FakeConnection:
@@ -120,6 +124,14 @@ async def test_one_chunk_is_read_ahead_while_the_peer_reads(connection, reads):
     connection.transport.backlog_bytes = 0
     connection.pump.pump()
     assert (len(connection.blocks), len(reads)) == (1, 2)
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+async def test_a_connection_that_is_full_of_streams_expects_bulk(connection, is_large, monkeypatch):
+    monkeypatch.setattr(stream_pump, "BULK_BYTES_MIN", 1 if is_large else 1 << 20)
+    connection.takes = False
+    connection.pump.pump()
+    assert connection.transport.expected_bulk == is_large
 
 
 async def test_damage_ends_one_stream_and_the_others_go_on(connection):
