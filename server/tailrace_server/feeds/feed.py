@@ -17,9 +17,6 @@ from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
 from tailrace_server.state.memory import MemoryAccount
 
-# As a global: an attribute of an Enum is slow to read, and each write needs it.
-_DISK = Level.DISK
-
 FEED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 # Ages become microseconds of 64 bits: 292,000 years.
 AGE_S_MAX = TIMESTAMP_MAX // 1_000_000
@@ -40,7 +37,7 @@ class Feed:
         self, info: FeedInfo, first_branch: bytes, partitions: list[Partition], floors: Floors = NO_FLOORS
     ) -> None:
         self.info = info
-        self._level = level_of(info)  # parsed once: each write without a level asks for it
+        self._level: Level | None = None  # of a write that names none; None: the safest one
         self.floors = floors  # before which time earlier settings may have dropped rows
         self._kept: FeedInfo | None = None  # the settings that retention goes by until the newest ones cannot be lost
         self.first_branch = first_branch
@@ -67,7 +64,6 @@ class Feed:
         """Changes the settings. If the mode differs, the caller ends the streams that replicas have of the feed."""
         self._kept = loosest(self._kept or self.info, info)
         self.info, self.floors = info, floors
-        self._level = level_of(info)
         self.replicate(info.replication)
 
     def retention(self, stable_seq: int) -> FeedInfo:
@@ -83,6 +79,8 @@ class Feed:
     def replicate(self, mode: ReplicationMode) -> None:
         """Sets the replication mode, "stream" or "segment". The caller ends the streams that replicas have of it."""
         self.info = self.info._replace(replication=mode)
+        own = level_of(self.info)
+        self._level = Level.DISK if own is None and self.by_segments else own
         for partition in self.partitions:
             partition.pushes.replicate(by_segments=self.by_segments)
 
@@ -91,9 +89,7 @@ class Feed:
 
         A feed's own level may be higher, if the node has left its set: ``write_level`` refuses it.
         """
-        if self._level is not None:
-            return self._level
-        return Level.DISK if self.by_segments else safest
+        return safest if self._level is None else self._level
 
     def write_level(self, safest: Level) -> Level:
         """Returns the level of a write that names none. Raises Forbidden if the node cannot give the feed's own.
@@ -101,8 +97,8 @@ class Feed:
         That is final, and no NotDurable, for which a client asks other nodes: a node joins a set by a restart only.
         """
         level = self._level
-        if level is None:  # as `default_level`, which each write would call
-            return _DISK if self.info.replication == SEGMENT_MODE else safest
+        if level is None:
+            return safest
         if level > safest:
             raise Forbidden(
                 f"feed {self.info.name!r} has level {level.name.lower()}, which needs a set of nodes, and this node is "
