@@ -16,20 +16,24 @@ import os
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from typing import TypeAlias
 
-T = TypeVar("T")
+    # Work that yields, after each step, whether the next one is long.
+    Steps: TypeAlias = Generator[bool, None, T]
 
 
 class Driver(Generic[T]):
-    """Runs ``steps``. Each of them yields whether the next one is long.
+    """Runs ``steps``.
 
     A long step is for the calling thread: the gentle one might never come to its end. One thread calls ``run``, any
     other may set ``is_gentle``.
     """
 
-    def __init__(self, steps: Generator[bool, None, T]) -> None:
+    def __init__(self, steps: Steps[T]) -> None:
         self.is_gentle = False  # read after each step
         self._steps = steps
         self._is_next_long = False

@@ -30,13 +30,10 @@ from tailrace_server.host.disk import TEMPORARY
 from tailrace_server.segment import Segment, SegmentIdentity, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from typing import TypeAlias, TypeVar
+    from collections.abc import Callable, Sequence
 
+    from tailrace_server.compaction.driver import Steps
     from tailrace_server.host.disk import Disk
-
-    T = TypeVar("T")
-    Steps: TypeAlias = Generator[bool, None, T]
 
 
 class _Decision(NamedTuple):
