@@ -34,19 +34,14 @@ class DirtyQueues:
         """Returns the partitions, and since when each has had something to flush."""
         return list(self._since.items())
 
-    def add(self, partition: Partition, now: float, age_bound_s: float) -> None:
-        """Notes that a queue has something to flush, unless it is known. It is due ``age_bound_s`` from ``now``."""
-        if partition not in self._since:
-            self.begin(partition, now, age_bound_s)
-
     def begin(self, partition: Partition, now: float, age_bound_s: float) -> None:
-        """Notes that a queue has something to flush, which is not older than ``now``."""
+        """Notes that what a queue has to flush is not older than ``now``. It is due ``age_bound_s`` from then."""
         self._since[partition] = now
         self._look_at = min(self._look_at, now + age_bound_s)
 
-    def pop(self, partition: Partition, default: None) -> None:
-        """Forgets a queue that is empty, or whose feed was dropped."""
-        self._since.pop(partition, default)
+    def forget(self, partition: Partition) -> None:
+        """Forgets a queue that is empty, or whose feed was dropped. No-op if it is not known."""
+        self._since.pop(partition, None)
 
     def must_look(self) -> None:
         """Notes that a queue may be due by something else than its age."""

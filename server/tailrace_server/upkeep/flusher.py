@@ -138,7 +138,7 @@ class Flusher:
     def note(self, partition: Partition) -> None:
         """Notes that ``partition`` has just been written to."""
         if partition not in self._dirty:
-            self._dirty.add(partition, self._host.clock.monotonic(), self._age_bound_s(partition))
+            self._dirty.begin(partition, self._host.clock.monotonic(), self._age_bound_s(partition))
         self._unmerged[partition] = None
         tree = partition.tree
         if tree.unmerged_blocks >= UNMERGED_BLOCKS:
@@ -154,7 +154,8 @@ class Flusher:
 
     def forget(self, partition: Partition) -> None:
         """Drops all plans for ``partition``, of a feed that was dropped."""
-        for known in (self._dirty, self._unmerged, self._crowded, self._flushing):
+        self._dirty.forget(partition)
+        for known in (self._unmerged, self._crowded, self._flushing):
             known.pop(partition, None)
         self._failures.forget(partition)
 
@@ -417,7 +418,7 @@ class Flusher:
             if partition.tree.memory_bytes >= self._limits.segment_bytes:
                 self._dirty.must_look()
         else:
-            self._dirty.pop(partition, None)
+            self._dirty.forget(partition)
         self.on_flushed(partition)
         return segment
 

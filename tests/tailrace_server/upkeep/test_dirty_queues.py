@@ -9,7 +9,7 @@ BOUND_S = 10.0
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["add", "begin", "pop"]), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["begin", "forget"]), st.integers(0, 3)),
         st.tuples(st.just("wait"), st.floats(0, 2 * BOUND_S)),
         st.tuples(st.sampled_from(["look", "look, and a queue comes meanwhile"]), st.just(0)),
     ),
@@ -23,14 +23,11 @@ def test_a_queue_that_has_come_of_age_is_always_looked_for(steps):
     for step, value in steps:
         if step == "wait":
             now += value
-        elif step == "add":
-            queues.add(value, now, BOUND_S)
-            since.setdefault(value, now)
         elif step == "begin":
             queues.begin(value, now, BOUND_S)
             since[value] = now
-        elif step == "pop":
-            queues.pop(value, None)
+        elif step == "forget":
+            queues.forget(value)
             since.pop(value, None)
         else:
             queues.begin_look()
@@ -47,8 +44,8 @@ def test_a_queue_that_has_come_of_age_is_always_looked_for(steps):
 def test_queues_that_are_young_are_looked_at_once_and_not_again():
     queues = DirtyQueues()
     assert not queues.may_be_due(1_000.0)
-    queues.add("a", 0.0, BOUND_S)
-    queues.add("b", 5.0, BOUND_S)
+    queues.begin("a", 0.0, BOUND_S)
+    queues.begin("b", 5.0, BOUND_S)
     assert not queues.may_be_due(BOUND_S - 1)
     queues.must_look()
     assert queues.may_be_due(6.0)
