@@ -116,7 +116,9 @@ class Committer:
         If it has been the only writer lately, an fsync begins at once. Otherwise the fsync begins after the other
         writers of this pass of the loop, which share it.
         """
-        if self._syncing or self.failure is not None or (not self._answers and self._is_settled):
+        if self._syncing or self.failure is not None:
+            return
+        if not self._answers and self._is_settled:  # with a writer that waits it is not settled: no need to look
             return
         if not self._urgent:
             self._wanted.set()
