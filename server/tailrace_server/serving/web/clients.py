@@ -34,7 +34,7 @@ log = logging.getLogger("tailrace.http")
 
 T = TypeVar("T")
 
-# Each has a connection, with some 20 KiB at each end.
+# Each has a connection, which takes the node 12 KiB beside the client's own objects.
 CLIENTS_MAX = 64
 # A client that no request has used for this time is closed.
 IDLE_SECONDS = 60.0
