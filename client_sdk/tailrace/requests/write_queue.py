@@ -154,7 +154,7 @@ class WriteQueue:
         self._ready: dict[Lane, None] = {}  # those that may have something to send
         self._rows: dict[Lane, list[RowWrite]] = {}  # rows that wait for room in their lane
         self._woken = 0  # callers of rows that the last bytes have answered, and that have put no other one since
-        self._left_together = False  # several rows, of any lanes, waited when blocks were last taken
+        self._left_together = False  # when rows were last taken, or had no room, there were several, of any lanes
         self.gathers = False
 
     @property
