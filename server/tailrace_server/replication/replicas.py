@@ -13,7 +13,7 @@ replica says so itself, and once a replaced disk has its vote, the old disk at i
 
 A leader keeps one process for each directory. If another one asks for a stream, by its token, the connections of the
 former end, and what that has acknowledged counts for no majority any more: it may be a copy of the directory that holds
-these rows. A process that has ended does not ask again. If the former does, there are two, and it is refused.
+these rows. If the former asks again, there are two, and it is refused (directory_processes.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tailrace.errors import Forbidden, ProtocolError
 from tailrace.model import Level
 from tailrace.wire.replica_messages import Replica, ReplicaAck
+from tailrace_server.replication.directory_processes import DirectoryProcesses
 from tailrace_server.replication.member_list import MemberList
 from tailrace_server.replication.quorum import Acknowledgements
 from tailrace_server.replication.voters import Voters
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("tailrace.server")
-
-# The former processes of a directory that are remembered, newest first. One that is older must have been paused for as
-# many restarts.
-_FORMER_MAX = 16
 
 
 class Acknowledged(NamedTuple):
@@ -64,7 +61,6 @@ class Peer:
         self.placement_id = replica.placement_id
         self.address = replica.address
         self.start = replica.start  # the token of its process, b"" if it was of an earlier version
-        self.former: dict[bytes, bool] = {}  # tokens of earlier processes, and whether the log tells of two
         self.claims = False  # whether it says that it has a vote
         self.takes_ttls = True  # whether it can read blocks with ttls
         self.votes = False
@@ -76,17 +72,6 @@ class Peer:
     def add_connection(self, connection: ReplicaConnection) -> None:
         """Notes that the replica can be asked by ``connection``."""
         self.connections[connection] = None
-
-    def replaces(self, former: Peer) -> None:
-        """Notes that the process of ``former`` was on this directory before."""
-        self.former = {former.start: False, **former.former}
-        while len(self.former) > _FORMER_MAX:
-            self.former.popitem()
-
-    def told_of(self, start: bytes) -> bool:
-        """Notes that the log tells of this earlier process. Returns whether it did so before."""
-        before, self.former[start] = self.former[start], True
-        return before
 
     def is_told(self, start: bytes) -> None:
         """Notes the token of its process, which one of an earlier version does not have."""
@@ -155,7 +140,7 @@ class Peer:
 
 
 class Replicas:
-    """The replicas of a leader. They are forgotten with every change of leadership."""
+    """The replicas of a leader. They are forgotten with every change of leadership; the order of processes is not."""
 
     def __init__(self, members: MemberList, needed: int, feeds: Partition) -> None:
         """Knows no record of the voters yet.
@@ -167,6 +152,7 @@ class Replicas:
         """
         self.peers: dict[bytes, Peer] = {}
         self.plain = ""  # the address of a replica that has followed this node, which is in no set, since its start
+        self._processes = DirectoryProcesses()
         self._members = members
         self._needed = needed
         self._voters = Voters()
@@ -194,13 +180,13 @@ class Replicas:
 
     def _peer_of(self, replica: Replica) -> Peer:
         """Returns the peer of a replica that opens a stream, a new one if that is another process."""
+        self._processes.follows(replica.placement_id, replica.start)
         former = self.peers.get(replica.placement_id)
         if former is not None and (former.start == replica.start or not (former.start and replica.start)):
             former.is_told(replica.start)
             return former
         peer = self.peers[replica.placement_id] = Peer(replica)
         if former is not None:
-            peer.replaces(former)
             self._end_former(former, peer)
         return peer
 
@@ -213,15 +199,15 @@ class Replicas:
 
     def why_replaced(self, replica: Replica) -> str:
         """Returns the sentence why a process is not served, as another one on its directory follows; "" if it is."""
-        peer = self.peers.get(replica.placement_id)
-        if peer is None or replica.start not in peer.former:
+        processes, id, start = self._processes, replica.placement_id, replica.start
+        if not processes.is_former(id, start):
             return ""
         why = (
-            f"two processes follow this node as {peer.address}, from the directory {peer.placement_id.hex()} and a "
-            "copy of it: the one that came later is served, and the earlier one is not. Stop one of the two, remove "
-            "its directory, and start the other one again"
+            f"two processes follow this node as {replica.address}, from the directory {id.hex()} and a copy of it: the "
+            "one that came later is served, and the earlier one is not. Stop one of the two, remove its directory, and "
+            "start the other one again"
         )
-        if not peer.told_of(replica.start):
+        if not processes.told_of(id, start):
             log.warning("%s", why)
         return why
 

@@ -15,6 +15,21 @@ from tailrace.wire.replica_messages import Replica
 FIRST, SECOND = (VOTERS[0]._replace(start=each * 8) for each in (b"1", b"2"))
 
 
+def peers_of(running):
+    return list(running.node.leaderships.system.replicas.peers.values())
+
+
+async def is_refused(running, raw, feed_id):
+    """The process of ``FIRST`` is told that there are two."""
+    async with raw() as connection:
+        again = HandMade(await connection.hello(), running.node, FIRST)
+        await again.connection.send(replica_request(feed_id, FIRST).encode(STREAM))
+        error = decode_error((await again.until(Opcode.ERROR)).body)
+        assert isinstance(error, Forbidden)
+        assert "two processes follow this node as 127.0.0.1:1, from the directory 01" in str(error)
+        assert "Stop one of the two" in str(error)
+
+
 @pytest.fixture
 async def feed_id(running, raw):
     """Of a feed of four partitions; a majority has it, by its word only."""
@@ -105,17 +120,31 @@ async def test_a_process_that_was_replaced_is_refused_and_the_log_says_so_once(
     """Two processes run then: one that has ended asks for nothing."""
     await second.follow(feed_id)
     for _ in range(2):
-        async with raw() as connection:
-            again = HandMade(await connection.hello(), running.node, FIRST)
-            await again.connection.send(replica_request(feed_id, FIRST).encode(STREAM))
-            error = decode_error((await again.until(Opcode.ERROR)).body)
-            assert isinstance(error, Forbidden)
-            assert "two processes follow this node as 127.0.0.1:1, from the directory 01" in str(error)
-            assert "Stop one of the two" in str(error)
+        await is_refused(running, raw, feed_id)
     told = [each for each in caplog.records if "two processes follow" in each.message]
     assert [each.levelname for each in told] == ["WARNING"]
     await second.handled()
     assert running.node.leaderships.system.replicas.is_voter(SECOND.placement_id)
+
+
+async def test_a_process_is_refused_also_if_the_later_one_has_gained_its_vote_since(running, raw, first, feed_id):
+    """A peer without a vote is forgotten with its last stream, and a process that gains its vote connects anew.
+
+    The leader served the former process then, in the place of the later one, which votes without its rows.
+    """
+    for replica in (SECOND._replace(votes=False), SECOND):
+        async with raw() as connection:
+            second = HandMade(await connection.hello(), running.node, replica)
+            await second.follow(feed_id)
+        await until(lambda: not any(peer.is_connected for peer in peers_of(running) if peer.start == SECOND.start))
+    await is_refused(running, raw, feed_id)
+    assert [peer.start for peer in peers_of(running)] == [SECOND.start]
+
+
+async def test_a_process_is_refused_also_after_a_change_of_leadership(running, raw, first, second, feed_id):
+    await second.follow(feed_id)
+    running.node.leaderships.system.replicas.clear()
+    await is_refused(running, raw, feed_id)
 
 
 async def test_a_process_that_connects_again_keeps_what_it_has_acknowledged(
