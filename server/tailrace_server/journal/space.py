@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 ALLOCATE_BYTES = 4 << 20
 # Records are small if an fsync takes no more of them than this, on average.
 SMALL_SYNC_BYTES = 16 * 1024
-# The records of some tenths of a second, until the first zeros are there.
-GAP_BYTES = 256 * 1024
-# More zeros are written when less than this is left of them.
-ZEROS_MIN = 1 << 20
-# An fsync of records waits for one piece at most.
-PIECE_BYTES = 128 * 1024
+# The records of a tenth of a second, until the first zeros are there.
+GAP_BYTES = 128 * 1024
+# More zeros are written when less than this is left of them, a piece each time. An fsync of records that comes
+# meanwhile waits for the piece.
+ZEROS_MIN = 512 * 1024
+PIECE_BYTES = 512 * 1024
 _PAGE_BYTES = 4_096
 _ZEROS = bytes(_PAGE_BYTES)
 
@@ -108,41 +108,35 @@ class Space:
     def _is_due(self, offset: int, syncs: int) -> bool:
         if self._has_zeros and self.limit - offset >= min(ZEROS_MIN, ALLOCATE_BYTES // 2):
             return False
-        if self._is_refused or self.limit >= self._bytes_max:
+        first = self.limit if self._has_zeros else offset + GAP_BYTES
+        if self._is_refused or first >= self._bytes_max:
             return False
         begin, before = self._since
         return offset - begin <= SMALL_SYNC_BYTES * (syncs - before)
 
-    def write_zeros(self, path: str, used: File) -> None:
-        """Writes ALLOCATE_BYTES of zeros to ``used``, which is at ``path``. They are durable before records come.
+    def write_zeros(self, path: str, used: File) -> bool:
+        """Writes a piece of zeros to ``used``, which is at ``path``. They are durable before records come.
 
-        Any thread may call it. Ends early if another file takes the records, or if records were faster. If the disk
-        refuses, this file gets no more zeros. Raises OSError if an fsync fails: of records as well, perhaps. Linux
-        tells each descriptor of it, so this one does not hide it from the journal's.
+        Any thread may call it. Returns False, and has done nothing, if another file takes the records, or if records
+        were faster. If the disk refuses, this file gets no more zeros. Raises OSError if the fsync fails: of records as
+        well, perhaps. Linux tells each descriptor of it, so this one does not hide it from the journal's.
         """
         try:
             file = self._disk.open(path, writable=True)
         except OSError:
             self._is_refused = self._file is used
-            return
-        with contextlib.closing(file):
-            left = ALLOCATE_BYTES
-            while left > 0 and (written := self._write_piece(file, used, min(left, PIECE_BYTES))):
-                left -= written
-
-    def _write_piece(self, file: File, used: File, nbytes: int) -> int:
-        """Writes at most ``nbytes`` of zeros. Returns how many; 0 if there are to be no more. OSError as above."""
-        with self._lock:
+            return False
+        with contextlib.closing(file), self._lock:
             begin = self.limit
-            end = min(begin + nbytes, self._bytes_max)
+            end = min(begin + min(PIECE_BYTES, ALLOCATE_BYTES), self._bytes_max)
             if self._file is not used or not self._has_zeros or end <= begin:
-                return 0
+                return False
             if not self._fill(file, begin, end):
                 self._is_refused = True
-                return 0
+                return False
             file.sync()
             self.limit = end
-            return end - begin
+            return True
 
     def _fill(self, file: File, begin: int, end: int) -> bool:
         """Writes zeros, durable or not. Returns False if the disk refuses."""

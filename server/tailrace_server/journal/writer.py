@@ -339,15 +339,19 @@ class Journal:
         """Returns whether small records will soon need space with zeros: call ``write_zeros`` in a thread then."""
         return not self._stopped and self._space.begin_zeros(self._offset, self._syncs)
 
-    def write_zeros(self) -> None:
-        """Writes zeros ahead of the records (space.py), if the newest file has its own name. JournalFailed."""
+    def write_zeros(self) -> bool:
+        """Writes a piece of zeros ahead of the records (space.py), and returns whether it did. JournalFailed.
+
+        It does nothing while the newest file has no name of its own.
+        """
         with self._files_lock:
             rotation, file, number = self._rotation, self._file, self._number
-        if rotation is None or rotation.is_named:
-            try:
-                self._space.write_zeros(self._path(number), file)
-            except OSError as error:
-                raise self._fail("an fsync failed", error) from error
+        if rotation is not None and not rotation.is_named:
+            return False
+        try:
+            return self._space.write_zeros(self._path(number), file)
+        except OSError as error:
+            raise self._fail("an fsync failed", error) from error
 
     def sync(self) -> None:
         """Makes durable everything that was written before the call, and raises ``synced`` to it.

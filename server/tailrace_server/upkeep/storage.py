@@ -144,8 +144,8 @@ class Storage:
             while True:
                 await self._space_due.wait()
                 self._space_due = trio.Event()
-                if self.journal.begin_zeros():
-                    await self.host.workers.in_thread(self.journal.write_zeros)
+                while self.journal.begin_zeros() and await self.host.workers.in_thread(self.journal.write_zeros):
+                    pass
 
     def _no_commits(self) -> NotDurable:
         return self.committer.failure or NotDurable("the node is stopping")

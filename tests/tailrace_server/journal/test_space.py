@@ -11,7 +11,7 @@ from tests.tiers import examples
 
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.journal import JournalFailed, RecordKind, open_journal, space
-from tailrace_server.journal.space import ALLOCATE_BYTES, GAP_BYTES, PIECE_BYTES, SMALL_SYNC_BYTES, ZEROS_MIN
+from tailrace_server.journal.space import GAP_BYTES, PIECE_BYTES, SMALL_SYNC_BYTES, ZEROS_MIN
 
 FEED = b"F" * 16
 FIRST = "/journal/00000001.log"
@@ -56,29 +56,25 @@ def test_zeros_are_due_after_the_first_small_record(journal):
 
 def test_zeros_are_durable_when_records_get_their_space(disk, journal):
     append_and_sync(journal)
-    journal.begin_zeros()
+    assert journal.begin_zeros()
+    limit = journal._space.limit
     calls = written_by(disk, journal.write_zeros)
-    pieces = ALLOCATE_BYTES // PIECE_BYTES
-    assert calls.count("sync") == pieces
-    assert calls.count("write_at") == ALLOCATE_BYTES // 4_096
-    assert calls[0] == "open"
-    assert calls[-1] == "sync"
-    assert not journal.begin_zeros()
+    assert calls == ["open", *["write_at"] * (PIECE_BYTES // 4_096), "sync"]
+    assert journal._space.limit == limit + PIECE_BYTES
 
 
-def test_more_zeros_are_due_before_the_others_are_used_up(disk, journal):
+def test_zeros_come_piece_by_piece_as_records_need_them(disk, journal):
     append_and_sync(journal)
-    journal.begin_zeros()
-    journal.write_zeros()
-    left = GAP_BYTES + ALLOCATE_BYTES
-    while not journal.begin_zeros():
+    while journal.begin_zeros():
+        assert journal.write_zeros()
+    for _ in range(2):
         before = journal.end[1]
-        append_and_sync(journal, bytes(SMALL_SYNC_BYTES // 2))
-        left -= journal.end[1] - before
-        assert left > ZEROS_MIN - SMALL_SYNC_BYTES
-    journal.begin_zeros()
-    journal.write_zeros()
-    assert not journal.begin_zeros()
+        while not journal.begin_zeros():
+            append_and_sync(journal, bytes(SMALL_SYNC_BYTES // 2))
+        assert 0 <= ZEROS_MIN - (journal._space.limit - journal.end[1]) < SMALL_SYNC_BYTES
+        assert written_by(disk, journal.write_zeros).count("sync") == 1
+        assert not journal.begin_zeros()
+        assert journal.end[1] - before < PIECE_BYTES + SMALL_SYNC_BYTES
 
 
 def test_large_records_get_no_zeros(journal):
@@ -142,12 +138,14 @@ def test_a_file_that_takes_no_more_records_gets_no_zeros(disk):
 
 
 def test_zeros_end_where_the_file_ends(disk):
-    journal, _ = open_journal(disk, "/journal", file_bytes_max=1 << 20)
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=300_000)
     append_and_sync(journal)
-    journal.begin_zeros()
-    calls = written_by(disk, journal.write_zeros)
-    assert calls.count("write_at") * 4_096 <= 1 << 20
-    assert not journal.begin_zeros()
+    pieces = 0
+    while journal.begin_zeros():
+        assert journal.write_zeros()
+        pieces += 1
+    assert pieces == 1
+    assert journal._space.limit == 300_000
 
 
 def test_a_journal_that_is_closed_asks_for_none(journal):
@@ -172,7 +170,7 @@ def test_a_thread_writes_zeros_beside_records(tmp_path, monkeypatch):
             journal.sync()
         if number % 50 == 0:
             journal.begin_zeros()
-            thread = threading.Thread(target=journal.write_zeros)
+            thread = threading.Thread(target=lambda: [journal.write_zeros() for _ in range(20)])
             thread.start()
         if number % 50 == 49:
             thread.join()
