@@ -249,7 +249,7 @@ def test_codes_of_errors_are_those_of_the_code():
         ("WRITE", [messages._WRITE]),
         ("WRITTEN", [messages._WRITTEN]),
         ("GET", [messages._GET]),
-        ("GOT", [messages._GOT_COUNT, messages._GOT_ITEM]),
+        ("GOT", [messages.GOT_COUNT, messages.GOT_ITEM]),
         ("SNAPSHOT_START", [stream_messages._SNAPSHOT_START]),
         ("SNAPSHOT_END", [stream_messages._SEQ]),
         ("ROUND_COMPLETE", [stream_messages._U64]),

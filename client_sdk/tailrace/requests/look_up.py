@@ -11,14 +11,12 @@ from tailrace.requests.request import Request
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import Get, Got, Row, lone_get
 
-# The keys of one GET. While the node looks some up, the client reads the rows of others. A GET may have 4,096.
-PART_KEYS_MAX = 2_048
 # Called once with the rows of all keys, in their order, or with the error.
 Found: TypeAlias = Callable[[list[Item | None] | None, TailraceError | None], None]
 
 
 class LookUp(Request):
-    """A request for the rows of some keys, PART_KEYS_MAX at a time. If an answer leaves some out, they are asked for.
+    """A request for the rows of some keys, `GET_KEYS_MAX` at most. If an answer leaves some out, they are asked for.
 
     ``role`` returns the role that the GET asks of the node: 0 leader, 1 follower. ``ask`` queues the request again.
     """
@@ -45,11 +43,17 @@ class LookUp(Request):
         self._role = role
         self._ask = ask
 
+    def look_up(self, keys: list[bytes]) -> None:
+        """Asks for the rows of other keys, once all rows of the last ones were found."""
+        self._keys, self._items = keys, []
+        self.begin_anew()
+        self._ask(self)
+
     @property
-    def _part(self) -> list[bytes]:
+    def _left(self) -> list[bytes]:
         """The keys that are asked for now."""
         begin, keys = len(self._items), self._keys
-        return keys[begin : begin + PART_KEYS_MAX] if begin or len(keys) > PART_KEYS_MAX else keys
+        return keys[begin:] if begin else keys
 
     def found_alone(self, row: Row) -> None:
         """Takes the answer to a look-up that ``is_lone``."""
@@ -59,14 +63,14 @@ class LookUp(Request):
     def _encode(self, id: int) -> bytes:
         if self.is_lone:
             return lone_get(self._feed_id, self._level, self._keys[0], self._role(), id)
-        return Get(self._feed_id, self._level, self._part, self._role()).encode(id)
+        return Get(self._feed_id, self._level, self._left, self._role()).encode(id)
 
     def _decode(self, frame: Frame) -> list[Item | None]:
-        return Got.decode(frame.body, self._part)
+        return Got.decode(frame.body, self._left)
 
-    def _answered(self, part: list[Item | None] | None, error: TailraceError | None) -> None:
-        if part is not None:
-            self._items += part
+    def _answered(self, rows: list[Item | None] | None, error: TailraceError | None) -> None:
+        if rows is not None:
+            self._items = self._items + rows if self._items else rows
         if error is not None:
             self._found(None, error)
         elif len(self._items) == len(self._keys):

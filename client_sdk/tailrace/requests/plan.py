@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tailrace.block import Block
 from tailrace.errors import TailraceError, Unreachable
-from tailrace.model import Item, Level, Version, VersionRange
+from tailrace.model import Level, Version, VersionRange
 from tailrace.requests.lane import Lane, WriteRequest
+from tailrace.requests.look_up_parts import DIVIDED_KEYS_MIN, LookUpParts
 from tailrace.requests.parts import Places
 from tailrace.requests.request import Answered, Request
 from tailrace.requests.session import RequestSession
@@ -44,10 +45,6 @@ class Call(NamedTuple):
         return (session.call(self.opcode, self.value, done, deadline),)
 
 
-# A look-up of more keys is done in two halves, so that the node and the client work at the same time.
-_HALVED_KEYS_MIN = 1_024
-
-
 class LookUp(NamedTuple):
     """Looks up keys. The result is a list with an `Item` or None for each key."""
 
@@ -57,35 +54,9 @@ class LookUp(NamedTuple):
 
     def queue(self, session: RequestSession, done: Answered, deadline: float) -> Sequence[Request | WriteRequest]:
         feed_id, level, keys = self
-        if len(keys) < _HALVED_KEYS_MIN:
+        if len(keys) < DIVIDED_KEYS_MIN:
             return (session.get(feed_id, level, keys, done, deadline),)
-        half, halves = len(keys) + 1 >> 1, _Halves(done)
-        return (
-            session.get(feed_id, level, keys[:half], partial(halves.take, 0), deadline),
-            session.get(feed_id, level, keys[half:], partial(halves.take, 1), deadline),
-        )
-
-
-class _Halves:
-    """Joins the answers to the halves of a look-up. The first error is the answer to both."""
-
-    def __init__(self, done: Answered) -> None:
-        self._items: list[list[Item | None] | None] = [None, None]
-        self._done: Answered | None = done
-
-    def take(self, number: int, items: list[Item | None] | None, error: TailraceError | None) -> None:
-        """Takes the answer to half ``number``; 0 is the first one."""
-        self._items[number] = items
-        first, second = self._items
-        done = self._done
-        if done is None:
-            return
-        if error is not None:
-            self._done = None
-            done(None, error)
-        elif first is not None and second is not None:
-            self._done = None
-            done(first + second, None)
+        return LookUpParts(keys, done).begin(lambda part, found: session.get(feed_id, level, part, found, deadline))
 
 
 class WriteBlock(NamedTuple):

@@ -278,8 +278,8 @@ class RequestSession:
             return
         self._queue.add(request)
 
-    def get(self, feed_id: bytes, level: Level, keys: list[bytes], done: Found, deadline: float) -> Request:
-        """Queues a look-up of any number of keys and returns it. It asks again until it has the rows of all."""
+    def get(self, feed_id: bytes, level: Level, keys: list[bytes], done: Found, deadline: float) -> LookUp:
+        """Queues a look-up of up to GET_KEYS_MAX keys and returns it. It asks again until it has the rows of all."""
         request = LookUp(feed_id, level, keys, done, deadline, self._role_of_reads, self._ask)
         self._ask(request)
         return request

@@ -16,7 +16,7 @@ import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.block.arrays import U64, Indices
-from tailrace.block.found import FoundRow, row_of_key, rows_of_keys
+from tailrace.block.found import FoundRow, FoundRows, row_of_key
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.segment.errors import SegmentFormatError
@@ -115,29 +115,29 @@ class OpenSegment(Generic[F]):
             row -= int(self._row_begins[number])
             if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
                 raise self._damaged(number, f"row {row} of the block does not have the hash that the key table says")
-            found = row_of_key(columns, row, key)
+            found = row_of_key(columns.header, columns.raw, row, key)
             if found is not None:
                 yield found
 
     def find_all(
         self,
         keys: Sequence[bytes],
-        hashes: Sequence[int],
+        hashes: Sequence[int] | U64,
         room: Callable[[], int],
         read: Read = read_from,
         kept: Kept | None = None,
-    ) -> Iterator[tuple[list[int], list[FoundRow | None]]]:
+    ) -> Iterator[tuple[list[int], FoundRows]]:
         """Yields the newest rows of ``keys``, whose hashes are ``hashes``, block by block, with the keys' numbers.
 
-        Keys whose hash has no row are left out. The rows end before the values would be longer than ``room()``. Keys
-        without a row, or with None, have to be looked up by ``find``.
+        Keys whose hash has no row are left out. Those of ``FoundRows.alone`` have to be looked up by ``find``:
+        for others no room was left in ``room()`` bytes, or a small part of the table is better read by itself.
         """
-        column = np.array(hashes, "<u8")
+        column = np.asarray(hashes, "<u8")
         order = np.argsort(column)
         rows = self._keys.newest_rows(column[order], read, kept)
         alone = order[rows == LOOK_ALONE].tolist()
         if alone:
-            yield alone, []
+            yield alone, FoundRows.none_of(len(alone))
         order, rows = order[rows >= 0], rows[rows >= 0]
         by_row = np.argsort(rows)
         order, rows = order[by_row], rows[by_row]
@@ -151,11 +151,9 @@ class OpenSegment(Generic[F]):
             of_block = rows[begin:stop] - int(self._row_begins[number])
             if bool((np.frombuffer(columns.hash_buffer, "<u8")[of_block] != column[indices]).any()):
                 raise self._damaged(number, "a row of the block does not have the hash that the key table says")
-            numbers = indices.tolist()
-            yield (
-                numbers,
-                rows_of_keys(columns.header, columns.raw, of_block.tolist(), [keys[at] for at in numbers], room()),
-            )
+            numbers, found = indices.tolist(), FoundRows(room())
+            found.look(columns.header, columns.raw, of_block.tolist(), [keys[at] for at in numbers])
+            yield numbers, found
             begin = stop
 
     def read(self, offset: int, nbytes: int) -> bytes:

@@ -306,11 +306,11 @@ def lone_get(feed_id: bytes, level: Level, key: bytes, state: int, id: int) -> b
     return frame_header(_GET_OPCODE, len(body), id) + body
 
 
-_GOT_COUNT = struct.Struct("<I4x")
-_GOT_ITEM = struct.Struct("<IIQQ16s")  # found, partition, seq, timestamp, branch
+GOT_COUNT = struct.Struct("<I4x")
+GOT_ITEM = struct.Struct("<IIQQ16s")  # found, partition, seq, timestamp, branch
 
 
-_LONE_GOT = struct.Struct(_GOT_COUNT.format + _GOT_ITEM.format[1:])
+_LONE_GOT = struct.Struct(GOT_COUNT.format + GOT_ITEM.format[1:])
 
 
 def lone_got(id: int, partition: int, branch: bytes, seq: int, timestamp: int, value: bytes) -> bytes:
@@ -327,29 +327,29 @@ class GotRows:
 
     def __init__(self, count: int) -> None:
         """Makes room for the rows of ``count`` keys."""
-        self._heads = bytearray(count * _GOT_ITEM.size)
+        self._heads = bytearray(count * GOT_ITEM.size)
         self.values = [b""] * count
 
     def put(self, number: int, partition: int, branch: bytes, seq: int, timestamp: int, value: bytes) -> None:
         """Sets the row of key ``number``."""
-        _GOT_ITEM.pack_into(self._heads, number * _GOT_ITEM.size, len(value) + 1, partition, seq, timestamp, branch)
+        GOT_ITEM.pack_into(self._heads, number * GOT_ITEM.size, len(value) + 1, partition, seq, timestamp, branch)
         self.values[number] = value
 
     def items(self, count: int) -> list[tuple[Version, int, bytes] | None]:
         """Returns the rows of the first ``count`` keys."""
-        heads = memoryview(self._heads)[: count * _GOT_ITEM.size]
+        heads = memoryview(self._heads)[: count * GOT_ITEM.size]
         return [
             (Version(partition, branch, seq), timestamp, value) if found else None
             for (found, partition, seq, timestamp, branch), value in zip(
-                _GOT_ITEM.iter_unpack(heads), self.values, strict=False
+                GOT_ITEM.iter_unpack(heads), self.values, strict=False
             )
         ]
 
     def encode(self, count: int, id: int) -> bytes:
         """Returns the GOT of the first ``count`` keys."""
-        heads, values = memoryview(self._heads)[: count * _GOT_ITEM.size], self.values[:count]
-        nbytes = _GOT_COUNT.size + len(heads) + sum(map(len, values))
-        return b"".join((frame_header(Opcode.GOT, nbytes, id), _GOT_COUNT.pack(count), heads, *values))
+        heads, values = memoryview(self._heads)[: count * GOT_ITEM.size], self.values[:count]
+        nbytes = GOT_COUNT.size + len(heads) + sum(map(len, values))
+        return b"".join((frame_header(Opcode.GOT, nbytes, id), GOT_COUNT.pack(count), heads, *values))
 
 
 class Got(NamedTuple):
@@ -371,14 +371,14 @@ class Got(NamedTuple):
     @staticmethod
     def decode(body: memoryview, keys: list[bytes]) -> list[Item | None]:
         """Returns the items, at least one. ``keys`` are those of the GET."""
-        (count,) = unpack(_GOT_COUNT, body, "GOT")
-        if not 1 <= count <= len(keys) or len(body) < _GOT_COUNT.size + count * _GOT_ITEM.size:
+        (count,) = unpack(GOT_COUNT, body, "GOT")
+        if not 1 <= count <= len(keys) or len(body) < GOT_COUNT.size + count * GOT_ITEM.size:
             raise ProtocolError(f"GOT: {count} items for {len(keys)} keys in {len(body)} bytes")
         items: list[Item | None] = []
-        offset = _GOT_COUNT.size + count * _GOT_ITEM.size
+        offset = GOT_COUNT.size + count * GOT_ITEM.size
         data = body.tobytes()  # slices of bytes take half the time of those of a view
-        heads, new = data[_GOT_COUNT.size : offset], tuple.__new__  # the NamedTuples' own takes twice as long
-        for key, (found, partition, seq, timestamp, branch) in zip(keys, _GOT_ITEM.iter_unpack(heads), strict=False):
+        heads, new = data[GOT_COUNT.size : offset], tuple.__new__  # the NamedTuples' own takes twice as long
+        for key, (found, partition, seq, timestamp, branch) in zip(keys, GOT_ITEM.iter_unpack(heads), strict=False):
             if not found:
                 items.append(None)
                 continue

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tailrace.block import Block
 from tailrace.block.arrays import U64, Indices
+from tailrace.block.found import FoundRows
 from tailrace.segment.ends import VERSION_PLAIN
 from tailrace.segment.file import Kept
 from tailrace_server.blocks import FoundRow
@@ -49,11 +50,11 @@ class LostSegment(Segment):
     def find_all(
         self,
         keys: Sequence[bytes],
-        hashes: Sequence[int],
+        hashes: Sequence[int] | U64,
         room: Callable[[], int],
         read: Read = SegmentFile.read,
         kept: Kept | None = None,
-    ) -> Iterator[tuple[list[int], list[FoundRow | None]]]:
+    ) -> Iterator[tuple[list[int], FoundRows]]:
         raise self._why.with_traceback(None)
 
     def counts_of(self, hashes: U64, read: Read = SegmentFile.read) -> Indices:

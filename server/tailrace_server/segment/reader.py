@@ -12,7 +12,8 @@ from tailrace_server.segment.file import NotCached, Read, SegmentFile
 from tailrace_server.segment.verify import Problem, verify_segment
 
 if TYPE_CHECKING:
-    from tailrace.block.found import FoundRow
+    from tailrace.block.arrays import U64
+    from tailrace.block.found import FoundRow, FoundRows
     from tailrace.segment.file import Kept
     from tailrace_server.host.open_files import LentFile, Opener
 
@@ -51,11 +52,11 @@ class Segment(OpenSegment[SegmentFile]):
     def find_all(
         self,
         keys: Sequence[bytes],
-        hashes: Sequence[int],
+        hashes: Sequence[int] | U64,
         room: Callable[[], int],
         read: Read = SegmentFile.read,
         kept: Kept | None = None,
-    ) -> Iterator[tuple[list[int], list[FoundRow | None]]]:
+    ) -> Iterator[tuple[list[int], FoundRows]]:
         """Yields the newest rows of ``keys``, as `OpenSegment.find_all`; reads as ``find``. SegmentDamaged."""
         try:
             yield from super().find_all(keys, hashes, room, read, kept)

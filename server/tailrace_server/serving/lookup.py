@@ -7,15 +7,21 @@ keys ── of each partition, block by block of its tree and its segments ─�
 from __future__ import annotations
 
 import collections
+import contextlib
+import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+import numpy as np
+
+from tailrace.block.arrays import U64
+from tailrace.block.found import FoundRows
 from tailrace.model import Level, Version
 from tailrace.model.hashing import hash_keys
-from tailrace.wire.messages import GotRows
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
-from tailrace_server.tree.key_index import OpenBlocks, rows_at
+from tailrace_server.serving.got_columns import GotColumns
+from tailrace_server.tree.key_index import OpenBlocks, rows_of_seqs
 
 if TYPE_CHECKING:
     from tailrace.block.found import FoundRow
@@ -29,30 +35,29 @@ AHEAD_BYTES_MAX = 4 * 1024 * 1024
 # Fewer keys of a partition take less time one by one.
 AHEAD_KEYS_MIN = 3
 
-# What is known of a key: nothing; that it has to be looked up by itself; its row, or that it has none.
-_UNKNOWN, _ALONE, _KNOWN = 0, 1, 2
+# Numbers of keys: their places in the GET.
+Numbers: TypeAlias = "list[int]"
 
 
 class Lookup:
     """``rows`` has what was found, ``count`` of the first keys are looked up. ``partitions`` own the keys."""
 
     def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition], kept: Kept | None = None) -> None:
-        self.rows = GotRows(len(keys))
+        self.rows = GotColumns(len(keys))
         self.count = 0
         self._keys = keys
         self._partitions = partitions
-        self._state = bytearray(len(keys))
+        self._alone: set[int] = set()  # the numbers of keys that have to be looked up by themselves
         self._value_bytes = 0  # of the first ``count`` keys
         self._ahead_bytes = 0  # of the keys behind them
         self._reads, self._kept = Reads(), kept
-        self._left: dict[Partition, list[int]] = {}  # the numbers of keys that are still to be looked up by blocks
-        if len(keys) >= AHEAD_KEYS_MIN:
-            numbers = collections.defaultdict[Partition, list[int]](list)
-            for number, partition in enumerate(partitions):
-                numbers[partition].append(number)
-            self._left = {partition: of for partition, of in numbers.items() if len(of) >= AHEAD_KEYS_MIN}
-        self._hashes = hash_keys(keys) if self._left else []
+        # The numbers of keys that are still to be looked up by blocks, in the order of their hashes.
+        self._left: dict[Partition, Numbers] = {}
+        self._hashes: U64 = np.zeros(0, "<u8")
         self._below: list[_Below] = []
+        if len(keys) >= AHEAD_KEYS_MIN:
+            self._hashes = np.fromiter(hash_keys(keys), "<u8", len(keys))
+            self._left = _by_partition(self._hashes, partitions)
 
     @property
     def items(self) -> list[tuple[Version, int, bytes] | None]:
@@ -96,21 +101,26 @@ class Lookup:
 
     def _advance(self) -> None:
         """Counts the first keys that are known. Values of other keys that were found ahead may fill the answer, too."""
-        begin, state = self.count, self._state
-        end = len(state) - len(state[begin:].lstrip(_KNOWN_BYTES))
+        begin, values = self.count, self.rows.values
+        end = len(values)
+        with contextlib.suppress(ValueError):
+            end = values.index(None, begin)
         if end > begin:
-            nbytes = sum(map(len, self.rows.values[begin:end]))
+            known = cast("list[bytes]", values[begin:end])
+            nbytes = sum(map(len, known))
             self.count = end
             self._value_bytes += nbytes
             self._ahead_bytes -= nbytes
 
     def _take(self, number: int, partition: Partition, found: FoundRow | None) -> None:
         """Takes over the row of a key; None: it has none."""
-        self._state[number] = _KNOWN
-        if found is not None and found.value is not None:
-            branch = partition.log.branch_at(found.seq)
-            self.rows.put(number, partition.id, branch, found.seq, found.timestamp, found.value)
-            self._ahead_bytes += len(found.value)
+        if found is None or found.value is None:
+            self.rows.values[number] = b""
+            return
+        self.rows.values[number] = found.value
+        branch = partition.log.branch_at(found.seq)
+        self.rows.add([number], partition.id, [branch], [found.seq], [found.timestamp])
+        self._ahead_bytes += len(found.value)
 
     def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
         """Takes rows block by block, of trees and then of segments; False if ``out_of_time()`` ended it."""
@@ -125,8 +135,7 @@ class Lookup:
                 del self._left[partition]
                 left = self._unknown(numbers)
                 if not partition.chain.segments:
-                    for number in left:
-                        self._state[number] = _KNOWN
+                    self._have_no_rows(left)
                 elif len(left) >= AHEAD_KEYS_MIN:
                     self._below.append(_Below(partition, partition.chain, partition.rollbacks, left))
             else:
@@ -140,33 +149,45 @@ class Lookup:
                 return False
         return True
 
-    def _unknown(self, numbers: list[int]) -> list[int]:
-        return [number for number in numbers if self._state[number] == _UNKNOWN]
+    def _unknown(self, numbers: Numbers) -> Numbers:
+        values, alone = self.rows.values, self._alone
+        return [number for number in numbers if values[number] is None and number not in alone]
+
+    def _have_no_rows(self, numbers: Numbers) -> None:
+        values = self.rows.values
+        for number in numbers:
+            values[number] = b""
 
     def _look_at_tree(
-        self, partition: Partition, numbers: list[int], opened: OpenBlocks, out_of_time: Callable[[], bool]
+        self, partition: Partition, numbers: Numbers, opened: OpenBlocks, out_of_time: Callable[[], bool]
     ) -> bool:
         """Takes rows of the write queue; False if ``out_of_time()`` ended it."""
         if not partition.index_keys(out_of_time):
             return False
-        hashes, keys = self._hashes, self._keys
-        of_numbers = [hashes[number] for number in numbers]
-        for block, indices, seqs in partition.keys.blocks_of(partition.tree, of_numbers):
-            picked = [numbers[index] for index in indices]
-            found = rows_at(block, seqs, [keys[number] for number in picked], opened, self._room())
-            self._take_rows(partition, picked, found)
+        indices, seqs = partition.keys.rows_of(partition.tree, self._hashes[numbers])
+        picked, wanted = [numbers[index] for index in indices.tolist()], seqs.tolist()
+        keys, found = [self._keys[number] for number in picked], FoundRows(self._room())
+        begin, has_time = 0, True
+        for block, end in partition.tree.blocks_of(wanted):
+            header, of_block = block.header, wanted[begin:end]
+            raw = opened.raw(block, header)
+            found.look(header, raw, rows_of_seqs(header, raw, of_block), keys[begin:end], of_block)
+            begin = end
             if out_of_time():
-                self._left[partition] = self._unknown(numbers)
-                return False
-        return True
+                has_time = False
+                break
+        self._take_rows(partition, picked[:begin], found)
+        if not has_time:
+            self._left[partition] = self._unknown(numbers)
+        return has_time
 
     def _look_at_segments(self, below: _Below, out_of_time: Callable[[], bool]) -> bool:
         """Takes rows of a chain, the newest segment first; False if ``out_of_time()`` ended it. Raises NotCached."""
-        keys, hashes = self._keys, self._hashes
+        keys = self._keys
         while below.left and below.numbers:
             segment, numbers = below.chain.segments[below.left - 1], self._unknown(below.numbers)
             rows = segment.find_all(
-                [keys[at] for at in numbers], [hashes[at] for at in numbers], self._room, self._reads.read, self._kept
+                [keys[at] for at in numbers], self._hashes[numbers], self._room, self._reads.read, self._kept
             )
             for indices, found in rows:
                 self._take_rows(below.partition, [numbers[index] for index in indices], found)
@@ -177,25 +198,37 @@ class Lookup:
             below.numbers = self._unknown(numbers)
             if below.left and below.numbers and out_of_time():
                 return False
-        for number in below.numbers:
-            self._state[number] = _KNOWN
+        self._have_no_rows(below.numbers)
         return True
 
-    def _take_rows(self, partition: Partition, numbers: list[int], found: list[FoundRow | None]) -> None:
-        """Takes over rows of keys. Keys with None, and those that had no room, are looked up alone."""
-        state, put, log, id = self._state, self.rows.put, partition.log, partition.id
+    def _take_rows(self, partition: Partition, numbers: Numbers, found: FoundRows) -> None:
+        """Takes over the rows of the keys with these ``numbers``."""
+        seqs, timestamps, values = found.seqs, found.timestamps, found.values
+        if None in values:
+            numbers, seqs, timestamps, values = self._sift(numbers, found)
+        if not numbers:
+            return
+        of_all, log = self.rows.values, partition.log
+        for number, value in zip(numbers, values, strict=True):
+            of_all[number] = value
+        self._ahead_bytes += sum(map(len, cast("list[bytes]", values)))
         newest = log[0]
-        for number, row in zip(numbers, found, strict=False):
-            if row is None:  # another key of its hash is newer
-                state[number] = _ALONE
-                continue
-            state[number] = _KNOWN
-            seq, timestamp, value = row
-            if value is not None:
-                put(number, id, newest.branch if seq > newest.base else log.branch_at(seq), seq, timestamp, value)
-                self._ahead_bytes += len(value)
-        for number in numbers[len(found) :]:
-            state[number] = _ALONE
+        is_newest = min(seqs) > newest.base
+        branches = [newest.branch] * len(seqs) if is_newest else map(log.branch_at, seqs)
+        self.rows.add(numbers, partition.id, branches, seqs, timestamps)
+
+    def _sift(self, numbers: Numbers, found: FoundRows) -> tuple[Numbers, list[int], list[int], list[bytes | None]]:
+        """Returns the rows with values, with the numbers of their keys. Notes which keys have none, or are left."""
+        seqs, timestamps, values, alone = found.seqs, found.timestamps, found.values, set(found.alone)
+        self._alone.update(numbers[index] for index in alone)
+        kept = [index for index, value in enumerate(values) if value is not None]
+        self._have_no_rows([numbers[index] for index in set(range(len(numbers))).difference(kept, alone)])
+        return (
+            [numbers[index] for index in kept],
+            [seqs[index] for index in kept],
+            [timestamps[index] for index in kept],
+            [values[index] for index in kept],
+        )
 
     def _room(self) -> int:
         return AHEAD_BYTES_MAX - self._ahead_bytes
@@ -208,7 +241,7 @@ class _Below:
     the tree was searched. If the chain changes, or the partition is rolled back, the tree is searched again.
     """
 
-    def __init__(self, partition: Partition, chain: Chain, rollbacks: int, numbers: list[int]) -> None:
+    def __init__(self, partition: Partition, chain: Chain, rollbacks: int, numbers: Numbers) -> None:
         self.partition = partition
         self.chain = chain
         self.numbers = numbers
@@ -222,4 +255,12 @@ class _Below:
         return partition.is_dropped or partition.chain is not self.chain or partition.rollbacks != self._rollbacks
 
 
-_KNOWN_BYTES = bytes((_KNOWN,))
+def _by_partition(hashes: U64, partitions: Sequence[Partition]) -> dict[Partition, Numbers]:
+    """Returns the numbers of keys for each partition with several of them, in the order of their hashes.
+
+    The partition of the first key comes first: no answer leaves without its row.
+    """
+    numbers = collections.defaultdict[Partition, Numbers](list, {partitions[0]: []})
+    for partition, of in itertools.groupby(np.argsort(hashes).tolist(), partitions.__getitem__):
+        numbers[partition] += of
+    return {partition: of for partition, of in numbers.items() if len(of) >= AHEAD_KEYS_MIN}

@@ -14,15 +14,13 @@ Entries are seqs, not places: blocks may be merged, and flushed, under the index
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, VALUE_BYTES_MAX, Block, BlockHeader, Columns
-from tailrace.block.arrays import U64
-from tailrace.block.found import rows_of_keys
+from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, BlockHeader, Columns
+from tailrace.block.arrays import U64, Indices
 from tailrace.block.layout import column_begins
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow, row_of_key
@@ -148,7 +146,9 @@ class KeyIndex:
             return None
         block = tree.find(seq)
         assert block is not None, "an indexed seq is not in the tree"
-        [found] = rows_at(block, (seq,), (key,), OpenBlocks() if opened is None else opened)
+        header = block.header
+        raw = (OpenBlocks() if opened is None else opened).raw(block, header)
+        found = row_of_key(header, raw, rows_of_seqs(header, raw, (seq,))[0], key)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
     def newest_seqs(self, tree: Tree, hashes: U64) -> U64:
@@ -164,24 +164,16 @@ class KeyIndex:
         seqs[seqs <= np.uint64(max(self._tiers.flushed_seq, tree.base_seq))] = 0
         return seqs
 
-    def blocks_of(self, tree: Tree, hashes: Sequence[int]) -> Iterator[tuple[Block, list[int], list[int]]]:
-        """Yields each block with newest rows of ``hashes``: the indices of these hashes, and the seqs of the rows.
+    def rows_of(self, tree: Tree, hashes: U64) -> tuple[Indices, U64]:
+        """Returns the indices of those of ``hashes`` that have rows in ``tree``, and the newest seqs, which rise.
 
-        A row may be of another key with the same hash. The index has to be level with the tree.
+        A row may be of another key with the same hash. It is faster if the hashes rise, because neighbours in a tier
+        are then looked up together. The index has to be level with the tree.
         """
-        column = np.array(hashes, "<u8")
-        by_hash = np.argsort(column)  # neighbours in a tier are then looked up together
-        seqs = self.newest_seqs(tree, column[by_hash])
+        seqs = self.newest_seqs(tree, hashes)
         by_seq = np.argsort(seqs)
-        first = int(np.count_nonzero(seqs == 0))
-        indices, newest = by_hash[by_seq[first:]].tolist(), seqs[by_seq[first:]].tolist()
-        start = 0
-        while start < len(newest):
-            block = tree.find(newest[start])
-            assert block is not None, "an indexed seq is not in the tree"
-            stop = bisect_right(newest, block.seqs[1], start)
-            yield block, indices[start:stop], newest[start:stop]
-            start = stop
+        by_seq = by_seq[len(seqs) - int(np.count_nonzero(seqs)) :]
+        return by_seq, seqs[by_seq]
 
     def check(self) -> None:
         """Walks every invariant; AssertionError names the one that does not hold."""
@@ -200,7 +192,7 @@ def _search(tree: Tree, hash_: int, key: bytes, above_seq: int) -> FoundRow | No
         columns = block.open_columns()
         hashes = np.frombuffer(columns.hash_buffer, dtype="<u8")
         for row in np.flatnonzero(hashes == np.uint64(hash_))[::-1].tolist():
-            found = row_of_key(columns, row, key)
+            found = row_of_key(columns.header, columns.raw, row, key)
             if found is not None:
                 return found if found.seq > above_seq else None
     return None
@@ -224,18 +216,11 @@ def _seq_column(columns: Columns) -> U64:
     return np.frombuffer(buffer, dtype="<u8")
 
 
-def rows_at(
-    block: Block, seqs: Sequence[int], keys: Sequence[bytes], opened: OpenBlocks, bytes_max: int = VALUE_BYTES_MAX
-) -> list[FoundRow | None]:
-    """Returns the row at each of ``seqs``, all of which are in ``block``; None if it is not of that one of ``keys``.
-
-    The list ends before the row whose value would make all values together longer than ``bytes_max``.
-    """
-    header = block.header
-    raw = opened.raw(block, header)
+def rows_of_seqs(header: BlockHeader, raw: bytes | memoryview, seqs: Sequence[int]) -> list[int]:
+    """Returns the number of the row at each of ``seqs``, all of which are in the block."""
     if header.flags & FLAG_SEQS:
         column = np.frombuffer(raw, "<u8", header.rows, column_begins(header, raw).seqs)
-        rows = column.searchsorted(np.array(seqs, "<u8")).tolist()
-    else:
-        rows = [seq - header.first_seq for seq in seqs]
-    return rows_of_keys(header, raw, rows, keys, bytes_max)
+        found: list[int] = column.searchsorted(np.array(seqs, "<u8")).tolist()
+        return found
+    first_seq = header.first_seq
+    return [seq - first_seq for seq in seqs]

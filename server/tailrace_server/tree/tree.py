@@ -263,6 +263,29 @@ class Tree:
             blocks = self._chunks[self._chunk_at(seq)].blocks
         return blocks[bisect_right(blocks, seq, key=first_seq_of) - 1]
 
+    def blocks_of(self, seqs: Sequence[int]) -> Iterator[tuple[Block, int]]:
+        """Yields each block with some of ``seqs``, which rise and are in the tree; and the index behind its last one.
+
+        Takes less time than ``find`` for each if many blocks have some.
+        """
+        begin, count = 0, len(seqs)
+        while begin < count:
+            tail, seq = self._tail, seqs[begin]
+            blocks = tail if tail and seq >= first_seq_of(tail[0]) else self._chunks[self._chunk_at(seq)].blocks
+            end = bisect_right(seqs, last_seq_of(blocks[-1]), begin)
+            # To read the end of each block takes as long as to search for so many.
+            ends = list(map(last_seq_of, blocks)) if 8 * (end - begin) > len(blocks) else None
+            number = 0
+            while begin < end:
+                if ends is None:
+                    number = bisect_left(blocks, seqs[begin], number, key=last_seq_of)
+                    last_seq = last_seq_of(blocks[number])
+                else:
+                    number = bisect_left(ends, seqs[begin], number)
+                    last_seq = ends[number]
+                begin = bisect_right(seqs, last_seq, begin, end)
+                yield blocks[number], begin
+
     def blocks_after(self, seq: int) -> Iterator[Block]:
         """Yields the blocks with rows above ``seq``, in order; the first one may begin at or below it."""
         seq = max(seq, self.base_seq)

@@ -1,14 +1,18 @@
 """Look-ups against answers that are made by hand."""
 
+import itertools
+
 import pytest
 from tests.tailrace.requests.conversation import BRANCH, FEED, HELLO_OK, placed
 
 from tailrace.errors import (
     NotLeader,
     UnknownFeed,
+    Unreachable,
 )
 from tailrace.model import Level, Version
-from tailrace.requests.look_up import PART_KEYS_MAX
+from tailrace.model.hashing import hash_keys
+from tailrace.requests.look_up_parts import DIVIDED_KEYS_MIN, PART_KEYS_MAX, PARTS_UNDER_WAY
 from tailrace.requests.plan import LookUp
 from tailrace.wire.messages import Get, Got, encode_error
 
@@ -73,56 +77,96 @@ def items_of(frame):
     return [(Version(0, BRANCH, 1), 5, key) for key in Get.decode(frame.body).keys]
 
 
-def test_many_keys_are_asked_for_in_parts(made):
-    keys = [b"%d" % number for number in range(2 * PART_KEYS_MAX + 1)]
-    made.get("get", keys)
-    sizes = []
-    while made.answers.get("get") is None:
-        (frame,) = made.sent()
-        sizes.append(len(Get.decode(frame.body).keys))
-        made.hear(Got(items_of(frame)).encode(frame.id))
-    assert sizes == [PART_KEYS_MAX, PART_KEYS_MAX, 1]
-    assert [item.key for item in made.answers["get"]] == [item.value for item in made.answers["get"]] == keys
-
-
-def halves(made, count):
-    keys, requests = [b"%d" % number for number in range(count)], []
+def in_parts(made, count, keys=None):
+    keys, requests = keys or [b"%d" % number for number in range(count)], []
     requests += LookUp(FEED, Level.DISK, keys).queue(made.session, made.note("get"), made.now + 10)
     return keys, requests, made.sent()
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_look_up_of_many_keys_has_two_requests_under_way(made, order):
-    keys, _, frames = halves(made, 2_001)
-    assert [len(Get.decode(frame.body).keys) for frame in frames] == [1_001, 1_000]
-    for number in order:
-        assert "get" not in made.answers
-        made.hear(Got(items_of(frames[number])).encode(frames[number].id))
+def asked(frame):
+    return Get.decode(frame.body).keys
+
+
+def test_few_keys_are_asked_for_at_once(made):
+    keys, _, frames = in_parts(made, DIVIDED_KEYS_MIN - 1)
+    assert [asked(frame) for frame in frames] == [keys]
+    made.hear(Got(items_of(frames[0])).encode(frames[0].id))
     assert [item.key for item in made.answers["get"]] == keys
+
+
+@pytest.mark.parametrize("count", [DIVIDED_KEYS_MIN, 2_501, PARTS_UNDER_WAY * PART_KEYS_MAX + 1, 9_000])
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_many_keys_are_asked_for_in_parts(made, count, newest_first):
+    keys, _, frames = in_parts(made, count)
+    seen = []
+    assert 2 <= len(frames) <= PARTS_UNDER_WAY
+    while frames:
+        assert "get" not in made.answers
+        assert len(frames) <= PARTS_UNDER_WAY
+        frame = frames.pop(-1 if newest_first else 0)
+        seen.append(asked(frame))
+        made.hear(Got(items_of(frame)).encode(frame.id))
+        frames += made.sent()
+    assert sorted(key for part in seen for key in part) == sorted(keys)
+    assert max(map(len, seen)) <= PART_KEYS_MAX
+    assert max(map(len, seen)) - min(map(len, seen)) < len(seen)
+    assert [item.key for item in made.answers["get"]] == [item.value for item in made.answers["get"]] == keys
     assert made.session.idle
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_an_error_of_one_half_is_the_answer_to_both(made, order):
-    _, requests, frames = halves(made, 1_024)
-    first, second = (frames[number] for number in order)
-    made.hear(encode_error(UnknownFeed("dropped"), first.id))
+def test_the_keys_of_a_part_have_neighbouring_hashes(made):
+    _, _, frames = in_parts(made, 3_000)
+    hashes = [[hash_ >> 58 for hash_ in hash_keys(asked(frame))] for frame in frames]
+    for one, following in itertools.pairwise(hashes):
+        assert one == sorted(one)
+        assert one[-1] <= following[0]
+
+
+def test_keys_are_answered_as_often_as_they_are_asked_for(made):
+    keys, _, frames = in_parts(made, 0, [b"a", b"b", b"a"] * 1_000)
+    for frame in frames:
+        made.hear(Got(items_of(frame)).encode(frame.id))
+    assert [item.key for item in made.answers["get"]] == keys
+
+
+def test_a_part_whose_values_do_not_fit_into_one_answer(made):
+    keys, _, frames = in_parts(made, 2_100)
+    while frames:
+        frame = frames.pop(0)
+        made.hear(Got(items_of(frame)[:100]).encode(frame.id))
+        frames += made.sent()
+    assert [item.key for item in made.answers["get"]] == keys
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_an_error_of_one_part_is_the_answer_to_all(made, failed):
+    _, requests, frames = in_parts(made, 9_000)
+    made.hear(encode_error(UnknownFeed("dropped"), frames[failed].id))
     assert isinstance(made.answers["get"], UnknownFeed)
-    made.hear(Got(items_of(second)).encode(second.id))
+    for frame in frames[:failed] + frames[failed + 1 :]:
+        made.hear(Got(items_of(frame)).encode(frame.id))
+    assert made.sent() == []
     made.session.withdraw_all(requests)
     assert made.session.idle
 
 
-def test_errors_of_both_halves_are_one_answer(made):
-    _, _, frames = halves(made, 1_024)
+def test_errors_of_all_parts_are_one_answer(made):
+    _, _, frames = in_parts(made, 9_000)
     made.hear(*(encode_error(UnknownFeed("dropped"), frame.id) for frame in frames))
     assert isinstance(made.answers["get"], UnknownFeed)
     assert made.session.idle
 
 
+def test_a_look_up_of_a_closed_client(made):
+    made.session.fail_all(Unreachable("the client was closed"))
+    in_parts(made, 9_000)
+    assert isinstance(made.answers["get"], Unreachable)
+
+
 def test_a_look_up_that_is_withdrawn_asks_for_nothing_more(made):
-    _, requests, frames = halves(made, 6_000)
-    made.session.withdraw_all(requests)
+    _, requests, frames = in_parts(made, 9_000)
     made.hear(Got(items_of(frames[0])).encode(frames[0].id))
+    made.session.withdraw_all(requests)
+    made.hear(Got(items_of(frames[1])).encode(frames[1].id))
     assert made.sent() == []
     assert made.session.idle

@@ -71,9 +71,9 @@ def check_many(segment, newest, hash_of):
                     named = set()
                     for numbers, rows in segment.find_all(keys, hashes, lambda room=room: room, kept=kept):
                         named |= set(numbers)
-                        assert len(rows) <= len(numbers)
-                        for number, row in zip(numbers, rows, strict=False):
-                            assert row is None or row == newest[keys[number]]
+                        columns = zip(rows.seqs, rows.timestamps, rows.values, strict=True)
+                        for index, (number, row) in enumerate(zip(numbers, columns, strict=True)):
+                            assert index in rows.alone or row == newest[keys[number]]
                     for number in set(range(len(keys))) - named:
                         assert keys[number] not in newest
 
@@ -149,7 +149,8 @@ def test_many_keys_of_a_large_segment_take_few_reads(one_file, written, block_of
         before, found, kept = disk.reads, {}, ReadCache(1 << 24)
         for _ in range(2):
             for numbers, of_block in segment.find_all(keys, hash_keys(keys), lambda: 10**6, kept=kept):
-                found |= {keys[number]: row.value for number, row in zip(numbers, of_block, strict=True)}
+                found |= {keys[number]: value for number, value in zip(numbers, of_block.values, strict=True)}
+                assert of_block.alone == []
             assert disk.reads - before == 11, "the key table, which is kept, and each block"
         assert found == {key: value for key, value, _, _ in rows[::100]}
 

@@ -133,6 +133,9 @@ def check_newest_seqs(tree, index, model, flushed_seq, hash_of):
     hashes = np.array([*newest, 2**63 + 1], "<u8")
     expected = [seq if seq > flushed_seq else 0 for seq in (*newest.values(), 0)]
     assert index.newest_seqs(tree, hashes).tolist() == expected
+    indices, seqs = index.rows_of(tree, hashes)
+    assert seqs.tolist() == sorted(seq for seq in expected if seq)
+    assert [expected[index] for index in indices.tolist()] == seqs.tolist()
 
 
 def live(life, hash_of, compress):

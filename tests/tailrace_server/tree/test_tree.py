@@ -80,9 +80,20 @@ def check_against_a_list(made, drops):
         assert list(tree.blocks_after(seq)) == [block for block in rest if block.header.last_seq > seq]
         holding = [block for block in rest if block.header.first_seq <= seq <= block.header.last_seq]
         assert tree.find(seq) is (holding[0] if holding else None)
+    for step in (1, 3, 40):
+        check_blocks_of(tree, range(tree.base_seq + 1, tree.last_seq + 1, step))
     more = blocks([2] * 7, last_seq + 1)
     grown(tree, more).check()
     assert held(grown(tree, more)) == [*rest, *more]
+
+
+def check_blocks_of(tree, seqs):
+    found, begin = [], 0
+    for block, end in tree.blocks_of(seqs):
+        assert end > begin
+        found += [block] * (end - begin)
+        begin = end
+    assert all(block is tree.find(seq) for block, seq in zip(found, seqs, strict=True))
 
 
 def test_an_empty_tree():

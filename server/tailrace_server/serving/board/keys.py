@@ -121,7 +121,7 @@ def _in_tree(blocks: Sequence[Block], key: bytes, hash_: int, flushed_seq: int, 
         columns = block.open_columns()
         hashes = np.frombuffer(columns.hash_buffer, dtype="<u8")
         for number in np.flatnonzero(hashes == np.uint64(hash_))[::-1].tolist():
-            row = row_of_key(columns, number, key)
+            row = row_of_key(columns.header, columns.raw, number, key)
             if row is not None and row.seq > flushed_seq:
                 yield row
 
