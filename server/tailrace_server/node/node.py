@@ -17,6 +17,7 @@ from tailrace.errors import NotDurable, UnknownFeed
 from tailrace.model import EndReason, Level
 from tailrace.tls.engine import PeerIdentity
 from tailrace.trio.transport import Transport
+from tailrace.wire.opcodes import Opcode
 from tailrace_server.config import Config, Limits, Replication, StorageConfig
 from tailrace_server.directory.identity import Identity
 from tailrace_server.feeds.feed import Feed
@@ -49,6 +50,7 @@ from tailrace_server.serving.connections import Connections
 from tailrace_server.serving.consumer_groups import Groups
 from tailrace_server.serving.consumers import Consumers
 from tailrace_server.serving.handlers import HANDLERS
+from tailrace_server.serving.lone_gets import take_gets
 from tailrace_server.serving.metrics.scrape import Scrapes
 from tailrace_server.serving.narrowed_status import HIDDEN
 from tailrace_server.serving.readiness import why_not_ready
@@ -123,7 +125,7 @@ class Node:
             consumers=self._consumers(),
             expirer=self.expirer,
             handlers=HANDLERS,
-            take_rows=take_rows,
+            short_ways={Opcode.WRITE: take_rows, Opcode.GET: take_gets},
             members={},
             started_at=self.turn.now,
             unclean_start=None,

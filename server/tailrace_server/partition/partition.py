@@ -157,19 +157,20 @@ class Partition:
         opened: OpenBlocks | None = None,
         read: Read = SegmentFile.read,
         kept: Kept | None = None,
+        hash_: int | None = None,
     ) -> FoundRow | None:
         """Returns the newest row of ``key``, at any level. ``index_keys`` has to have returned True before.
 
-        ``kept`` has and keeps parts of segments, which are then not read.
+        ``kept`` has and keeps parts of segments, which are then not read. ``hash_`` is that of the key, if it is known.
 
         Raises UnknownFeed, SegmentDamaged, and NotCached if ``read`` would have to wait for the disk.
         """
         if self.is_dropped:  # during a look-up of many keys
             raise UnknownFeed(f"feed {self.feed_id.hex()} was dropped")
-        found = self.keys.find(self.tree, key, opened)
+        found = self.keys.find(self.tree, key, opened, hash_, kept)
         if found is not None or not self.chain.segments:
             return found
-        return self.chain.find(key, key_hash(key), read, kept)
+        return self.chain.find(key, key_hash(key) if hash_ is None else hash_, read, kept)
 
     def index_keys(self, out_of_time: Callable[[], bool]) -> bool:
         """Adds the tree's newest blocks to the index by key; False if ``out_of_time()`` ended it: call it again."""

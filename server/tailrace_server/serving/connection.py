@@ -10,9 +10,9 @@ streams can be sent from wherever their cause is (an fsync that has ended, a blo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from tailrace_server.stream.told_progress import ToldProgress
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
-_HELLO, _WRITE = Opcode.HELLO, Opcode.WRITE
-_WRITE_BYTE, _OPCODE_AT = bytes([Opcode.WRITE]), 4  # in a frame
+_HELLO = Opcode.HELLO
+_OPCODE_AT = 4  # in a frame
+_NO_SHORT_WAYS: Mapping[int, Callable[[Any, bytes], int]] = {}
 
 log = logging.getLogger("tailrace.server")
 
@@ -79,8 +80,8 @@ class Connection:
     # More than 30 fields in a dict of each connection take 1.3 KB more. The Board refers to connections weakly.
     # fmt: off
     __slots__ = (
-        "__weakref__", "_closing_at", "_cut", "_drained", "_is_behind", "_is_refused", "_progress", "_stream_pump",
-        "_takes_rows", "access", "answers", "changes", "deadline_timer", "decoder", "draining", "follower_barriers",
+        "__weakref__", "_closing_at", "_cut", "_drained", "_is_behind", "_is_refused", "_progress", "_short_ways",
+        "_stream_pump", "access", "answers", "changes", "deadline_timer", "decoder", "draining", "follower_barriers",
         "greeted", "has_news", "is_closing", "is_of_node", "memory", "missing_feeds", "name", "node", "nursery",
         "opened_at", "pending_streams", "progress", "pump", "received_at", "replica", "rounds", "segments",
         "sent_at", "session", "takes_ttls", "traced", "transport", "unnamed", "waiting"
@@ -116,7 +117,7 @@ class Connection:
         self.segments = SegmentSender(self)
         self.replica: ServedReplica | None = None  # once one has asked for a stream
         self.greeted = False
-        self._takes_rows = False  # rows of all keys and feeds, which need no look at rights
+        self._short_ways = _NO_SHORT_WAYS  # of requests about all keys and feeds, which need no look at rights
         self.is_of_node = False  # another node has said hello
         self.takes_ttls = False  # the peer has said that it reads blocks with ttls
         self.access = Access(WITHOUT_HELLO, node.feeds)  # until HELLO
@@ -157,9 +158,9 @@ class Connection:
         """Handles bytes of the peer. Returns False if the next ones have to wait."""
         if self.is_closing:
             return True  # a connection that is closed with something unread is reset, and the reason gets lost
-        may_be_row = self._takes_rows and data[_OPCODE_AT : _OPCODE_AT + 1] == _WRITE_BYTE
-        if may_be_row and type(data) is bytes and not self._cut and self.decoder.is_between_frames:
-            taken = 0 if self.transport.is_broken else self.node.take_rows(self, data)
+        take = self._short_ways.get(data[_OPCODE_AT]) if len(data) > _OPCODE_AT else None
+        if take is not None and type(data) is bytes and not self._cut and self.decoder.is_between_frames:
+            taken = 0 if self.transport.is_broken else take(self, data)
             if taken:
                 self.received_at = self.node.turn.now
                 if taken == len(data):
@@ -286,8 +287,9 @@ class Connection:
             self.rounds.send_traces(self.node.traces)
         self.decoder.body_bytes_max, self.decoder.in_pieces = limits.frame_body_bytes_max, access.dropped
         self.is_of_node, self.takes_ttls = hello.of_node and access.is_of_node, hello.takes_ttls
-        permits_rows = not access.is_limited and _WRITE in access.permitted
-        self._takes_rows = permits_rows and limits.frame_body_bytes_max >= SMALL_BODY_BYTES
+        short_ways = self.node.short_ways
+        if not access.is_limited and access.permitted >= short_ways.keys():
+            self._short_ways = short_ways if limits.frame_body_bytes_max >= SMALL_BODY_BYTES else _NO_SHORT_WAYS
         self.greeted, self.changes = True, self.node.leaderships.changes()
         self.node.connections.greeted(self)
 

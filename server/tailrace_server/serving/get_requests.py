@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tailrace.model import Level
+from tailrace.model.hashing import key_hash
 from tailrace.wire.frames import Frame
-from tailrace.wire.messages import Get, GotRows, lone_got
+from tailrace.wire.messages import Get
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.leadership import Leadership
 from tailrace_server.replication.leaderships import lead_all
-from tailrace_server.segment import NotCached, Reads
 from tailrace_server.serving.connection import Connection
+from tailrace_server.serving.lone_gets import answer_at_once
 from tailrace_server.serving.lookup import Lookup
 from tailrace_server.serving.time_slices import run_in_slices
-from tailrace_server.tree.key_index import OpenBlocks
 
 # As a global: an attribute of an Enum is slow to read, and each GET needs it.
 _QUORUM = Level.QUORUM
-_NOTHING_LOADED = Reads()  # for look-ups that end if they would wait for the disk
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:
@@ -35,8 +33,10 @@ def _on_get(connection: Connection, frame: Frame) -> None:
         feed.require_quorum()
     leaderships = node.leaderships.of_partitions(partitions)
     _require_state(leaderships, get)
-    if len(partitions) == 1 and _answer_at_once(connection, frame.id, get, partitions[0]):
-        return
+    if len(partitions) == 1 and get.level is not _QUORUM:
+        [key] = get.keys
+        if answer_at_once(connection, frame.id, get.level, key, key_hash(key), partitions[0]):
+            return
     lookup, began_at = Lookup(get.keys, partitions, node.storage.read_cache), node.turn.now
 
     def answer() -> None:
@@ -52,37 +52,6 @@ def _on_get(connection: Connection, frame: Frame) -> None:
             connection.answers.add(data)
 
     run_in_slices(connection, frame.id, lookup.step, answer, nbytes=len(frame.body), found=lookup.found_bytes)
-
-
-def _answer_at_once(connection: Connection, id: int, get: Get, partition: Partition) -> bool:
-    """Answers a GET of one key whose row is in memory, most often. False: nothing has happened, the general way does.
-
-    Does what the general way does in its first step, without the objects for further ones.
-    """
-    if get.level is _QUORUM or not partition.index_keys(_always):
-        return False
-    node, [key] = connection.node, get.keys
-    began_at = node.turn.now
-    try:
-        found = partition.find(key, OpenBlocks(node.storage.read_cache), _NOTHING_LOADED.read, node.storage.read_cache)
-    except NotCached:
-        return False
-    if found is None or found.value is None:
-        data = GotRows(1).encode(1, id)
-    else:
-        branch = partition.log.branch_at(found.seq)
-        data = lone_got(id, partition.id, branch, found.seq, found.timestamp, found.value)
-    high_seq = partition.high_seq
-    node.traffic.get_durations.add(node.clock.monotonic() - began_at)
-    if high_seq > partition.visible_seq(get.level):
-        connection.answers.add_at(get.level, [(partition, high_seq)], data, id)
-    else:
-        connection.answers.add(data)
-    return True
-
-
-def _always() -> bool:
-    return True
 
 
 def _require_state(leaderships: Iterable[Leadership], get: Get) -> None:

@@ -96,7 +96,8 @@ class Services(LocalNode):
     consumers: Consumers
     expirer: Expirer
     handlers: Mapping[Opcode, Callable[[Any, Any], None]]
-    take_rows: Callable[[Any, bytes], int]  # handles the WRITEs of one usual row that a read begins with; their bytes
+    # By opcode: handles the usual requests that a read begins with, and returns the number of their bytes.
+    short_ways: Mapping[int, Callable[[Any, bytes], int]]
     members: dict[int, Member]  # by the number of the group; empty of a node that is alone
     started_at: float
     unclean_start: str | None

@@ -131,13 +131,22 @@ class KeyIndex:
         if self.indexed_seq <= seq:
             self._fresh = {}
 
-    def find(self, tree: Tree, key: bytes, opened: OpenBlocks | None = None) -> FoundRow | None:
+    def find(
+        self,
+        tree: Tree,
+        key: bytes,
+        opened: OpenBlocks | None = None,
+        hash_: int | None = None,
+        kept: Kept | None = None,
+    ) -> FoundRow | None:
         """Returns the newest row of ``key`` in ``tree``; None if it has no row that is not flushed.
 
-        The index has to be level with ``tree``. A caller that looks up many keys passes one ``opened`` for all.
+        The index has to be level with ``tree``. A caller that looks up many keys passes one ``opened`` for all. Others
+        pass ``kept``, as to `OpenBlocks`. ``hash_`` is that of the key, if it is known.
         """
         assert self.indexed_seq == tree.last_seq, "the index is behind the tree"
-        hash_ = key_hash(key)
+        if hash_ is None:
+            hash_ = key_hash(key)
         seq = self._fresh.get(hash_)
         if seq is None:
             seq = self._tiers.find(hash_)
@@ -147,8 +156,12 @@ class KeyIndex:
         block = tree.find(seq)
         assert block is not None, "an indexed seq is not in the tree"
         header = block.header
-        raw = (OpenBlocks() if opened is None else opened).raw(block, header)
-        found = row_of_key(header, raw, rows_of_seqs(header, raw, (seq,))[0], key)
+        if header.flags & FLAG_COMPRESSED:
+            raw = (OpenBlocks(kept) if opened is None else opened).raw(block, header)
+        else:
+            raw = block.open_raw()
+        row = rows_of_seqs(header, raw, (seq,))[0] if header.flags & FLAG_SEQS else seq - header.first_seq
+        found = row_of_key(header, raw, row, key)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
     def newest_seqs(self, tree: Tree, hashes: U64) -> U64:

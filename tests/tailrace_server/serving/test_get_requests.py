@@ -7,7 +7,7 @@ import pytest
 from tailrace.model import Level
 from tailrace.wire.messages import Get, Got
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.serving import get_requests
+from tailrace_server.serving import get_requests, lone_gets
 
 KEYS = [b"flushed", b"deleted", b"deleted later", b"newer", b"in memory", b"never"]
 
@@ -27,7 +27,9 @@ async def fill(feed, node):
 @pytest.fixture
 def general(monkeypatch):
     """Has no GET answered at once from now on."""
-    return lambda: monkeypatch.setattr(get_requests, "_answer_at_once", lambda *_: False)
+    return lambda: [
+        monkeypatch.setattr(module, "answer_at_once", lambda *_: False) for module in (get_requests, lone_gets)
+    ]
 
 
 async def answers_of(greeted, feed_id):
@@ -65,10 +67,3 @@ async def test_a_key_is_answered_when_its_row_is_on_disk(
     frame = await greeted.ask(Opcode.GET, Get(feed_id, Level.MEMORY, [b"k"]).encode(2)[16:], id=2)
     assert Got.decode(frame.body, [b"k"])[0].value == b"1"
     assert len(waiting) == 1
-
-
-async def test_a_majority_is_asked_in_the_general_way_only(node, feed, feed_id):
-    await feed.put(b"k", b"1")
-    partition = node.feeds.of_id(feed_id).partition_of(b"k")
-    for connection in node.connections:
-        assert not get_requests._answer_at_once(connection, 9, Get(feed_id, Level.QUORUM, [b"k"]), partition)

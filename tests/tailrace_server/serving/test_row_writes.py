@@ -225,7 +225,7 @@ def shortly(node, monkeypatch):
         found.append(taken == len(data))
         return taken
 
-    monkeypatch.setattr(node.services, "take_rows", noted)
+    monkeypatch.setitem(node.services.short_ways, Opcode.WRITE, noted)
     return found
 
 
@@ -238,7 +238,7 @@ def taken(node, monkeypatch):
         found.append((row_writes.take_rows(connection, data), len(data)))
         return found[-1][0]
 
-    monkeypatch.setattr(node.services, "take_rows", noted)
+    monkeypatch.setitem(node.services.short_ways, Opcode.WRITE, noted)
     return found
 
 
