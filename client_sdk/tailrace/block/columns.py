@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.block.check import PLAIN_ROWS_MAX, absent_rows, uniform_width, unpack_u32, unpack_u64
 from tailrace.block.header import EXPIRED
 from tailrace.block.lazy import pyarrow, pyarrow_or_none, strings_of
-from tailrace.block.to_arrow import binary_array, record_batch
+from tailrace.block.to_arrow import arrow_batch, binary_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,10 +177,9 @@ class Columns:
         """
         return binary_array(pyarrow(), self.value_offsets, self.value_data, self.validity, self.rows)
 
-    def to_arrow(self, *, keys_only: bool = False) -> Any:
-        """Returns all rows as a pyarrow.RecordBatch: see `tailrace.Mutations.to_arrow`."""
-        buffers = self.seq_buffer(), self.timestamp_buffer(), self.ttl_buffer()
-        return record_batch(self.header, self.key_array(), self.value_array(), *buffers, keys_only=keys_only)
+    def to_arrow(self, names: tuple[str, ...] | None = None, *, keys_only: bool = False) -> Any:
+        """Returns the columns ``names``, by default all, of all rows: see `tailrace.Mutations.to_arrow`."""
+        return arrow_batch(self, names, keys_only=keys_only)
 
     def _strings(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> list[Any]:
         """Returns a column of byte strings by the fastest way that is there; the three give the same."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.block.header import EXPIRED
 from tailrace.block.lazy import numpy_or_none, pyarrow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.block.header import BlockHeader
 
 # Columns of a single value are parts of kept arrays of so many rows, if the block has no more. With fewer rows than
@@ -32,52 +34,96 @@ def binary_array(pa: Any, offsets: memoryview, data: memoryview, validity: memor
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def record_batch(
-    header: BlockHeader,
-    keys: Any,
-    values: Any,
-    seqs: memoryview | None,
-    stamps: memoryview | None,
-    ttls: memoryview | None = None,
-    *,
-    keys_only: bool = False,
-) -> Any:
-    """Makes a batch with the columns of ``batch_schema``.
+class BlockColumns(Protocol):
+    """The columns of a block, `Columns`, as the arrays are made of them."""
 
-    ``keys`` and ``values`` are arrays. ``seqs`` and ``stamps`` are columns of u64; if one is None, the header tells the
-    numbers. ``ttls`` is a column of u32, if there is one. With ``keys_only`` every value is null, and ``deleted`` and
-    ``expired`` stay as they are.
+    header: BlockHeader
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def validity(self) -> memoryview | None: ...
+    def seq_buffer(self) -> memoryview | None: ...
+    def timestamp_buffer(self) -> memoryview | None: ...
+    def ttl_buffer(self) -> memoryview | None: ...
+    def key_array(self) -> Any: ...
+    def value_array(self) -> Any: ...
+
+
+def arrow_batch(columns: BlockColumns, names: tuple[str, ...] | None = None, *, keys_only: bool = False) -> Any:
+    """Makes a batch with the columns ``names`` of ``batch_schema``, by default all; the others are not made.
+
+    With ``keys_only`` every value is null, and ``deleted`` and ``expired`` stay as they are. ValueError for a name that
+    no column has.
     """
-    numpy = numpy_or_none()
-    rows = header.rows
-    dense = (
-        numpy.arange(header.first_seq, header.first_seq + rows, dtype="<i8")
-        if header.first_seq
-        else numpy.zeros(rows, "<i8")
-    )
-    return batch_of_columns(
-        header.partition,
-        dense if seqs is None else numpy.frombuffer(seqs, "<i8"),
-        keys,
-        values,
-        numpy.full(rows, header.timestamp, "<i8") if stamps is None else numpy.frombuffer(stamps, "<i8"),
-        None if ttls is None else numpy.frombuffer(ttls, "<u4"),
-        keys_only=keys_only,
-    )
+    schema = _schema_of(names)
+    arrays = [_MAKERS[name](columns, keys_only) for name in schema.names]
+    return pyarrow().RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _partition(columns: BlockColumns, keys_only: bool) -> Any:
+    return _all_same(columns.header.partition, columns.rows)
+
+
+def _keys(columns: BlockColumns, keys_only: bool) -> Any:
+    return columns.key_array()
+
+
+def _seqs(columns: BlockColumns, keys_only: bool) -> Any:
+    numpy, buffer, first_seq = numpy_or_none(), columns.seq_buffer(), columns.header.first_seq
+    if buffer is not None:
+        return _numbers(numpy.frombuffer(buffer, "<i8"))
+    rows = columns.rows
+    return _numbers(numpy.arange(first_seq, first_seq + rows, dtype="<i8") if first_seq else numpy.zeros(rows, "<i8"))
+
+
+def _values(columns: BlockColumns, keys_only: bool) -> Any:
+    pa = pyarrow()
+    return pa.nulls(columns.rows, pa.binary()) if keys_only else columns.value_array()
+
+
+def _deleted(columns: BlockColumns, keys_only: bool) -> Any:
+    return _all_false(columns.rows) if columns.validity is None else columns.value_array().is_null()
+
+
+def _timestamps(columns: BlockColumns, keys_only: bool) -> Any:
+    numpy, buffer = numpy_or_none(), columns.timestamp_buffer()
+    if buffer is None:
+        return _times(numpy.full(columns.rows, columns.header.timestamp, "<i8"))
+    return _times(numpy.frombuffer(buffer, "<i8"))
+
+
+def _expired(columns: BlockColumns, keys_only: bool) -> Any:
+    buffer = columns.ttl_buffer()
+    if buffer is None or columns.validity is None:
+        return _all_false(columns.rows)
+    pa = pyarrow()
+    return pa.compute.and_(_deleted(columns, keys_only), pa.array(numpy_or_none().frombuffer(buffer, "<u4") == EXPIRED))
+
+
+_MAKERS: dict[str, Callable[[BlockColumns, bool], Any]] = {
+    "partition": _partition,
+    "seq": _seqs,
+    "key": _keys,
+    "value": _values,
+    "deleted": _deleted,
+    "timestamp": _timestamps,
+    "expired": _expired,
+}
 
 
 def batch_of_columns(
     partition: int, seqs: Any, keys: Any, values: Any, timestamps: Any, ttls: Any = None, *, keys_only: bool = False
 ) -> Any:
-    """Makes the batch of ``record_batch`` from columns: numpy arrays for the numbers, Arrow arrays else.
+    """Makes a batch of ``batch_schema`` from columns: numpy arrays for the numbers, Arrow arrays else.
 
-    Numbers are int64, and ttls u32, None if no row has one.
+    Numbers are int64, and ttls u32, None if no row has one. ``keys_only``: as ``arrow_batch``.
     """
     pa, rows = pyarrow(), len(seqs)
     deleted = values.is_null() if values.null_count else _all_false(rows)
     columns = [
         _all_same(partition, rows),
-        pa.array(seqs),
+        _numbers(seqs),
         keys,
         pa.nulls(rows, pa.binary()) if keys_only else values,
         deleted,
@@ -87,11 +133,18 @@ def batch_of_columns(
     return pa.RecordBatch.from_arrays(columns, schema=batch_schema())
 
 
+def _numbers(numbers: Any) -> Any:
+    return _over(pyarrow().int64(), numbers)
+
+
 def _times(timestamps: Any) -> Any:
-    """Returns an array of timestamps over the same numbers, which are copied only if they are not aligned."""
-    pa, numpy = pyarrow(), numpy_or_none()
-    numbers = numpy.require(timestamps, requirements="CA")
-    return pa.Array.from_buffers(pa.timestamp("us", "UTC"), len(numbers), [None, pa.py_buffer(numbers)])
+    return _over(pyarrow().timestamp("us", "UTC"), timestamps)
+
+
+def _over(kind: Any, numbers: Any) -> Any:
+    """Returns an array over the same numbers, which are copied only if they are not aligned."""
+    pa, aligned = pyarrow(), numpy_or_none().require(numbers, requirements="CA")
+    return pa.Array.from_buffers(kind, len(aligned), [None, pa.py_buffer(aligned)])
 
 
 def _all_same(partition: int, rows: int) -> Any:
@@ -112,6 +165,17 @@ def _shared_partition(partition: int) -> Any:
 @functools.cache
 def _shared_false() -> Any:
     return pyarrow().repeat(False, SHARED_ROWS)
+
+
+@functools.lru_cache(maxsize=64)
+def _schema_of(names: tuple[str, ...] | None) -> Any:
+    schema = batch_schema()
+    if names is None:
+        return schema
+    missing = set(names).difference(schema.names)
+    if missing:
+        raise ValueError(f"no column is named {min(missing)!r}; the columns are {', '.join(schema.names)}")
+    return pyarrow().schema([schema.field(name) for name in names])
 
 
 @functools.cache

@@ -257,20 +257,25 @@ class Mutations:
         """
         return self.block.columns().hash_buffer[8 * self._first_row : 8 * self._stop]
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
         """Makes an Arrow record batch. Keys and values are not copied.
 
         The columns are ``partition`` (int32), ``seq`` (int64), ``key`` (binary), ``value`` (binary, null for a deletion
         and in a stream without values), ``deleted`` (bool), ``timestamp`` (timestamp[us, UTC]) and ``expired`` (bool:
         the deletion of a key whose ttl was over).
 
+        Args:
+            columns: The names of those to make, in the order of the batch. None: all.
+
         Returns:
             A ``pyarrow.RecordBatch``.
 
         Raises:
+            ValueError: There is no column of a name.
             ImportError: pyarrow is not installed; ``pip install 'tailrace[arrow]'`` installs it.
         """
-        batch = self.block.columns().to_arrow(keys_only=self.keys_only)
+        names = None if columns is None else tuple(columns)
+        batch = self.block.columns().to_arrow(names, keys_only=self.keys_only)
         return batch if self._is_whole else batch.slice(self._first_row, len(self))
 
     def _cut(self, column: list[T]) -> list[T]:

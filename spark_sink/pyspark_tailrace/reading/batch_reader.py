@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -165,25 +165,25 @@ class BatchReader(DataSourceReader):
         if options.catch_up == AUTO and self._is_filtered:
             options = replace(options, catch_up=STREAM)
         if options.read == STATE and options.end != LATEST:
-            rows = newest_of(partition, read_split(options, partition, wanted))
+            rows: Iterator[Any] = map(shape.of, newest_of(partition, read_split(options, partition, wanted)))
         elif options.read == STATE:
-            rows = read_state(options, partition, wanted)
+            rows = map(shape.of, read_state(options, partition, wanted))
         elif partition.is_history or options.end != LATEST:
-            rows = read_split(options, partition, wanted)
+            rows = read_split(options, partition, wanted, shape.of_event)
         else:
-            rows = read_mutations(options, partition, wanted)
-        yield from shape.joined(map(shape.of, rows))
+            rows = read_mutations(options, partition, wanted, shape.of_event)
+        yield from shape.joined(rows)
         spare_modules()
 
 
 def read_state(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:
     """Yields the newest row of each key of a split's partitions, without deletions."""
     states: dict[int, LatestState] = {part.partition: LatestState() for part in split.parts}
-    for partition, batch in _read_whole(options, split, wanted):
-        if batch is None:
+    for partition, event in _read_whole(options, split, wanted):
+        if event is None:
             states[partition].clear()
         else:
-            states[partition].add(batch)
+            states[partition].add(event.to_arrow())
     for state in states.values():
         yield from state.rows()
 
@@ -197,15 +197,19 @@ def newest_of(split: Split, rows: Iterator[Any]) -> Iterator[Any]:
         yield from state.rows()
 
 
-def read_mutations(options: ReadOptions, split: Split, wanted: StreamFilter) -> Iterator[Any]:
-    """Yields the mutations that a compact feed has kept. Raises StreamEnded if a rollback has lost yielded rows."""
+def read_mutations(
+    options: ReadOptions, split: Split, wanted: StreamFilter, make: Callable[[Mutations], Any] = Mutations.to_arrow
+) -> Iterator[Any]:
+    """Yields the mutations that a compact feed has kept, as batches that ``make`` makes.
+
+    Raises StreamEnded if a rollback has lost yielded rows."""
     given: set[int] = set()
     # A restart from the beginning, and not from 'startingOffsets', would read another range.
     on_rollback = "stop" if options.start != EARLIEST and options.fail_on_data_loss else "restart"
-    for partition, batch in _read_whole(options, split, wanted, on_rollback):
-        if batch is not None:
+    for partition, event in _read_whole(options, split, wanted, on_rollback):
+        if event is not None:
             given.add(partition)
-            yield batch
+            yield make(event)
         elif partition in given:
             raise StreamEnded(
                 f"partition {partition}: the node's history has changed while it was read: run the job again",
@@ -215,8 +219,8 @@ def read_mutations(options: ReadOptions, split: Split, wanted: StreamFilter) -> 
 
 def _read_whole(
     options: ReadOptions, split: Split, wanted: StreamFilter, on_rollback: str = "restart"
-) -> Iterator[tuple[int, Any]]:
-    """Yields batches by partition, up to the end of the snapshot with the range's end; None: it starts again.
+) -> Iterator[tuple[int, Mutations | None]]:
+    """Yields mutations by partition, up to the end of the snapshot with the range's end; None: it starts again.
 
     The rows of a snapshot go on above the range's end, because they supersede rows below it.
     """
@@ -237,6 +241,6 @@ def _read_whole(
     with open_stream(options, stream_wanted) as stream:
         for event in stream:
             if isinstance(event, Mutations):
-                yield event.partition, event.to_arrow()
+                yield event.partition, event
             elif isinstance(event, Rollback):
                 yield event.partition, None

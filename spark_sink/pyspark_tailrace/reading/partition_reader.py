@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark_tailrace.reading.feed_client import FeedClient, open_stream
@@ -114,8 +114,10 @@ class RangeProgress:
             )
 
 
-def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterator[Any]:
-    """Yields the rows of a split that pass the filter ``rows``, as Arrow batches of all columns.
+def read_split(
+    options: ReadOptions, split: Split, rows: StreamFilter, make: Callable[[Mutations], Any] = Mutations.to_arrow
+) -> Iterator[Any]:
+    """Yields the rows of a split that pass the filter ``rows``, as Arrow batches that ``make`` makes.
 
     They are in order within each partition. If the filter drops rows, a loss is noticed only if the node tells of it.
 
@@ -127,7 +129,7 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
     waiting = {part.partition: RangeProgress(part, is_history=is_history, strict=is_strict) for part in split.parts}
     while waiting:
         try:
-            yield from _read_stream(options, split, waiting, rows)
+            yield from _read_stream(options, split, waiting, rows, make)
         except StreamEnded as error:
             if error.reason is not EndReason.ROLLED_BACK or is_history:
                 raise
@@ -141,7 +143,11 @@ def read_split(options: ReadOptions, split: Split, rows: StreamFilter) -> Iterat
 
 
 def _read_stream(
-    options: ReadOptions, split: Split, waiting: dict[int, RangeProgress], rows: StreamFilter
+    options: ReadOptions,
+    split: Split,
+    waiting: dict[int, RangeProgress],
+    rows: StreamFilter,
+    make: Callable[[Mutations], Any],
 ) -> Iterator[Any]:
     wanted = Subscription(
         options.feed,
@@ -177,7 +183,8 @@ def _read_stream(
             if isinstance(event, Mutations):
                 first, stop = progress.take(event)
                 if first < stop:
-                    yield event.to_arrow().slice(first, stop - first)
+                    batch = make(event)
+                    yield batch if stop - first == len(event) else batch.slice(first, stop - first)
             elif isinstance(event, SnapshotStart):
                 progress.snapshot_started(event.last_seq)
             elif isinstance(event, SnapshotEnd):

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_tailrace.versions import arrow_schema
 from tailrace.block.to_arrow import batch_schema
+from tailrace.consuming.events import Mutations
 
 COLUMNS = {
     "partition": "int",
@@ -54,7 +55,12 @@ class Shape:
     def __init__(self, schema: StructType) -> None:
         self._schema = arrow_schema(schema)
         given = batch_schema()
-        self._numbers = [given.get_field_index(name.lower()) for name in self._schema.names]
+        self._names = tuple(name.lower() for name in self._schema.names)
+        self._numbers = [given.get_field_index(name) for name in self._names]
+
+    def of_event(self, event: Mutations) -> Any:
+        """Returns the schema's columns of mutations. Others are not made."""
+        return pa.RecordBatch.from_arrays(event.to_arrow(self._names).columns, schema=self._schema)
 
     def of(self, batch: Any) -> Any:
         """Returns the schema's columns of a batch of mutations (``Mutations.to_arrow``)."""

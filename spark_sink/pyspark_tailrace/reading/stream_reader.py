@@ -205,8 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Split)
         shape = Shape(self._schema)
         wanted = StreamFilter(keys_only=not has_column(self._schema, "value"))
-        rows = read_split(self._options, partition, wanted)
-        yield from shape.joined(map(shape.of, rows))
+        yield from shape.joined(read_split(self._options, partition, wanted, shape.of_event))
         spare_modules()
 
     def commit(self, end: dict[str, Any]) -> None:

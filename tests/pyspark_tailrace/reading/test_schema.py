@@ -24,12 +24,14 @@ def test_wanted_columns(columns):
     batch = Shape(schema).of(mutations(3).to_arrow())
     assert batch.schema.names == list(columns)
     assert batch.num_rows == 3
+    assert Shape(schema).of_event(mutations(3)) == batch
 
 
 def test_names_of_columns_in_any_case():
     schema = StructType([StructField("KEY", BinaryType()), StructField("Seq", LongType())])
     check_schema(schema)
     assert Shape(schema).of(mutations(2).to_arrow()).to_pydict() == {"KEY": [b"0", b"1"], "Seq": [1, 2]}
+    assert Shape(schema).of_event(mutations(2)) == Shape(schema).of(mutations(2).to_arrow())
     assert not has_column(schema, "value")
     assert has_column(StructType([StructField("Value", BinaryType())]), "value")
 

@@ -11,6 +11,7 @@ from tailrace.block.filtering import filter_block
 from tailrace.block.header import EXPIRED, TTL_S_MAX, BlockHeader
 from tailrace.block.layout import read_layout
 from tailrace.block.lazy import numpy_or_none
+from tailrace.block.to_arrow import batch_schema
 from tailrace.consuming.events import Mutations
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
@@ -48,6 +49,23 @@ def test_a_block_has_the_ttls_it_was_made_of(rows, compress):
     assert block.columns().expired() == [value is None and ttl == EXPIRED for _, value, ttl in rows]
     compresses = bool(block.header.flags & FLAG_COMPRESSED)
     assert encode_arrays(arrays_of(block), 1, compress=compresses) == block
+
+
+@given(rows(), st.lists(st.sampled_from(batch_schema().names), min_size=1), st.booleans(), st.booleans())
+def test_some_columns_are_those_of_the_whole_batch(rows, names, stamped, keys_only):
+    """Whatever columns a block has: its seqs and timestamps, tombstones, and ttls."""
+    keys, values, ttls = zip(*rows, strict=True)
+    whole = block_of(rows) if stamped else encode_block(keys, values, partition=1, ttls=ttls).stamped(7, 9)
+    columns = whole.columns()
+    part, batch = columns.to_arrow(tuple(names), keys_only=keys_only), columns.to_arrow(keys_only=keys_only)
+    part.validate(full=True)
+    assert part.schema.names == names
+    assert [part.column(at) for at in range(len(names))] == [batch.column(name) for name in names]
+
+
+def test_a_column_that_there_is_not():
+    with pytest.raises(ValueError, match="no column is named 'city'; the columns are partition, seq, key, value,"):
+        block_of([(b"k", b"v", 0)]).columns().to_arrow(("key", "city"))
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=9)), min_size=1, max_size=9))
