@@ -41,7 +41,7 @@ class Space:
     """The space of the file that takes records. The loop's thread calls all methods but ``write_zeros``.
 
     Invariant: zeros are written at and above ``limit`` only, while the lock is held. So a record that ends at or below
-    it needs no lock.
+    it needs no lock. The lock is held for no fsync, since the loop's thread may wait for it.
     """
 
     def __init__(self, disk: Disk, bytes_max: int) -> None:
@@ -103,6 +103,8 @@ class Space:
         if not self._has_zeros:
             self.limit = min(self.limit, (offset + GAP_BYTES + _PAGE_BYTES - 1) // _PAGE_BYTES * _PAGE_BYTES)
             self._has_zeros = True
+        if offset - self._since[0] > ALLOCATE_BYTES:  # small records of long ago say nothing about the next ones
+            self._since = offset, syncs
         return True
 
     def _is_due(self, offset: int, syncs: int) -> bool:
@@ -117,24 +119,33 @@ class Space:
     def write_zeros(self, path: str, used: File) -> bool:
         """Writes a piece of zeros to ``used``, which is at ``path``. They are durable before records come.
 
-        Any thread may call it. Returns False, and has done nothing, if another file takes the records, or if records
-        were faster. If the disk refuses, this file gets no more zeros. Raises OSError if the fsync fails: of records as
+        Any thread may call it. Returns False, and gives records none, if another file takes them, or if they were
+        faster. If the disk refuses, this file gets no more zeros. Raises OSError if the fsync fails: of records as
         well, perhaps. Linux tells each descriptor of it, so this one does not hide it from the journal's.
         """
         try:
             file = self._disk.open(path, writable=True)
         except OSError:
-            self._is_refused = self._file is used
+            with self._lock:
+                self._is_refused |= self._file is used
             return False
-        with contextlib.closing(file), self._lock:
-            begin = self.limit
-            end = min(begin + min(PIECE_BYTES, ALLOCATE_BYTES), self._bytes_max)
-            if self._file is not used or not self._has_zeros or end <= begin:
-                return False
-            if not self._fill(file, begin, end):
-                self._is_refused = True
-                return False
+        with contextlib.closing(file):
+            with self._lock:
+                begin = self.limit
+                end = min(begin + min(PIECE_BYTES, ALLOCATE_BYTES), self._bytes_max)
+                if self._file is not used or not self._has_zeros or end <= begin:
+                    return False
+                if not self._fill(file, begin, end):
+                    self._is_refused = True
+                    return False
             file.sync()
+        return self._give(used, begin, end)
+
+    def _give(self, used: File, begin: int, end: int) -> bool:
+        """Lets records take zeros that are durable. Returns False if records may be there already."""
+        with self._lock:
+            if self._file is not used or not self._has_zeros or self.limit != begin:
+                return False
             self.limit = end
             return True
 

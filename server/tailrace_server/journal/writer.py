@@ -346,7 +346,7 @@ class Journal:
         """
         with self._files_lock:
             rotation, file, number = self._rotation, self._file, self._number
-        if rotation is not None and not rotation.is_named:
+        if self._stopped or (rotation is not None and not rotation.is_named):
             return False
         try:
             return self._space.write_zeros(self._path(number), file)

@@ -147,8 +147,21 @@ class Life:
         self.disk.before = None
 
     def zeros(self):
+        free = self.disk.before is None
+        if free and self.rnd.random() < 0.5:
+            self.disk.before = self.write_during_sync
         with contextlib.suppress(JournalFailed):
-            self.journal.write_zeros()
+            while self.journal.write_zeros() and self.journal.begin_zeros():
+                pass
+        if free:
+            self.disk.before = None
+
+    def write_during_sync(self, name, path):
+        """While zeros are made durable, the loop's thread goes on."""
+        if name == "sync":
+            self.disk.before = None
+            for what in self.rnd.choice([["small"], ["long", "sync", "begin zeros"], ["fill"], ["long", "small"]]):
+                self.step(what)
 
     def crash(self, what):
         if what == "crash while writing":
@@ -423,6 +436,12 @@ def records_that_take_the_place_of_zeros(space, offset, end, syncs):
     """As if zeros came at a distance that is always enough."""
 
 
+def zeros_that_no_record_overtakes(space, used, begin, end):
+    """As if the loop's thread waited for the fsync of zeros."""
+    space.limit = end
+    return True
+
+
 def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._continue):
     """As if a second fsync could make up for one that failed."""
     if newest is None:
@@ -446,6 +465,7 @@ def gone_on_with_in_place(disk, directory, newest, key, begin_file=recovery._con
         ("writer.Journal.sync", no_sync),
         ("recovery._continue", gone_on_with_in_place),
         ("space.Space.reserve", records_that_take_the_place_of_zeros),
+        ("space.Space._give", zeros_that_no_record_overtakes),
     ],
 )
 def test_a_planted_bug_is_found(memory_disk, place, bug):

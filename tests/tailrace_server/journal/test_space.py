@@ -11,7 +11,7 @@ from tests.tiers import examples
 
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.journal import JournalFailed, RecordKind, open_journal, space
-from tailrace_server.journal.space import GAP_BYTES, PIECE_BYTES, SMALL_SYNC_BYTES, ZEROS_MIN
+from tailrace_server.journal.space import ALLOCATE_BYTES, GAP_BYTES, PIECE_BYTES, SMALL_SYNC_BYTES, ZEROS_MIN
 
 FEED = b"F" * 16
 FIRST = "/journal/00000001.log"
@@ -83,6 +83,18 @@ def test_large_records_get_no_zeros(journal):
         assert not journal.begin_zeros()
 
 
+def test_large_records_after_many_small_ones_get_no_more_zeros(disk, journal, monkeypatch):
+    monkeypatch.setattr("tailrace_server.journal.writer.FILE_SURPLUS_NS_MAX", 1 << 60)  # all are in one file
+    for _ in range(1_000):
+        append_and_sync(journal)
+    pieces = 0
+    for _ in range(4 * ALLOCATE_BYTES // (4 * SMALL_SYNC_BYTES)):
+        append_and_sync(journal, bytes(4 * SMALL_SYNC_BYTES))
+        while journal.begin_zeros() and journal.write_zeros():
+            pieces += 1
+    assert 0 < pieces * PIECE_BYTES <= ALLOCATE_BYTES + 2 * PIECE_BYTES
+
+
 def test_records_that_share_an_fsync_count_as_one(journal):
     for _ in range(2 * SMALL_SYNC_BYTES // 1_000):
         append(journal, bytes(1_000))
@@ -98,6 +110,37 @@ def test_a_large_record_does_not_wait_for_zeros(disk, journal):
     append(journal, b"last")
     disk.kill()
     assert payloads(disk) == [b"x", b"l" * 2 * GAP_BYTES, b"last"]
+
+
+def test_a_record_does_not_wait_for_an_fsync_of_zeros(disk, journal):
+    append_and_sync(journal)
+    journal.begin_zeros()
+    ended = []
+
+    def before(name, path):
+        if name == "sync":
+            disk.before = None
+            thread = threading.Thread(target=append, args=(journal, b"l" * 2 * GAP_BYTES), daemon=True)
+            thread.start()
+            thread.join(timeout=5)
+            ended.append(not thread.is_alive())
+
+    disk.before = before
+    assert not journal.write_zeros()  # the record has their place
+    assert ended == [True]
+    append(journal, b"last")
+    disk.kill()
+    assert payloads(disk) == [b"x", b"l" * 2 * GAP_BYTES, b"last"]
+
+
+def test_a_journal_that_failed_gets_no_zeros(disk, journal):
+    append_and_sync(journal)
+    journal.begin_zeros()
+    append(journal)
+    disk.fail("sync")
+    with pytest.raises(JournalFailed):
+        journal.sync()
+    assert written_by(disk, journal.write_zeros) == []
 
 
 @pytest.mark.parametrize("call", ["open", "write_at"])
