@@ -166,6 +166,17 @@ def frames_of(data):
         place = end
 
 
+class Reader:
+    """A task in ``receive_each``."""
+
+    def __init__(self, take):
+        self.take = take
+        self.is_lent = False
+        self.is_over = False
+        self.has_ended = False
+        self.error = None
+
+
 class SimulatedTransport:
     """A ``tailrace.trio.transport.Transport``: an end of a connection, that of ``machine``."""
 
@@ -180,6 +191,8 @@ class SimulatedTransport:
         self.on_drained = None
         self._closed = False
         self._queued = trio.Event()
+        self._reader = None  # while a task is in ``receive_each``
+        self._recalled = False
 
     @property
     def peer(self):
@@ -221,17 +234,22 @@ class SimulatedTransport:
 
     async def _receive(self, nbytes_max):
         await trio.lowlevel.checkpoint()
-        while True:
-            pipe = self.incoming
-            if self._closed:
-                return b""
-            if pipe.is_broken:
-                raise _reset()
-            if pipe.inbox:
-                return self._take(pipe, nbytes_max)
-            if pipe.at_end:
-                return b""
-            await pipe.changed.wait()
+        while not self._has_news:
+            await self.incoming.changed.wait()
+        return self._read(nbytes_max)
+
+    @property
+    def _has_news(self):
+        pipe = self.incoming
+        return self._closed or pipe.is_broken or bool(pipe.inbox) or pipe.at_end
+
+    def _read(self, nbytes_max=sys.maxsize):
+        pipe = self.incoming
+        if self._closed:
+            return b""
+        if pipe.is_broken:
+            raise _reset()
+        return self._take(pipe, nbytes_max) if pipe.inbox else b""
 
     def _take(self, pipe, nbytes_max):
         data = pipe.inbox.popleft()
@@ -242,6 +260,68 @@ class SimulatedTransport:
         pipe.inbox_bytes -= len(data)
         pipe.wake()
         return data
+
+    async def receive_each(self, take):
+        """Hands over the bytes as they come. As with a socket, another task may wait for them and hand them over."""
+        reader = self._reader = Reader(take)
+        try:
+            while not reader.is_over:
+                await trio.lowlevel.checkpoint()
+                if self._has_news and not reader.is_lent:
+                    self._hand(reader)
+                elif not reader.is_over:
+                    await self.incoming.changed.wait()
+        finally:
+            self._reader = None
+        if reader.error is not None:
+            raise reader.error
+        return not reader.has_ended
+
+    def _hand(self, reader):
+        """Reads once, and hands over what is there. Returns whether the reader goes on."""
+        try:
+            data = self._read()
+            reader.has_ended = not data
+            reader.is_over = not data or not reader.take(data)
+        except Exception as error:
+            reader.error, reader.is_over = error, True
+        if reader.is_over:
+            self.incoming.wake()
+        return not reader.is_over
+
+    @property
+    def lending(self):
+        """This transport, as a `tailrace.trio.lending.LendingTransport`."""
+        return self
+
+    def lend(self):
+        if self._reader is None or self._reader.is_over:
+            return False
+        self._reader.is_lent = True
+        return True
+
+    async def wait_lent(self):
+        await trio.lowlevel.checkpoint()
+        self._recalled = False
+        while not self._has_news and not self._recalled:
+            await self.incoming.changed.wait()
+        if self._closed or self._recalled:
+            raise trio.ClosedResourceError
+
+    def recall(self):
+        self._recalled = True
+        self.incoming.wake()
+
+    def read_lent(self):
+        reader = self._reader
+        if reader is None or reader.is_over or not reader.is_lent:
+            return False
+        return not self._has_news or self._hand(reader)
+
+    def take_back(self):
+        if self._reader is not None:
+            self._reader.is_lent = False
+            self.incoming.wake()
 
     async def run(self):
         while not self._closed and not self.outgoing.is_broken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -12,10 +13,11 @@ from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
-from tailrace.requests.lane import Lane
+from tailrace.requests.lane import Lane, WriteRequest
 from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep
-from tailrace.requests.request import Answered, Reply
+from tailrace.requests.request import Answered, Reply, Request
 from tailrace.trio.host import Host
+from tailrace.trio.lending import LendingTransport
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
 from tailrace.trio.stream import Stream
@@ -26,18 +28,21 @@ _T = TypeVar("_T")
 class _WaitedReply(Reply[_T]):
     """A reply that one task waits for. It needs less than a trio.Event, and wakes the task in less time."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("_lender", "_task")
 
     def __init__(self) -> None:
         # The fields of ``Reply``, without another call for each request.
         self.finished, self.result, self.error = False, None, None
         self._task: trio.lowlevel.Task | None = None
+        self._lender: LendingTransport | None = None  # while the task waits at its socket
 
     def done(self, result: _T | None, error: TailraceError | None) -> None:
         self.finished, self.result, self.error = True, result, error
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
+        elif self._lender is not None:
+            self._lender.recall()
 
     async def wait(self) -> None:
         """Waits for the answer. Always a checkpoint."""
@@ -50,6 +55,24 @@ class _WaitedReply(Reply[_T]):
     def _abort(self, _: Any) -> trio.lowlevel.Abort:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
+
+    async def read(self, lender: LendingTransport) -> None:
+        """Reads at a lent socket until the answer has come; waits for it if the socket is not lent any more.
+
+        Always a checkpoint.
+        """
+        while not self.finished:
+            self._lender = lender
+            try:
+                await lender.wait_lent()
+            except trio.ClosedResourceError:
+                break
+            finally:
+                self._lender = None
+            if not lender.read_lent():
+                break
+        if not self.finished:
+            await self.wait()
 
 
 class RequestRunner(OfOneProcess):
@@ -66,6 +89,7 @@ class RequestRunner(OfOneProcess):
         self._retry_for_s = core.retry_for_s
         self._link = RequestLink(core.session, core.link, host.connect)
         self._lifetime = Lifetime()
+        self._asking = 0  # calls that wait for answers
         self._register()
 
     async def __aenter__(self) -> RequestRunner:
@@ -143,14 +167,27 @@ class RequestRunner(OfOneProcess):
         reply: _WaitedReply[Any] = _WaitedReply()
         if now is None:
             now = trio.current_time()
-        requests = step.queue(self._session, reply.done, now + self._retry_for_s)
-        self._link.kick(now)
+        requests: Sequence[Request | WriteRequest] = ()
+        is_alone = not self._asking
+        lender = self._link.borrow(now) if is_alone else None
+        self._asking += 1
         try:
-            await reply.wait()
+            requests = step.queue(self._session, reply.done, now + self._retry_for_s)
+            self._link.kick(now)
+            if lender is None or reply.finished:
+                await reply.wait()
+            else:
+                await reply.read(lender)
             return reply.get()
         except BaseException:
             self._session.withdraw_all(requests)
+            if is_alone:
+                self._link.take_back()
             raise
+        finally:
+            self._asking -= 1
+            if is_alone:
+                self._link.ended(was_alone=not self._asking)
 
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
@@ -165,6 +202,7 @@ class RequestRunner(OfOneProcess):
 
     def kick(self) -> None:
         """Sends the queued requests. Never waits."""
+        self._link.take_back_unused()
         self._link.kick()
 
     def withdraw_lane(self, lane: Lane) -> None:

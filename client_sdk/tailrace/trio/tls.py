@@ -23,7 +23,8 @@ from tailrace.link.address import Address
 from tailrace.tls.engine import More, PeerIdentity, TlsEngine, looks_like_tls
 from tailrace.tls.failures import bad_host, closed, explain, no_tls
 from tailrace.trio.file_part import FilePart
-from tailrace.trio.transport import Connect, ReadyTransport, Take, Transport, receive_each
+from tailrace.trio.lending import lending_of
+from tailrace.trio.transport import Connect, Take, Transport, receive_each
 
 # The bytes that are encrypted in one turn of the loop, 0.1 to 0.3 ms of a processor.
 SLICE_BYTES = 256 * 1024
@@ -31,6 +32,18 @@ SLICE_BYTES = 256 * 1024
 RECEIVED_BYTES = 256 * 1024
 
 _T = TypeVar("_T", bytes | memoryview, int)
+
+
+@runtime_checkable
+class ReadyTransport(Transport, Protocol):
+    """A Transport that hands over what has arrived without a turn of the loop."""
+
+    receive_bytes_max: int  # of one read
+    is_emptied: bool  # the last read took less than it could
+
+    def receive_now(self) -> bytes | memoryview:
+        """Returns bytes that have arrived; ``b""`` without any. `receive` tells the end. Never waits or raises."""
+        ...
 
 
 class NotTls(Exception):
@@ -91,6 +104,7 @@ class TlsTransport:
         self.on_drained: Callable[[], None] | None = None
         inner.on_drained = self._inner_drained
         self._ready = inner if isinstance(inner, ReadyTransport) else None
+        self.lending = lending_of(inner)  # which hands its bytes to ``receive_each``
         if self._ready is not None:
             self._ready.receive_bytes_max = RECEIVED_BYTES
 

@@ -20,7 +20,8 @@ import trio
 from tailrace.errors import Unreachable
 from tailrace.link.address import Address
 from tailrace.trio.file_part import FilePart
-from tailrace.trio.ready_sockets import ReadySockets, ready_sockets
+from tailrace.trio.lending import Reader
+from tailrace.trio.ready_sockets import ready_sockets
 
 # The first and the largest size of a read. It grows while reads come back full: few system calls for bulk, and little
 # memory when idle.
@@ -87,18 +88,6 @@ class PlacingTransport(Transport, Protocol):
         ...
 
 
-@runtime_checkable
-class ReadyTransport(Transport, Protocol):
-    """A Transport that hands over what has arrived without a turn of the loop."""
-
-    receive_bytes_max: int  # of one read
-    is_emptied: bool  # the last read took less than it could
-
-    def receive_now(self) -> bytes | memoryview:
-        """Returns bytes that have arrived; ``b""`` without any. `receive` tells the end. Never waits or raises."""
-        ...
-
-
 # Takes received bytes. Returns whether more may come.
 Take: TypeAlias = Callable[[bytes | memoryview], bool]
 
@@ -145,17 +134,6 @@ Connect: TypeAlias = Callable[[Address], Awaitable[Transport]]
 _EMPTY: collections.deque[memoryview | FilePart] = collections.deque()
 
 
-class _Waiting:
-    """A task that waits in ``receive_each``."""
-
-    def __init__(self, sockets: ReadySockets, take: Take) -> None:
-        self.sockets = sockets
-        self.take = take
-        self.task = trio.lowlevel.current_task()
-        self.has_ended = False
-        self.error: Exception | None = None
-
-
 class TcpTransport:
     """A Transport over a connected TCP socket, which it owns."""
 
@@ -171,7 +149,7 @@ class TcpTransport:
         self._receive_bytes = RECEIVE_BYTES_MIN
         self.is_emptied = False
         self.receive_bytes_max = RECEIVE_BYTES_MAX
-        self._waiting: _Waiting | None = None  # while a task is in ``receive_each``
+        self._reader: Reader | None = None  # while a task is in ``receive_each``
         self.backlog_bytes = 0
         self.is_broken = False
         self.on_drained: Callable[[], None] | None = None
@@ -179,6 +157,11 @@ class TcpTransport:
     @property
     def peer(self) -> str:
         return self._peer
+
+    @property
+    def lending(self) -> TcpTransport:
+        """This transport, as a `LendingTransport`."""
+        return self
 
     def send(self, *buffers: bytes | memoryview) -> None:
         if self.is_broken:
@@ -309,47 +292,68 @@ class TcpTransport:
         if self._closed:
             await trio.lowlevel.checkpoint()
             return False
-        waiting = self._waiting = _Waiting(sockets, take)
-        sockets.watch(self._sock, self._ready)
+        reader = self._reader = Reader(sockets, self._sock, self._ready, take)
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            self._stop_waiting()
+            self._end_reader()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
-        if waiting.error is not None:
-            raise waiting.error
-        return not waiting.has_ended
+        if reader.error is not None:
+            raise reader.error
+        return not reader.has_ended
 
     def _ready(self) -> bool:
-        """Reads once, and hands over what it finds. Returns False if the waiting task has to go on."""
-        waiting = self._waiting
-        if waiting is None:
+        """Reads once, and hands over what it finds. Returns False if the reading task has to go on."""
+        reader = self._reader
+        if reader is None:
             return True
         try:
             data = self._sock.recv(self._receive_bytes)
             self._fit_receive_bytes(len(data))
-            if data and waiting.take(data):
+            if data and reader.take(data):
                 return True
-            waiting.has_ended = not data
+            reader.has_ended = not data
         except (BlockingIOError, InterruptedError):
             return True
         except Exception as error:  # also a bug in ``take``, which is its caller's
-            waiting.error = error
-        self._wake()
+            reader.error = error
+        self._wake_reader()
         return False
 
-    def _wake(self) -> None:
+    def _wake_reader(self) -> None:
         """Lets ``receive_each`` return, unless it is about to."""
-        waiting = self._stop_waiting()
-        if waiting is not None:
-            trio.lowlevel.reschedule(waiting.task)
+        reader = self._end_reader()
+        if reader is not None:
+            trio.lowlevel.reschedule(reader.task)
 
-    def _stop_waiting(self) -> _Waiting | None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.sockets.forget(self._sock)
-        return waiting
+    def _end_reader(self) -> Reader | None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.end()
+        return reader
+
+    def lend(self) -> bool:
+        reader = self._reader
+        if reader is None:
+            return False
+        if not reader.is_lent:
+            reader.lend()
+        return True
+
+    def wait_lent(self) -> Awaitable[None]:
+        return trio.lowlevel.wait_readable(self._sock)  # noqa: ASYNC105 - the caller awaits it, in fewer steps
+
+    def read_lent(self) -> bool:
+        reader = self._reader
+        return reader is not None and reader.is_lent and self._ready()
+
+    def recall(self) -> None:
+        trio.lowlevel.notify_closing(self._sock)  # ``run`` waits again
+
+    def take_back(self) -> None:
+        if self._reader is not None:
+            self._reader.take_back()
 
     async def receive_into(self, buffers: tuple[memoryview, bytearray]) -> int:
         waited = False
@@ -396,7 +400,9 @@ class TcpTransport:
                 continue
             try:
                 await trio.lowlevel.wait_writable(self._sock)
-            except (trio.ClosedResourceError, OSError):
+            except trio.ClosedResourceError:
+                continue  # closed, or ``recall`` has woken it
+            except OSError:
                 return
             self._write_queued()
 
@@ -458,9 +464,9 @@ class TcpTransport:
         self._closed = self.is_broken = True
         self._drop_queue()
         self._queued.set()
-        if self._waiting is not None:
-            self._waiting.has_ended = True
-            self._wake()
+        if self._reader is not None:
+            self._reader.has_ended = True
+            self._wake_reader()
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from tailrace.link.address import Address
+from tailrace.trio.lending import lending_of
 from tailrace.trio.transport import Connect, Take, Transport, receive_each
 from tailrace.websocket.engine import WebSocketEngine
 
@@ -21,6 +22,7 @@ class WebSocketTransport:
     def __init__(self, inner: Transport, engine: WebSocketEngine) -> None:
         self._inner = inner
         self._engine = engine
+        self.lending = lending_of(inner)  # which hands its bytes to ``receive_each``
         self._closed = False
 
     @property
