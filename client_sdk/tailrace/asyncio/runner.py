@@ -18,7 +18,7 @@ from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane
-from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep
+from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply
 
 _T = TypeVar("_T")
@@ -100,7 +100,7 @@ class RequestRunner(OfOneProcess):
             step = next(plan)
             while True:
                 try:
-                    if isinstance(step, Pause | AskLeader | Continue):
+                    if isinstance(step, WITHOUT_REQUEST):
                         answer = await self._take(step, began_at + self.core.retry_for_s)
                     else:
                         answer = await self.ask(step, now)

@@ -18,15 +18,12 @@ from tailrace.link.forks import OfOneProcess
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep, Step
+from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep, Step
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.requests.senders import Waits
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-
-
-_WITHOUT_REQUEST = (Pause, Continue, AskLeader)  # steps that ask the node nothing
 
 
 class Work(Protocol):
@@ -124,7 +121,7 @@ class BlockingRunner(OfOneProcess):
 
     def _take(self, step: Step, deadline: float) -> Any:
         """Carries out a step and returns its result."""
-        if not isinstance(step, _WITHOUT_REQUEST):
+        if not isinstance(step, WITHOUT_REQUEST):
             return self.ask(step, deadline)
         if isinstance(step, Pause):
             step.require(deadline - time.monotonic())

@@ -34,6 +34,9 @@ from tailrace.block import Block
 from tailrace.errors import NotDurable, OutcomeUnknown, Retryable, TailraceError
 from tailrace.model import Level, Version, VersionRange
 from tailrace.wire.failures import OutOfOrder
+from tailrace.wire.frames import frame_header
+from tailrace.wire.messages import Write, WriteFlag
+from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from tailrace.tracing import BlockSpan
@@ -52,6 +55,11 @@ class WriteState(enum.Enum):
     SENT = "sent"
     HELD = "held"
     DONE = "done"
+
+
+# As globals: an attribute of an Enum is slow to read, and each write needs some.
+QUEUED, SENT, HELD, DONE = WriteState
+_OPCODE = int(Opcode.WRITE)
 
 
 class WriteRequest:
@@ -94,10 +102,17 @@ class WriteRequest:
         self.number = 0
         self.resend = False
         self.sent_at = 0.0  # when it was sent first, of what may have been written
-        self.state = WriteState.QUEUED
+        self.state = QUEUED
         self.tries = 0
         self.withdrawn = False
         self.span: BlockSpan | None = None  # if the program traces, until the answer
+
+    def encode(self, id: int, unnamed: int) -> bytes:
+        """Returns the frame up to the block's body. ``unnamed`` is the level on the wire of a write that names none."""
+        flags = self.flags | WriteFlag.RESEND if self.resend else self.flags
+        level, head = unnamed if self.level is None else self.level, self.block.head
+        start = Write.encode_fixed(self.lane.feed_id, level, flags, self.if_version) + head
+        return frame_header(_OPCODE, len(start) + len(self.block.body), id) + start
 
 
 class Lane:
@@ -143,7 +158,7 @@ class Lane:
     def is_held(self) -> bool:
         """A request waits to be sent again, or a part of one."""
         for request in self._unanswered:  # noqa: SIM110 - one write at a time is common, and any() is two calls more
-            if request.state is not WriteState.SENT:
+            if request.state is not SENT:
                 return True
         return False
 
@@ -163,10 +178,27 @@ class Lane:
         """Adds a block at the end."""
         self._queue.append(request)
 
+    def next_if_alone(self, now: float) -> tuple[int, int] | None:
+        """Returns the producer id and number of a block that would be all of the lane, and could be sent now.
+
+        Then ``sent_alone`` has the effect of ``submit`` and ``take``, in fewer steps. None: these have to do it.
+        """
+        if self._queue or self._unanswered or self._anew or now - self._used_at > IDLE_SECONDS_MAX:
+            return None
+        return self._producer_id, self._next_number
+
+    def sent_alone(self, request: WriteRequest, now: float) -> None:
+        """Adds a block with the numbers of ``next_if_alone``, which is sent at the same ``now``."""
+        request.number = self._next_number
+        self._next_number += 1
+        self._unanswered.append(request)
+        self._used_at = request.sent_at = now
+        request.state = SENT
+
     def take(self, now: float) -> list[WriteRequest]:
         """Returns the blocks to send now, with their numbers. They count as sent."""
         if self._unanswered:
-            if any(request.state is WriteState.SENT for request in self._unanswered):
+            if any(request.state is SENT for request in self._unanswered):
                 if self._anew or self.is_held:
                     return []
                 self._used_at = now
@@ -190,7 +222,7 @@ class Lane:
 
         None of these was written, whatever their answers were: the number of the first part has not been taken.
         """
-        places = (place for place, request in enumerate(self._unanswered) if request.state is WriteState.QUEUED)
+        places = (place for place, request in enumerate(self._unanswered) if request.state is QUEUED)
         first = next(places, None)
         if first is None:
             return
@@ -199,7 +231,7 @@ class Lane:
         self._next_number = behind[0].number
         self._abandoned = {number for number in self._abandoned if number < self._next_number}
         for request in behind:
-            request.state, request.resend = WriteState.QUEUED, False
+            request.state, request.resend = QUEUED, False
         self._queue.extendleft(reversed(behind))
 
     def _take_queued(self, now: float) -> list[WriteRequest]:
@@ -232,7 +264,7 @@ class Lane:
                 )
 
     def _send(self, request: WriteRequest, now: float) -> None:
-        request.state = WriteState.SENT
+        request.state = SENT
         if not request.resend:
             request.sent_at = now
         header = request.block.header
@@ -242,10 +274,10 @@ class Lane:
     def link_lost(self) -> None:
         """The connection is lost: each unanswered block may or may not have arrived."""
         for request in self._unanswered.copy():
-            if request.state is WriteState.QUEUED:  # a part
+            if request.state is QUEUED:  # a part
                 continue
-            request.resend |= request.state is WriteState.SENT
-            request.state = WriteState.HELD
+            request.resend |= request.state is SENT
+            request.state = HELD
             if request.withdrawn:
                 self._drop(request)
         self.held_until = 0.0
@@ -259,7 +291,7 @@ class Lane:
             self._acknowledged.append((request.number, versions))
         else:
             self._free_number(request)  # nothing was there to delete, so nothing was written
-        request.state = WriteState.DONE
+        request.state = DONE
         if request.span is not None:
             request.span.written(versions)
         request.done(versions, None)
@@ -272,7 +304,7 @@ class Lane:
         ``in_doubt``: it may have been written all the same. An earlier doubt stays, because the node may have refused
         the request before it looked for an earlier copy.
         """
-        request.state = WriteState.HELD
+        request.state = HELD
         if isinstance(error, OutOfOrder):
             self._out_of_order(request, error)
         elif isinstance(error, Retryable):
@@ -284,7 +316,7 @@ class Lane:
             if isinstance(error, OutcomeUnknown):
                 request.resend = self._anew = True
             self.fail(request, error)
-        if request.withdrawn and request.state is WriteState.HELD:
+        if request.withdrawn and request.state is HELD:
             self._drop(request)
 
     def divide(self, request: WriteRequest, parts: Sequence[WriteRequest]) -> None:
@@ -294,9 +326,9 @@ class Lane:
         """
         place, more = self._unanswered.index(request), len(parts) - 1
         self._unanswered[place : place + 1] = parts
-        request.state = WriteState.DONE
+        request.state = DONE
         for number, part in enumerate(parts, request.number):
-            part.number, part.state = number, WriteState.QUEUED
+            part.number, part.state = number, QUEUED
         for other in self._unanswered[place + len(parts) :]:
             other.number += more
         self._next_number += more
@@ -311,24 +343,24 @@ class Lane:
 
     def withdraw(self, request: WriteRequest) -> None:
         """Gives up ``request`` without calling ``done``. Does nothing if it has its answer already."""
-        if request.span is not None and request.state is not WriteState.DONE:
+        if request.span is not None and request.state is not DONE:
             request.span.withdrawn()
             request.span = None
-        if request.state is WriteState.SENT:
+        if request.state is SENT:
             request.withdrawn, request.done = True, _ignore
-        elif request.state is not WriteState.DONE:
+        elif request.state is not DONE:
             self._drop(request)
 
     def _drop(self, request: WriteRequest) -> None:
         if request in self._unanswered:
             self._unanswered.remove(request)
-            if request.state is WriteState.SENT or request.resend:
+            if request.state is SENT or request.resend:
                 self._abandon(request.number)
             else:
                 self._free_number(request)
         else:
             self._queue.remove(request)
-        request.state = WriteState.DONE
+        request.state = DONE
 
     def _abandon(self, number: int) -> None:
         self._abandoned.add(number)

@@ -23,6 +23,8 @@ class LookUp(Request):
 
     __slots__ = ("_ask", "_feed_id", "_found", "_items", "_keys", "_level", "_role", "is_lone")
 
+    is_read = True
+
     def __init__(
         self,
         feed_id: bytes,
@@ -33,7 +35,9 @@ class LookUp(Request):
         role: Callable[[], int],
         ask: Callable[[Request], None],
     ) -> None:
-        super().__init__(self._encode, self._decode, self._answered, deadline, is_read=True)
+        # The fields of ``Request``, without another call for each look-up.
+        self.deadline, self.sequence, self.order = deadline, None, 0
+        self.hold_until, self.sent, self.in_doubt, self.tries = 0.0, False, False, 0
         self._feed_id = feed_id
         self._level = level
         self._keys = keys
@@ -60,15 +64,18 @@ class LookUp(Request):
         item = None if row is None else tuple.__new__(Item, (self._keys[0], row[2], row[0], row[1]))
         self._found([item], None)
 
-    def _encode(self, id: int) -> bytes:
+    def encode(self, id: int) -> bytes:
+        """Returns the GET of the keys that are asked for now."""
         if self.is_lone:
             return lone_get(self._feed_id, self._level, self._keys[0], self._role(), id)
         return Get(self._feed_id, self._level, self._left, self._role()).encode(id)
 
-    def _decode(self, frame: Frame) -> list[Item | None]:
+    def decode(self, frame: Frame) -> list[Item | None]:
+        """Returns the rows of the first keys of the GET."""
         return Got.decode(frame.body, self._left)
 
-    def _answered(self, rows: list[Item | None] | None, error: TailraceError | None) -> None:
+    def done(self, rows: list[Item | None] | None, error: TailraceError | None) -> None:
+        """Takes the rows of a GET, and asks for the others, or takes the error."""
         if rows is not None:
             self._items = self._items + rows if self._items else rows
         if error is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.errors import ProtocolError
+from tailrace.errors import ProtocolError, TailraceError
 from tailrace.requests.request import Answered, Request
 from tailrace.wire.frames import Frame
 
@@ -33,7 +33,7 @@ class PartRequest(Request):
     If there are ``places``, the bytes should be received into them.
     """
 
-    __slots__ = ("_left", "_places", "_receive", "patience_s")
+    __slots__ = ("_done", "_left", "_places", "_receive", "patience_s")
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class PartRequest(Request):
         patience_s: float,
         places: Places | None = None,
     ) -> None:
-        super().__init__(self._encode, self._finish, done, deadline)
+        super().__init__(deadline)
+        self._done = done
         self._places = places
         self.patience_s = patience_s
         self._left = fetch
@@ -70,11 +71,17 @@ class PartRequest(Request):
         self._left = fetch._replace(offset=fetch.offset + len(piece), nbytes=fetch.nbytes - len(piece))
         self._receive(piece)
 
-    def _encode(self, id: int) -> bytes:
+    def encode(self, id: int) -> bytes:
+        """Returns the frame that asks for what is left."""
         return self._left.encode(id)
 
-    def _finish(self, frame: Frame) -> None:
+    def decode(self, frame: Frame) -> None:
+        """Hands over the last piece."""
         self._take(self._left.decode_answer(frame))
+
+    def done(self, result: None, error: TailraceError | None) -> None:
+        """Tells the caller that all has come, or the error."""
+        self._done(result, error)
 
 
 class ArrivingParts:

@@ -206,5 +206,7 @@ class AskLeader(NamedTuple):
     plan: Callable[[RequestSession], Plan[Any]]
 
 
+WITHOUT_REQUEST = (Pause, Continue, AskLeader)  # steps that ask the node nothing
+
 Step: TypeAlias = Call | LookUp | WriteBlock | WriteRow | WriteBlocks | Pause | Continue | AskLeader
 Plan: TypeAlias = Generator[Step, Any, _T]

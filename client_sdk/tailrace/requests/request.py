@@ -36,38 +36,23 @@ Encode: TypeAlias = Callable[[int], bytes | tuple[bytes, bytes | memoryview]]
 
 
 class Request:
-    """A request other than a write: makes its frame, and reads its answer. ``order`` rises with each request."""
+    """A request other than a write: makes its frame, and reads its answer. ``order`` rises with each request.
 
-    __slots__ = (
-        "deadline",
-        "decode",
-        "done",
-        "encode",
-        "hold_until",
-        "in_doubt",
-        "is_read",
-        "order",
-        "sent",
-        "sequence",
-        "tries",
-    )
+    Subclasses have ``encode``, ``decode`` and ``done`` as methods. Fields with bound methods would refer to the object
+    itself, so that only the collector of cycles could free it.
+    """
 
-    def __init__(
-        self,
-        encode: Encode,
-        decode: Callable[[Frame], Any],
-        done: Answered,
-        deadline: float,
-        *,
-        is_read: bool = False,
-    ) -> None:
-        self.encode = encode
-        self.decode = decode
-        self.done = done
+    __slots__ = ("deadline", "hold_until", "in_doubt", "order", "sent", "sequence", "tries")
+
+    is_read = False  # a follower may answer it
+    encode: Encode
+    decode: Callable[[Frame], Any]
+    done: Answered
+
+    def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.sequence: Sequence | None = None
         self.order = 0
-        self.is_read = is_read  # a follower may answer it
         self.hold_until, self.sent, self.in_doubt, self.tries = 0.0, False, False, 0  # as `begin_anew`, without a call
 
     def begin_anew(self) -> None:
@@ -76,6 +61,18 @@ class Request:
         self.sent = False
         self.in_doubt = False  # an earlier try may have had an effect
         self.tries = 0
+
+
+class PlainRequest(Request):
+    """A request whose frame and answer are functions of its caller."""
+
+    __slots__ = ("decode", "done", "encode")
+
+    def __init__(self, encode: Encode, decode: Callable[[Frame], Any], done: Answered, deadline: float) -> None:
+        super().__init__(deadline)
+        self.encode = encode
+        self.decode = decode
+        self.done = done
 
 
 def given_up(

@@ -24,23 +24,24 @@ from tailrace.link.place import Place
 from tailrace.link.rules import Link, is_final
 from tailrace.link.sparing import Sparing
 from tailrace.model import Level, Version, VersionRange
-from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
+from tailrace.requests.lane import DONE, Done, Lane, WriteRequest
 from tailrace.requests.look_up import Found, LookUp
 from tailrace.requests.offered_levels import OfferedLevels, refusal_of_ttls
 from tailrace.requests.parts import PartRequest, Places
-from tailrace.requests.request import Answered, Encode, Request, Sequence
+from tailrace.requests.request import Answered, Encode, PlainRequest, Request, Sequence
 from tailrace.requests.request_queue import RequestQueue
 from tailrace.requests.write_queue import RowWrite, WriteQueue
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
-from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame, frame_header
-from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, Write, WriteFlag, Written, decode_error, lone_answer
+from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame
+from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, Written, decode_error, lone_answer
 from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from tailrace.wire.segment_messages import SegmentFetch
 
 ID_MAX = 0xFFFFFFFF
+_OPEN = Link.OPEN  # as a global: an attribute of an Enum is slow to read
 # The seconds for which a connection is used at least before a read leaves it for a node that has come further. They
 # bound the connections that many waiting reads make together.
 USED_SECONDS_MIN = 1.0
@@ -95,12 +96,12 @@ class RequestSession:
     @property
     def is_open(self) -> bool:
         """The node has said hello."""
-        return self._link is Link.OPEN
+        return self._link is _OPEN
 
     @property
     def has_progressed(self) -> bool:
         """A request has had its final answer on the present connection, or a part of a file has begun."""
-        return self._link is Link.OPEN and (self._is_useful or self._queue.parts.have_come)
+        return self._link is _OPEN and (self._is_useful or self._queue.parts.have_come)
 
     def know_from(self, before: RequestSession) -> None:
         """Takes over from another session what the node of its last greeting has told."""
@@ -120,7 +121,7 @@ class RequestSession:
     def connection_lost(self, error: TailraceError) -> None:
         """The connection was lost, or could not be made."""
         unanswered = len(self._queue.requests)
-        if self._link is Link.OPEN and unanswered:
+        if self._link is _OPEN and unanswered:
             log.info("%s requests are sent again: the connection ended before they were answered", unanswered)
         self._link = Link.DOWN
         self.last_error = error
@@ -134,7 +135,7 @@ class RequestSession:
 
         Another node of the URL is tried then. A connection that was made less than ``USED_SECONDS_MIN`` ago stays.
         """
-        if self._link is Link.OPEN and self._clock() - self._made_at >= USED_SECONDS_MIN:
+        if self._link is _OPEN and self._clock() - self._made_at >= USED_SECONDS_MIN:
             self._misplaced = self._misplaced or NotLeader(why)
 
     def is_final(self, error: TailraceError) -> bool:
@@ -176,8 +177,10 @@ class RequestSession:
 
     def place(self) -> Place | None:
         """Returns a place for the next bytes, if they are of a part; None: ``receive_data`` gets them."""
+        if not self._decoder.left_bytes:
+            return None
         id, left_bytes = self._decoder.begun_piece
-        part = self._part(id) if left_bytes else None
+        part = self._part(id)
         buffer = None if part is None else part.next_place()
         return None if buffer is None else Place(buffer[:left_bytes], self._receive_placed, self.receive_data)
 
@@ -195,14 +198,14 @@ class RequestSession:
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
-        if self._link is Link.OPEN and self.is_holding:
+        if self._link is _OPEN and self.is_holding:
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out
 
     def noop(self) -> None:
         """Sends a NOOP, so that the node knows that this side lives."""
-        if self._link is Link.OPEN:
+        if self._link is _OPEN:
             self._out.append(encode_frame(Opcode.NOOP))
 
     # Asking
@@ -239,7 +242,7 @@ class RequestSession:
 
     def call(self, opcode: Opcode, value: dict[str, Any], done: Answered, deadline: float) -> Request:
         """Queues a metadata request and returns it; ``done`` gets the JSON object of the answer."""
-        request = Request(
+        request = PlainRequest(
             lambda id: encode_json(opcode, value, id), lambda frame: decode_json(frame.body, "RESULT"), done, deadline
         )
         self._ask(request)
@@ -249,7 +252,7 @@ class RequestSession:
         self, encode: Encode, decode: Callable[[Frame], Any], done: Answered, sequence: Sequence | None, deadline: float
     ) -> Request:
         """Queues any other request and returns it. ``encode`` makes its frame with an id each time that it is sent."""
-        request = Request(encode, decode, done, deadline)
+        request = PlainRequest(encode, decode, done, deadline)
         request.sequence = sequence
         self._ask(request)
         return request
@@ -304,7 +307,7 @@ class RequestSession:
         if error is None and block.header.flags & FLAG_TTLS:
             error = refusal_of_ttls(self.peer)
         if error is not None:
-            request.state = WriteState.DONE
+            request.state = DONE
             done(None, error)
             return request
         if TRACING_MODULE in sys.modules:
@@ -400,25 +403,19 @@ class RequestSession:
                     self._queue.fail(request, error)
                     continue
                 self._out += (frame,) if isinstance(frame, bytes) else frame
-        self._send_writes(now)
+        if self._writes.is_holding:
+            self._send_writes(now)
 
     def _send_writes(self, now: float) -> None:
         for write in self._writes.take(now):
-            self._send_write(write)
-
-    def _send_write(self, write: WriteRequest) -> None:
-        flags = write.flags | (WriteFlag.RESEND if write.resend else 0)
-        head, body = write.block.head, write.block.body
-        level = self.levels.unnamed if write.level is None else write.level
-        start = Write.encode_fixed(write.lane.feed_id, level, flags, write.if_version) + head
-        id = self._id_for(write)
-        start = frame_header(Opcode.WRITE, len(start) + len(body), id) + start
-        if write.span is not None and write.span.trace is not None and self._sends_traces:
-            start = write.span.trace.encode(id) + start
-        if len(body) <= _COPIED_BYTES_MAX:
-            self._out.append(start + body)
-        else:
-            self._out += (start, body)
+            id = self._id_for(write)
+            start, body = write.encode(id, self.levels.unnamed), write.block.body
+            if write.span is not None and write.span.trace is not None and self._sends_traces:
+                start = write.span.trace.encode(id) + start
+            if len(body) <= _COPIED_BYTES_MAX:
+                self._out.append(start + body)
+            else:
+                self._out += (start, body)
 
     def _id_for(self, request: Request | WriteRequest) -> int:
         while self._next_id in self._by_id:
@@ -464,7 +461,7 @@ class RequestSession:
         self.peer = peer
         self.levels.greeted(peer)
         self._sends_traces = peer.takes_traces
-        self._link = Link.OPEN
+        self._link = _OPEN
         self.last_error = None
 
     def _refused(self, request: Request | WriteRequest, error: TailraceError) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from tailrace.block import Block, encode_block, encode_row
 from tailrace.errors import OutcomeUnknown, ProtocolError, Retryable, TailraceError
 from tailrace.model import Level, VersionRange
-from tailrace.requests.lane import Done, Lane, WriteRequest, WriteState
+from tailrace.requests.lane import DONE, QUEUED, SENT, Done, Lane, WriteRequest
 from tailrace.requests.request import given_up
 from tailrace.wire.failures import OutOfOrder
 
@@ -56,7 +56,7 @@ class RowWrite(WriteRequest):
         self.if_version = self.span = None
         self.resend = self.withdrawn = False
         self.sent_at = 0.0
-        self.state = WriteState.QUEUED
+        self.state = QUEUED
         self.bundle: RowBundle | None = None
 
     def submit_alone(self) -> None:
@@ -78,7 +78,7 @@ class RowWrite(WriteRequest):
 
     def finish(self, versions: VersionRange | None, error: TailraceError | None) -> None:
         """Tells the caller the answer, outside of the lane."""
-        self.bundle, self.state = None, WriteState.DONE
+        self.bundle, self.state = None, DONE
         self.done(versions, error)
 
 
@@ -111,7 +111,7 @@ class RowBundle(WriteRequest):
     def leave(self, row: RowWrite) -> bool:
         """Takes out a row that is given up, or whose caller is gone. Returns whether other rows are left."""
         self.rows.remove(row)
-        row.state = WriteState.DONE
+        row.state = DONE
         return bool(self.rows)
 
     def is_divided_by(self, error: TailraceError) -> bool:
@@ -222,6 +222,8 @@ class WriteQueue:
         """Returns the blocks to send now, with their numbers. They count as sent."""
         self.gathers = False
         if self._rows:
+            if len(self._rows) == 1 and not self._ready and (row := self._take_alone(now)) is not None:
+                return [row]
             self._left_together = sum(map(len, self._rows.values())) > 1
         for lane in list(self._rows):
             if lane not in self._lanes or lane.has_room:
@@ -238,6 +240,19 @@ class WriteQueue:
             if isinstance(request, RowBundle):
                 request.sent()
         return taken
+
+    def _take_alone(self, now: float) -> RowWrite | None:
+        """Takes a row that nothing is before or beside, the most frequent case, in fewer steps. None: it is another."""
+        ((lane, rows),) = self._rows.items()
+        if len(rows) > 1 or lane in self._lanes or (numbers := lane.next_if_alone(now)) is None:
+            return None
+        row = rows[0]
+        row.be_alone(*numbers)
+        lane.sent_alone(row, now)
+        self._rows.clear()
+        self._lanes[lane] = None
+        self._left_together = False
+        return row
 
     def _submit(self, lane: Lane) -> None:
         """Enters the waiting rows of a lane, as blocks."""
@@ -256,7 +271,7 @@ class WriteQueue:
 
     def answered(self, request: WriteRequest, versions: VersionRange) -> None:
         """The node has written ``request``. Raises ProtocolError if these cannot be the versions of its rows."""
-        if request.state is WriteState.DONE:
+        if request.state is DONE:
             return  # it was given up meanwhile
         is_right = versions.partition == request.lane.partition and versions.first_seq <= versions.last_seq
         if isinstance(request, RowBundle):
@@ -271,7 +286,7 @@ class WriteQueue:
 
     def refused(self, request: WriteRequest, error: TailraceError, hold_until: float, *, in_doubt: bool) -> None:
         """The node does not write ``request``, as `Lane.refused`."""
-        if request.state is WriteState.DONE:
+        if request.state is DONE:
             return  # it was given up meanwhile
         if isinstance(request, RowBundle) and request.is_divided_by(error):
             request.divide()
@@ -299,14 +314,14 @@ class WriteQueue:
 
         That is so for a row that is alone in its lane, and for the last one of a bundle.
         """
-        if row.state is WriteState.DONE:
+        if row.state is DONE:
             return True
         rows = self._rows.get(row.lane, [])
         if row in rows:
             rows.remove(row)
             if not rows:
                 del self._rows[row.lane]
-            row.state = WriteState.DONE
+            row.state = DONE
             return True
         if row.bundle is None:
             return False
@@ -323,7 +338,7 @@ class WriteQueue:
             return
         for request in [request for request in self.requests() if now >= request.deadline]:
             sent = (request.bundle or request) if isinstance(request, RowWrite) else request
-            error = given_up(last_error, sent.state is WriteState.SENT or sent.resend)
+            error = given_up(last_error, sent.state is SENT or sent.resend)
             if not isinstance(request, RowWrite):
                 self._fail(request, error)
             elif self._take_out(request):

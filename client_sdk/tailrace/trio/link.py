@@ -139,13 +139,14 @@ class RequestLink(SendingLink[RequestSession, Transport]):
 
     def _answered(self) -> None:
         self._reads += 1
-        if self._session.is_open and not self._greeted.is_set():
+        if not self._greeted.is_set() and self._session.is_open:
             self._greeted.set()
             self.opened.set()
-        self._send()
-        if self._held is not None and self._session.is_holding:
-            self._held.set()
-            self._held = None
+        if self._session.is_holding:
+            self._send()
+            if self._held is not None and self._session.is_holding:
+                self._held.set()
+                self._held = None
 
     async def keep(self) -> None:
         """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""

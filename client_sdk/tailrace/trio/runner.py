@@ -14,7 +14,7 @@ from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.plan import AskLeader, Continue, Pause, Plan, RequestStep
+from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.trio.host import Host
 from tailrace.trio.lending import LendingTransport
@@ -131,7 +131,7 @@ class RequestRunner(OfOneProcess):
             step = next(plan)
             while True:
                 try:
-                    if isinstance(step, Pause | AskLeader | Continue):
+                    if isinstance(step, WITHOUT_REQUEST):
                         answer = await self._take(step, began_at)
                     else:
                         answer = await self.ask(step, now=now)

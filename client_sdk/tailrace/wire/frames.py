@@ -127,7 +127,7 @@ class FrameDecoder:
         self._bound_of = bound_of
         self.in_pieces = in_pieces
         self._piece = (Opcode.NOOP, 0, 0)  # opcode, flags and id of the frame that comes in pieces
-        self._left_bytes = 0  # of its body
+        self.left_bytes = 0  # of its body that have not arrived
         self._begun = _Begun()
         self._needed_bytes = FRAME_HEADER_BYTES  # of the frame in ``_begun``, as far as they are known
         self._data: bytes | memoryview = b""  # the last bytes; those from ``_offset`` on are not cut yet
@@ -141,7 +141,7 @@ class FrameDecoder:
     @property
     def is_between_frames(self) -> bool:
         """Whether all received bytes are cut, so that the next ones begin a frame."""
-        return self._offset == len(self._data) and not (self._begun.nbytes or self._left_bytes)
+        return self._offset == len(self._data) and not (self._begun.nbytes or self.left_bytes)
 
     def receive_data(self, data: bytes | memoryview) -> list[Frame]:
         """Returns all frames that are complete with ``data``, in order.
@@ -155,7 +155,7 @@ class FrameDecoder:
     @property
     def begun_piece(self) -> tuple[int, int]:
         """The id of the frame that comes in pieces, and the bytes of its body that have not arrived; 0 if none has."""
-        return self._piece[2], self._left_bytes
+        return self._piece[2], self.left_bytes
 
     def receive_piece(self, piece: memoryview) -> Frame:
         """Returns the frame of the next bytes of the body in ``begun_piece``: ``piece`` has them, and no others.
@@ -163,7 +163,7 @@ class FrameDecoder:
         All frames of the bytes before have to be taken already.
         """
         assert self._offset == len(self._data), "frames of earlier bytes are left"
-        assert 0 < len(piece) <= self._left_bytes, "these bytes are of the body"
+        assert 0 < len(piece) <= self.left_bytes, "these bytes are of the body"
         return self._next_piece(piece)
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -179,7 +179,7 @@ class FrameDecoder:
         frames: list[Frame] = []
         if self._begun.nbytes:
             self._complete_begun(frames, frames_max)
-        if self._left_bytes and len(frames) < frames_max:
+        if self.left_bytes and len(frames) < frames_max:
             self._add_piece(frames)
         data, size = self._data, len(self._data)
         if self._offset < size:
@@ -214,18 +214,18 @@ class FrameDecoder:
 
     def _begin_pieces(self, first: Frame, left_bytes: int, frames: list[Frame]) -> None:
         """Adds the first piece of a frame that comes in pieces; ``left_bytes`` of its body have not arrived."""
-        self._piece, self._left_bytes = first[:3], left_bytes
+        self._piece, self.left_bytes = first[:3], left_bytes
         if first.body:
             frames.append(first._replace(flags=first.flags | FRAME_GOES_ON))
 
     def _next_piece(self, body: memoryview) -> Frame:
         opcode, flags, id = self._piece
-        self._left_bytes -= len(body)
-        return Frame(opcode, flags | FRAME_GOES_ON if self._left_bytes else flags, id, body)
+        self.left_bytes -= len(body)
+        return Frame(opcode, flags | FRAME_GOES_ON if self.left_bytes else flags, id, body)
 
     def _add_piece(self, frames: list[Frame]) -> None:
         """Adds the next piece of the frame that comes in pieces, if bytes of it have arrived."""
-        body = memoryview(self._data)[self._offset : self._offset + self._left_bytes]
+        body = memoryview(self._data)[self._offset : self._offset + self.left_bytes]
         if body:
             self._offset += len(body)
             frames.append(self._next_piece(body))

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.errors import Overloaded, UnknownFeed, Unreachable
-from tailrace.requests.request import Request, Sequence
+from tailrace.requests.request import PlainRequest, Sequence
 from tailrace.requests.request_queue import RequestQueue
 from tailrace.wire.frames import Frame
 from tailrace.wire.opcodes import Opcode
@@ -20,7 +20,7 @@ class Asked:
         self.by_name = {name: self.request(name, sequence) for name in names}
 
     def request(self, name, sequence):
-        request = Request(
+        request = PlainRequest(
             lambda id: b"", lambda frame: name, lambda *answer: self.answers.update({name: answer}), deadline=10.0
         )
         request.sequence = sequence

@@ -8,6 +8,7 @@ doubt. A row whose caller is gone is never sent if it was not, and never sent ag
 import functools
 import itertools
 import random
+from unittest import mock
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -79,6 +80,7 @@ class World:
         self.sent_once = set()  # keys
         self.may_share = set()  # keys of blocks that were refused in doubt
         self.to_node, self.to_client = [], []
+        self.log = []  # the bytes of all blocks that were sent, with the time and the flag of a resend
 
     def put(self, count, level, *, bad=False):
         for _ in range(count):
@@ -106,6 +108,7 @@ class World:
             assert not self.gone.keys() & set(keys), "sent, or sent again, though the caller is gone"
             assert len(set(keys)) == len(keys)
             self.sent_once |= set(keys)
+            self.log.append((self.now, request.block.tobytes(), request.resend))
             self.to_node.append(sent)
         assert sum(r.state is not WriteState.QUEUED for r in self.lane.requests()) <= UNANSWERED_MAX
 
@@ -253,12 +256,59 @@ def random_trace(seed):
             case 10:
                 world.lose_link(rnd.randrange(4))
             case 11:
-                world.wait(5.0)
+                world.wait(rnd.choice([5.0, 2_000.0]))
     world.finish()
+    return world
+
+
+def trace_of_lone_rows(seed):
+    """Most rows have their answer before the next one."""
+    rnd, world = random.Random(seed), World()
+    for _ in range(20):
+        world.now += 0.2
+        world.put(rnd.choice([1, 1, 1, 2]), rnd.choice(LEVELS), bad=rnd.random() < 0.1)
+        if rnd.random() < 0.1:
+            world.withdraw(0)
+        world.send()
+        match rnd.randrange(12):
+            case 0:
+                world.lose_link(rnd.randrange(2))
+            case 1:
+                world.write()
+            case 2:
+                world.wait(rnd.choice([5.0, 2_000.0]))
+            case 3:
+                world.withdraw(0)
+            case 4:
+                world.arrive(rnd.choice(VERDICTS), 1)
+        world.arrive(None, 20)
+        world.answer(20)
+    world.finish()
+    return world
+
+
+def test_a_row_that_is_alone_leaves_as_the_same_block_as_in_general():
+    alone = 0
+
+    def take_alone(queue, now):
+        nonlocal alone
+        row = take(queue, now)
+        alone += row is not None
+        return row
+
+    take = WriteQueue._take_alone
+    for seed in range(examples(100)):
+        with mock.patch.object(WriteQueue, "_take_alone", return_value=None):
+            general = trace_of_lone_rows(seed)
+        with mock.patch.object(WriteQueue, "_take_alone", take_alone):
+            found = trace_of_lone_rows(seed)
+        assert found.log == general.log
+        assert found.node.keys == general.node.keys
+    assert alone > 3 * examples(100)
 
 
 def test_long_traces():
-    for seed in range(examples(60)):
+    for seed in range(examples(100)):
         try:
             random_trace(seed)
         except AssertionError as error:
