@@ -18,7 +18,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tailrace.blocking.dialer import Dialer, LayeredSocket
@@ -32,6 +32,7 @@ from tailrace.link.rules import TICK_SECONDS
 _T = TypeVar("_T")
 
 RECEIVE_BYTES = 256 * 1024
+_TAKES_BYTES = select.POLLOUT
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
 BUFFERS_MAX = 512
 # After a longer pause between calls the link reads before it sends, because the node may have ended the connection.
@@ -53,11 +54,13 @@ class BlockingLink:
         self._tls = tls
         self._dialer = Dialer(core, tls)
         self._sock: socket.socket | LayeredSocket | None = None
+        self._plain: socket.socket | None = None  # the same, if it has no layers
         self._poll = select.poll()
         self._waits_to_send = False  # the poll object tells when the socket takes bytes
         self._out: collections.deque[memoryview] = collections.deque()
         self.heard_at = self._said_at = self._moved_at = 0.0  # ``heard_at``: when bytes have come last
-        self._stepped_at = time.monotonic()
+        self.stepped_at = time.monotonic()  # when a step has ended last
+        self._looks_at = 0.0  # when a step looks around next
         self.guard = Guard()
         # The thread that moves bytes, and the lock that it holds as long as it does. A free lock: no thread.
         self._mover: tuple[int, threading.Lock] = (0, threading.Lock())
@@ -71,10 +74,10 @@ class BlockingLink:
         """
         with self.guard.lock:
             self.guard.check()
-            paused_s = time.monotonic() - self._stepped_at
+            paused_s = time.monotonic() - self.stepped_at
             if paused_s < IDLE_SECONDS or self._moves_elsewhere():
                 return 0.0
-            self._stepped_at += paused_s
+            self.stepped_at += paused_s
             return paused_s
 
     def run_until(self, done: Callable[[], bool], deadline: float | None) -> bool:
@@ -92,16 +95,18 @@ class BlockingLink:
                 return self._move_or_sleep(done, deadline, moving, turn)
         finally:
             # If an interrupt comes before this, the others find out by themselves within a tick.
-            self._leave(turn)
+            with self.guard.lock:
+                if self._waiting:
+                    self._leave(turn)
 
     def _move_or_sleep(
         self, done: Callable[[], bool], deadline: float | None, moving: threading.Lock, turn: threading.Lock
     ) -> bool:
-        waiting_since = time.monotonic()
+        guard, waiting_since = self.guard, time.monotonic()
         is_over = False
         while True:
-            with self.guard.lock:
-                self.guard.check()
+            with guard.lock:
+                guard.check()
                 if done():
                     return True
                 if is_over:
@@ -120,16 +125,36 @@ class BlockingLink:
                     self._send_beside_mover()
                     turn.acquire(blocking=False)
                     self._waiting[turn] = done
-            if moves:
-                self._step(wait_s)
-                if self.heard_at < self._stepped_at - TICK_SECONDS:  # else it is not dead
-                    self._check_silence()
-                if self._core.finder.looks:
-                    self._look(waiting_since)
-            else:
+                sock = self._sock if moves else None
+                if sock is not None:
+                    self._do(self._send, sock)
+            if not moves:
                 turn.acquire(timeout=wait_s)
                 self._expire()
+            elif sock is None:
+                self._connect(wait_s)
+                self._look_around(waiting_since)
+            else:
+                # Waits without the lock, so that others can queue and send. A step of theirs may be interrupted
+                # meanwhile. A new step would hide that, so each one checks.
+                ready = self._poll.poll(wait_s * 1000)
+                with guard.lock:
+                    if self._sock is sock:
+                        self._do(self._read, ready)
+                        if not self._waiting and self._moved_at < self._looks_at and done():
+                            return True
+                self._look_around(waiting_since)
             is_over = deadline is not None and time.monotonic() >= deadline
+
+    def _look_around(self, waiting_since: float) -> None:
+        """Does what follows a step: gives up requests, wakes others, and leaves a node that is dead or no leader."""
+        self._expire()
+        self.stepped_at = time.monotonic()
+        self._looks_at = self.stepped_at + TICK_SECONDS
+        if self.heard_at < self.stepped_at - TICK_SECONDS:  # else it is not dead
+            self._check_silence()
+        if self._core.finder.looks:
+            self._look(waiting_since)
 
     def push(self) -> None:
         """Sends and reads without waiting. It does not read if another thread waits at the socket."""
@@ -139,8 +164,14 @@ class BlockingLink:
                 return
             if self._moves_elsewhere():
                 self._send_beside_mover()
-            else:
-                self._step(0.0)  # no other thread becomes the mover meanwhile: that takes the lock
+            else:  # no other thread becomes the mover meanwhile: that takes the lock
+                sock = self._sock
+                self._do(self._send, sock)
+                ready = self._poll.poll(0.0)
+                if self._sock is sock:
+                    self._do(self._read, ready)
+                self._expire()
+                self.stepped_at = time.monotonic()
 
     def drop(self, error: TailraceError) -> None:
         """Drops the connection and tells the session. Another one is made after a pause.
@@ -174,7 +205,7 @@ class BlockingLink:
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(self._sock)
             self._sock.close()
-            self._sock = None
+            self._sock = self._plain = None
         self._out.clear()
 
     # Threads
@@ -191,9 +222,8 @@ class BlockingLink:
         if self._sock is None:
             return
         self.guard.begin()
-        self._session_data(time.monotonic())
         with contextlib.suppress(OSError, TailraceError):
-            self._write()
+            self._send_data(time.monotonic())
         self.guard.end()
 
     def _expire(self) -> None:
@@ -219,15 +249,6 @@ class BlockingLink:
 
     # Bytes
 
-    def _step(self, wait_s: float) -> None:
-        """Connects, or moves bytes once. Interrupts break the guard, unless they come while this waits."""
-        if self._sock is None:
-            self._connect(wait_s)
-        else:
-            self._move(wait_s)
-        self._expire()
-        self._stepped_at = time.monotonic()
-
     def _connect(self, wait_s: float) -> None:
         try:
             sock = self._dialer.step(wait_s)
@@ -242,26 +263,12 @@ class BlockingLink:
             elif sock is not None:
                 self.guard.check_and_begin()
                 self._sock = sock
+                self._plain = sock if isinstance(sock, socket.socket) else None
                 self._poll.register(sock, select.POLLIN)
                 self._waits_to_send = False
                 self.heard_at = self._said_at = self._moved_at = time.monotonic()
                 self._session.connection_made()
                 self.guard.end()
-
-    def _move(self, wait_s: float) -> None:
-        """Sends the queue and reads once. Waits at the socket for ``wait_s`` seconds at most, without the lock.
-
-        A step of another thread may be interrupted during the wait. A new step would hide that, so each one checks.
-        """
-        with self.guard.lock:
-            sock = self._sock
-            if sock is None:
-                return  # another thread has closed it
-            self._do(self._send, sock)
-        ready = self._poll.poll(wait_s * 1000)
-        with self.guard.lock:
-            if self._sock is sock:
-                self._do(self._read, ready)
 
     def _do(self, step: Callable[[_T], None], argument: _T) -> None:
         """Does a step. If the connection ends, the lock is held until the session knows it.
@@ -282,8 +289,7 @@ class BlockingLink:
             # A request that is sent on an ended connection would count as sent, with an unknown outcome.
             self._moved_at = now
             self._handle(self._poll.poll(0.0))
-        self._session_data(now)
-        self._write()
+        self._send_data(now)
         waits = bool(self._out) or (not isinstance(sock, socket.socket) and sock.has_unsent)
         if waits is not self._waits_to_send:
             self._waits_to_send = waits
@@ -291,25 +297,37 @@ class BlockingLink:
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
         self._handle(ready)
-        self._moved_at = time.monotonic()
+        self._moved_at = self.stepped_at = time.monotonic()
 
-    def _session_data(self, now: float) -> None:
+    def _send_data(self, now: float) -> None:
         peer = self._session.peer
         if peer is not None and now - self._said_at >= peer.noop_interval_s:
             self._session.noop()
         buffers = self._session.data_to_send()
         if buffers:
             self._said_at = now
+            if len(buffers) == 1 and not self._out and self._plain is not None:
+                buffers = self._send_alone(self._plain, buffers[0])
             self._out.extend(map(memoryview, buffers))
+        if self._out or self._plain is None:
+            self._write()
+
+    def _send_alone(self, sock: socket.socket, buffer: bytes | memoryview) -> Sequence[bytes | memoryview]:
+        """Sends a buffer that nothing is before, in fewer steps than ``_write``. Returns what is left."""
+        try:
+            sent = sock.send(buffer)
+        except BlockingIOError:
+            return (buffer,)
+        return () if sent == len(buffer) else (memoryview(buffer)[sent:],)
 
     def _handle(self, ready: list[tuple[int, int]]) -> None:
         for _, event in ready:
-            if event & select.POLLOUT:
+            if event & _TAKES_BYTES:
                 self._write()
-            if event & ~select.POLLOUT:
+            if event & ~_TAKES_BYTES:
                 self._receive()
                 while (
-                    not isinstance(self._sock, socket.socket | None) and self._sock.has_unread
+                    self._plain is None and not isinstance(self._sock, socket.socket | None) and self._sock.has_unread
                 ):  # the poll object does not see it
                     self._receive()
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from tailrace.blocking.guard import Guard
-from tailrace.blocking.link import BlockingLink
+from tailrace.blocking.link import IDLE_SECONDS, BlockingLink
 from tailrace.blocking.stream import Stream
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
@@ -18,7 +18,7 @@ from tailrace.link.forks import OfOneProcess
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
 from tailrace.requests.lane import Lane, WriteRequest
-from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep, Step
+from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.requests.senders import Waits
 
@@ -108,7 +108,10 @@ class BlockingRunner(OfOneProcess):
                 if isinstance(step, Continue):
                     deadline = self.deadline(timeout)
                 try:
-                    answer = self._take(step, deadline)
+                    if isinstance(step, WITHOUT_REQUEST):
+                        answer = self._take(step, deadline)
+                    else:
+                        answer = self.ask(step, deadline)
                 except TailraceError as error:
                     step = plan.throw(error)
                 else:
@@ -119,10 +122,8 @@ class BlockingRunner(OfOneProcess):
         finally:
             plan.close()  # as in `pass_all`
 
-    def _take(self, step: Step, deadline: float) -> Any:
-        """Carries out a step and returns its result."""
-        if not isinstance(step, WITHOUT_REQUEST):
-            return self.ask(step, deadline)
+    def _take(self, step: Pause | Continue | AskLeader, deadline: float) -> Any:
+        """Carries out a step that is no request and returns its result."""
         if isinstance(step, Pause):
             step.require(deadline - time.monotonic())
             return time.sleep(step.seconds)
@@ -221,6 +222,5 @@ class BlockingRunner(OfOneProcess):
             raise Unreachable("the client was closed: connect again")
         # A program may pause between two calls for as long as it likes, as a task of Spark does. Meanwhile nothing is
         # sent and no answer is taken.
-        paused_s = self._link.take_pause()
-        if paused_s:
+        if time.monotonic() - self._link.stepped_at >= IDLE_SECONDS and (paused_s := self._link.take_pause()):
             self._change(self._session.postpone, paused_s)

@@ -198,7 +198,7 @@ class RequestSession:
 
     def data_to_send(self, now: float | None = None) -> list[bytes | memoryview]:
         """Returns the buffers to send now. ``now`` is the time, if the caller has it."""
-        if self._link is _OPEN and self.is_holding:
+        if self._link is _OPEN and (self._queue.unsent or self._writes.is_holding):
             self._collect(self._clock() if now is None else now)
         out, self._out = self._out, []
         return out

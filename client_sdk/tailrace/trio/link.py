@@ -13,7 +13,7 @@ from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
-from tailrace.trio.lending import Lender, LendingTransport
+from tailrace.trio.lending import Lender
 from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
 from tailrace.trio.watch import keep_looking
 
@@ -48,7 +48,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
         self._gathered = trio.Event()  # set if queued rows are to leave after this turn of the loop
         self._greeted = trio.Event()
-        self._lender = Lender(self._send_nothing)
+        self.lender = Lender(self._send_nothing)
         self.opened = trio.Event()
 
     def kick(self, now: float | None = None) -> None:
@@ -61,25 +61,9 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         else:
             self._send(now)
 
-    def borrow(self, now: float) -> LendingTransport | None:
-        """Begins a call that is alone. Returns the transport if the call waits at its socket; see `Lender`."""
-        return self._lender.borrow(now)
-
     def _send_nothing(self) -> None:
         """Waits for ``run``. A request that is sent on an ended connection would count as sent."""
         self._transport = None
-
-    def ended(self, *, was_alone: bool) -> None:
-        """Notes the end of a call that began alone. ``was_alone``: no other call has come meanwhile."""
-        self._lender.ended(was_alone=was_alone and self._session.idle)
-
-    def take_back(self) -> None:
-        """Lets ``run`` read, because a call was given up."""
-        self._lender.take_back()
-
-    def take_back_unused(self) -> None:
-        """Lets ``run`` read, unless a call does, because others wait for answers from now on."""
-        self._lender.take_back_unused()
 
     async def gather(self) -> None:
         """Sends the rows that the tasks of one turn have put; runs for ever. The last of the tasks may send itself."""
@@ -115,7 +99,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
                 raise final
 
     async def _use(self, transport: Transport) -> None:
-        self._lender.connected(transport)
+        self.lender.connected(transport)
         self._begin(transport)
         while await self._receive(transport):
             self._transport = transport
@@ -194,7 +178,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
                 with trio.move_on_after(tick_seconds(self._session.until_deadline_s)):
                     await held.wait()
                 self._held = None
-            self._lender.take_back_unused()
+            self.lender.take_back_unused()
             self._session.expire()
             self._send()
             if self._ticked is not None:

@@ -88,12 +88,15 @@ class RequestRunner(OfOneProcess):
         self._session = core.session
         self._retry_for_s = core.retry_for_s
         self._link = RequestLink(core.session, core.link, host.connect)
+        self._lender = self._link.lender
         self._lifetime = Lifetime()
         self._asking = 0  # calls that wait for answers
+        self._clock = trio.current_time
         self._register()
 
     async def __aenter__(self) -> RequestRunner:
         self.check_process()
+        self._clock = trio.lowlevel.current_clock().current_time  # the same in fewer steps
         await self._lifetime.__aenter__()
         for task in (self._link.run, self._link.tick, self._link.keep, self._link.look, self._link.gather):
             self._lifetime.start(task)
@@ -125,7 +128,7 @@ class RequestRunner(OfOneProcess):
         """Carries out a plan and returns its result."""
         if self._forked_from:
             self.check_process()
-        began_at = trio.current_time()
+        began_at = self._clock()
         now: float | None = began_at  # as long as nothing was waited for
         try:
             step = next(plan)
@@ -169,7 +172,7 @@ class RequestRunner(OfOneProcess):
             now = trio.current_time()
         requests: Sequence[Request | WriteRequest] = ()
         is_alone = not self._asking
-        lender = self._link.borrow(now) if is_alone else None
+        lender = self._lender.borrow(now) if is_alone else None
         self._asking += 1
         try:
             requests = step.queue(self._session, reply.done, now + self._retry_for_s)
@@ -182,12 +185,12 @@ class RequestRunner(OfOneProcess):
         except BaseException:
             self._session.withdraw_all(requests)
             if is_alone:
-                self._link.take_back()
+                self._lender.take_back()
             raise
         finally:
             self._asking -= 1
             if is_alone:
-                self._link.ended(was_alone=not self._asking)
+                self._lender.ended(was_alone=not self._asking and self._session.idle)
 
     def stream(self, subscription: Subscription, window_bytes: int = 8 * 1024 * 1024) -> Stream:
         """Makes a consumer with a connection of its own. Raises ValueError for a ``window_bytes`` below 1."""
@@ -202,7 +205,7 @@ class RequestRunner(OfOneProcess):
 
     def kick(self) -> None:
         """Sends the queued requests. Never waits."""
-        self._link.take_back_unused()
+        self._lender.take_back_unused()
         self._link.kick()
 
     def withdraw_lane(self, lane: Lane) -> None:

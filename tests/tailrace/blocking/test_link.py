@@ -39,6 +39,29 @@ def test_every_row_is_written_once_over_a_bad_network(node_process, bad_network,
     assert [found[b"single-%d" % number] for number in range(50)] == [[b"v"]] * 50
 
 
+def test_a_frame_that_the_socket_takes_in_part_leaves_whole(node_process):
+    """The frames of the general way and of the short one make the same bytes."""
+    near, far = socket.socketpair()
+    link = blocking.connect(node_process.url)._runner._link
+    with near, far:
+        near.setblocking(False)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        sent, expected, parts = bytearray(), bytearray(), 0
+        for number in range(300):
+            frame = os.urandom(number * 10 + 1)
+            expected += frame
+            left = link._send_alone(near, frame)
+            while left:
+                parts += 1
+                sent += far.recv(1 << 20)
+                left = link._send_alone(near, *left)
+        near.close()
+        while data := far.recv(1 << 20):
+            sent += data
+    assert sent == expected
+    assert parts
+
+
 def test_a_restart_is_ridden_out(node_process, contents):
     with blocking.connect(node_process.url) as client:
         feed = client.create_feed("orders", partitions=4)
