@@ -25,6 +25,8 @@ from tailrace.trio.ready_sockets import ReadySockets
 LONE_CALLS = 4
 # A call that begins so many seconds after the last one reads first, because the node may have ended the connection.
 UNREAD_SECONDS = 0.005
+# The passes of the loop in which the task of a connection that has ended leaves it, with a layer such as TLS.
+PASSES = 4
 
 
 class LendingTransport(Protocol):
@@ -105,14 +107,15 @@ class Reader:
 
 
 class Lender:
-    """Decides when the socket of the present connection is lent. A link has one, and tells it of each call.
+    """Decides when the socket of the present connection is lent. A link has one, and its runner tells it of each call.
 
-    ``on_end`` is called if a read before a call has woken the task of the connection, as the end of the bytes does.
-    Nothing should be sent until that task has run.
+    Attributes:
+        has_woken: A read before a call has woken the task of the connection, as its end does. Call ``let_run`` before
+            anything is sent: a request on an ended connection would count as sent.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+    def __init__(self) -> None:
+        self.has_woken = False
         self._transport: LendingTransport | None = None
         self._lone_calls = 0  # in a row
         self._is_used = False  # a call waits at the socket
@@ -133,10 +136,16 @@ class Lender:
             return None
         paused_s, self._began_at = now - self._began_at, now
         if paused_s >= UNREAD_SECONDS and not transport.read_lent():
-            self._on_end()
+            self.has_woken = True
             return None
         self._is_used = True
         return transport
+
+    async def let_run(self) -> None:
+        """Lets the task of the connection run, which a read has woken, until it waits again or has left."""
+        self.has_woken = False
+        for _ in range(PASSES):
+            await trio.lowlevel.checkpoint()
 
     def ended(self, *, was_alone: bool) -> None:
         """Notes the end of a call that began alone. ``was_alone``: nothing else waits for an answer now."""

@@ -48,7 +48,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
         self._gathered = trio.Event()  # set if queued rows are to leave after this turn of the loop
         self._greeted = trio.Event()
-        self.lender = Lender(self._send_nothing)
+        self.lender = Lender()
         self.opened = trio.Event()
 
     def kick(self, now: float | None = None) -> None:
@@ -60,10 +60,6 @@ class RequestLink(SendingLink[RequestSession, Transport]):
             self._gathered.set()
         else:
             self._send(now)
-
-    def _send_nothing(self) -> None:
-        """Waits for ``run``. A request that is sent on an ended connection would count as sent."""
-        self._transport = None
 
     async def gather(self) -> None:
         """Sends the rows that the tasks of one turn have put; runs for ever. The last of the tasks may send itself."""
@@ -101,8 +97,11 @@ class RequestLink(SendingLink[RequestSession, Transport]):
     async def _use(self, transport: Transport) -> None:
         self.lender.connected(transport)
         self._begin(transport)
-        while await self._receive(transport):
-            self._transport = transport
+        try:
+            while await self._receive(transport):
+                pass
+        finally:
+            self._transport = None  # before the tasks of the transport have ended
 
     async def _receive(self, transport: Transport) -> bool:
         """Hands bytes to the session. Returns False at the end."""

@@ -173,6 +173,9 @@ class RequestRunner(OfOneProcess):
         requests: Sequence[Request | WriteRequest] = ()
         is_alone = not self._asking
         lender = self._lender.borrow(now) if is_alone else None
+        if self._lender.has_woken:
+            await self._lender.let_run()
+            is_alone = not self._asking
         self._asking += 1
         try:
             requests = step.queue(self._session, reply.done, now + self._retry_for_s)
