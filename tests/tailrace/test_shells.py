@@ -28,6 +28,7 @@ OWN_FILES = {
             "file_part",
             "listener",
             "ready_sockets",
+            "lending",
             "lifetime",
             "room",
             "host",

@@ -88,10 +88,9 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         if not self._greeted.is_set() and self._session.is_open:
             self._greeted.set()
             self.opened.set()
+        self._send()
         if self._session.is_holding:
-            self._send()
-            if self._session.is_holding:
-                self._holds.set()
+            self._holds.set()
 
     async def keep(self) -> None:
         """Sends NOOPs to the node, and drops a connection on which the node is silent; runs for ever."""

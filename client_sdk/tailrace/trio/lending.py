@@ -71,6 +71,9 @@ def lending_of(transport: object) -> LendingTransport | None:
 class Reader:
     """A task in ``receive_each``. ``on_ready`` is called for it, unless the socket is lent."""
 
+    # A node with many idle connections has one for each.
+    __slots__ = ("_on_ready", "_sock", "_sockets", "error", "has_ended", "is_lent", "take", "task")
+
     def __init__(
         self,
         sockets: ReadySockets,
