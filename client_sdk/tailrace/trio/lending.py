@@ -7,8 +7,8 @@ socket is lent, the caller waits at it, and hands the bytes to the session as th
       ^                                                                    │
       └── another call or a writer, a cancelled call, a tick between two calls, or the connection ends ──┘
 
-The connection stays lent between two calls, because to give it back and to lend it again takes two system calls. Nobody
-reads meanwhile, until the next tick at most. So a call after a pause first reads what has come.
+The connection stays lent between two calls, because to give it back and to lend it again takes two system calls. No
+task reads meanwhile, until the next tick at most. So a call after a pause first reads the bytes that wait.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import trio
 
 from tailrace.trio.ready_sockets import ReadySockets
 
-# The socket is lent after so many lone calls in a row: a few calls of a program that does other things do not pay.
+# The lone calls in a row after which the socket is lent: a few calls of a program that does other things do not pay.
 LONE_CALLS = 4
-# A call that begins so many seconds after the last one reads first, because the node may have ended the connection.
+# The seconds since the last call after which a call reads first, because the node may have ended the connection.
 UNREAD_SECONDS = 0.005
 # The passes of the loop in which the task of a connection that has ended leaves it, with a layer such as TLS.
 PASSES = 4
