@@ -320,38 +320,6 @@ def lone_got(id: int, partition: int, branch: bytes, seq: int, timestamp: int, v
     return b"".join((frame_header(_GOT_OPCODE, _LONE_GOT.size + nbytes, id), head, value))
 
 
-class GotRows:
-    """The rows of a GOT, which come in any order. A key without a row has no value."""
-
-    __slots__ = ("_heads", "values")
-
-    def __init__(self, count: int) -> None:
-        """Makes room for the rows of ``count`` keys."""
-        self._heads = bytearray(count * GOT_ITEM.size)
-        self.values = [b""] * count
-
-    def put(self, number: int, partition: int, branch: bytes, seq: int, timestamp: int, value: bytes) -> None:
-        """Sets the row of key ``number``."""
-        GOT_ITEM.pack_into(self._heads, number * GOT_ITEM.size, len(value) + 1, partition, seq, timestamp, branch)
-        self.values[number] = value
-
-    def items(self, count: int) -> list[tuple[Version, int, bytes] | None]:
-        """Returns the rows of the first ``count`` keys."""
-        heads = memoryview(self._heads)[: count * GOT_ITEM.size]
-        return [
-            (Version(partition, branch, seq), timestamp, value) if found else None
-            for (found, partition, seq, timestamp, branch), value in zip(
-                GOT_ITEM.iter_unpack(heads), self.values, strict=False
-            )
-        ]
-
-    def encode(self, count: int, id: int) -> bytes:
-        """Returns the GOT of the first ``count`` keys."""
-        heads, values = memoryview(self._heads)[: count * GOT_ITEM.size], self.values[:count]
-        nbytes = GOT_COUNT.size + len(heads) + sum(map(len, values))
-        return b"".join((frame_header(Opcode.GOT, nbytes, id), GOT_COUNT.pack(count), heads, *values))
-
-
 class Got(NamedTuple):
     """The answer to a GET, in the order of its keys: (version, timestamp, value), or None for a key without a value.
 
@@ -361,12 +329,15 @@ class Got(NamedTuple):
     items: list[tuple[Version, int, bytes] | None]
 
     def encode(self, id: int) -> bytes:
-        rows = GotRows(len(self.items))
+        count = len(self.items)
+        heads, values = bytearray(count * GOT_ITEM.size), [b""] * count
         for number, item in enumerate(self.items):
             if item is not None:
                 (partition, branch, seq), timestamp, value = item
-                rows.put(number, partition, branch, seq, timestamp, value)
-        return rows.encode(len(self.items), id)
+                GOT_ITEM.pack_into(heads, number * GOT_ITEM.size, len(value) + 1, partition, seq, timestamp, branch)
+                values[number] = value
+        nbytes = GOT_COUNT.size + len(heads) + sum(map(len, values))
+        return b"".join((frame_header(Opcode.GOT, nbytes, id), GOT_COUNT.pack(count), heads, *values))
 
     @staticmethod
     def decode(body: memoryview, keys: list[bytes]) -> list[Item | None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby, repeat
+from itertools import groupby
 from typing import cast
 
 import numpy as np
 
-from tailrace.model import Version
 from tailrace.wire.frames import frame_header
 from tailrace.wire.messages import GOT_COUNT, GOT_ITEM
 from tailrace.wire.opcodes import Opcode
@@ -58,17 +57,6 @@ class GotColumns:
         for branch, rows in groupby(branches):
             self._places.append((partition, branch))
             self._counts.append(len(list(rows)))
-
-    def items(self, count: int) -> list[tuple[Version, int, bytes] | None]:
-        """Returns the rows of the first ``count`` keys, which were looked up."""
-        found: list[tuple[Version, int, bytes] | None] = [None] * len(self.values)
-        places = chain.from_iterable(map(repeat, self._places, self._counts))
-        columns = self._numbers, self._seqs, self._timestamps, places
-        for number, seq, timestamp, (partition, branch) in zip(*columns, strict=True):
-            value = self.values[number]
-            assert value is not None, "a row was added before its value"
-            found[number] = Version(partition, branch, seq), timestamp, value
-        return found[:count]
 
     def encode(self, count: int, id: int) -> bytes:
         """Returns the GOT of the first ``count`` keys, which were looked up."""

@@ -17,7 +17,7 @@ from tailrace.errors import TailraceError
 from tailrace.model import Level
 from tailrace.model.hashing import key_hash, partition_of_hash
 from tailrace.wire.frames import FRAME_HEADER_BYTES, FRAME_HEADER_FORMAT, SMALL_BODY_BYTES, header_check
-from tailrace.wire.messages import GotRows, lone_got
+from tailrace.wire.messages import Got, lone_got
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.partition.partition import Partition
 from tailrace_server.replication.role import Role
@@ -132,7 +132,7 @@ def answer_at_once(connection: Connection, id: int, level: Level, key: bytes, ha
         return False
     value = None if found is None else found.value
     if found is None or value is None:
-        data = GotRows(1).encode(1, id)
+        data = Got([None]).encode(id)
     else:
         branch = partition.log.branch_at(found.seq)
         data = lone_got(id, partition.id, branch, found.seq, found.timestamp, value)

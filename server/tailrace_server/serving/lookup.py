@@ -16,7 +16,7 @@ import numpy as np
 
 from tailrace.block.arrays import U64
 from tailrace.block.found import FoundRows
-from tailrace.model import Level, Version
+from tailrace.model import Level
 from tailrace.model.hashing import hash_keys
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
@@ -58,11 +58,6 @@ class Lookup:
         if len(keys) >= AHEAD_KEYS_MIN:
             self._hashes = np.fromiter(hash_keys(keys), "<u8", len(keys))
             self._left = _by_partition(self._hashes, partitions)
-
-    @property
-    def items(self) -> list[tuple[Version, int, bytes] | None]:
-        """The answers found by now, in the order of the keys."""
-        return self.rows.items(self.count)
 
     @property
     def is_done(self) -> bool:
