@@ -59,7 +59,7 @@ def get_us(node: Node, keys: list[bytes]) -> list[float]:
         lookup = Lookup([key], [partition])
         _look_up(lookup)
         times.append((time.perf_counter_ns() - begin) / 1000)
-        assert lookup.items[0] is not None, "a key that was written is not found"
+        assert lookup.rows.values[0], "a key that was written is not found"
     return times
 
 

@@ -6,14 +6,14 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tailrace_server.looked_up import items_of
 from tests.tailrace_server.stored import FakeJournal, StoredPartition
 
 from tailrace.block import encode_block
 from tailrace.errors import VersionConflict
 from tailrace.model import Version
 from tailrace.segment import key_table
-from tailrace.wire.frames import FRAME_HEADER_BYTES
-from tailrace.wire.messages import Got, WriteFlag
+from tailrace.wire.messages import WriteFlag
 from tailrace_server.partition.chain import Chain, LostSegment
 from tailrace_server.partition.partition import Partition
 from tailrace_server.partition.writing import write_block
@@ -48,13 +48,7 @@ class Made:
     def get(self, *keys):
         lookup = Lookup(keys, [self.partition] * len(keys))
         assert lookup.step(lambda: False)
-        return [item and (item.version.seq, item.value) for item in items_of(lookup, keys)]
-
-
-def items_of(lookup, keys):
-    """The answers in the GOT of ``lookup``."""
-    data = lookup.rows.encode(lookup.count, 1)
-    return Got.decode(memoryview(data)[FRAME_HEADER_BYTES:], list(keys))
+        return [item and (item.version.seq, item.value) for item in items_of(lookup)]
 
 
 @pytest.fixture
@@ -153,7 +147,7 @@ def test_many_keys_are_found_wherever_rows_are(taken, data):
             if rnd.random() < 0.3 and len(seen) < 4:
                 store([(rnd.choice(MANY), b"later %d" % len(seen))], rnd.choice(["", "flush", "fold"]))
                 seen.append({key: newest.get(key) for key in keys})
-    for key, item in zip(keys, items_of(lookup, keys), strict=True):
+    for key, item in zip(keys, items_of(lookup), strict=True):
         found = None if item is None else item.value
         assert found in [state[key] for state in seen], "what it was at some moment of the look-up"
         if item is not None:
@@ -180,7 +174,7 @@ def test_a_chain_that_was_replaced_is_not_searched(made, monkeypatch):
         monkeypatch.setattr(segment, "find", pytest.fail)
     while not lookup.step(lambda: True):
         pass
-    values = [None if item is None else item.value for item in items_of(lookup, MANY)]
+    values = [None if item is None else item.value for item in items_of(lookup)]
     newest = [*[b"2"] * 40, *[None] * 20]
     newest[0] = newest[20] = b"1"  # the first key, and the block
     assert values == newest
@@ -212,7 +206,7 @@ def test_keys_that_are_not_found_take_time_too(made, monkeypatch):
     lookup, turns = Lookup(keys, owners), 1
     while not lookup.step(lambda: True):
         turns += 1
-    assert items_of(lookup, keys) == [None] * 15
+    assert items_of(lookup) == [None] * 15
     assert turns >= 5 + 5 * 4 - 1, "the keys of the last slice end it"
 
 
@@ -229,7 +223,7 @@ def test_a_thousand_partitions_roll_back_while_the_disk_is_waited_for(made):
     for partition in partitions:
         partition.rollbacks += 1
     assert lookup.step(lambda: False)
-    assert items_of(lookup, keys) == [None] * len(keys)
+    assert items_of(lookup) == [None] * len(keys)
 
 
 # Conditions

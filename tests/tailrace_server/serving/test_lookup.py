@@ -3,6 +3,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tailrace_server.looked_up import items_of
 
 from tailrace.block import encode_block
 from tailrace.errors import UnknownFeed
@@ -30,7 +31,7 @@ def never():
 
 
 def looked_up(lookup):
-    return [None if item is None else (item[0].seq, item[2]) for item in lookup.items]
+    return [None if item is None else (item.version.seq, item.value) for item in items_of(lookup)]
 
 
 def test_keys_are_answered_in_their_order():
@@ -39,7 +40,7 @@ def test_keys_are_answered_in_their_order():
     lookup = Lookup(keys, [partitions[key == b"c"] for key in keys])
     assert lookup.step(never)
     assert looked_up(lookup) == [(1, b"3"), (2, b"2"), None, None, (2, b"2")]
-    assert {item[0].partition for item in lookup.items if item} == {0, 1}
+    assert {item.version.partition for item in items_of(lookup) if item} == {0, 1}
 
 
 @pytest.mark.parametrize("together", [1, 6])
@@ -52,7 +53,7 @@ def test_each_row_has_the_branch_in_which_it_was_written(together):
     for first in range(0, len(keys), together):
         lookup = Lookup(keys[first : first + together], [partition] * together)
         assert lookup.step(never)
-        found += [item[0].branch[:1] for item in lookup.items]
+        found += [item.version.branch[:1] for item in items_of(lookup)]
     assert b"".join(found) == b"vuvuvu"
 
 
@@ -86,8 +87,8 @@ def test_an_answer_has_room_for_so_much(monkeypatch):
     while answered < len(keys):
         lookup = Lookup(keys[answered:], [partition] * (len(keys) - answered))
         assert lookup.step(never)
-        assert 1 <= len(lookup.items) <= 3
-        answered += len(lookup.items)
+        assert 1 <= len(items_of(lookup)) <= 3
+        answered += len(items_of(lookup))
 
 
 def test_what_is_in_flight():
@@ -118,12 +119,12 @@ def test_many_keys_are_looked_up_as_each_alone(first, second, keys, rnd):
     owners = [rnd.randrange(2) for _ in keys]
     lookup = Lookup(keys, [partitions[owner] for owner in owners])
     while not lookup.step(lambda: rnd.random() < 0.3):
-        assert lookup.found_bytes() == 0 or lookup.items, "an answer has at least one item"
-    assert [None if item is None else item[2] for item in lookup.items] == [
+        assert lookup.found_bytes() == 0 or items_of(lookup), "an answer has at least one item"
+    assert [None if item is None else item.value for item in items_of(lookup)] == [
         newest[owner].get(key) for owner, key in zip(owners, keys, strict=True)
     ]
-    for item, owner in zip(lookup.items, owners, strict=True):
-        assert item is None or item[0].partition == owner
+    for item, owner in zip(items_of(lookup), owners, strict=True):
+        assert item is None or item.version.partition == owner
 
 
 def test_another_key_of_the_hash_is_newer():
@@ -133,7 +134,7 @@ def test_another_key_of_the_hash_is_newer():
     partition.append(block.stamped(partition.high_seq + 1, 1000), partition.log.branch, 1, 0.0)
     lookup = Lookup(KEYS, [partition] * len(KEYS))
     assert lookup.step(never)
-    assert {item[2] for item in lookup.items} == {b"old"}
+    assert {item.value for item in items_of(lookup)} == {b"old"}
 
 
 def test_one_large_value_that_is_asked_for_many_times_is_not_made_so_often(monkeypatch):
@@ -142,7 +143,7 @@ def test_one_large_value_that_is_asked_for_many_times_is_not_made_so_often(monke
     partition = partition_of([[(b"a", bytes(400)), (b"b", b"1")]])
     lookup = Lookup([b"a"] * 40, [partition] * 40)
     assert lookup.step(never)
-    assert len(lookup.items) == 3
+    assert len(items_of(lookup)) == 3
     assert lookup.found_bytes() <= 2_000
 
 
@@ -154,7 +155,7 @@ def test_values_that_have_no_room_ahead_are_looked_up_in_their_turn(monkeypatch)
     assert lookup.found_bytes() <= 1_000 + 400
     while not lookup.step(lambda: True):
         pass
-    assert [len(item[2]) for item in lookup.items] == [90] * 20 + [400] * 20
+    assert [len(item.value) for item in items_of(lookup)] == [90] * 20 + [400] * 20
 
 
 def test_a_feed_that_is_dropped_between_two_slices():

@@ -9,6 +9,7 @@ import os
 import pytest
 from tests.fake_host import FakeClock, InlineWorkers, SeededRandomness, fsync_on_loop
 from tests.memory_disk import MemoryDisk
+from tests.tailrace_server.looked_up import items_of
 
 from tailrace.block import encode_block
 from tailrace_server.config import Config, StorageConfig
@@ -92,7 +93,7 @@ class Engine:
                 break
             except NotCached as missing:  # its descriptor was given up: another one reads it in a thread
                 missing.load()
-        return [item and item[2] for item in lookup.items]
+        return [item and item.value for item in items_of(lookup)]
 
     def check_rows(self, partition):
         """All that was written is there, in the partition and in what it streams."""
