@@ -164,6 +164,8 @@ class RequestRunner(OfOneProcess):
                 return await leader.run(step.plan(leader.core.session))
         raise leader.core.unreachable()
 
+    # It may read the answers of other calls, too, and an interrupt in the middle would lose them.
+    @trio.lowlevel.enable_ki_protection
     async def ask(self, step: RequestStep, now: float | None = None) -> Any:
         """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it."""
         await trio.lowlevel.checkpoint_if_cancelled()  # before the request is queued: a kick may send it at once

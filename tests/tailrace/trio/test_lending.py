@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 from typing import NamedTuple
 from unittest import mock
 
@@ -451,6 +452,19 @@ class FakeNode:
             transport.send(Written(0, bytes(16), seq, seq).encode(id))
 
 
+async def with_client(use):
+    """Calls ``use`` with a client of a `FakeNode`."""
+    async with trio.open_nursery() as nursery:
+        network = Network(random.Random(1), nursery, lambda *_: None)
+        network.seconds_max = 0.0
+        listener = await network.of("node").listen("node", 1)
+        nursery.start_soon(listener.serve, FakeNode(nursery).serve)
+        host = Host(connect=network.of("program").connect, random=random.Random(2))
+        async with Client("tailrace://node:1", host=host) as client:
+            await use(network, client)
+        nursery.cancel_scope.cancel()
+
+
 class Program:
     """Makes calls, and notes each one's answer, None if it was cancelled, and its time in milliseconds."""
 
@@ -458,25 +472,17 @@ class Program:
         self._calls = program
         self.found = {}
 
-    async def run(self):
-        async with trio.open_nursery() as nursery:
-            network = Network(random.Random(1), nursery, lambda *_: None)
-            network.seconds_max = 0.0
-            listener = await network.of("node").listen("node", 1)
-            nursery.start_soon(listener.serve, FakeNode(nursery).serve)
-            host = Host(connect=network.of("program").connect, random=random.Random(2))
-            async with Client("tailrace://node:1", host=host) as client:
-                async with trio.open_nursery() as callers:
-                    for number, call in enumerate(self._calls):
-                        await trio.sleep(call.pause / 1000)
-                        callers.start_soon(self._call, client.feed("orders"), number, call)
-                        if call.cut:
-                            await trio.sleep(0.002)
-                            network.drop_all({"node"})
-                await trio.sleep(1.0)  # longer than any answer takes
-                assert client._core.session.idle
-                assert not client._core.session._by_id, "the answers to calls that were cancelled are taken"
-            nursery.cancel_scope.cancel()
+    async def run(self, network, client):
+        async with trio.open_nursery() as callers:
+            for number, call in enumerate(self._calls):
+                await trio.sleep(call.pause / 1000)
+                callers.start_soon(self._call, client.feed("orders"), number, call)
+                if call.cut:
+                    await trio.sleep(0.002)
+                    network.drop_all({"node"})
+        await trio.sleep(1.0)  # longer than any answer takes
+        assert client._core.session.idle
+        assert not client._core.session._by_id, "the answers to calls that were cancelled are taken"
 
     async def _call(self, feed, number, call):
         key, began, answer = b"%d %d" % (call.takes, number), trio.current_time(), None
@@ -488,7 +494,7 @@ class Program:
 def check(program):
     """Runs a program, and compares each call with what it has to find."""
     run = Program(program)
-    trio.run(run.run, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(with_client, run.run, clock=trio.testing.MockClock(autojump_threshold=0))
     seqs = []
     for number, call in enumerate(program):
         answer, took = run.found[number]
@@ -510,6 +516,44 @@ def check(program):
 def test_each_call_has_its_answer_in_time_whoever_reads_it(program, lone_calls):
     with mock.patch.object(lending, "LONE_CALLS", lone_calls):
         check(program)
+
+
+@pytest.fixture
+def interrupts():
+    """A function that interrupts the main task, as Ctrl-C does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_in_the_middle_of_a_read_loses_no_answer_of_others(interrupts):
+    found = []
+
+    async def beside(feed):
+        found.append((await feed.get(b"1 beside")).value)
+
+    async def use(_, client):
+        session, feed = client._core.session, client.feed("orders")
+        receive_data = session.receive_data
+
+        def interrupted(data):
+            session.receive_data = receive_data
+            interrupts()
+            receive_data(data)
+
+        await feed.get(b"1 k")
+        async with trio.open_nursery() as callers:
+            callers.start_soon(beside, feed)
+            session.receive_data = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                await feed.get(b"11 k")
+        assert found == [b"value of 1 beside"]
+        assert (await feed.get(b"1 later")).value == b"value of 1 later"
+        await trio.sleep(1.0)
+        assert not session._by_id
+
+    with mock.patch.object(lending, "LONE_CALLS", 0):
+        trio.run(with_client, use, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def _never(self):
