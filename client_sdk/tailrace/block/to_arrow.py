@@ -57,6 +57,8 @@ def arrow_batch(columns: BlockColumns, names: tuple[str, ...] | None = None, *, 
     no column has.
     """
     schema = _schema_of(names)
+    if names == ():  # a batch that is made of no arrays has no rows
+        return pyarrow().RecordBatch.from_arrays([_all_false(columns.rows)], ["deleted"]).select([])
     arrays = [_MAKERS[name](columns, keys_only) for name in schema.names]
     return pyarrow().RecordBatch.from_arrays(arrays, schema=schema)
 

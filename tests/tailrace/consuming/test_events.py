@@ -154,6 +154,7 @@ def test_rows_between_two_times():
         assert [mutation.seq for mutation in cut] == [2, 4, 5]
         assert cut.to_arrow().column("seq").to_pylist() == [2, 4, 5]
         assert cut.to_arrow(["seq"]).to_pydict() == {"seq": [2, 4, 5]}
+        assert cut.to_arrow([]).num_rows == 3
         assert (cut.branch, cut.refetched) == (b"u" * 16, True)
         assert cut.stamped_since(31) is cut.stamped_before(20) is None
     uniform = Mutations(encode_block([b"a", b"b"], [b"v"] * 2, partition=0).stamped(1, 10))
