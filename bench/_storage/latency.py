@@ -30,7 +30,7 @@ _WRITE_SECONDS_MAX = 20.0
 _TURN = 25
 _RECORD_BYTES = 320  # what a single put is in the journal
 _RECORD = os.urandom(_RECORD_BYTES)
-_ALLOCATE_BYTES = 4 << 20  # as the journal does it
+_ALLOCATE_BYTES = 4 << 20  # as the journal does it, without its zeros
 
 
 class _Found:
