@@ -22,10 +22,12 @@ class Sender(OfOneProcess):
 
     def __init__(self) -> None:
         self._room = Room()
-        self._has_rows = asyncio.Event()  # rows were added since a writer's last look
+        self._is_told = False  # rows were added since a writer's last look
+        self._has_rows = asyncio.Event()  # the same, to wait for: to ask it takes longer
 
     def _added(self) -> None:
         self._has_rows.set()
+        self._is_told = True  # at the end: an interrupt before it is made up for by the next row
 
     def _forked(self, error: WrongProcess) -> None:
         self._outbox.refuse(error)
@@ -41,15 +43,15 @@ class Sender(OfOneProcess):
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         self._outbox.add(key, value, ttl)
-        if not self._has_rows.is_set():
-            self._has_rows.set()
+        if not self._is_told:
+            self._added()
 
     @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
     async def delete(self, key: bytes) -> None:
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         self._outbox.add(key, None)
-        self._has_rows.set()
+        self._added()
 
     @documented(
         RowSender.write,

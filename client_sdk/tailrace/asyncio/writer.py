@@ -108,4 +108,5 @@ class Writer(Sender):
             await self._has_rows.wait()
             await asyncio.sleep(self._linger_s)
             self._has_rows.clear()
+            self._is_told = False
             self._outbox.ship_all()

@@ -104,5 +104,5 @@ class Writer(Sender):
         while True:
             await self._has_rows.wait()
             await trio.sleep(self._linger_s)
-            self._has_rows = trio.Event()
+            self._has_rows, self._is_told = trio.Event(), False
             self._outbox.ship_all()
