@@ -34,6 +34,9 @@ class LostSegment(Segment):
     def block_after(self, seq: int) -> int:
         return 0
 
+    def block_bytes(self, number: int) -> int:
+        return 0  # not known: the read that follows fails
+
     def read_blocks(self, index: int, bytes_max: int, read: object = None) -> tuple[list[Block], int]:
         raise self._why.with_traceback(None)
 

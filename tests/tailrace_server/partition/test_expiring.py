@@ -306,9 +306,9 @@ async def test_partitions_at_rest_are_left_alone_until_a_row_is_written_or_the_t
         covered.append(partition.id)
         await cover(partition, state, turns)
 
-    async def count_sweep(noted):
+    async def count_sweep(noted, turns):
         sweeps[0] += 1
-        return await to_tend(noted)
+        return await to_tend(noted, turns)
 
     monkeypatch.setattr(node.expirer, "_cover", count_cover)
     monkeypatch.setattr(node.expirer, "_to_tend", count_sweep)

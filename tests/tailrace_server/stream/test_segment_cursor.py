@@ -3,6 +3,7 @@ from tests.tailrace_server.stored import StoredPartition
 
 from tailrace.errors import BadBlock
 from tailrace.wire.filters import StreamFilter
+from tailrace_server.partition.chain import LostSegment
 from tailrace_server.segment import SegmentDamaged
 from tailrace_server.segment.file import SegmentFile
 from tailrace_server.stream import segment_cursor as module
@@ -105,3 +106,11 @@ def test_a_chunk_takes_a_thread_if_it(what, partition, monkeypatch):
         monkeypatch.setattr(module, "CACHED_BYTES_MAX", 1)
     assert part.load_cached() is None
     assert part.needs_load
+
+
+@pytest.mark.parametrize("load", [SegmentCursor.load, SegmentCursor.load_cached])
+def test_a_segment_that_cannot_be_opened_is_told_by_each_way_to_read(load, partition):
+    segment = partition.chain.segments[0]
+    lost = LostSegment(segment.identity, segment.nbytes, SegmentDamaged(segment.path, 0, "gone"))
+    with pytest.raises(SegmentDamaged, match="gone"):
+        load(SegmentCursor(lost, 0, partition.pins))
