@@ -267,7 +267,7 @@ class SimulatedTransport:
         try:
             while not reader.is_over:
                 await trio.lowlevel.checkpoint()
-                if self._has_news and not reader.is_lent:
+                if self._has_news and (self._closed or not reader.is_lent):
                     self._hand(reader)
                 elif not reader.is_over:
                     await self.incoming.changed.wait()

@@ -48,7 +48,7 @@ BUGS = {
         [(resume, "answer_request", _answer_as_a_consumer)], {"trimmed_log": 0}
     ),
     "a vote without owing what the leader cannot read": Bug(
-        [(following, "with_debt", _owe_nothing)], {"damaged_leader": 0}
+        [(following, "with_debt", _owe_nothing)], {"damaged_leader": 2}
     ),
     "a promotion of who cannot read a partition": Bug(
         [(Promotion, "_require_readable", _require_nothing)], {"damaged_candidate": 0}
