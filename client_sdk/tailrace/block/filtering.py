@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # A block of at most this many rows is searched row by row.
 FEW_ROWS = 32
-# The offsets of the keys of so many rows.
+# The offsets of the keys of some rows.
 _OFFSETS = [struct.Struct(f"<{rows + 1}I") for rows in range(FEW_ROWS + 1)]
 # A prefix is compared by words of these sizes, in bytes.
 _WORDS = (8, 4, 2, 1)

@@ -79,7 +79,7 @@ class ColumnBegins(NamedTuple):
 
 
 def column_begins(header: BlockHeader, raw: bytes | memoryview) -> ColumnBegins:
-    """Returns where the columns of a raw body that was checked begin, in a fifth of the time of ``read_layout``."""
+    """Returns the first byte of each column of a checked raw body, in a fifth of the time of ``read_layout``."""
     rows, flags = header.rows, header.flags
     end = 8 * rows
     seqs = timestamps = validity = -1

@@ -313,7 +313,7 @@ class BlockingLink:
             self._write()
 
     def _send_alone(self, sock: socket.socket, buffer: bytes | memoryview) -> Sequence[bytes | memoryview]:
-        """Sends a buffer that nothing is before, in fewer steps than ``_write``. Returns what is left."""
+        """Sends a buffer if the queue is empty, in fewer steps than ``_write``. Returns the unsent rest."""
         try:
             sent = sock.send(buffer)
         except BlockingIOError:

@@ -106,7 +106,7 @@ class _Taker:
             await self.pass_on()
 
     async def pass_on(self) -> None:
-        """Writes what was gathered. Raises CommandFailed, BrokenPipeError."""
+        """Writes the gathered rows. Raises CommandFailed, BrokenPipeError."""
         rows, self._rows = self._rows, []
         await trio.to_thread.run_sync(self._write, rows, abandon_on_cancel=True)
         self.count += len(rows)

@@ -19,7 +19,7 @@ class Credit:
         """``now``: monotonic seconds, as in the other methods."""
         self.wants_to_send = False
         self._bytes = 0
-        self._bytes_min = 1  # so many are credited at once
+        self._bytes_min = 1  # the least that is credited at once
         self._credited_at = now  # fewer are credited CREDIT_SECONDS after this
 
     def begin(self, window_bytes: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-# The tries of one node at the same rows: somebody may be putting a good file in the place of the damaged one.
+# The tries of one node at the same rows: an operator may be putting a good file in the place of the damaged one.
 TRIES_MAX = 3
 
 

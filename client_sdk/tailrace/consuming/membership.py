@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tailrace.wire.frames import Frame
 
 _OPCODES = (Opcode.RESULT, Opcode.ERROR, Opcode.CONSUMER_CHANGE)
-# So many renewals are sent in the time of a lease: two may be late.
+# The renewals that are sent in the time of a lease: two may be late.
 RENEWALS_PER_LEASE = 4
 
 

@@ -27,7 +27,7 @@ class ReplicaConnection(Protocol[_Streams]):
         ...
 
     def consumed(self, nbytes: int) -> None:
-        """Notes that so many bytes of blocks were handled."""
+        """Notes the bytes of blocks that were handled."""
         ...
 
     @property

@@ -227,6 +227,6 @@ class ReplicaSession:
         self._out.append(frame)
 
     def consumed(self, nbytes: int) -> None:
-        """Notes that so many bytes of blocks were handled. They are credited with the next sending."""
+        """Notes the bytes of blocks that were handled. They are credited with the next sending."""
         self._waiting_bytes -= nbytes
         self._consumed_bytes += nbytes

@@ -24,7 +24,7 @@ class StreamCredits:
         self.uncredited_bytes = 0  # Invariant: the sum of ``_by_stream``
 
     def consumed(self, stream_id: int, nbytes: int) -> None:
-        """Notes that so many bytes of a stream were handled."""
+        """Notes the bytes of a stream that were handled."""
         self._connection.consumed(nbytes)
         if not self._connection.credits_streams:
             return

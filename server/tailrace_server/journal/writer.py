@@ -340,14 +340,11 @@ class Journal:
         return not self._stopped and self._space.begin_zeros(self._offset, self._syncs)
 
     def write_zeros(self) -> bool:
-        """Writes a piece of zeros ahead of the records (space.py), and returns whether it did. JournalFailed.
-
-        It does nothing while the newest file has no name of its own.
-        """
+        """Writes a piece of zeros ahead of the records (space.py). Returns False if it wrote none. JournalFailed."""
         with self._files_lock:
             rotation, file, number = self._rotation, self._file, self._number
         if self._stopped or (rotation is not None and not rotation.is_named):
-            return False
+            return False  # the path is another file's until the newest one has its name
         try:
             return self._space.write_zeros(self._path(number), file)
         except OSError as error:

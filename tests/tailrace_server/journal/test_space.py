@@ -17,16 +17,6 @@ FEED = b"F" * 16
 FIRST = "/journal/00000001.log"
 
 
-@pytest.fixture
-def disk(memory_disk):
-    return memory_disk()
-
-
-@pytest.fixture
-def journal(disk):
-    return open_journal(disk, "/journal")[0]
-
-
 def append(journal, payload=b"x"):
     return journal.append(RecordKind.FLUSHED, FEED, 3, payload)
 

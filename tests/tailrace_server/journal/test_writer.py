@@ -31,16 +31,6 @@ def payloads(disk, directory="/journal"):
     return [record.payload for record in recovered.records]
 
 
-@pytest.fixture
-def disk(memory_disk):
-    return memory_disk()
-
-
-@pytest.fixture
-def journal(disk):
-    return open_journal(disk, "/journal")[0]
-
-
 def append(journal, payload=b"x"):
     return journal.append(RecordKind.FLUSHED, FEED, 3, payload)
 

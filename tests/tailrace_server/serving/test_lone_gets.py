@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.simulation.world import simulate
 from tests.tailrace_server.raw_requests import KEY
 from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.serving.short_ways import watched
 
 from tailrace.block import KEY_BYTES_MAX
 from tailrace.errors import NotLeader, TailraceError
@@ -120,14 +121,7 @@ def test_everything_unusual_is_left_to_the_general_way(data):
 @pytest.fixture
 def taken(node, monkeypatch):
     """The bytes that each read had for the short way, and those that it took."""
-    found = []
-
-    def noted(connection, data):
-        found.append((lone_gets.take_gets(connection, data), len(data)))
-        return found[-1][0]
-
-    monkeypatch.setitem(node.services.short_ways, Opcode.GET, noted)
-    return found
+    return watched(node, monkeypatch, Opcode.GET, lone_gets.take_gets)
 
 
 async def test_a_get_takes_the_short_way(node, feed, taken):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.simulation.world import simulate
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.made_set import until
+from tests.tailrace_server.serving.short_ways import watched
 from tests.tailrace_server.stored import TakingPartition
 
 import tailrace
@@ -232,14 +233,7 @@ def shortly(node, monkeypatch):
 @pytest.fixture
 def taken(node, monkeypatch):
     """The bytes that each read had for the short way, and those that it took."""
-    found = []
-
-    def noted(connection, data):
-        found.append((row_writes.take_rows(connection, data), len(data)))
-        return found[-1][0]
-
-    monkeypatch.setitem(node.services.short_ways, Opcode.WRITE, noted)
-    return found
+    return watched(node, monkeypatch, Opcode.WRITE, row_writes.take_rows)
 
 
 async def test_a_put_takes_the_short_way(node, client, shortly):
