@@ -204,16 +204,22 @@ class ClusterLink:
                     log.debug("the lease ends by itself: %s", error)
 
     async def _hold(self, lease: Lease) -> None:
-        """Keeps this node's keys as they have to be, while the lease lasts and no other process is registered."""
-        try:
-            while await self._put_node(lease):
-                self.health.note(StoreEvent.REGISTERED, "")
-                self._published = None
-                await self._publish(lease)
-        except LeaseGone:
-            await trio.sleep_forever()  # `_keep` hears of it by its next renewal, tells it, and ends this
-        except StoreError as error:
-            log.debug("this node is not registered: %s", error)
+        """Keeps this node's keys as they have to be, while the lease lasts and no other process is registered.
+
+        The lease stays if etcd does not answer or refuses a key: giving it back would take this node's key away.
+        """
+        while True:
+            try:
+                while await self._put_node(lease):
+                    self.health.note(StoreEvent.REGISTERED, "")
+                    self._published = None
+                    await self._publish(lease)
+                return
+            except LeaseGone:
+                await trio.sleep_forever()  # `_keep` hears of it by its next renewal, tells it, and ends this
+            except StoreError as error:
+                log.debug("this node is not registered: %s", error)
+            await trio.sleep(_PAUSE_S)
 
     async def _keep(self, lease: Lease, scope: trio.CancelScope) -> None:
         log.warning("this node is registered no more: %s", await lease.keep())

@@ -35,6 +35,7 @@ class DoubtfulStore:
     """A coordinator in memory. The next transactions of the voters end as ``faults`` says, the first one first.
 
     "lost": it is carried out, and its answer is lost. "gone": it is not, and its answer is lost. "refused": it fails.
+    Those of the node ``faulty_node`` end as ``node_faults`` says.
     """
 
     def __init__(self):
@@ -42,6 +43,8 @@ class DoubtfulStore:
         disk.make_directory("/etcd")
         self.store = StaticStore(disk, "/etcd/keys")
         self.faults = []
+        self.faulty_node, self.node_faults = b"", []
+        self.leases = 0  # that were asked for
         self.written = []
         self.asked = 0  # the transactions of the voters
         self.leases_wait = None  # no lease is given until this event is set
@@ -54,7 +57,10 @@ class DoubtfulStore:
         await trio.lowlevel.checkpoint()
         is_of_voters = any(put.key == VOTERS for put in puts)
         self.asked += is_of_voters
-        fault = self.faults.pop(0) if self.faults and is_of_voters else ""
+        faults = self.faults if is_of_voters else []
+        if any(put.key == KEYS.node(self.faulty_node) for put in puts):
+            faults = self.node_faults
+        fault = faults.pop(0) if faults else ""
         if fault == "refused":
             raise StoreUnreachable("no endpoint answers")
         done = fault != "gone" and self.store.write(comparisons, puts)
@@ -67,6 +73,7 @@ class DoubtfulStore:
     async def lease(self, ttl_s):
         if self.leases_wait is not None:
             await self.leases_wait.wait()
+        self.leases += 1
         return await self.store.lease(ttl_s)
 
     def watch(self, prefix):
@@ -538,3 +545,20 @@ async def test_a_key_that_ends_with_its_lease_is_told_once(store, links, caplog,
         await until(lambda: links[0].link._is_seen)
     assert "this node is registered no more" in caplog.text
     assert "key was gone" not in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["lost", "gone", "refused"])
+async def test_a_node_keeps_its_lease_while_etcd_does_not_take_its_key(store, links, fault, autojump_clock):
+    """Else the end of that lease is told to none, and the others miss a node that is alive."""
+    store.faulty_node = links[0].node_id
+    async with running(*links):
+        await founded(links)
+        key = KEYS.node(links[0].node_id)
+        await until(lambda: node_of(store.store.read(key).value).is_new is False)
+        await until(lambda: links[0].link._is_seen)
+        before = store.store.read(key)
+        store.node_faults += [fault] * 5
+        assert store.store.write([], [Put(key, None)])
+        await until(lambda: not store.node_faults and store.store.read(key).value == before.value)
+        assert store.store.read(key).lease == before.lease
+    assert store.leases == 3
