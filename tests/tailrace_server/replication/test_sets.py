@@ -408,9 +408,12 @@ async def test_an_older_copy_of_a_members_own_directory_does_not_vote(members, t
 async def test_an_older_copy_votes_again_once_it_has_caught_up(members, tmp_path):
     leader, old, third = await with_older_copy(members, tmp_path, stopped=True)
     await old.start()
+    lost = leader.member.local.known_start(old.node.identity.placement_id)
     await third.start()
     await members.level("orders")
-    await until(lambda: old.member.local.votes and old.member.local.file.now.older is None)
+    # It counts as a copy once it has heard of the start that it lost, and no more once it has got all rows.
+    await until(lambda: old.member.local.file.now.start.number > lost.number and old.member.local.votes)
+    assert old.member.local.file.now.older is None
     await until(lambda: not any(map(on_older_copies, members)))
     await leader.kill()
     await old.promote()
