@@ -4,7 +4,8 @@
     results    in the order of recording: slot, index, number, branch, first, last seq
 
 ``index`` counts the results of a producer from 1; those that count are its newest RESULTS_MAX. Older ones stay in the
-columns until there are as many of them as of the others; then all columns are rewritten.
+columns until there are as many of them as of the others; then all columns are rewritten. Of a producer that is alone
+for long, the older results are neighbours, and are cut out in 2 µs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ RESULTS_MAX = 16
 # Bytes of a row, including the dictionary and its two integers.
 SLOT_BYTES = 130
 RESULT_BYTES = 32
-# ProducerResults that do not count any more stay until there are this many at least: rewriting costs 80 µs.
+# ProducerResults that do not count any more stay until there are this many at least: rewriting costs 80 µs, and 280
+# between lone puts, with cold caches.
 _SPARE_RESULTS = 128
+# At least so many results are cut out in one piece, so that it is not done too often.
+_CUT_MIN = _SPARE_RESULTS // 2
 # ``nbytes`` grows by this many results at a time, so that an account of it need not change with each result.
 _COUNTED_RESULTS = 8
 
@@ -61,6 +65,7 @@ class ProducerColumns:
         "_branch",
         "_branches",
         "_first",
+        "_in_a_row",
         "_index",
         "_last",
         "_last_number",
@@ -89,6 +94,7 @@ class ProducerColumns:
         self._last = array("Q")
         self._branches: list[bytes] = []
         self._results_max = _SPARE_RESULTS  # with more of them the columns are rewritten
+        self._in_a_row = 0  # at least so many of the last results are of one producer
         self._measure()
 
     def __len__(self) -> int:
@@ -133,6 +139,7 @@ class ProducerColumns:
         if not self._branches or self._branches[-1] != branch:
             self._branches.append(branch)
         self._partition = partition
+        self._in_a_row = self._in_a_row + 1 if self._in_a_row and self._slot[-1] == slot else 1
         self._slot.append(slot)
         self._index.append(self._total[slot])
         self._number.append(number)
@@ -142,7 +149,7 @@ class ProducerColumns:
         results = len(self._slot)
         if is_new or results % _COUNTED_RESULTS == 0:
             self._measure()
-        if results > self._results_max:
+        if results > self._results_max and not self._cut_out():
             self._rewrite(self._live())
 
     def record_all(
@@ -179,6 +186,7 @@ class ProducerColumns:
         self._branch.frombytes(np.full(len(slots), len(self._branches) - 1, np.uint32).tobytes())
         self._first.frombytes(results.firsts.astype(np.uint64).tobytes())
         self._last.frombytes(results.lasts.astype(np.uint64).tobytes())
+        self._in_a_row = 0
         self._measure()
         if len(self._slot) > self._results_max:
             self._rewrite(self._live())
@@ -237,6 +245,19 @@ class ProducerColumns:
         live: Mask = _ints(self._index) + RESULTS_MAX > _ints(self._total)[_ints(self._slot)]
         return live
 
+    def _cut_out(self) -> bool:
+        """Cuts out results in a row of one producer that do not count. Returns False, and does nothing, if few are."""
+        end = len(self._slot) - RESULTS_MAX
+        begin = end + RESULTS_MAX - self._in_a_row
+        # With several branches, one that has no results would stay.
+        if end - begin < _CUT_MIN or self._branch[begin] != self._branch[-1]:
+            return False
+        for column in (self._slot, self._index, self._number, self._branch, self._first, self._last):
+            del column[begin:end]
+        self._in_a_row = RESULTS_MAX
+        self._measure()
+        return True
+
     def _rewrite(self, rows: Mask) -> None:
         """Keeps only these results, and the producers that have any."""
         slots: npt.NDArray[Any] = _ints(self._slot)[rows]
@@ -265,6 +286,7 @@ class ProducerColumns:
         self._branches = [self._branches[place] for place in branches.tolist()]
         self._branch = _column(places)
         self._results_max = 2 * len(slots) + _SPARE_RESULTS
+        self._in_a_row = 0
         self._measure()
 
 

@@ -14,7 +14,8 @@ from tailrace.block import HEADER_BYTES, Block
 # The objects of a block without the bytes of head and body: the block, the header's tuple and its numbers, the objects
 # of head and body, and its place in the tree. Measured with tracemalloc, CPython 3.11, 64 bits.
 BLOCK_OBJECT_BYTES = 570
-# Of these, the header's tuple and its numbers, which blocks in chunks do not keep.
+# Of these, the header's tuple and its numbers, which blocks in chunks do not keep. Those of the newest chunk may have
+# them for a while (tree.py).
 HEADER_OBJECT_BYTES = 410
 # Added by a body that is a view: the view, the view that it was cut from, and the object that both share.
 VIEW_OBJECT_BYTES = 312

@@ -105,6 +105,10 @@ class Tree:
         tree._sums = self._sums
         tree._aging = self._aging
         tree._tail = (*tail, block)
+        if self._chunks:
+            closed = self._chunks[-1].blocks
+            if len(tail) < len(closed):
+                closed[len(tail)].forget_header()
         tree._tail_nbytes = self._tail_nbytes + HEADER_BYTES + header.stored_bytes
         tree.memory_bytes = memory_bytes
         tree.base_seq = self.base_seq
@@ -124,6 +128,9 @@ class Tree:
             begin += CHUNK_BLOCKS_MAX
         if made:
             assert made[0].first_seq == tree.last_seq + 1, "blocks of a partition are contiguous"
+            for closed in tree._chunks[-1:]:  # a block that comes later frees only headers of the last chunk
+                for block in closed.blocks:
+                    block.forget_header()
             tree = tree._copy()
             tree._chunks = tree._chunks.extend(made)
             tree._sums = tree._sums.changed((), made)
@@ -137,11 +144,12 @@ class Tree:
         """Turns the full tail into a chunk, in a tree that is not shared yet."""
         tail = self._tail
         memory_bytes = self.memory_bytes - self._sums.memory_bytes - HEADER_OBJECT_BYTES * len(tail)
-        chunk = Chunk(tail[0].header.first_seq, tail, self._tail_nbytes, memory_bytes)
-        for block in tail:
-            block.forget_header()
+        chunk = Chunk(first_seq_of(tail[0]), tail, self._tail_nbytes, memory_bytes)
+        # Its blocks keep their headers, for streams, until as many blocks have come: each of those frees one. To free
+        # all at once delayed one put in 64.
         self._chunks = self._chunks.append(chunk)
-        self._sums = self._sums.changed((), (chunk,))
+        blocks, nbytes, before_bytes = self._sums
+        self._sums = _Sums(blocks + len(tail), nbytes + self._tail_nbytes, before_bytes + memory_bytes)
         self.memory_bytes = self._sums.memory_bytes
         self._tail = ()
         self._tail_nbytes = 0
@@ -292,7 +300,7 @@ class Tree:
         if seq >= self.last_seq:
             return
         chunks, tail = self._chunks, self._tail
-        if tail and tail[0].header.first_seq <= seq + 1:
+        if tail and first_seq_of(tail[0]) <= seq + 1:
             yield from _above(tail, seq)
             return
         start = self._chunk_at(seq + 1)
@@ -307,11 +315,11 @@ class Tree:
         It costs little if these are few.
         """
         tail = self._tail
-        if not tail or tail[0].header.first_seq > seq + 1:
+        if not tail or first_seq_of(tail[0]) > seq + 1:
             chunk = self._chunks[-1] if self._chunks else None
             return () if chunk is None or chunk.first_seq > seq + 1 else (*_above(chunk.blocks, seq), *tail)
         index = len(tail)
-        while index and tail[index - 1].header.last_seq > seq:
+        while index and last_seq_of(tail[index - 1]) > seq:
             index -= 1
         return tail[index:]
 
@@ -319,7 +327,7 @@ class Tree:
         """Returns the bytes on the wire of the blocks with rows above ``seq``."""
         if seq <= self.base_seq:
             return self.nbytes
-        if self._tail and self._tail[0].header.first_seq <= seq + 1:
+        if self._tail and first_seq_of(self._tail[0]) <= seq + 1:
             return _wire_bytes(_above(self._tail, seq))
         if seq >= self.last_seq:
             return 0

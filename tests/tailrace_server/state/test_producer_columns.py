@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tiers import examples
 
@@ -126,6 +126,56 @@ def test_many_at_once_are_what_they_are_one_by_one(pieces, drop):
     for producer in range(1, 6):
         assert at_once.last_number(producer) == one_by_one.last_number(producer)
         assert at_once.result(producer, numbers[producer]) == one_by_one.result(producer, numbers[producer])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 250), st.integers(0, 40)), max_size=6),
+    st.sampled_from((70, 150, 10_000)),
+)
+@example([(1, 10, 0), (2, 400, 0), (1, 20, 0), (2, 400, 30)], 10_000)
+@example([(1, 400, 0), (1, 400, 0)], 150)
+@settings(max_examples=examples(100))
+def test_results_of_a_producer_that_is_alone_for_long_count_the_same(taken, branch_rows):
+    """Those in a row are cut out, if they are of one branch."""
+    columns, model = ProducerColumns(), Model()
+    seq, numbers = 0, collections.Counter()
+    for producer, count, dropped in taken:
+        for _ in range(count):
+            numbers[producer] += 1
+            seq += 1
+            result = VersionRange(3, BRANCHES[seq // branch_rows % 3], seq, seq)
+            for each in (columns, model):
+                each.record(producer, numbers[producer], result, float(seq))
+        if dropped:
+            columns.drop_above(seq - dropped)
+            model.keep(lambda _, result: result.last_seq <= seq - dropped)  # noqa: B023
+        assert {e.producer_id: e.results for e in columns.entries(0.0)} == {
+            known: tuple(results) for known, results in model.results.items()
+        }
+        for known, results in model.results.items():
+            assert columns.last_number(known) == results[-1][0]
+            assert columns.result(known, results[0][0]) == results[0][1]
+            assert columns.result(known, results[0][0] - 1) is None
+            numbers[known] = results[-1][0]
+        live = sum(map(len, model.results.values()))
+        assert columns.nbytes <= SLOT_BYTES * len(columns) + RESULT_BYTES * (2 * live + 136)
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_a_producer_that_is_alone_for_long_has_its_columns_kept(monkeypatch, others):
+    columns = ProducerColumns()
+    rewritten, rewrite = [], ProducerColumns._rewrite
+
+    def noted(self, rows):
+        rewritten.append(len(self._slot))
+        rewrite(self, rows)
+
+    monkeypatch.setattr(ProducerColumns, "_rewrite", noted)
+    for number in range(1, 2_001):
+        for producer in range(1, 2 if number > 20 else others + 2):
+            columns.record(producer, number, VersionRange(1, BRANCHES[0], number, number), float(number))
+    assert len(rewritten) <= bool(others)  # before it was alone for long
+    assert columns.nbytes < RESULT_BYTES * 400 + SLOT_BYTES * (others + 1)
 
 
 @pytest.mark.parametrize(("producers", "results"), [(1, 1), (1, 100), (50, 3), (3_000, 1), (3_000, 5), (300, 40)])

@@ -180,6 +180,17 @@ def test_memory_follows_every_change():
     assert tree.drop_through(60).memory_bytes == 0
 
 
+def test_blocks_of_a_full_chunk_lose_their_headers_one_by_one():
+    count = CHUNK_BLOCKS_MAX
+    made = blocks([1] * 2 * count)
+    tree = grown(Tree(), made[:count])
+    for more, each in enumerate(made[count:], 1):
+        tree = tree.append(each)
+        kept = [block.header is block.header for block in held(tree)]
+        assert kept == [number >= more for number in range(count + more)]
+    tree.check()
+
+
 def test_check_notices_what_does_not_hold():
     first, second, third = blocks([2, 2, 2])
 
