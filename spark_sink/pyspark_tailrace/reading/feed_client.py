@@ -116,9 +116,15 @@ class FeedClient:
         partitions = {}
         for partition in value["partitions"]:
             id = partition["id"]
-            # Older nodes do not tell of their segments.
-            segments = (partition.get(name, 0) for name in ("flushed_seq", "trim_seq", "segment_bytes"))
-            partitions[id] = PartitionState(failover_log(value, id), partition["high_seq"], shown[id], *segments)
+            partitions[id] = PartitionState(
+                failover_log(value, id),
+                partition["high_seq"],
+                shown[id],
+                # Older nodes do not tell of their segments.
+                partition.get("flushed_seq", 0),
+                partition.get("trim_seq"),
+                partition.get("segment_bytes", 0),
+            )
         is_history = value["feed"]["retention"] == "history"
         feed_id = bytes.fromhex(value["feed"]["feed_id"])
         return FeedState(self._connected().cluster_id, feed_id, is_history, partitions)
@@ -138,8 +144,11 @@ class FeedClient:
         self._told, self._tell_at = dict(seqs), end + max(PROGRESS_SECONDS, (end - now) / ASKING_PART)
 
     def kept_since(self, feed: FeedState) -> dict[int, int]:
-        """Returns the seq up to which each partition of a history has been trimmed."""
-        return {id: self._trim_seq(feed, id) for id in feed.partitions}
+        """Returns the seq up to which each partition of a history had been trimmed at the time of ``feed``."""
+        if not feed.is_history:
+            return dict.fromkeys(feed.partitions, 0)
+        told = ((id, partition.trim_seq) for id, partition in feed.partitions.items())
+        return {id: self._trim_seq(feed, id) if seq is None else seq for id, seq in told}
 
     def checkpoint(self, feed: FeedState, partition: int) -> PartitionCheckpoint | None:
         """Returns a checkpoint of a partition; None if the node gives none now.

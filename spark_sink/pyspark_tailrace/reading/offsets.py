@@ -23,13 +23,14 @@ class PartitionState(NamedTuple):
     """A node's state of a partition: its failover log, its last seq, and the last seq that the level shows.
 
     ``segment_bytes`` are the bytes of its segments, which have the rows above ``trim_seq`` up to ``flushed_seq``.
+    ``trim_seq`` is None if the node does not tell it.
     """
 
     log: FailoverLog
     high_seq: int
     visible_seq: int
     flushed_seq: int = 0
-    trim_seq: int = 0
+    trim_seq: int | None = None
     segment_bytes: int = 0
 
 

@@ -75,10 +75,11 @@ def plan_case(catch_up: str, part: SeqRange, node: PartitionState, *, is_filtere
 
 def flushed_bytes(part: SeqRange, node: PartitionState) -> int:
     """Returns about how many bytes of the node's segments have rows of ``part``, as if all rows had the same size."""
-    begin, end = max(part.start.seq, node.trim_seq), min(part.stop_seq, node.flushed_seq)
+    trim_seq = node.trim_seq or 0
+    begin, end = max(part.start.seq, trim_seq), min(part.stop_seq, node.flushed_seq)
     if end <= begin:
         return 0
-    return math.ceil(node.segment_bytes * (end - begin) / (node.flushed_seq - node.trim_seq))
+    return math.ceil(node.segment_bytes * (end - begin) / (node.flushed_seq - trim_seq))
 
 
 def fits(told: PartitionCheckpoint, part: SeqRange) -> bool:

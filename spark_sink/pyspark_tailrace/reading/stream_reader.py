@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _kept(self, feed: FeedState, begins: Mapping[int, Resumption]) -> dict[int, Resumption]:
         """Returns ``begins``, moved to the first seq that the history keeps."""
         moved = dict(begins)
-        for id, trim_seq in self._node.kept_since(feed).items():
+        for id, trim_seq in self._node.kept_since(self._node.feed()).items():
             begin = begins[id]
             if not begin.waits and trim_seq > begin.position.seq:
                 moved[id] = begin._replace(position=Position.at(feed.partitions[id].log, trim_seq))
