@@ -119,6 +119,7 @@ class StreamSink(StreamArrowWriter):
             publish_batch(self._options, sink, batch, origin, [message.stages for message in staged]), sink, batch
         )
         self._kept.remove_up_to(query_id, batchId)
+        spare_modules()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Removes the copies of blocks, since the next start stages the batch anew. Its commit removes what is left.
@@ -164,6 +165,7 @@ class BatchSink(DataSourceArrowWriter):
         else:
             publish_job(options, self._job_id, stages)
         self._kept.remove_up_to(self._job, 0)
+        spare_modules()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Removes the copies of blocks. The node removes unpublished stages by itself."""

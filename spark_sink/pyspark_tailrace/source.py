@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark_tailrace.versions import datasource
+from pyspark_tailrace.worker_memory import spare_modules
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
@@ -24,6 +27,10 @@ class TailraceSource(datasource.DataSource):
 
     is_case_sensitive = False  # about the names of columns
 
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        spare_modules()  # a worker that Spark keeps makes the source of each job
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -34,6 +41,7 @@ class TailraceSource(datasource.DataSource):
         from pyspark_tailrace.reading.schema import SCHEMA
 
         read_options(self.options)
+        spare_modules()
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -73,6 +81,7 @@ class TailraceSource(datasource.DataSource):
         options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
         check_stream_options(options)
         check_schema(schema, options)
+        spare_modules()
         return StreamSink(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -85,6 +94,7 @@ class TailraceSource(datasource.DataSource):
         options = with_columns(sink_options(self.options), schema, is_case_sensitive=self.is_case_sensitive)
         check_job_options(options)
         check_schema(schema, options)
+        spare_modules()
         return BatchSink(options)
 
 

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from pyspark_tailrace import worker_memory
 from pyspark_tailrace.reading.options import batch_options
@@ -23,7 +26,7 @@ def calls(monkeypatch):
         freeze=lambda: called.append("freeze"),
     )
     monkeypatch.setattr(worker_memory, "gc", collector)
-    monkeypatch.setattr(worker_memory, "_spared", 0)
+    monkeypatch.setattr(worker_memory, "_spared", (0, 0))
     return called
 
 
@@ -42,10 +45,32 @@ def test_the_first_task_of_a_worker_spares_what_lives_after_a_collection(calls, 
     assert calls == ["collect", "freeze"]
 
 
+def test_a_worker_that_plans_spares_them_too(calls, monkeypatch):
+    daemon = SimpleNamespace(__spec__=SimpleNamespace(name="pyspark.daemon"))
+    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    spare_modules()
+    assert calls == ["collect", "freeze"]
+
+
+@pytest.mark.parametrize("spec", [None, SimpleNamespace(name="jobs.daemon")])
+def test_a_program_with_another_main_module_is_no_worker(calls, monkeypatch, spec):
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
+    spare_modules()
+    assert calls == []
+
+
 def test_later_tasks_of_a_worker_spare_nothing_more(calls, in_task):
     for _ in range(3):
         spare_modules()
     assert calls == ["collect", "freeze"]
+
+
+def test_a_worker_spares_modules_that_it_has_imported_since(calls, in_task, monkeypatch):
+    spare_modules()
+    monkeypatch.setitem(sys.modules, "imported_since", SimpleNamespace())
+    spare_modules()
+    spare_modules()
+    assert calls == ["collect", "freeze"] * 2
 
 
 def test_a_process_that_was_forked_from_a_worker_spares_its_own(calls, in_task, monkeypatch):
@@ -83,3 +108,38 @@ def test_a_worker_of_spark_leaves_out_its_modules_from_its_first_task_on(spark, 
     )
     counts = [source.load().collect()[0].seq for _ in range(3)]
     assert min(counts) > 10_000
+
+
+class PlanCounter(TailraceSource):
+    """Plans as usual. Its columns are named by how many objects the workers that plan leave out then."""
+
+    @classmethod
+    def name(cls):
+        return "frozen_plans"
+
+    def schema(self):
+        super().schema()
+        return f"made_{gc.get_freeze_count()} LONG"
+
+    def reader(self, schema):
+        batches = super().reader(StructType().add("seq", "long"))
+
+        class Reader(type(batches)):
+            def partitions(self):
+                super().partitions()
+                return [InputPartition(gc.get_freeze_count())]
+
+            def read(self, partition):
+                yield pa.RecordBatch.from_pydict({schema.names[0]: [partition.value]})
+
+        return Reader(batch_options(self.options), schema)
+
+
+def test_the_workers_of_spark_that_plan_leave_out_their_modules(spark, shared_node, feed_name):
+    with blocking.connect(shared_node.url) as client:
+        client.create_feed(feed_name, partitions=1)
+    spark.dataSource.register(PlanCounter)
+    found = spark.read.format("frozen_plans").options(url=shared_node.url, feed=feed_name).load()
+    made = int(found.columns[0].removeprefix("made_"))
+    [[planned]] = found.collect()
+    assert min(made, planned) > 10_000

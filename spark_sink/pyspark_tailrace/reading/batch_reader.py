@@ -59,6 +59,7 @@ class BatchReader(DataSourceReader):
         ]
         tasks = cut(pieces, self._options.min_partitions, exact=self._exact(feed))
         renewed = renewed_checkpoints(checkpoints.values())
+        spare_modules()
         # Spark turns an empty list into one task without a partition.
         return [
             Split(
