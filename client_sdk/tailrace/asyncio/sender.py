@@ -38,6 +38,9 @@ class Sender(OfOneProcess):
         "added.",
     )
     async def put(self, key: bytes, value: bytes, *, ttl: int | None = None) -> None:
+        plain = self._outbox.plain
+        if plain is not None and ttl is None and plain.add(key, value):
+            return  # as below, in fewer steps: most rows are plain, and the outbox is open
         if value is None:
             check_value(value)  # to a batch it would be a deletion
         if not self._outbox.is_open:

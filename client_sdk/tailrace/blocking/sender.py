@@ -57,8 +57,11 @@ class Sender(OfOneProcess):
         if value is None:
             check_value(value)  # to a batch it would be a deletion
         with self._guard.lock:
-            if self._outbox.is_open:
-                self._outbox.add(key, value, ttl)
+            outbox = self._outbox
+            if (plain := outbox.plain) is not None and ttl is None and plain.add(key, value):
+                return  # as below, in fewer steps
+            if outbox.is_open:
+                outbox.add(key, value, ttl)
                 return
         self._add(key, value, ttl)
 

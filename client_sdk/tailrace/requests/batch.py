@@ -15,10 +15,8 @@ from tailrace.errors import TooLarge
 from tailrace.model import Delete, Put
 from tailrace.model.arguments import count
 from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash
+from tailrace.requests.plain_rows import ROW_BYTES, PlainRows
 
-# The bytes that a row adds to a block beside key and value, and a bound of the other bytes of a block: header, first
-# offsets, bits of deletions (an eighth of a byte a row) and padding. docs/formats/block.md has the exact sizes.
-ROW_BYTES = 17
 # The bytes of a ttl in a row, in a block that has some.
 TTL_BYTES = 4
 BLOCK_BYTES = 160
@@ -207,7 +205,7 @@ class Batches:
     """The rows of each partition that wait for a block of their own.
 
     A batch is full at ``bytes_max`` bytes of keys and values, or at ``rows_max`` rows. ``nbytes`` is at least the size
-    of the blocks that all rows would make now.
+    of the blocks that all rows would make now; plain rows are in it once `count` was called.
     """
 
     def __init__(self, partitions: int, bytes_max: int, rows_max: int) -> None:
@@ -215,7 +213,7 @@ class Batches:
         self._bytes_max = bytes_max
         self._rows_max = rows_max
         self._batches: dict[int, _Batch] = {}
-        self._only: _Batch | None = None  # that of the only partition, while it has rows and no ttls
+        self._plain: PlainRows | None = None  # of the only partition's batch
         self.nbytes = 0
 
     def add(self, key: bytes, value: bytes | None, ttl: int | None = None) -> int | None:
@@ -226,19 +224,12 @@ class Batches:
         # Most rows are puts of plain bytes: a call for each check would take longer than the check.
         if type(key) is type(value) is bytes and 0 < len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX:
             nbytes = len(key) + len(value)
-            only = self._only
-            if only is not None and ttl is None:  # the same as below, in fewer steps
-                keys = only.keys
-                keys.append(key)
-                only.values.append(value)
-                self.nbytes += nbytes + ROW_BYTES
-                only.nbytes = nbytes = only.nbytes + nbytes
-                return 0 if nbytes >= self._bytes_max or len(keys) >= self._rows_max else None
         else:
             nbytes = _check_row(key, value)
         if ttl is not None:
             ttl = count("ttl", ttl, 1, TTL_S_MAX)
         if self._partitions == 1:
+            self._end_plain()
             partition = 0  # the hashes are found for all rows together
             batch = self._batches.get(0) or self._begin(0)
         else:
@@ -256,11 +247,43 @@ class Batches:
             self._count_ttls(batch)
         return partition if batch.nbytes >= self._bytes_max or len(batch.keys) >= self._rows_max else None
 
+    def plain(self, nbytes_max: int) -> PlainRows | None:
+        """Lets plain rows be added to the only batch, while it is not full and ``nbytes`` is at most ``nbytes_max``.
+
+        Returns None if there is no such batch, or no room. A later call of any method but `count` ends this.
+        """
+        batch = self._batches.get(0)
+        if self._partitions > 1 or batch is None or batch.ttls:
+            return None
+        self._end_plain()
+        rows_left = self._rows_max - 1 - len(batch.keys)
+        budget = min(
+            self._bytes_max - 1 - batch.nbytes,
+            nbytes_max - self.nbytes,
+            rows_left * (ROW_BYTES + 1),  # the shortest row has a key of one byte
+            VALUE_BYTES_MAX,
+        )
+        self._plain = PlainRows(batch.keys, batch.values, budget) if budget > 0 else None
+        return self._plain
+
+    def count(self) -> None:
+        """Counts the plain rows that were added."""
+        if self._plain is not None:
+            rows, nbytes = self._plain.count()
+            self._batches[0].nbytes += nbytes - rows * ROW_BYTES
+            self.nbytes += nbytes
+
+    def _end_plain(self) -> None:
+        """Counts the plain rows, before a row that is none of them."""
+        self.count()
+        self._plain = None
+
     def extend(self, share: PartitionShare, nbytes_max: int) -> bool:
         """Adds rows of ``share`` until the batch is full or ``nbytes`` has reached ``nbytes_max``, but one at least.
 
         Returns whether the batch is full now.
         """
+        self._end_plain()
         rows = share.rows
         batch = self._batches.get(rows.partition) or self._begin(rows.partition)
         batch.find_hashes()
@@ -295,14 +318,11 @@ class Batches:
 
     def _count_ttls(self, batch: _Batch) -> None:
         """Adds the column of ttls, which all rows of a batch have if one has a ttl."""
-        self._only = None
         before, batch.ttl_bytes = batch.ttl_bytes, TTL_BYTES * len(batch.keys) if batch.ttls else 0
         self.nbytes += batch.ttl_bytes - before
 
     def _begin(self, partition: int) -> _Batch:
         batch = self._batches[partition] = _Batch()
-        if self._partitions == 1:
-            self._only = batch
         self.nbytes += BLOCK_BYTES
         return batch
 
@@ -318,7 +338,7 @@ class Batches:
 
     def take(self, partition: int) -> PartitionRows:
         """Removes and returns the rows of a partition that has some."""
-        self._only = None
+        self._end_plain()
         batch = self._batches.pop(partition)
         batch.find_hashes()
         self.nbytes -= batch.nbytes + len(batch.keys) * ROW_BYTES + BLOCK_BYTES + batch.ttl_bytes

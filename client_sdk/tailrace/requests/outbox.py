@@ -22,6 +22,7 @@ from tailrace.block import Block
 from tailrace.errors import TailraceError, WritesLost
 from tailrace.model import Delete, Put
 from tailrace.requests.batch import Batches, PartitionShare, split
+from tailrace.requests.plain_rows import PlainRows
 
 # Called with the answer to a block: None, or the error.
 Settle: TypeAlias = Callable[[TailraceError | None], None]
@@ -61,6 +62,8 @@ class Outbox:
     ``on_change`` is called when waiting callers have to look again.
     """
 
+    _takes_plain_rows = True  # without a look at them
+
     def __init__(
         self,
         partitions: int,
@@ -87,17 +90,23 @@ class Outbox:
         self._is_shipping = False
         # False: the next caller has to ``enter`` before it adds. Checked for each row, so it is a plain attribute.
         self.is_open = True
+        # If it is there, plain rows may be added to it in place of ``add``; only while ``is_open``.
+        self.plain: PlainRows | None = None
+        self._is_plain = partitions == 1 and self._takes_plain_rows
         self._set_limit()
 
     # Adding
 
     def add(self, key: bytes, value: bytes | None, ttl: int | None = None) -> None:
         """Adds a row, when ``is_open``. Raises TypeError, ValueError or TooLarge for a bad row; nothing is added."""
+        self.plain = None
         full = self._batches.add(key, value, ttl)
         if full is not None:
             self._ship(full)
         elif self._batches.nbytes > self._batched_bytes_max:
             self._relieve()
+        elif self._is_plain and self.is_open:
+            self.plain = self._batches.plain(self._batched_bytes_max)
 
     def shares(self, changes: Sequence[Put | Delete]) -> list[PartitionShare]:
         """Checks changes and divides them for ``extend``. Raises TypeError, ValueError or TooLarge."""
@@ -121,6 +130,7 @@ class Outbox:
 
     def extend(self, share: PartitionShare) -> None:
         """Adds rows of ``share``, when ``is_open``: as many as its batch and the bound have room for."""
+        self.plain = None
         if self._batches.extend(share, self._bytes_max - self._in_flight_bytes + 1):
             self._ship(share.rows.partition)
         elif self._batches.nbytes > self._batched_bytes_max:
@@ -141,6 +151,7 @@ class Outbox:
     @property
     def nbytes(self) -> int:
         """Bytes that were added and have no answer: keys, values, and the overhead of each row and block."""
+        self._batches.count()
         return self._batches.nbytes + self._in_flight_bytes
 
     @property
@@ -197,12 +208,13 @@ class Outbox:
         """Makes ``error`` the first error unless there is one. WritesLost replaces any other, because it tells more."""
         if self._error is None or isinstance(error, WritesLost):
             self._error = error
-        self.is_open = False
+        self._shut()
         self._on_change()
 
     def refuse(self, error: TailraceError) -> None:
         """Makes ``error`` the first error, and wakes no caller."""
-        self._error, self.is_open, self._is_shipping = error, False, False
+        self._shut()
+        self._error, self._is_shipping = error, False
 
     def heard(self, error: TailraceError | None) -> None:
         """Handles an answer: wakes waiting callers, with ``error`` if there is one."""
@@ -214,7 +226,7 @@ class Outbox:
     def close(self, why: str) -> None:
         """Takes no more rows: ``enter`` raises ValueError with ``why``. Rows that were added are still sent."""
         self._why_closed = self._why_closed or why
-        self.is_open = False
+        self._shut()
         self._on_change()
 
     # Blocks
@@ -224,11 +236,12 @@ class Outbox:
         while self._batches.nbytes > self._bytes_max // 2:
             self._ship(self._batches.largest)
         if self.nbytes > self._bytes_max:
-            self.is_open = False
+            self._shut()
 
     def _ship(self, *partitions: int) -> None:
         for partition in partitions:
             self._begin_to_ship()
+            self._batches.count()
             before = self._batches.nbytes
             rows = self._batches.take(partition)
             if not rows.is_whole:
@@ -244,7 +257,7 @@ class Outbox:
         """
         if self._is_shipping:
             self.check()
-        self._is_shipping = True
+        self._is_shipping, self.plain = True, None
 
     def _put_in_flight(self, block: Block, nbytes: int, send: Callable[[Block, Settle], None]) -> None:
         self._shipped += 1
@@ -252,7 +265,7 @@ class Outbox:
         self._in_flight[number] = nbytes
         self._in_flight_bytes += nbytes
         self._set_limit()
-        self.is_open = False  # other tasks get their turn after each block
+        self._shut()  # other tasks get their turn after each block
 
         def settle(error: TailraceError | None) -> None:
             del self._in_flight[number]
@@ -267,6 +280,10 @@ class Outbox:
             self._is_shipping = False
             raise
         self._is_shipping = False
+
+    def _shut(self) -> None:
+        """Has the next caller ``enter`` before it adds."""
+        self.is_open, self.plain = False, None
 
     def _set_limit(self) -> None:
         """Sets the bytes of batches above which ``_relieve`` is called."""

@@ -68,6 +68,8 @@ class TypedFeedCore(FeedCore):
 class TypedOutbox(Outbox):
     """An outbox that takes typed rows."""
 
+    _takes_plain_rows = False
+
     def __init__(self, codec: Codec, *args: Any, **bounds: Any) -> None:
         super().__init__(*args, **bounds)
         self._codec = codec

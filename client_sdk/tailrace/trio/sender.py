@@ -38,21 +38,24 @@ class Sender(OfOneProcess):
         "It is a checkpoint only if it has to wait, and after each batch. If it is cancelled, the row is not added.",
     )
     async def put(self, key: bytes, value: bytes, *, ttl: int | None = None) -> None:
+        plain = self._outbox.plain
+        if plain is not None and ttl is None and plain.add(key, value):
+            return  # as below, in fewer steps: most rows are plain, and the outbox is open
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
         if value is None:
             check_value(value)  # to a batch it would be a deletion
-        self._outbox.add(key, value, ttl)
         if not self._is_told:
-            self._added()
+            self._added()  # before the row: if it is interrupted after that, plain rows do not tell of themselves
+        self._outbox.add(key, value, ttl)
 
     @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
     async def delete(self, key: bytes) -> None:
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
-        self._outbox.add(key, None)
         if not self._is_told:
             self._added()
+        self._outbox.add(key, None)
 
     @documented(
         RowSender.write,
