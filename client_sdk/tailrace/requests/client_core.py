@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
+from tailrace.block.freed_memory import keep_freed_memory
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import parse_url
 from tailrace.link.connection import LinkCore
@@ -55,6 +56,7 @@ class ClientCore(Unpicklable):
         self.hello = Hello(name=name or "", token=token)
         self._new_session = new_session
         self._feeds: dict[str, Resolved] = {}  # those that handles have asked for, by name
+        keep_freed_memory()
         self._begin()
 
     def _begin(self) -> None:
