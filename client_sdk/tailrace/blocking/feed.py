@@ -195,7 +195,7 @@ class Feed:
     def get(
         self, key: bytes, *, level: LevelName = "disk", at_least: Version | None = None, timeout: float | None = None
     ) -> Item | None:
-        return self._runner.run(self._core.get(key, level, at_least), timeout)
+        return self._runner.get(self._core, key, level, at_least, timeout)
 
     @documented(FeedCore.get_many, timeout=TIMEOUT)
     def get_many(

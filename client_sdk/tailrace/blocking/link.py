@@ -28,15 +28,21 @@ from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
 from tailrace.link.finder import LONG_WAIT_SECONDS
 from tailrace.link.rules import TICK_SECONDS
+from tailrace.model import Item, Level
+from tailrace.requests.lone_calls import Begun, LoneLookUps
 
 _T = TypeVar("_T")
 
 RECEIVE_BYTES = 256 * 1024
+LONE_BYTES = 16 * 1024  # of the first read of a lone look-up's answer
 _TAKES_BYTES = select.POLLOUT
 # Linux takes 1,024 buffers in one call; half of them is a megabyte of small requests.
 BUFFERS_MAX = 512
 # After a longer pause between calls the link reads before it sends, because the node may have ended the connection.
 IDLE_SECONDS = 1.0
+# A look-up takes the short way only so soon after the link has last looked for a dead node and a later leader, and a
+# tick.
+LONE_SECONDS = 0.2
 # The most seconds of one try at one address, even if the caller waits longer.
 TRY_SECONDS_MAX = 10.0
 
@@ -145,6 +151,74 @@ class BlockingLink:
                             return True
                 self._look_around(waiting_since)
             is_over = deadline is not None and time.monotonic() >= deadline
+
+    def look_up_alone(
+        self, lone: LoneLookUps, feed_id: bytes, level: Level, key: bytes, retry_for_s: float, begun: Begun
+    ) -> list[Item | None] | None:
+        """Looks up a key by the short way (`tailrace.requests.lone_calls`), if nothing else is under way.
+
+        Returns the item in a list. None: the general way has to do it. If ``begun`` has a request then, the general way
+        only waits for its answer.
+        """
+        now = time.monotonic()
+        if self._waiting or now >= self._looks_at + LONE_SECONDS:
+            return None
+        guard, moving = self.guard, threading.Lock()
+        try:
+            with moving:
+                with guard.lock:
+                    sock = self._plain
+                    if sock is None or self._out or self._waits_to_send or self._has_mover():
+                        return None
+                    guard.check_and_begin()
+                    frame = lone.begin(feed_id, level, key)
+                    if frame is not None and not self._send_frame(sock, frame):
+                        lone.drop()
+                        frame = None
+                    guard.end()
+                    if frame is None:
+                        return None
+                    self._said_at = now
+                    self._mover = threading.get_ident(), moving
+                ready = self._poll.poll(TICK_SECONDS * 1000)
+                with guard.lock:
+                    if self._sock is not sock:
+                        return None  # another thread has ended the connection
+                    return self._read_lone(
+                        lone, sock if ready else None, (feed_id, level, key), now + retry_for_s, begun
+                    )
+        finally:
+            if self._waiting:
+                with guard.lock:
+                    self._leave(moving)
+
+    def _read_lone(
+        self,
+        lone: LoneLookUps,
+        sock: socket.socket | None,
+        asked: tuple[bytes, Level, bytes],
+        deadline: float,
+        begun: Begun,
+    ) -> list[Item | None] | None:
+        """Reads once, if ``sock`` is given. Returns the item; otherwise the general way takes over."""
+        self.guard.check_and_begin()
+        try:
+            data = None if sock is None else sock.recv(LONE_BYTES)
+            if data:
+                self.heard_at = self._moved_at = self.stepped_at = time.monotonic()
+                found = lone.end(data, asked[2])
+                if found is not None:
+                    self.guard.end()
+                    return found
+            lone.go_on(*asked, begun, deadline)
+            if data is not None:
+                self._take(data)
+        except BlockingIOError:
+            lone.go_on(*asked, begun, deadline)
+        except (TailraceError, OSError) as error:
+            self._end_connection(error)
+        self.guard.end()
+        return None
 
     def _look_around(self, waiting_since: float) -> None:
         """Does what follows a step: gives up requests, wakes others, and leaves a node that is dead or no leader."""
@@ -320,6 +394,16 @@ class BlockingLink:
             return (buffer,)
         return () if sent == len(buffer) else (memoryview(buffer)[sent:],)
 
+    def _send_frame(self, sock: socket.socket, frame: bytes) -> bool:
+        """Sends a frame, and queues what the system does not take. False: it has taken nothing."""
+        try:
+            sent = sock.send(frame)
+        except OSError:  # the general way finds out why
+            return False
+        if sent < len(frame):
+            self._out.append(memoryview(frame)[sent:])
+        return True
+
     def _handle(self, ready: list[tuple[int, int]]) -> None:
         for _, event in ready:
             if event & _TAKES_BYTES:
@@ -339,13 +423,17 @@ class BlockingLink:
             count = len(data) if place is None else self._sock.recvmsg_into(place.buffers)[0]
         except BlockingIOError:
             return
-        if not count:
-            raise Unreachable("the node has closed the connection")
         self.heard_at = time.monotonic()
-        if place is None:
-            self._session.receive_data(data)
+        if place is None or not count:
+            self._take(data)
         else:
             place.received(count)
+
+    def _take(self, data: bytes) -> None:
+        """Hands bytes to the session. Raises Unreachable at their end."""
+        if not data:
+            raise Unreachable("the node has closed the connection")
+        self._session.receive_data(data)
 
     def _write(self) -> None:
         assert self._sock is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from tailrace.block.header import KEY_BYTES_MAX
 from tailrace.blocking.guard import Guard
 from tailrace.blocking.link import IDLE_SECONDS, BlockingLink
 from tailrace.blocking.stream import Stream
@@ -15,9 +16,12 @@ from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
+from tailrace.model import Item, Version
 from tailrace.model.arguments import seconds
 from tailrace.requests.client_core import ClientCore
+from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane, WriteRequest
+from tailrace.requests.lone_calls import Begun
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.requests.senders import Waits
@@ -99,8 +103,29 @@ class BlockingRunner(OfOneProcess):
         """
         return time.monotonic() + (self.core.retry_for_s if timeout is None else seconds("timeout", timeout))
 
-    def run(self, plan: Plan[_T], timeout: float | None = None) -> _T:
-        """Carries out a plan within ``timeout`` or ``retry_for`` seconds, and returns its result."""
+    def get(
+        self, feed: FeedCore, key: bytes, level: str, at_least: Version | None, timeout: float | None
+    ) -> Item | None:
+        """Carries out `FeedCore.get`, by the short way if it can be taken (`tailrace.requests.lone_calls`)."""
+        known = feed.resolved
+        if known is None or feed.codec is not None or at_least is not None or timeout is not None:
+            return self.run(feed.get(key, level, at_least), timeout)
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX or self._is_closed or self._forked_from:
+            return self.run(feed.get(key, level, at_least), timeout)
+        session, begun = self._session, Begun()
+        try:
+            wanted = session.levels.level(level)
+            found = self._link.look_up_alone(session.lone, known.feed_id, wanted, key, self.core.retry_for_s, begun)
+            return self.run(feed.get(key, level, None), None, begun) if found is None else found[0]
+        finally:
+            if begun.request is not None:
+                self._withdraw([begun.request])
+
+    def run(self, plan: Plan[_T], timeout: float | None = None, begun: Begun | None = None) -> _T:
+        """Carries out a plan within ``timeout`` or ``retry_for`` seconds, and returns its result.
+
+        ``begun`` may have the request of its first step.
+        """
         deadline = self.deadline(timeout)
         try:
             step = next(plan)
@@ -111,11 +136,12 @@ class BlockingRunner(OfOneProcess):
                     if isinstance(step, WITHOUT_REQUEST):
                         answer = self._take(step, deadline)
                     else:
-                        answer = self.ask(step, deadline)
+                        answer = self.ask(step, deadline, begun=begun)
                 except TailraceError as error:
                     step = plan.throw(error)
                 else:
                     step = plan.send(answer)
+                begun = None
         except StopIteration as end:
             result: _T = end.value
             return result
@@ -133,10 +159,11 @@ class BlockingRunner(OfOneProcess):
                 return leader.run(step.plan(leader.core.session), max(deadline - time.monotonic(), 0.0))
         return None
 
-    def ask(self, step: RequestStep, deadline: float, work: Work | None = None) -> Any:
+    def ask(self, step: RequestStep, deadline: float, work: Work | None = None, begun: Begun | None = None) -> Any:
         """Queues a step's requests, sends them, and returns the answer. Does ``work`` meanwhile, when there is some.
 
-        ``deadline`` is in monotonic seconds; the time that the work takes does not count.
+        ``deadline`` is in monotonic seconds; the time that the work takes does not count. If ``begun`` has the request
+        of the step, its answer is waited for.
         """
         self._check_open()
         link = self._link  # a process that is forked by ``work`` has another one, without the request
@@ -144,11 +171,15 @@ class BlockingRunner(OfOneProcess):
         requests: list[Request | WriteRequest] = []
         guard = link.guard
         try:
-            with guard.lock:
-                guard.check_and_begin()
-                # An interrupt can come right after the change, so the requests are in the list before it ends.
-                requests.extend(step.queue(self._session, reply.done, deadline))
-                guard.end()
+            found = None if begun is None else begun.reply_to(step, requests)
+            if found is not None:
+                reply = found
+            else:
+                with guard.lock:
+                    guard.check_and_begin()
+                    # An interrupt can come right after the change, so the requests are in the list before it ends.
+                    requests.extend(step.queue(self._session, reply.done, deadline))
+                    guard.end()
             while work is not None and not reply.finished:
                 link.run_until(lambda: reply.finished or work.waits, None)
                 work.do()

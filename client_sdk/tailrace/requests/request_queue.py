@@ -66,6 +66,11 @@ class RequestQueue:
             request.sent = True
         return due
 
+    def count_as_sent(self, request: Request) -> None:
+        """Notes that a request was sent on this connection before it was added."""
+        if self.unsent.pop(request, 0) is None:
+            request.sent = True
+
     def link_lost(self) -> None:
         """Has all requests sent again on the next connection."""
         for request in self.requests:

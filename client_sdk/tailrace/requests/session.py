@@ -23,8 +23,9 @@ from tailrace.link.backoff import backoff_seconds
 from tailrace.link.place import Place
 from tailrace.link.rules import Link, is_final
 from tailrace.link.sparing import Sparing
-from tailrace.model import Level, Version, VersionRange
+from tailrace.model import Level, Version
 from tailrace.requests.lane import DONE, Done, Lane, WriteRequest
+from tailrace.requests.lone_calls import LoneLookUps, receive_alone
 from tailrace.requests.look_up import Found, LookUp
 from tailrace.requests.offered_levels import OfferedLevels, refusal_of_ttls
 from tailrace.requests.parts import PartRequest, Places
@@ -33,14 +34,13 @@ from tailrace.requests.request_queue import RequestQueue
 from tailrace.requests.write_queue import RowWrite, WriteQueue
 from tailrace.wire.bodies import decode_json, encode_json
 from tailrace.wire.bounds import check_request
-from tailrace.wire.frames import FRAME_GOES_ON, Frame, FrameDecoder, encode_frame
-from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, Written, decode_error, lone_answer
+from tailrace.wire.frames import FRAME_GOES_ON, ID_MAX, Frame, FrameDecoder, encode_frame
+from tailrace.wire.messages import TRACING_MODULE, Hello, HelloOk, Written, decode_error
 from tailrace.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from tailrace.wire.segment_messages import SegmentFetch
 
-ID_MAX = 0xFFFFFFFF
 _OPEN = Link.OPEN  # as a global: an attribute of an Enum is slow to read
 # The seconds for which a connection is used at least before a read leaves it for a node that has come further. They
 # bound the connections that many waiting reads make together.
@@ -83,7 +83,8 @@ class RequestSession:
         self._is_useful = False  # a request that was sent on this connection has an answer that no retry changes
         self._queue = RequestQueue(clock, jitter)  # those that are no writes
         self._writes = WriteQueue()
-        self._by_id: dict[int, Request | WriteRequest] = {}
+        self._by_id: dict[int, Request | WriteRequest | None] = {}  # None: a lone look-up
+        self.lone = LoneLookUps(self._by_id, self._queue, self._writes, lambda: self.is_quiet, self.get)
         self.levels = OfferedLevels()
         self._refusals = Sparing(clock)
         self._sends_traces = False  # the node knows TRACE
@@ -149,31 +150,13 @@ class RequestSession:
         asked.
         """
         self._writes.expect_none()
-        if not (self._decoder.is_between_frames and self._receive_alone(data)):
+        if self._decoder.is_between_frames and receive_alone(data, self._by_id, self._queue, self._writes):
+            self._is_useful = True
+        else:
             for frame in self._decoder.receive_data(data):
                 self._receive(frame)
         if self._misplaced is not None:
             raise self._misplaced
-
-    def _receive_alone(self, data: bytes | memoryview) -> bool:
-        """Takes an answer that is all of ``data``, by one look. False: it is none, and nothing has happened."""
-        if (lone := lone_answer(data)) is None:
-            return False
-        id, answer = lone
-        request = self._by_id.get(id)
-        if isinstance(answer, VersionRange):
-            if not isinstance(request, WriteRequest):
-                return False
-            self._is_useful = True
-            del self._by_id[id]
-            self._writes.answered(request, answer)
-        else:
-            if not (isinstance(request, LookUp) and request.is_lone):
-                return False
-            self._is_useful = True
-            del self._by_id[id]
-            self._queue.found_alone(request, answer)
-        return True
 
     def place(self) -> Place | None:
         """Returns a place for the next bytes, if they are of a part; None: ``receive_data`` gets them."""
@@ -214,6 +197,13 @@ class RequestSession:
     def idle(self) -> bool:
         """No request waits for an answer."""
         return not self._queue.requests and self._writes.is_idle
+
+    @property
+    def is_quiet(self) -> bool:
+        """A leader answers on this connection, nothing waits to be sent, and no bytes to be understood."""
+        if self._link is not _OPEN or self._out or not self._is_useful or self._state != "leader":
+            return False
+        return self._closed is None and self._misplaced is None and self._decoder.is_between_frames
 
     @property
     def is_holding(self) -> bool:

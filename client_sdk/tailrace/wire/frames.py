@@ -23,6 +23,9 @@ FRAME_BODY_BYTES_MAX = 33 * 1024 * 1024
 # The longest body before HELLO: room for a token and a name, and harmless from an unknown peer.
 HELLO_BODY_BYTES_MAX = 64 * 1024
 
+# The greatest id of a request.
+ID_MAX = 0xFFFFFFFF
+
 # Each opcode may have a body of this length: packed integers, a name, an address, a few settings.
 SMALL_BODY_BYTES = 4 * 1024
 

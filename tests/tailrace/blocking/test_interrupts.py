@@ -401,18 +401,23 @@ def test_a_wait_that_an_interrupt_has_left_behind_is_woken_once(client):
     assert not waiting.locked()
 
 
-def test_an_interrupt_anywhere_in_the_link_leaves_other_threads_a_mover(shared_node, feed_name):
+@pytest.mark.parametrize("way", ["general", "short"])
+def test_an_interrupt_anywhere_in_the_link_leaves_other_threads_a_mover(shared_node, feed_name, way):
     """Else nothing would read the answers to the other threads' requests, on a connection that is fine."""
     path = inspect.getsourcefile(BlockingLink)
     ends = collections.Counter()
     with blocking.connect(shared_node.url) as observer:
         feed = observer.create_feed(feed_name, partitions=1)
+        if way == "short":
+            feed.get(b"k")
         with InterruptAt(1 << 60, path) as never:
             feed.get(b"k")
         lines = (1 << 60) - never.left
     for step in range(1, lines + 1):
         with blocking.connect(shared_node.url) as client:
             feed = client.feed(feed_name)
+            if way == "short":
+                feed.get(b"k")
             with contextlib.suppress(KeyboardInterrupt), InterruptAt(step, path):
                 feed.get(b"k")
             other, results = in_thread(lambda feed=feed: feed.get(b"k", timeout=5))

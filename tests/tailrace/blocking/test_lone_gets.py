@@ -1,0 +1,243 @@
+"""A `get` alone on its connection: which calls take the short way, and what becomes of those that it does not end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import tailrace
+from tailrace import blocking
+from tailrace.blocking import link as link_module
+from tailrace.requests.lone_calls import LoneLookUps
+
+VALUE = b"v" * 100
+
+
+@pytest.fixture
+def lone(monkeypatch):
+    """For each look-up that has begun by the short way: whether that has had its answer."""
+    found, begin, end = [], LoneLookUps.begin, LoneLookUps.end
+
+    def noted_begin(self, *asked):
+        frame = begin(self, *asked)
+        if frame is not None:
+            found.append(False)
+        return frame
+
+    def noted_end(self, *heard):
+        items = end(self, *heard)
+        found[-1] = items is not None
+        return items
+
+    monkeypatch.setattr(LoneLookUps, "begin", noted_begin)
+    monkeypatch.setattr(LoneLookUps, "end", noted_end)
+    return found
+
+
+@pytest.fixture
+def warm(feed, lone):
+    """The feed, after calls that have made it ready for the short way."""
+    feed.put(b"k", VALUE)
+    feed.get(b"k")
+    lone.clear()
+    return feed
+
+
+def test_gets_take_the_short_way(warm, lone):
+    version = warm.get(b"k").version
+    for number in range(20):
+        assert warm.get(b"k").value == VALUE
+        assert warm.get(b"another") is None
+        assert warm.get(b"k", level="memory").version == version
+        warm.put(b"%d" % number, b"%d" % number)
+        assert warm.get(b"%d" % number).value == b"%d" % number
+    assert lone.count(True) >= len(lone) - 1 > 60, "a tick may come in between"
+
+
+@pytest.mark.parametrize("kind", ["timeout", "at least", "of another feed"])
+def test_unusual_gets_take_the_general_way(client, warm, lone, feed_name, kind):
+    version = warm.get(b"k").version
+    lone.clear()
+    if kind == "timeout":
+        found = warm.get(b"k", timeout=10)
+    elif kind == "at least":
+        found = warm.get(b"k", at_least=version)
+    else:
+        found = client.feed(feed_name).get(b"k")
+    assert found.value == VALUE
+    assert not lone
+
+
+@pytest.mark.parametrize(("key", "error"), [("k", TypeError), (b"", ValueError), (b"k" * 5_000, tailrace.TooLarge)])
+def test_wrong_keys_are_refused(warm, lone, key, error):
+    with pytest.raises(error):
+        warm.get(key)
+    with pytest.raises(ValueError, match="level"):
+        warm.get(b"k", level="no level")
+    assert not lone
+    assert warm.get(b"k").value == VALUE
+
+
+def test_a_long_value_comes_in_several_reads(warm, lone):
+    value = os.urandom(1_000_000)
+    warm.put(b"long", value)
+    for _ in range(5):
+        assert warm.get(b"long").value == value
+        assert warm.get(b"k").value == VALUE
+    assert {True, False} == set(lone)
+
+
+def test_an_error_of_the_node_is_that_of_the_general_way(client, warm, feed_name):
+    client.drop_feed(feed_name)
+    with pytest.raises(tailrace.UnknownFeed):
+        warm.get(b"k")
+    client.create_feed(feed_name, partitions=2)
+    assert warm.get(b"k") is None
+
+
+def test_an_answer_that_is_late(node_process, lone):
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders")
+        feed.put(b"k", VALUE)
+        for _ in range(3):
+            feed.get(b"k")
+        os.kill(node_process.pid, signal.SIGSTOP)
+        resume = threading.Timer(0.3, os.kill, (node_process.pid, signal.SIGCONT))
+        resume.start()
+        lone.clear()
+        assert feed.get(b"k").value == VALUE
+        resume.join()
+        assert lone == [False]
+        for _ in range(3):
+            assert feed.get(b"k").value == VALUE
+
+
+def test_a_node_that_does_not_answer_is_given_up(node_process):
+    with blocking.connect(node_process.url, retry_for=0.5) as client:
+        feed = client.create_feed("orders", timeout=60)
+        feed.put(b"k", VALUE, timeout=60)
+        feed.get(b"k", timeout=60)
+        os.kill(node_process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(tailrace.Unreachable, match="not answered in time"):
+                feed.get(b"k")
+        finally:
+            os.kill(node_process.pid, signal.SIGCONT)
+        assert feed.get(b"k", timeout=60).value == VALUE
+
+
+def test_a_node_that_ends_and_comes_back(node_process):
+    with blocking.connect(node_process.url, retry_for=60) as client:
+        feed = client.create_feed("orders")
+        feed.put(b"k", VALUE)
+        for seconds in (0.0, 0.3):  # the first one ends between two calls, the other one while a call waits
+            for _ in range(3):
+                feed.get(b"k")
+            restarted = threading.Event()
+
+            def restart(seconds=seconds, restarted=restarted):
+                time.sleep(seconds)
+                node_process.kill()
+                node_process.start()
+                restarted.set()
+
+            if seconds:
+                os.kill(node_process.pid, signal.SIGSTOP)
+            other = threading.Thread(target=restart)
+            other.start()
+            if not seconds:
+                restarted.wait()
+            assert feed.get(b"k").value == VALUE
+            other.join()
+
+
+def test_threads_share_the_client(warm, lone):
+    """Each sees its own writes, whichever of them moves the bytes."""
+    errors = []
+
+    def use(name):
+        try:
+            for number in range(150):
+                warm.put(name, b"%d" % number)
+                assert warm.get(name).value == b"%d" % number
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(b"thread %d" % number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert lone
+
+
+def test_another_thread_is_served_after_a_look_up_alone(node_process, lone):
+    """It has queued its request while the look-up waited, and is the next to read."""
+    with blocking.connect(node_process.url) as client:
+        feed = client.create_feed("orders")
+        feed.put(b"k", VALUE)
+        feed.get(b"k")
+        os.kill(node_process.pid, signal.SIGSTOP)
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(feed.get(b"k", timeout=60))) for _ in range(3)]
+        first = threading.Thread(target=lambda: found.append(feed.get(b"k")))
+        first.start()
+        while not lone:
+            time.sleep(0.001)
+        for thread in threads:
+            thread.start()
+        os.kill(node_process.pid, signal.SIGCONT)
+        for thread in (first, *threads):
+            thread.join()
+    assert [item.value for item in found] == [VALUE] * 4
+
+
+def test_a_client_that_another_thread_closes(node_process, lone):
+    client = blocking.connect(node_process.url).__enter__()
+    feed = client.create_feed("orders")
+    feed.put(b"k", VALUE)
+    feed.get(b"k")
+    lone.clear()
+    os.kill(node_process.pid, signal.SIGSTOP)
+    errors = []
+
+    def look_up():
+        try:
+            feed.get(b"k")
+        except tailrace.Unreachable as error:
+            errors.append(error)
+
+    other = threading.Thread(target=look_up)
+    other.start()
+    while not lone:
+        time.sleep(0.001)
+    client.close()
+    other.join()
+    os.kill(node_process.pid, signal.SIGCONT)
+    assert "closed" in str(errors)
+
+
+def test_the_general_way_looks_around_now_and_then(warm, lone, monkeypatch):
+    """It looks for a dead node and for a later leader, and sends NOOPs."""
+    monkeypatch.setattr(link_module, "LONE_SECONDS", -1.0)
+    assert warm.get(b"k").value == VALUE
+    assert not lone
+
+
+def test_a_forked_process_uses_a_connection_of_its_own(warm):
+    warm.get(b"k")
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write_end, warm.get(b"k").value)
+        os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        assert pipe.read() == VALUE
+    os.waitpid(child, 0)
+    assert warm.get(b"k").value == VALUE
