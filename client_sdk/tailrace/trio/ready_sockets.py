@@ -20,6 +20,8 @@ from collections.abc import Callable
 
 import trio
 
+from tailrace.trio.direct_wait import DirectWait, TrioLoop
+
 HAS_EPOLL = hasattr(select, "epoll")  # Linux
 # The sockets that are handled before other tasks have the loop. The set returns the others then.
 READY_MAX = 64
@@ -63,6 +65,7 @@ class ReadySockets:
         self._epoll = select.epoll()
         self._calls: dict[int, Callable[[], bool]] = {}
         self._polling = BusyPolling()
+        self._direct: DirectWait | None = None
 
     def watch(self, sock: socket.socket, on_ready: Callable[[], bool]) -> None:
         """Calls ``on_ready`` each time that ``sock`` has bytes, its end, or an error to read, until `forget`.
@@ -84,6 +87,12 @@ class ReadySockets:
         """
         self._polling = BusyPolling(seconds if len(os.sched_getaffinity(0)) > 1 else 0.0)
 
+    def wait_directly(self) -> None:
+        """Waits in the place of trio's loop while requests come one soon after the other, unless it polls busily."""
+        loop = TrioLoop.of_this_run()
+        if loop is not None:
+            self._direct = DirectWait(self._epoll, self._calls, loop, READY_MAX)
+
     async def run(self) -> None:
         """Calls for ever."""
         try:
@@ -91,7 +100,10 @@ class ReadySockets:
                 began = time.perf_counter()
                 await self._wait()
                 now = time.perf_counter()
-                self._polling.turn_ended(self._call_ready(now + TURN_SECONDS), now - began)
+                waited = now - began
+                self._polling.turn_ended(self._call_ready(now + TURN_SECONDS), waited)
+                if self._direct is not None and not self._polling.seconds and self._direct.is_due(waited):
+                    await self._direct.run()
         finally:
             self._epoll.close()
 

@@ -90,6 +90,7 @@ class TcpNetwork:
         sockets = ready_sockets()
         if sockets is not None:
             sockets.poll_busily(self._busy_poll_s)
+            sockets.wait_directly()
         if self._tls is None:
             return listener
         return TlsListener(listener, self._tls, self._handshake_seconds_max, self._greetings)

@@ -1,0 +1,158 @@
+"""Waits for sockets in the place of trio's loop, while requests come one soon after the other.
+
+    trio: all tasks wait ──> before_io_wait ──> [ the sockets, and trio's own set ] ──a socket──> its function ─┐
+                                  ^                     ^  │                                                    │
+          trio: waits, runs tasks │                     └──┼────────── no task is to run, no deadline is due ───┤
+                 ^                │                        │ trio's set is ready                                │
+                 └────────────────┴────────────────────────┴──────────<── trio is woken ── otherwise ───────────┘
+
+A pass of trio's loop for a request is a task that wakes up and waits again, two waits and the arming of one of them: as
+much processor time as `recv` and `send` take together. Here a request takes one wait. A function of a socket that wakes
+a task costs more than without this, so it ends after a few of these, and if nothing comes soon.
+
+trio does not tell which tasks run next, nor its set. So this reads fields of its loop. If a release of trio has others,
+`TrioLoop.of_this_run` finds it out, and trio waits as ever.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import trio
+
+# It ends if nothing comes for so many seconds.
+SOON_SECONDS = 0.005
+# It begins after so many turns in a row that came that soon, and whose functions have woken no task.
+PLAIN_TURNS = 4
+# It ends after so many turns in a row whose functions have woken tasks.
+WAKING_TURNS = 2
+
+
+class TrioLoop:
+    """The parts of trio's loop that say what it would do next."""
+
+    def __init__(
+        self,
+        runnable: Collection[object],
+        next_deadline: Callable[[], float],
+        sleep_seconds: Callable[[float], float],
+        epoll: int,
+    ) -> None:
+        """``sleep_seconds`` returns how long a deadline is ahead. ``epoll`` is the descriptor of trio's set."""
+        self.runnable = runnable
+        self._next_deadline = next_deadline
+        self._sleep_seconds = sleep_seconds
+        self.epoll = epoll
+
+    @property
+    def sleep_seconds(self) -> float:
+        """The seconds until the next deadline."""
+        return self._sleep_seconds(self._next_deadline())
+
+    @classmethod
+    def of_this_run(cls) -> TrioLoop | None:
+        """Returns that of the present run of trio; None if it has other fields, or waits in another thread."""
+        try:
+            run: Any = trio._core._run
+            runner = run.GLOBAL_RUN_CONTEXT.runner
+            if runner.is_guest:
+                return None
+            epoll = runner.io_manager._epoll.fileno()
+            return cls(runner.runq, runner.deadlines.next_deadline, runner.clock.deadline_to_sleep_time, epoll)
+        except AttributeError:
+            return None
+
+
+class DirectWait(trio.abc.Instrument):
+    """Calls the functions of ready sockets from where trio would wait. trio calls ``before_io_wait``."""
+
+    def __init__(
+        self, epoll: select.epoll, calls: Mapping[int, Callable[[], bool]], loop: TrioLoop, ready_max: int
+    ) -> None:
+        """``epoll`` has the sockets, ``calls`` their functions by number: at most ``ready_max`` before others' turn."""
+        self._epoll = epoll
+        self._calls = calls
+        self._loop = loop
+        self._ready_max = ready_max
+        self._plain_turns = 0  # in a row, before it begins
+        self._waking_turns = 0  # in a row, since it has begun
+        self._task: trio.lowlevel.Task | None = None  # while it runs
+        self._failure: BaseException | None = None
+        self._token = trio.lowlevel.current_trio_token()
+
+    def is_due(self, waited: float) -> bool:
+        """Notes the end of a turn for which trio has waited so many seconds. Returns whether to ``run`` now."""
+        if waited > SOON_SECONDS or self._loop.runnable:
+            self._plain_turns = 0
+        else:
+            self._plain_turns += 1
+        return self._plain_turns >= PLAIN_TURNS
+
+    async def run(self) -> None:
+        """Waits in the place of trio until that does not pay any more. The set must not be in trio's meanwhile."""
+        self._plain_turns = self._waking_turns = 0
+        trio.lowlevel.notify_closing(self._epoll)  # a set cannot have one that has it
+        self._epoll.register(self._loop.epoll, select.EPOLLIN)
+        self._task = trio.lowlevel.current_task()
+        trio.lowlevel.add_instrument(self)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        finally:
+            self._epoll.unregister(self._loop.epoll)
+        if self._failure is not None:
+            raise self._failure
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._end()
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _end(self) -> trio.lowlevel.Task | None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.remove_instrument(self)
+        return task
+
+    @trio.lowlevel.enable_ki_protection
+    def before_io_wait(self, timeout: float) -> None:
+        """Handles what comes until trio has something to do. ``timeout``: the seconds for which trio would wait."""
+        loop, calls, sleeps = self._loop, self._calls, timeout > 0
+        try:
+            while True:
+                events = self._epoll.poll(min(timeout, SOON_SECONDS) if sleeps else 0, self._ready_max)
+                is_trios_turn = not sleeps
+                for number, _ in events:
+                    if number == loop.epoll:
+                        is_trios_turn = True
+                    elif (on_ready := calls.get(number)) is not None and not on_ready():
+                        break  # the set returns the others again
+                if is_trios_turn:
+                    return
+                if not events:
+                    self._leave()
+                    break
+                if loop.runnable:
+                    self._waking_turns += 1
+                    if self._waking_turns >= WAKING_TURNS:
+                        self._leave()
+                    break
+                self._waking_turns = 0
+                timeout = loop.sleep_seconds
+                if timeout <= 0:
+                    break
+        except BaseException as error:  # trio would log it, and go on without this
+            self._failure = error
+            self._leave()
+        # trio waits now, for as long as it has found before: it has to wake up at once.
+        self._token.run_sync_soon(_nothing, idempotent=True)
+
+    def _leave(self) -> None:
+        """Lets ``run`` return."""
+        task = self._end()
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
+def _nothing() -> None:
+    """Does nothing."""
