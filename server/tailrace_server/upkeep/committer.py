@@ -16,7 +16,7 @@ Of several writers, an fsync waits until a pass of the loop has brought no write
 costs every node of a set a message, and an fsync and an acknowledgement at each replica.
 
 Writes that arrive during an fsync in a thread share the next one. A thread also syncs after a rotation of the journal,
-and if the journal's next file is due: both take longer.
+and if the journal's next file is due: both take longer. It also does an fsync that no writer waits for.
 """
 
 from __future__ import annotations
@@ -163,8 +163,11 @@ class Committer:
                 return
 
     async def commit(self) -> None:
-        """Does one fsync, if not everything is durable, and tells partitions and writers."""
-        if self._is_cheap():
+        """Does one fsync, if not everything is durable, and tells partitions and writers.
+
+        If no writer waits for it, it is done in a thread: on the loop's thread a write at `memory` would wait for it.
+        """
+        if self._urgent and self._is_cheap():
             self._commit_here(self._clock.monotonic())
             return
         self._urgent, self._syncing = False, True

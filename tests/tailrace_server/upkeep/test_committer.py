@@ -117,6 +117,23 @@ async def test_what_nobody_waits_for_becomes_durable_too(run):
     assert run.journal.syncs == 1
 
 
+async def test_what_nobody_waits_for_is_synced_beside_the_loop(run):
+    """A write at level `memory` that comes meanwhile is answered without it."""
+    run.journal.gate = threading.Event()
+    run.write()
+    run.committer.turn_ended("asker")
+    while not run.journal.threads:
+        await trio.lowlevel.checkpoint()
+    assert run.journal.threads != [threading.current_thread()]
+    run.write(answer="a")  # the loop goes on; one who waits gets the next fsync
+    run.committer.turn_ended("asker")
+    assert run.answers() == []
+    run.journal.gate.set()
+    await settled(run)
+    assert run.answers() == [("a", 2, None)]
+    assert run.journal.threads[1:] == [threading.current_thread()]
+
+
 async def test_an_fsync_that_fails_while_another_one_waits_is_told_once(made, nursery, monkeypatch):
     async def a_pass():
         made.journal.error = NotDurable("the disk is gone")
