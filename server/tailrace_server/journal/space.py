@@ -11,7 +11,9 @@ system, which wakes up late on a busy processor. Measured on ext4 (appends of 32
 turns): the slowest percent takes 0.85 ms in reserved space and 0.12 ms over zeros, one in a thousand 3.0 and 0.25 ms.
 Zeros double what is written, so only small records get them.
 
-They are written by 4 KiB: of one large write the system makes large pages, and each fsync looks at all of a page.
+They are written by 32 KiB. Of one large write the system makes large pages, and each fsync looks at all of a page:
+512 KiB cost it 3 to 15 µs of processor, 32 KiB 0.1. Each call takes the interpreter from the loop's thread for a
+moment, so that puts would wait for many small ones.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ GAP_BYTES = 128 * 1024
 ZEROS_MIN = 512 * 1024
 PIECE_BYTES = 512 * 1024
 _PAGE_BYTES = 4_096
-_ZEROS = bytes(_PAGE_BYTES)
+WRITE_BYTES = 32 * 1024
+_ZEROS = bytes(WRITE_BYTES)
 
 
 class Space:
@@ -154,8 +157,8 @@ class Space:
         if end > self._allocated and not self._allocate(file, end):
             return False
         try:
-            for place in range(begin, end, _PAGE_BYTES):
-                size = min(_PAGE_BYTES, end - place)
+            for place in range(begin, end, WRITE_BYTES):
+                size = min(WRITE_BYTES, end - place)
                 file.write_at(place, (_ZEROS[:size],), size)
         except OSError:
             return False

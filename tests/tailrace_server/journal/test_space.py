@@ -11,7 +11,14 @@ from tests.tiers import examples
 
 from tailrace_server.host.disk import RealDisk
 from tailrace_server.journal import JournalFailed, RecordKind, open_journal, space
-from tailrace_server.journal.space import ALLOCATE_BYTES, GAP_BYTES, PIECE_BYTES, SMALL_SYNC_BYTES, ZEROS_MIN
+from tailrace_server.journal.space import (
+    ALLOCATE_BYTES,
+    GAP_BYTES,
+    PIECE_BYTES,
+    SMALL_SYNC_BYTES,
+    WRITE_BYTES,
+    ZEROS_MIN,
+)
 
 FEED = b"F" * 16
 FIRST = "/journal/00000001.log"
@@ -49,7 +56,7 @@ def test_zeros_are_durable_when_records_get_their_space(disk, journal):
     assert journal.begin_zeros()
     limit = journal._space.limit
     calls = written_by(disk, journal.write_zeros)
-    assert calls == ["open", *["write_at"] * (PIECE_BYTES // 4_096), "sync"]
+    assert calls == ["open", *["write_at"] * (PIECE_BYTES // WRITE_BYTES), "sync"]
     assert journal._space.limit == limit + PIECE_BYTES
 
 
