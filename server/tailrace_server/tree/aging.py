@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, ROWS_MAX, Block
-from tailrace_server.blocks import heads_of, merge_steps
+from tailrace.block.arrays import Indices
+from tailrace_server.blocks import Heads, heads_of, merge_steps
 from tailrace_server.tree.memory import HEADER_OBJECT_BYTES, memory_of_all
 
 # A block of at most this many raw bytes is small: its objects, about 900 bytes, are worth copying it twice.
@@ -155,10 +156,13 @@ def plan_merge(chunks: Sequence[Chunk], cuts: Sequence[int], *, settles: bool) -
 def _groups(blocks: Sequence[Block], borders: Sequence[int]) -> Iterator[MergeGroup]:
     """Yields neighbouring small blocks in groups within the bounds, and each large block alone."""
     heads = heads_of(blocks)
-    compressed = (heads["flags"] & FLAG_COMPRESSED).astype(bool).tolist()
-    sizes = heads["raw_bytes"].tolist()
+    packed_flags = (heads["flags"] & FLAG_COMPRESSED) != 0
     # A border inside a block does not count: it came after the block was merged.
-    sides = np.searchsorted(np.array(borders, "<u8"), heads["last_seq"]).tolist()
+    side_of = np.searchsorted(np.array(borders, "<u8"), heads["last_seq"])
+    if _is_one_group(heads, side_of):
+        yield MergeGroup(tuple(blocks), int(heads["raw_bytes"].sum()), bool(packed_flags.any()))
+        return
+    compressed, sizes, sides = packed_flags.tolist(), heads["raw_bytes"].tolist(), side_of.tolist()
     group: list[Block] = []
     rows = raw_bytes = 0
     is_compressed = False
@@ -175,6 +179,14 @@ def _groups(blocks: Sequence[Block], borders: Sequence[int]) -> Iterator[MergeGr
         side, is_small = other, size <= SMALL_BYTES_MAX
     if group:
         yield MergeGroup(tuple(group), raw_bytes, is_compressed)
+
+
+def _is_one_group(heads: Heads, sides: Indices) -> bool:
+    """Returns whether all of several blocks belong together, as most often: by a few steps for all of them."""
+    sizes = heads["raw_bytes"]
+    if len(sizes) < 2 or sides.min() != sides.max() or sizes.max() > SMALL_BYTES_MAX:
+        return False
+    return bool(heads["rows"].sum() <= ROWS_MAX and sizes.sum() <= MERGED_BYTES_MAX)
 
 
 def _side(block: Block, borders: Sequence[int]) -> int:

@@ -67,11 +67,11 @@ def test_merging_can_be_left_alone_between_short_steps(make_block):
     value = b"v" * (SMALL_BYTES_MAX + 1)
     blocks = [make_block([(b"k%d" % seq, value, seq, 5)]) for seq in range(1, 2 * STEP_BLOCKS + 2)]
     steps = list(merge_steps(blocks, compress=False))
-    assert steps[:-1] == [None, None, None]
+    assert steps[:-1] == [None] * (1 + 3)
     assert steps[-1] == merge_blocks(blocks, compress=False)
     small = [make_block([(b"k%d" % seq, b"v", seq, 5)]) for seq in range(1, 2 * SMALL_STEP_BLOCKS + TOGETHER_MIN)]
     steps = list(merge_steps(small, compress=False))
-    assert steps[:-1] == [None] * (2 + -(-(TOGETHER_MIN - 1) // STEP_BLOCKS))
+    assert steps[:-1] == [None] * (1 + 2 + -(-(TOGETHER_MIN - 1) // STEP_BLOCKS))
     assert steps[-1] == merge_blocks(small, compress=False)
 
 

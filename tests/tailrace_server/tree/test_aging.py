@@ -75,6 +75,21 @@ steps = st.lists(
 )
 
 
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 7), st.sampled_from([0, 5, 60, 400])), min_size=1, max_size=9),
+    st.lists(st.integers(0, 40), max_size=2),
+)
+def test_blocks_that_all_belong_together_are_the_group_that_one_by_one_makes(made, cuts):
+    with small_bounds():
+        grown = Tree()
+        for rows, nbytes in made:
+            grown = grown.append(next_block(grown, rows, nbytes))
+        planned = aging.plan_merge([aging.chunk_of(held(grown))], cuts, settles=False)
+        with patch.object(aging, "_is_one_group", lambda *_: False):
+            assert aging.plan_merge([aging.chunk_of(held(grown))], cuts, settles=False) == planned
+
+
 @settings(max_examples=examples(150), deadline=None)
 @given(steps)
 def test_merging_changes_no_row_and_no_older_root(taken):
