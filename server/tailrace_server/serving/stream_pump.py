@@ -81,7 +81,11 @@ class StreamPump:
         examined_max, turns_max = rounds.examined_bytes + PUMP_BYTES, rounds.turns_given + TURNS_MAX
         sent_max = rounds.sent_bytes + TURN_BYTES
         while not transport.backlog_bytes:
+            sent_blocks = rounds.sent_blocks
             buffers = rounds.next_buffers(PUMP_BYTES)
+            if buffers and rounds.waits_for_chunk and rounds.sent_blocks == sent_blocks and self._load_next():
+                # Frames between two chunks, such as a round's end, leave with the second one: the peer wakes once.
+                buffers += rounds.next_buffers(PUMP_BYTES)
             if buffers:
                 answers = connection.answers.take() if connection.answers.queued and not rounds.has_news else b""
                 if answers:

@@ -99,6 +99,11 @@ class Rounds:
         return bool(self._turns or self._out or self._reads.queue) or self._in_pass
 
     @property
+    def waits_for_chunk(self) -> bool:
+        """Whether a stream's next chunk is to be read."""
+        return bool(self._reads.queue)
+
+    @property
     def unsent_frames(self) -> int:
         """How many frames wait for the next ``next_buffers``."""
         return len(self._out)

@@ -120,10 +120,32 @@ async def test_a_turn_reads_nothing_beyond_its_bound(connection, reads, monkeypa
 async def test_one_chunk_is_read_ahead_while_the_peer_reads(connection, reads):
     connection.takes = False
     connection.pump.pump()
-    assert (len(connection.blocks), len(reads)) == (0, 1), "what announces the snapshots left first"
+    assert (len(connection.blocks), len(reads)) == (1, 2), "what announces the snapshots leaves with the first one"
     connection.transport.backlog_bytes = 0
     connection.pump.pump()
-    assert (len(connection.blocks), len(reads)) == (1, 2)
+    assert (len(connection.blocks), len(reads)) == (2, 3)
+
+
+async def test_the_end_of_a_round_leaves_with_the_chunk_behind_it(connection, monkeypatch):
+    sent, send = [], connection.send
+    monkeypatch.setattr(
+        connection, "send", lambda buffers, *rest: (sent.append(b"".join(buffers)), send(buffers, *rest))
+    )
+    connection.pump.pump()
+    opcodes = [[frame.opcode for frame in FrameDecoder().receive_data(data)] for data in sent]
+    assert all(Opcode.BLOCK in found for found in opcodes[:-1]), "only the end of the last round has no block behind it"
+    assert sum(found.count(Opcode.ROUND_COMPLETE) for found in opcodes) >= CHUNKS
+
+
+async def test_frames_do_not_wait_for_a_chunk_that_a_thread_reads(connection, monkeypatch):
+    async def nothing_comes(*arguments):
+        pass
+
+    monkeypatch.setattr(SegmentCursor, "load_cached", lambda *arguments: None)
+    monkeypatch.setattr(StreamPump, "_load", nothing_comes)
+    connection.pump.pump()
+    assert {frame.opcode for frame in FrameDecoder().receive_data(connection.sent)} >= {Opcode.SNAPSHOT_START}
+    assert connection.blocks == []
 
 
 @pytest.mark.parametrize("is_large", [True, False])
