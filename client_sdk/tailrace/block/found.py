@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
 
 from tailrace.block.layout import column_begins
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.block import BlockHeader
+    from tailrace.block.arrays import U32, Indices
 
 _EXTENT = struct.Struct("<II")
 _NUMBER = struct.Struct("<Q")
+
+# Rows of a block that take less time by columns than one by one.
+COLUMNS_ROWS_MIN = 12
+# Longer strings are cut one by one: a copy of all of them takes longer then.
+_GATHERED_BYTES_MAX = 1_024
 
 
 class FoundRow(NamedTuple):
@@ -37,6 +45,57 @@ def row_of_key(header: BlockHeader, raw: bytes | memoryview, row: int, key: byte
         start, stop = _EXTENT.unpack_from(raw, values_at + 4 * row)
         value = bytes(raw[value_data_at + start : value_data_at + stop])
     return tuple.__new__(FoundRow, (seq, timestamp, value))  # NamedTuple's own constructor takes twice as long
+
+
+class OpenRows(NamedTuple):
+    """A checked raw body of ``rows`` rows, and the first byte of each column that a look-up reads: `ColumnBegins`.
+
+    ``first_seq`` and ``timestamp`` are those of rows without columns of them. ``key_width`` and ``value_width`` are the
+    lengths of all keys and of all values, if the block is known to be *even*: keys are equally long, values are equally
+    long and not empty, no row is a tombstone, seqs are dense, and ``raw`` is bytes. Else both are 0.
+    """
+
+    raw: bytes | memoryview
+    rows: int
+    first_seq: int
+    timestamp: int
+    seqs_at: int
+    timestamps_at: int
+    keys_at: int
+    key_data_at: int
+    validity_at: int
+    values_at: int
+    value_data_at: int
+    key_width: int = 0
+    value_width: int = 0
+
+    @classmethod
+    def of(cls, header: BlockHeader, raw: bytes | memoryview) -> OpenRows:
+        """Returns what a look-up needs of a block with this header and this raw body, which was checked."""
+        begins = column_begins(header, raw)
+        return tuple.__new__(cls, (raw, header.rows, header.first_seq, header.timestamp, *begins, 0, 0))
+
+    def measured(self) -> OpenRows:
+        """Returns the same, with both widths if the block is even: 10 µs for 1,000 rows, for those looked at often."""
+        raw, rows = self.raw, self.rows
+        key_width, value_width = _width(raw, self.keys_at, rows), _width(raw, self.values_at, rows)
+        if not value_width or not key_width or self.validity_at >= 0 or self.seqs_at >= 0:
+            return self
+        whole = raw.obj if isinstance(raw, memoryview) else raw  # slices of bytes take half the time of those of a view
+        if type(whole) is not bytes:
+            return self
+        shift = _address(raw) - _address(whole)
+        begins = [begin if begin < 0 else begin + shift for begin in self[4:11]]
+        return tuple.__new__(OpenRows, (whole, *self[1:4], *begins, key_width, value_width))
+
+    def rows_of_seqs(self, seqs: list[int]) -> list[int]:
+        """Returns the number of the row at each of ``seqs``, all of which are in the block."""
+        if self.seqs_at < 0:
+            first_seq = self.first_seq
+            return [seq - first_seq for seq in seqs]
+        column = np.frombuffer(self.raw, "<u8", self.rows, self.seqs_at)
+        found: list[int] = column.searchsorted(np.array(seqs, "<u8")).tolist()
+        return found
 
 
 class FoundRows:
@@ -64,22 +123,102 @@ class FoundRows:
         found.values, found.alone = [None] * count, list(range(count))
         return found
 
-    def look(
-        self,
-        header: BlockHeader,
-        raw: bytes | memoryview,
-        rows: Sequence[int],
-        keys: Sequence[bytes],
-        seqs: Sequence[int] | None = None,
-    ) -> None:
-        """Looks at one row of a block for each key, in less time than `row_of_key` if they are several.
+    def look(self, opened: OpenRows, rows: Sequence[int], keys: list[bytes]) -> None:
+        """Looks at one row of a block for each key, in less time than `row_of_key` if they are several."""
+        self._look(opened, rows, keys)
+        if opened.seqs_at < 0:
+            first_seq = opened.first_seq
+            self.seqs += [first_seq + row for row in rows]
+        else:
+            self.seqs += _numbers(opened, opened.seqs_at, rows)
 
-        ``raw`` is a raw body that was checked. ``seqs`` are those of the rows, if they are known.
+    def look_at(
+        self,
+        blocks: Iterable[tuple[OpenRows, int]],
+        keys: list[bytes],
+        seqs: list[int],
+        out_of_time: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Looks at the row of each seq for its key, until ``out_of_time()`` after a block. Returns the count of rows.
+
+        ``blocks`` have the seqs: the rows of each, and the index behind the last of its seqs.
         """
-        seqs_at, timestamps_at, keys_at, key_data_at, validity_at, values_at, value_data_at = column_begins(header, raw)
-        extent, values, room = _EXTENT.unpack_from, self.values, self.room
+        values, timestamps, begin, number = self.values, self.timestamps, 0, _NUMBER.unpack_from
+        for opened, end in blocks:
+            (
+                raw, _, first_seq, timestamp, _, timestamps_at, _, keys_at, _, _, values_at, key_width, value_width,
+            ) = opened  # fmt: skip
+            nbytes = value_width * (end - begin)
+            if not key_width or nbytes > self.room or end - begin >= COLUMNS_ROWS_MIN:
+                self._look(opened, opened.rows_of_seqs(seqs[begin:end]), keys[begin:end])
+            else:  # most often the block has a few of the rows
+                self.room -= nbytes
+                for index in range(begin, end):
+                    row = seqs[index] - first_seq
+                    start = keys_at + key_width * row
+                    if raw[start : start + key_width] == keys[index]:
+                        start = values_at + value_width * row
+                        values.append(cast("bytes", raw[start : start + value_width]))
+                    else:
+                        self.alone.append(len(values))
+                        values.append(None)
+                        self.room += value_width
+                    timestamps.append(timestamp if timestamps_at < 0 else number(raw, timestamps_at + 8 * row)[0])
+            begin = end
+            if out_of_time():
+                break
+        self.seqs += seqs[:begin]
+        return begin
+
+    def _look(self, opened: OpenRows, rows: Sequence[int], keys: list[bytes]) -> None:
+        """Takes values and timestamps of rows."""
+        if len(rows) < COLUMNS_ROWS_MIN or not self._look_by_columns(opened, np.array(rows, np.intp), keys):
+            self._look_by_rows(opened, rows, keys)
+        if opened.timestamps_at < 0:
+            self.timestamps += [opened.timestamp] * len(rows)
+        else:
+            self.timestamps += _numbers(opened, opened.timestamps_at, rows)
+
+    def _look_by_columns(self, opened: OpenRows, at: Indices, keys: list[bytes]) -> bool:
+        """Takes the values of all rows at once. False: one of them is another key's, or the room is too small."""
+        raw, count, _, _, _, _, keys_at, key_data_at, validity_at, values_at, value_data_at, key_width, width = opened
+        if 0 < key_width <= _GATHERED_BYTES_MAX and width <= _GATHERED_BYTES_MAX:
+            return self._look_by_matrix(opened, at, keys)
+        ends_at = at + 1
+        offsets: U32 = np.frombuffer(raw, "<u4", count + 1, keys_at)
+        if _strings(raw, key_data_at, offsets[at], offsets[ends_at]) != keys:
+            return False
+        offsets = np.frombuffer(raw, "<u4", count + 1, values_at)
+        starts, stops = offsets[at], offsets[ends_at]
+        nbytes = int((stops - starts).sum(dtype=np.int64))
+        if nbytes > self.room:
+            return False
+        values: list[bytes | None] = [*_strings(raw, value_data_at, starts, stops)]
+        if validity_at >= 0:
+            for index in _deleted(raw, validity_at, at).tolist():
+                values[index] = None
+        self.room -= nbytes
+        self.values += values
+        return True
+
+    def _look_by_matrix(self, opened: OpenRows, at: Indices, keys: list[bytes]) -> bool:
+        """Does ``_look_by_columns`` for a block whose strings are equally long."""
+        raw, rows, key_width, value_width = opened.raw, opened.rows, opened.key_width, opened.value_width
+        nbytes = value_width * len(at)
+        if nbytes > self.room:
+            return False
+        if np.ndarray((rows,), np.dtype((np.void, key_width)), raw, opened.key_data_at)[at].tolist() != keys:
+            return False
+        matrix = np.ndarray((rows,), np.dtype((np.void, value_width)), raw, opened.value_data_at)
+        self.room -= nbytes
+        self.values += matrix[at].tolist()
+        return True
+
+    def _look_by_rows(self, opened: OpenRows, rows: Sequence[int], keys: Sequence[bytes]) -> None:
+        raw, _, _, _, _, _, keys_at, key_data_at, validity_at, values_at, value_data_at, _, _ = opened
+        extent, values, room, first = _EXTENT.unpack_from, self.values, self.room, len(self.values)
         add = values.append
-        for row, key in zip(rows, keys):  # noqa: B905 - ``strict`` takes time, and the next line asserts it
+        for row, key in zip(rows, keys):  # noqa: B905 - ``strict`` takes time
             start, stop = extent(raw, keys_at + 4 * row)
             if raw[key_data_at + start : key_data_at + stop] != key:
                 self.alone.append(len(values))
@@ -91,7 +230,7 @@ class FoundRows:
             start, stop = extent(raw, values_at + 4 * row)
             room -= stop - start
             if room < 0:
-                count = len(rows) - (len(values) - len(self.seqs))
+                count = first + len(rows) - len(values)
                 self.alone += range(len(values), len(values) + count)
                 values += [None] * count
                 room += stop - start
@@ -99,16 +238,51 @@ class FoundRows:
             value = raw[value_data_at + start : value_data_at + stop]
             add(value if type(value) is bytes else bytes(value))
         self.room = room
+
+
+def _width(raw: bytes | memoryview, offsets_at: int, rows: int) -> int:
+    """Returns the length that all strings have; 0 if they differ."""
+    offsets: U32 = np.frombuffer(raw, "<u4", rows + 1, offsets_at)
+    width = int(offsets[1])
+    if int(offsets[-1]) != width * rows:
+        return 0
+    return width if bool((offsets[1:] - offsets[:-1] == width).all()) else 0
+
+
+def _address(data: bytes | memoryview) -> int:
+    found: int = np.frombuffer(data, "u1").__array_interface__["data"][0]
+    return found
+
+
+def _numbers(opened: OpenRows, column_at: int, rows: Sequence[int]) -> list[int]:
+    """Returns the numbers of ``rows`` in a column of u64."""
+    raw = opened.raw
+    if len(rows) < COLUMNS_ROWS_MIN:
         number = _NUMBER.unpack_from
-        if seqs is not None:
-            self.seqs += seqs
-        elif seqs_at < 0:
-            first_seq = header.first_seq
-            self.seqs += [first_seq + row for row in rows]
-        else:
-            self.seqs += [number(raw, seqs_at + 8 * row)[0] for row in rows]
-        if timestamps_at < 0:
-            self.timestamps += [header.timestamp] * len(rows)
-        else:
-            self.timestamps += [number(raw, timestamps_at + 8 * row)[0] for row in rows]
-        assert len(self.values) == len(self.seqs) == len(self.timestamps), "a row for each key"
+        return [number(raw, column_at + 8 * row)[0] for row in rows]
+    found: list[int] = np.frombuffer(raw, "<u8", opened.rows, column_at)[np.array(rows, np.intp)].tolist()
+    return found
+
+
+def _strings(raw: bytes | memoryview, data_at: int, starts: U32, stops: U32) -> list[bytes]:
+    """Returns the strings at these offsets of the data that begins at ``data_at``: by one copy if all are equally long.
+
+    ``raw`` is a checked body: all of them are in it.
+    """
+    widths = stops - starts
+    width = int(widths[0])
+    if 0 < width <= _GATHERED_BYTES_MAX and bool((widths == width).all()):
+        # A string of this width begins at each byte. The wanted ones are copied.
+        windows = np.ndarray((len(raw) - data_at - width + 1,), np.dtype((np.void, width)), raw, data_at, (1,))
+        found: list[bytes] = windows[starts].tolist()
+        return found
+    extents = zip((starts + np.uint32(data_at)).tolist(), (stops + np.uint32(data_at)).tolist(), strict=True)
+    if type(raw) is bytes:
+        return [raw[start:stop] for start, stop in extents]
+    return [bytes(raw[start:stop]) for start, stop in extents]
+
+
+def _deleted(raw: bytes | memoryview, validity_at: int, rows: Indices) -> Indices:
+    """Returns which of ``rows`` are tombstones, by their place in it."""
+    bits = np.frombuffer(raw, "u1", offset=validity_at)[rows >> 3] >> (rows & 7) & 1
+    return np.flatnonzero(bits == 0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.block.arrays import U64, Indices
-from tailrace.block.found import FoundRow, FoundRows, row_of_key
+from tailrace.block.found import FoundRow, FoundRows, OpenRows, row_of_key
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.segment.errors import SegmentFormatError
@@ -152,7 +152,8 @@ class OpenSegment(Generic[F]):
             if bool((np.frombuffer(columns.hash_buffer, "<u8")[of_block] != column[indices]).any()):
                 raise self._damaged(number, "a row of the block does not have the hash that the key table says")
             numbers, found = indices.tolist(), FoundRows(room())
-            found.look(columns.header, columns.raw, of_block.tolist(), [keys[at] for at in numbers])
+            opened = OpenRows.of(columns.header, columns.raw)
+            found.look(opened, of_block.tolist(), [keys[at] for at in numbers])
             yield numbers, found
             begin = stop
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeAlias
 
 from tailrace._version import __version__
@@ -292,12 +294,17 @@ class Get(NamedTuple):
         lengths = struct.unpack_from(f"<{count}I", body, _GET.size)
         if offset + sum(lengths) != len(body):
             raise ProtocolError("GET: the keys' lengths and the body's length differ")
-        keys, data = [], bytes(body)
-        for length in lengths:
-            keys.append(data[offset : offset + length])
-            offset += length
         # The constructors of NamedTuple and Enum take four times as long.
-        return tuple.__new__(cls, (feed_id, _LEVELS[level], keys, state))
+        return tuple.__new__(cls, (feed_id, _LEVELS[level], _cut(body[offset:], lengths), state))
+
+
+def _cut(data: memoryview, lengths: Sequence[int]) -> list[bytes]:
+    """Cuts ``data`` into strings of these lengths, which are at least one: by one call if all are equally long."""
+    width = lengths[0]
+    if width and lengths.count(width) == len(lengths):
+        return [string for (string,) in struct.iter_unpack(f"{width}s", data)]
+    whole = data.tobytes()  # slices of bytes take half the time of those of a view
+    return [whole[start:stop] for start, stop in pairwise(accumulate(lengths, initial=0))]
 
 
 def lone_get(feed_id: bytes, level: Level, key: bytes, state: int, id: int) -> bytes:
@@ -349,6 +356,7 @@ class Got(NamedTuple):
         offset = GOT_COUNT.size + count * GOT_ITEM.size
         data = body.tobytes()  # slices of bytes take half the time of those of a view
         heads, new = data[GOT_COUNT.size : offset], tuple.__new__  # the NamedTuples' own takes twice as long
+        # Not by columns: tuples that live on at once have the interpreter search for garbage more often.
         for key, (found, partition, seq, timestamp, branch) in zip(keys, GOT_ITEM.iter_unpack(heads), strict=False):
             if not found:
                 items.append(None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from tailrace.block.arrays import U64
 from tailrace.block.header import TIMESTAMP_MAX, TTL_S_MAX
 from tailrace.errors import Forbidden, ProtocolError, TailraceError
 from tailrace.model import FeedInfo, Level, ReplicationMode
 from tailrace.model.failover import FailoverLog
-from tailrace.model.hashing import hash_keys, key_hash, partition_of_hash, partition_range
+from tailrace.model.hashing import key_hash, partition_begin, partition_of_hash, partition_range
 from tailrace_server.feeds.feed_settings import LEVELS, NO_FLOORS, Floors, level_of, loosest
 from tailrace_server.partition.branching import with_branch
 from tailrace_server.partition.partition import Partition
@@ -42,6 +44,7 @@ class Feed:
         self._kept: FeedInfo | None = None  # the settings that retention goes by until the newest ones cannot be lost
         self.first_branch = first_branch
         self.partitions = partitions
+        self._begins: U64 | None = None  # the first hash of each partition but the first one, once keys are looked up
         self.replicate(info.replication)
 
     @classmethod
@@ -123,10 +126,12 @@ class Feed:
         """Returns the partition that owns ``key``."""
         return self.partitions[partition_of_hash(key_hash(key), len(self.partitions))]
 
-    def partitions_of(self, keys: Sequence[bytes]) -> list[Partition]:
-        """Returns the partition that owns each of ``keys``."""
-        partitions, count = self.partitions, len(self.partitions)
-        return [partitions[partition_of_hash(hash_, count)] for hash_ in hash_keys(keys)]
+    def partitions_of(self, hashes: U64) -> list[Partition]:
+        """Returns the partition that owns each of these hashes."""
+        if self._begins is None:
+            count = len(self.partitions)
+            self._begins = np.array([partition_begin(number, count) for number in range(1, count)], "<u8")
+        return list(map(self.partitions.__getitem__, self._begins.searchsorted(hashes, "right").tolist()))
 
 
 def system_feed(account: MemoryAccount) -> Feed:

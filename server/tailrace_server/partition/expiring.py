@@ -23,7 +23,7 @@ from tailrace_server.partition.chain import Chain
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Segment
 from tailrace_server.state.expiries import NEVER_US, ExpiryRange
-from tailrace_server.tree.key_index import OpenBlocks
+from tailrace_server.tree.open_blocks import OpenBlocks
 
 # The most rows that one look finds. It works by whole columns, in a thread, and takes some milliseconds for them.
 ROWS_AT_ONCE = 4_096

@@ -37,7 +37,8 @@ from tailrace_server.state.memory import MemoryAccount
 from tailrace_server.state.producer_columns import ProducerResults
 from tailrace_server.state.producers import ProducerTable
 from tailrace_server.state.published_batches import PublishedBatch, PublishedBatches
-from tailrace_server.tree.key_index import KeyIndex, OpenBlocks
+from tailrace_server.tree.key_index import KeyIndex
+from tailrace_server.tree.open_blocks import OpenBlocks
 from tailrace_server.tree.tree import Tree
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from tailrace.block.hash_columns import hash_column
 from tailrace.model import Level
-from tailrace.model.hashing import key_hash
 from tailrace.wire.frames import Frame
 from tailrace.wire.messages import Get
 from tailrace.wire.opcodes import Opcode
@@ -28,16 +28,17 @@ def _on_get(connection: Connection, frame: Frame) -> None:
     if feed is None:
         _require_state(node.leaderships.of_feed(get.feed_id), get)
         feed = node.feeds.of_id(get.feed_id)  # it raises
-    partitions = feed.partitions_of(get.keys)
+    hashes = hash_column(get.keys)
+    partitions = feed.partitions_of(hashes)
     if get.level is _QUORUM:
         feed.require_quorum()
     leaderships = node.leaderships.of_partitions(partitions)
     _require_state(leaderships, get)
     if len(partitions) == 1 and get.level is not _QUORUM:
         [key] = get.keys
-        if answer_at_once(connection, frame.id, get.level, key, key_hash(key), partitions[0]):
+        if answer_at_once(connection, frame.id, get.level, key, int(hashes[0]), partitions[0]):
             return
-    lookup, began_at = Lookup(get.keys, partitions, node.storage.read_cache), node.turn.now
+    lookup, began_at = Lookup(get.keys, partitions, node.storage.read_cache, hashes), node.turn.now
 
     def answer() -> None:
         _require_state(leaderships, get)  # it may have changed while the index or the disk was waited for

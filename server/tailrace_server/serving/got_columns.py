@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import cast
 
 import numpy as np
@@ -43,20 +42,20 @@ class GotColumns:
         self,
         numbers: Sequence[int],
         partition: int,
-        branches: Iterable[bytes],
+        branches: Iterable[tuple[bytes, int]],
         seqs: Sequence[int],
         timestamps: Sequence[int],
     ) -> None:
         """Adds the heads of rows, whose ``values`` were set. ``numbers`` are those of their keys, each of them once.
 
-        ``branches`` has the branch of each row.
+        ``branches`` has the branch of so many rows, one after the other.
         """
         self._numbers += numbers
         self._seqs += seqs
         self._timestamps += timestamps
-        for branch, rows in groupby(branches):
+        for branch, rows in branches:
             self._places.append((partition, branch))
-            self._counts.append(len(list(rows)))
+            self._counts.append(rows)
 
     def encode(self, count: int, id: int) -> bytes:
         """Returns the GOT of the first ``count`` keys, which were looked up."""

@@ -6,7 +6,6 @@ keys ── of each partition, block by block of its tree and its segments ─�
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
-from tailrace.block.arrays import U64
+from tailrace.block.arrays import U64, Indices
 from tailrace.block.found import FoundRows
+from tailrace.block.hash_columns import hash_column
 from tailrace.model import Level
-from tailrace.model.hashing import hash_keys
 from tailrace_server.partition.partition import Partition
 from tailrace_server.segment import Reads
 from tailrace_server.serving.got_columns import GotColumns
-from tailrace_server.tree.key_index import OpenBlocks, rows_of_seqs
+from tailrace_server.tree.open_blocks import OpenBlocks
 
 if TYPE_CHECKING:
     from tailrace.block.found import FoundRow
@@ -40,9 +39,18 @@ Numbers: TypeAlias = "list[int]"
 
 
 class Lookup:
-    """``rows`` has what was found, ``count`` of the first keys are looked up. ``partitions`` own the keys."""
+    """``rows`` has what was found, ``count`` of the first keys are looked up.
 
-    def __init__(self, keys: Sequence[bytes], partitions: Sequence[Partition], kept: Kept | None = None) -> None:
+    ``partitions`` own the keys, and ``hashes`` are those of the keys, if they are known: an entry for each key.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        partitions: Sequence[Partition],
+        kept: Kept | None = None,
+        hashes: U64 | None = None,
+    ) -> None:
         self.rows = GotColumns(len(keys))
         self.count = 0
         self._keys = keys
@@ -52,11 +60,12 @@ class Lookup:
         self._ahead_bytes = 0  # of the keys behind them
         self._reads, self._kept = Reads(), kept
         # The numbers of keys that are still to be looked up by blocks, in the order of their hashes.
-        self._left: dict[Partition, Numbers] = {}
-        self._hashes: U64 = np.zeros(0, "<u8")
+        self._left: dict[Partition, Indices] = {}
+        self._hashes = np.zeros(0, "<u8") if hashes is None else hashes
         self._below: list[_Below] = []
         if len(keys) >= AHEAD_KEYS_MIN:
-            self._hashes = np.fromiter(hash_keys(keys), "<u8", len(keys))
+            if hashes is None:
+                self._hashes = hash_column(keys)
             self._left = _by_partition(self._hashes, partitions)
 
     @property
@@ -114,7 +123,7 @@ class Lookup:
             return
         self.rows.values[number] = found.value
         branch = partition.log.branch_at(found.seq)
-        self.rows.add([number], partition.id, [branch], [found.seq], [found.timestamp])
+        self.rows.add([number], partition.id, [(branch, 1)], [found.seq], [found.timestamp])
         self._ahead_bytes += len(found.value)
 
     def _look_ahead(self, opened: OpenBlocks, out_of_time: Callable[[], bool]) -> bool:
@@ -130,7 +139,7 @@ class Lookup:
                 del self._left[partition]
                 left = self._unknown(numbers)
                 if not partition.chain.segments:
-                    self._have_no_rows(left)
+                    self._have_no_rows(left.tolist())
                 elif len(left) >= AHEAD_KEYS_MIN:
                     self._below.append(_Below(partition, partition.chain, partition.rollbacks, left))
             else:
@@ -144,9 +153,14 @@ class Lookup:
                 return False
         return True
 
-    def _unknown(self, numbers: Numbers) -> Numbers:
+    def _unknown(self, numbers: Indices) -> Indices:
+        """Returns those of ``numbers`` whose keys are still to be looked up by blocks."""
         values, alone = self.rows.values, self._alone
-        return [number for number in numbers if values[number] is None and number not in alone]
+        values_of = list(map(values.__getitem__, numbers.tolist()))
+        if None not in values_of:
+            return numbers[:0]
+        unknown = numbers[[value is None for value in values_of]]
+        return unknown[[number not in alone for number in unknown.tolist()]] if alone else unknown
 
     def _have_no_rows(self, numbers: Numbers) -> None:
         values = self.rows.values
@@ -154,46 +168,38 @@ class Lookup:
             values[number] = b""
 
     def _look_at_tree(
-        self, partition: Partition, numbers: Numbers, opened: OpenBlocks, out_of_time: Callable[[], bool]
+        self, partition: Partition, numbers: Indices, opened: OpenBlocks, out_of_time: Callable[[], bool]
     ) -> bool:
         """Takes rows of the write queue; False if ``out_of_time()`` ended it."""
         if not partition.index_keys(out_of_time):
             return False
         indices, seqs = partition.keys.rows_of(partition.tree, self._hashes[numbers])
-        picked, wanted = [numbers[index] for index in indices.tolist()], seqs.tolist()
-        keys, found = [self._keys[number] for number in picked], FoundRows(self._room())
-        begin, has_time = 0, True
-        for block, end in partition.tree.blocks_of(wanted):
-            header, of_block = block.header, wanted[begin:end]
-            raw = opened.raw(block, header)
-            found.look(header, raw, rows_of_seqs(header, raw, of_block), keys[begin:end], of_block)
-            begin = end
-            if out_of_time():
-                has_time = False
-                break
+        picked, wanted = numbers[indices].tolist(), seqs.tolist()
+        keys, found = list(map(self._keys.__getitem__, picked)), FoundRows(self._room())
+        begin = found.look_at(partition.tree.rows_of(wanted, opened), keys, wanted, out_of_time)
         self._take_rows(partition, picked[:begin], found)
-        if not has_time:
+        if begin < len(wanted):
             self._left[partition] = self._unknown(numbers)
-        return has_time
+        return begin == len(wanted)
 
     def _look_at_segments(self, below: _Below, out_of_time: Callable[[], bool]) -> bool:
         """Takes rows of a chain, the newest segment first; False if ``out_of_time()`` ended it. Raises NotCached."""
         keys = self._keys
-        while below.left and below.numbers:
+        while below.left and len(below.numbers):
             segment, numbers = below.chain.segments[below.left - 1], self._unknown(below.numbers)
             rows = segment.find_all(
-                [keys[at] for at in numbers], self._hashes[numbers], self._room, self._reads.read, self._kept
+                [keys[at] for at in numbers.tolist()], self._hashes[numbers], self._room, self._reads.read, self._kept
             )
             for indices, found in rows:
-                self._take_rows(below.partition, [numbers[index] for index in indices], found)
+                self._take_rows(below.partition, numbers[indices].tolist(), found)
                 self._reads.forget()
                 if out_of_time():
                     return False
             below.left -= 1
             below.numbers = self._unknown(numbers)
-            if below.left and below.numbers and out_of_time():
+            if below.left and len(below.numbers) and out_of_time():
                 return False
-        self._have_no_rows(below.numbers)
+        self._have_no_rows(below.numbers.tolist())
         return True
 
     def _take_rows(self, partition: Partition, numbers: Numbers, found: FoundRows) -> None:
@@ -208,8 +214,10 @@ class Lookup:
             of_all[number] = value
         self._ahead_bytes += sum(map(len, cast("list[bytes]", values)))
         newest = log[0]
-        is_newest = min(seqs) > newest.base
-        branches = [newest.branch] * len(seqs) if is_newest else map(log.branch_at, seqs)
+        if min(seqs) > newest.base:
+            branches = [(newest.branch, len(seqs))]
+        else:
+            branches = [(branch, len(list(rows))) for branch, rows in itertools.groupby(map(log.branch_at, seqs))]
         self.rows.add(numbers, partition.id, branches, seqs, timestamps)
 
     def _sift(self, numbers: Numbers, found: FoundRows) -> tuple[Numbers, list[int], list[int], list[bytes | None]]:
@@ -236,7 +244,7 @@ class _Below:
     the tree was searched. If the chain changes, or the partition is rolled back, the tree is searched again.
     """
 
-    def __init__(self, partition: Partition, chain: Chain, rollbacks: int, numbers: Numbers) -> None:
+    def __init__(self, partition: Partition, chain: Chain, rollbacks: int, numbers: Indices) -> None:
         self.partition = partition
         self.chain = chain
         self.numbers = numbers
@@ -250,12 +258,16 @@ class _Below:
         return partition.is_dropped or partition.chain is not self.chain or partition.rollbacks != self._rollbacks
 
 
-def _by_partition(hashes: U64, partitions: Sequence[Partition]) -> dict[Partition, Numbers]:
+def _by_partition(hashes: U64, partitions: Sequence[Partition]) -> dict[Partition, Indices]:
     """Returns the numbers of keys for each partition with several of them, in the order of their hashes.
 
     The partition of the first key comes first: no answer leaves without its row.
     """
-    numbers = collections.defaultdict[Partition, Numbers](list, {partitions[0]: []})
-    for partition, of in itertools.groupby(np.argsort(hashes).tolist(), partitions.__getitem__):
-        numbers[partition] += of
+    order, begin = hashes.argsort(), 0
+    parts: dict[Partition, list[Indices]] = {partitions[0]: []}
+    for partition, run in itertools.groupby(map(partitions.__getitem__, order.tolist())):
+        end = begin + len(list(run))
+        parts.setdefault(partition, []).append(order[begin:end])
+        begin = end
+    numbers = {partition: of[0] if len(of) == 1 else np.concatenate(of) for partition, of in parts.items()}
     return {partition: of for partition, of in numbers.items() if len(of) >= AHEAD_KEYS_MIN}

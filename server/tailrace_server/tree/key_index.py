@@ -14,16 +14,17 @@ Entries are seqs, not places: blocks may be merged, and flushed, under the index
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, BlockHeader, Columns
+from tailrace.block import FLAG_COMPRESSED, FLAG_SEQS, Block, Columns
 from tailrace.block.arrays import U64, Indices
-from tailrace.block.layout import column_begins
+from tailrace.block.found import OpenRows
 from tailrace.model.hashing import key_hash
 from tailrace_server.blocks import FoundRow, row_of_key
+from tailrace_server.tree.open_blocks import OpenBlocks
 from tailrace_server.tree.tiers import Tier, Tiers
 from tailrace_server.tree.tree import Tree
 
@@ -37,39 +38,6 @@ TIER_ROWS_MIN = 1_024
 
 # Bytes of an entry of the dict: its slot, and two numbers.
 _FRESH_ENTRY_BYTES = 2 * sys.getsizeof(1 << 62)
-
-# Raw bytes of compressed blocks that one turn of look-ups keeps open: two of the largest blocks.
-OPEN_BYTES_MAX = 64 * 1024 * 1024
-
-
-class OpenBlocks:
-    """Keeps compressed blocks with keys that were just found, decompressed, so that neighbours are opened once.
-
-    ``kept`` has and keeps them for longer. It counts their stored bytes, too, because a block may be flushed meanwhile.
-    """
-
-    def __init__(self, kept: Kept | None = None) -> None:
-        self._kept = kept
-        self._raw: dict[Block, bytes | memoryview] = {}
-        self._raw_bytes = 0
-
-    def raw(self, block: Block, header: BlockHeader) -> bytes | memoryview:
-        """Returns the raw body of ``block``, whose header is ``header``; its columns are checked."""
-        if not header.flags & FLAG_COMPRESSED:
-            return block.open_raw()
-        raw = self._raw.get(block)
-        if raw is None:
-            raw = None if self._kept is None else self._kept.get(block)
-            if raw is None:
-                raw = block.open_raw()
-                if self._kept is not None:
-                    self._kept.put(block, raw, block.nbytes + header.raw_bytes)
-            if self._raw_bytes + header.raw_bytes > OPEN_BYTES_MAX:
-                self._raw.clear()
-                self._raw_bytes = 0
-            self._raw[block] = raw
-            self._raw_bytes += header.raw_bytes
-        return raw
 
 
 class KeyIndex:
@@ -160,7 +128,10 @@ class KeyIndex:
             raw = (OpenBlocks(kept) if opened is None else opened).raw(block, header)
         else:
             raw = block.open_raw()
-        row = rows_of_seqs(header, raw, (seq,))[0] if header.flags & FLAG_SEQS else seq - header.first_seq
+        if header.flags & FLAG_SEQS:
+            [row] = OpenRows.of(header, raw).rows_of_seqs([seq])
+        else:
+            row = seq - header.first_seq
         found = row_of_key(header, raw, row, key)
         return found if found is not None else _search(tree, hash_, key, above_seq)
 
@@ -174,7 +145,9 @@ class KeyIndex:
         self._tiers.find_all(hashes, seqs)
         if self._fresh:
             seqs = np.fromiter(map(self._fresh.get, hashes.tolist(), seqs.tolist()), "<u8", len(hashes))
-        seqs[seqs <= np.uint64(max(self._tiers.flushed_seq, tree.base_seq))] = 0
+        above_seq = max(self._tiers.flushed_seq, tree.base_seq)
+        if above_seq:
+            seqs[seqs <= np.uint64(above_seq)] = 0
         return seqs
 
     def rows_of(self, tree: Tree, hashes: U64) -> tuple[Indices, U64]:
@@ -184,7 +157,7 @@ class KeyIndex:
         are then looked up together. The index has to be level with the tree.
         """
         seqs = self.newest_seqs(tree, hashes)
-        by_seq = np.argsort(seqs)
+        by_seq = seqs.argsort()
         by_seq = by_seq[len(seqs) - int(np.count_nonzero(seqs)) :]
         return by_seq, seqs[by_seq]
 
@@ -227,13 +200,3 @@ def _seq_column(columns: Columns) -> U64:
     buffer = columns.seq_buffer()
     assert buffer is not None, "only for blocks with a column of seqs"
     return np.frombuffer(buffer, dtype="<u8")
-
-
-def rows_of_seqs(header: BlockHeader, raw: bytes | memoryview, seqs: Sequence[int]) -> list[int]:
-    """Returns the number of the row at each of ``seqs``, all of which are in the block."""
-    if header.flags & FLAG_SEQS:
-        column = np.frombuffer(raw, "<u8", header.rows, column_begins(header, raw).seqs)
-        found: list[int] = column.searchsorted(np.array(seqs, "<u8")).tolist()
-        return found
-    first_seq = header.first_seq
-    return [seq - first_seq for seq in seqs]

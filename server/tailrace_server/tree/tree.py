@@ -22,14 +22,20 @@ from typing import NamedTuple
 from pyrsistent import PVector, pvector
 
 from tailrace.block import HEADER_BYTES, Block
+from tailrace.block.found import OpenRows
 from tailrace.block.header import first_seq_of, last_seq_of
 from tailrace_server.tree.aging import Aging, Chunk, MergePlan, chunk_of, plan_merge
+from tailrace_server.tree.block_list import BlockList
 from tailrace_server.tree.memory import BLOCK_OBJECT_BYTES, HEADER_OBJECT_BYTES, memory_of, memory_of_all
+from tailrace_server.tree.open_blocks import OpenBlocks
 
 CHUNK_BLOCKS_MAX = 64
 # Full chunks that are merged together, if so many are due. Of blocks of one row that takes 2.4 us a row; 3.9 of four
 # chunks, and 7 of one, because most of the time of a small merge does not depend on its size.
 CHUNKS_TOGETHER_MAX = 16
+# Blocks that are listed for each seq of a look-up at most: to list so many takes less time than to look at a row.
+_LISTED_FOR_A_SEQ = 16
+_LISTED_MAX = 16_384  # 640 KiB
 
 _FIRST_SEQ_OF_CHUNK = itemgetter(Chunk._fields.index("first_seq"))
 _BYTES_WITH_OWN_BODY = BLOCK_OBJECT_BYTES + HEADER_BYTES
@@ -59,11 +65,14 @@ class Tree:
     better, except dropping and replacing: these copy the references to chunks, about 1 µs for 1,000 blocks.
     """
 
-    __slots__ = ("_aging", "_chunks", "_sums", "_tail", "_tail_nbytes", "base_seq", "last_seq", "memory_bytes")
+    __slots__ = (
+        "_aging", "_chunks", "_listed", "_sums", "_tail", "_tail_nbytes", "base_seq", "last_seq", "memory_bytes",
+    )  # fmt: skip
 
     def __init__(self, base_seq: int = 0) -> None:
         """Makes an empty tree, whose first block will begin right above ``base_seq``."""
         self._chunks: PVector[Chunk] = pvector()
+        self._listed: BlockList | None = None  # of the first blocks; None if it was not needed yet
         self._sums = _Sums()
         self._aging = _NOTHING_AGED
         self._tail: tuple[Block, ...] = ()
@@ -102,6 +111,7 @@ class Tree:
             memory_bytes = self.memory_bytes + memory_of(block, tail[-1] if tail else None)
         tree = _new_tree(Tree)
         tree._chunks = self._chunks
+        tree._listed = self._listed
         tree._sums = self._sums
         tree._aging = self._aging
         tree._tail = (*tail, block)
@@ -179,7 +189,7 @@ class Tree:
             tree._sums = _Sums()
             tree.base_seq = kept[0].header.first_seq - 1
         tree.memory_bytes = tree._sums.memory_bytes + tail_memory_bytes
-        tree._chunks = pvector(rest)
+        tree._chunks, tree._listed = pvector(rest), None
         tree._aging = self._aging.dropped(count, rest)
         return tree
 
@@ -228,6 +238,7 @@ class Tree:
             return self
         made = [chunk_of(merged[at : at + CHUNK_BLOCKS_MAX]) for at in range(0, len(merged), CHUNK_BLOCKS_MAX)]
         tree = self._copy()
+        tree._listed = None
         if len(made) == len(plan.chunks) == 1:
             tree._chunks = self._chunks.set(start, made[0])
         else:
@@ -271,12 +282,32 @@ class Tree:
             blocks = self._chunks[self._chunk_at(seq)].blocks
         return blocks[bisect_right(blocks, seq, key=first_seq_of) - 1]
 
-    def blocks_of(self, seqs: Sequence[int]) -> Iterator[tuple[Block, int]]:
-        """Yields each block with some of ``seqs``, which rise and are in the tree; and the index behind its last one.
+    def rows_of(self, seqs: Sequence[int], opened: OpenBlocks) -> Iterator[tuple[OpenRows, int]]:
+        """Yields the rows of each block with some of ``seqs``, which rise and are in the tree.
 
+        With them comes the index behind the last of these seqs.
+        """
+        begin, listed = 0, self._listed
+        unlisted = self.block_count - (0 if listed is None else len(listed))
+        if 0 < unlisted <= _LISTED_FOR_A_SEQ * len(seqs) and self.block_count <= _LISTED_MAX:
+            if listed is None:
+                listed = self._listed = BlockList(list(self.blocks_after(self.base_seq)))
+            elif seqs[-1] > listed.last_seq:
+                listed = self._listed = listed.extended(self.blocks_after(listed.last_seq))
+        if listed is not None:
+            for rows, end in listed.rows_of(seqs, opened):
+                yield rows, end
+                begin = end
+        for block, end in self.blocks_of(seqs, begin):
+            yield opened.rows(block), end
+
+    def blocks_of(self, seqs: Sequence[int], begin: int = 0) -> Iterator[tuple[Block, int]]:
+        """Yields each block with some of ``seqs`` from index ``begin`` on, and the index behind the last of them.
+
+        ``seqs`` rise and are in the tree.
         Takes less time than ``find`` for each if many blocks have some.
         """
-        begin, count = 0, len(seqs)
+        count = len(seqs)
         while begin < count:
             tail, seq = self._tail, seqs[begin]
             blocks = tail if tail and seq >= first_seq_of(tail[0]) else self._chunks[self._chunk_at(seq)].blocks
@@ -370,6 +401,8 @@ class Tree:
         tail_sums = _wire_bytes(tail), memory_of_all(tail)
         counted = self._tail_nbytes, self.memory_bytes - sums.memory_bytes
         assert tail_sums == counted, f"{tail_sums} bytes and memory in the tail, {counted} counted"
+        if self._listed is not None:
+            self._listed.check([*(block for chunk in chunks for block in chunk.blocks), *tail])
         aging = self._aging
         assert 0 <= aging.settled <= aging.passed <= len(chunks), f"{aging} of {len(chunks)} chunks"
         taken_anew = Aging.of(chunks, aging.settled, aging.passed)

@@ -3,6 +3,7 @@
 import contextlib
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,8 @@ def test_keys_of_one_hash(made, monkeypatch):
             monkeypatch.setattr(f"{name}.key_hash", lambda key: 7)
         with contextlib.suppress(AttributeError):
             monkeypatch.setattr(f"{name}.hash_keys", lambda keys: [7] * len(keys))
+        with contextlib.suppress(AttributeError):
+            monkeypatch.setattr(f"{name}.hash_column", lambda keys: np.full(len(keys), 7, "<u8"))
     for key, value in ((b"a", b"1"), (b"b", b"2"), (b"c", b"3")):
         made.take(key, value)
     made.partition.flush()

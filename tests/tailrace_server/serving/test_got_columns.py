@@ -26,7 +26,7 @@ def test_an_answer_is_encoded_as_by_got(items, data):
             versions, timestamps, values = zip(*(items[at] for at in together), strict=True)
             for at, value in zip(together, values, strict=True):
                 columns.values[at] = value
-            columns.add(together, partition, [v.branch for v in versions], [v.seq for v in versions], timestamps)
+            columns.add(together, partition, [(v.branch, 1) for v in versions], [v.seq for v in versions], timestamps)
         left = [at for at in left if at not in together]
     count = data.draw(st.integers(1, len(items)))
     assert columns.encode(count, 7) == Got(items[:count]).encode(7)

@@ -9,10 +9,11 @@ from tests.tiers import examples
 from tailrace.block import Stamps, encode_block
 from tailrace.model.hashing import key_hash
 from tailrace_server.segment import ReadCache
-from tailrace_server.tree import aging, tiers
+from tailrace_server.tree import aging, open_blocks, tiers
 from tailrace_server.tree import key_index as module
 from tailrace_server.tree import tree as tree_module
-from tailrace_server.tree.key_index import SLICE_ROWS, KeyIndex, OpenBlocks
+from tailrace_server.tree.key_index import SLICE_ROWS, KeyIndex
+from tailrace_server.tree.open_blocks import OpenBlocks
 from tailrace_server.tree.tree import Tree
 
 KEYS = [b"a", b"b", b"ab", b"c" * 100]
@@ -283,7 +284,7 @@ def test_neighbours_in_a_compressed_block_are_found_in_one_opening(monkeypatch):
 
 
 def test_what_is_kept_open_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "OPEN_BYTES_MAX", 10_000)
+    monkeypatch.setattr(open_blocks, "OPEN_BYTES_MAX", 10_000)
     rows = [(b"key %d" % number, b"v" * 50) for number in range(100)]
     tree = tree_of([rows] * 5)
     opened = OpenBlocks()

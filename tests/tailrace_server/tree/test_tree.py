@@ -7,6 +7,7 @@ from tailrace.block import Block, encode_block
 from tailrace_server.tree import tree as module
 from tailrace_server.tree.aging import chunk_of
 from tailrace_server.tree.memory import HEADER_OBJECT_BYTES, memory_of_all
+from tailrace_server.tree.open_blocks import OpenBlocks
 from tailrace_server.tree.tree import CHUNK_BLOCKS_MAX, Tree
 
 
@@ -68,6 +69,7 @@ def check_against_a_list(made, drops):
         tree = tree.drop_through(drop)
         rest = [block for block in rest if block.header.last_seq > drop]
         assert held(tree) == rest, "exactly what ends at or below it goes"
+        check_blocks_of(tree, range(tree.base_seq + 1, tree.last_seq + 1))
         tree.check()
     last_seq = made[-1].header.last_seq if made else 0
     tree.check()
@@ -94,6 +96,27 @@ def check_blocks_of(tree, seqs):
         found += [block] * (end - begin)
         begin = end
     assert all(block is tree.find(seq) for block, seq in zip(found, seqs, strict=True))
+    firsts, begin = [], 0
+    for rows, end in tree.rows_of(seqs, OpenBlocks()):
+        assert end > begin
+        firsts += [rows.first_seq] * (end - begin)
+        begin = end
+    assert firsts == [block.header.first_seq for block in found]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_rows_are_found_after_merges_and_appends():
+    tree = grown(Tree(), blocks([1] * 20))
+    for _ in range(2):
+        seqs = range(tree.base_seq + 1, tree.last_seq + 1)
+        check_blocks_of(tree, seqs)
+        tree = tree.merge_aged(tree.last_seq)
+        check_blocks_of(tree, seqs)
+        tree.check()
+        tree = grown(tree, blocks([2] * 9, tree.last_seq + 1))
+        check_blocks_of(tree, [tree.first_seq])  # only the blocks before are listed
+        tree.check()
+    assert tree.block_count < 40
 
 
 def test_an_empty_tree():
