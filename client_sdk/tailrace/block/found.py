@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -34,12 +34,29 @@ class FoundRow(NamedTuple):
 
 def row_of_key(header: BlockHeader, raw: bytes | memoryview, row: int, key: bytes) -> FoundRow | None:
     """Returns row number ``row`` of a block if its key is ``key``, else None. ``raw`` is a checked raw body."""
-    seqs_at, timestamps_at, keys_at, key_data_at, validity_at, values_at, value_data_at = column_begins(header, raw)
+    return _row_at(raw, row, key, header.first_seq, header.timestamp, *column_begins(header, raw))
+
+
+def _row_at(
+    raw: bytes | bytearray | memoryview,
+    row: int,
+    key: bytes,
+    first_seq: int,
+    timestamp: int,
+    seqs_at: int,
+    timestamps_at: int,
+    keys_at: int,
+    key_data_at: int,
+    validity_at: int,
+    values_at: int,
+    value_data_at: int,
+) -> FoundRow | None:
     start, stop = _EXTENT.unpack_from(raw, keys_at + 4 * row)
     if raw[key_data_at + start : key_data_at + stop] != key:
         return None
-    seq = header.first_seq + row if seqs_at < 0 else _NUMBER.unpack_from(raw, seqs_at + 8 * row)[0]
-    timestamp = header.timestamp if timestamps_at < 0 else _NUMBER.unpack_from(raw, timestamps_at + 8 * row)[0]
+    seq = first_seq + row if seqs_at < 0 else _NUMBER.unpack_from(raw, seqs_at + 8 * row)[0]
+    if timestamps_at >= 0:
+        timestamp = _NUMBER.unpack_from(raw, timestamps_at + 8 * row)[0]
     value = None
     if validity_at < 0 or raw[validity_at + (row >> 3)] >> (row & 7) & 1:
         start, stop = _EXTENT.unpack_from(raw, values_at + 4 * row)
@@ -50,12 +67,12 @@ def row_of_key(header: BlockHeader, raw: bytes | memoryview, row: int, key: byte
 class OpenRows(NamedTuple):
     """A checked raw body of ``rows`` rows, and the first byte of each column that a look-up reads: `ColumnBegins`.
 
-    ``first_seq`` and ``timestamp`` are those of rows without columns of them. ``key_width`` and ``value_width`` are the
-    lengths of all keys and of all values, if the block is known to be *even*: keys are equally long, values are equally
-    long and not empty, no row is a tombstone, seqs are dense, and ``raw`` is bytes. Else both are 0.
+    ``first_seq`` and ``timestamp`` are those of rows without columns of them. ``key_width`` is the length of all keys
+    if they are known to be equally long, seqs are dense, and ``raw`` is no view; else 0. ``value_width`` is that of all
+    values if ``key_width`` is known, they are equally long and not empty, and no row is a tombstone; else 0.
     """
 
-    raw: bytes | memoryview
+    raw: bytes | bytearray | memoryview
     rows: int
     first_seq: int
     timestamp: int
@@ -68,25 +85,38 @@ class OpenRows(NamedTuple):
     value_data_at: int
     key_width: int = 0
     value_width: int = 0
+    hashes_at: int = 0
 
     @classmethod
     def of(cls, header: BlockHeader, raw: bytes | memoryview) -> OpenRows:
         """Returns what a look-up needs of a block with this header and this raw body, which was checked."""
         begins = column_begins(header, raw)
-        return tuple.__new__(cls, (raw, header.rows, header.first_seq, header.timestamp, *begins, 0, 0))
+        return tuple.__new__(cls, (raw, header.rows, header.first_seq, header.timestamp, *begins, 0, 0, 0))
 
     def measured(self) -> OpenRows:
-        """Returns the same, with both widths if the block is even: 10 µs for 1,000 rows, for those looked at often."""
+        """Returns the same with its widths, for a block that is looked at often: 10 µs for 1,000 rows."""
         raw, rows = self.raw, self.rows
-        key_width, value_width = _width(raw, self.keys_at, rows), _width(raw, self.values_at, rows)
-        if not value_width or not key_width or self.validity_at >= 0 or self.seqs_at >= 0:
-            return self
-        whole = raw.obj if isinstance(raw, memoryview) else raw  # slices of bytes take half the time of those of a view
-        if type(whole) is not bytes:
+        key_width = 0 if self.seqs_at >= 0 else _width(raw, self.keys_at, rows)
+        value_width = 0 if self.validity_at >= 0 else _width(raw, self.values_at, rows)
+        whole = raw.obj if isinstance(raw, memoryview) else raw  # slices of a view take twice the time
+        if not key_width or not isinstance(whole, (bytes, bytearray)):
             return self
         shift = _address(raw) - _address(whole)
         begins = [begin if begin < 0 else begin + shift for begin in self[4:11]]
-        return tuple.__new__(OpenRows, (whole, *self[1:4], *begins, key_width, value_width))
+        return tuple.__new__(OpenRows, (whole, *self[1:4], *begins, key_width, value_width, shift))
+
+    def row(self, row: int, key: bytes) -> FoundRow | None:
+        """Returns row number ``row`` if its key is ``key``, else None."""
+        raw, _, first_seq, timestamp, *begins, _, _, _ = self
+        return _row_at(raw, row, key, first_seq, timestamp, *begins)
+
+    def has_hashes(self, rows: list[int], hashes: list[int]) -> bool:
+        """Tells whether the keys of these rows have these hashes."""
+        raw, hashes_at, number = self.raw, self.hashes_at, _NUMBER.unpack_from
+        if len(rows) < COLUMNS_ROWS_MIN:
+            return [number(raw, hashes_at + 8 * row)[0] for row in rows] == hashes
+        found: list[int] = np.frombuffer(raw, "<u8", self.rows, hashes_at)[rows].tolist()
+        return found == hashes
 
     def rows_of_seqs(self, seqs: list[int]) -> list[int]:
         """Returns the number of the row at each of ``seqs``, all of which are in the block."""
@@ -123,51 +153,70 @@ class FoundRows:
         found.values, found.alone = [None] * count, list(range(count))
         return found
 
-    def look(self, opened: OpenRows, rows: Sequence[int], keys: list[bytes]) -> None:
-        """Looks at one row of a block for each key, in less time than `row_of_key` if they are several."""
-        self._look(opened, rows, keys)
-        if opened.seqs_at < 0:
-            first_seq = opened.first_seq
-            self.seqs += [first_seq + row for row in rows]
-        else:
-            self.seqs += _numbers(opened, opened.seqs_at, rows)
-
-    def look_at(
+    def look(
         self,
         blocks: Iterable[tuple[OpenRows, int]],
         keys: list[bytes],
-        seqs: list[int],
+        numbers: list[int],
         out_of_time: Callable[[], bool] = lambda: False,
+        *,
+        begin: int = 0,
+        by_seqs: bool = False,
     ) -> int:
-        """Looks at the row of each seq for its key, until ``out_of_time()`` after a block. Returns the count of rows.
+        """Looks at one row for each key from index ``begin`` on, until ``out_of_time()`` after a block.
 
-        ``blocks`` have the seqs: the rows of each, and the index behind the last of its seqs.
+        Takes less time than `row_of_key` for each.
+
+        Args:
+            blocks: the rows of each block, and the index behind the last of its keys.
+            keys: of all rows.
+            numbers: of all rows, in their blocks. With ``by_seqs`` their seqs.
+            out_of_time: is called after each block.
+            begin: the first index.
+            by_seqs: whether ``numbers`` are seqs.
+
+        Returns:
+            The index behind the last key that was looked at.
         """
-        values, timestamps, begin, number = self.values, self.timestamps, 0, _NUMBER.unpack_from
+        values, timestamps, number, extent = self.values, self.timestamps, _NUMBER.unpack_from, _EXTENT.unpack_from
         for opened, end in blocks:
             (
-                raw, _, first_seq, timestamp, _, timestamps_at, _, keys_at, _, _, values_at, key_width, value_width,
+                raw, _, first_seq, timestamp, _, timestamps_at, _, keys_at, validity_at, offsets_at, values_at,
+                key_width, value_width, _,
             ) = opened  # fmt: skip
-            nbytes = value_width * (end - begin)
-            if not key_width or nbytes > self.room or end - begin >= COLUMNS_ROWS_MIN:
-                self._look(opened, opened.rows_of_seqs(seqs[begin:end]), keys[begin:end])
+            of_block, room = numbers[begin:end], self.room
+            if not key_width or end - begin >= COLUMNS_ROWS_MIN:
+                self._look(opened, opened.rows_of_seqs(of_block) if by_seqs else of_block, keys[begin:end])
             else:  # most often the block has a few of the rows
-                self.room -= nbytes
+                first = first_seq if by_seqs else 0
                 for index in range(begin, end):
-                    row = seqs[index] - first_seq
+                    row, value = numbers[index] - first, None
                     start = keys_at + key_width * row
-                    if raw[start : start + key_width] == keys[index]:
-                        start = values_at + value_width * row
-                        values.append(cast("bytes", raw[start : start + value_width]))
-                    else:
+                    is_its = raw[start : start + key_width] == keys[index]
+                    if is_its and (validity_at < 0 or raw[validity_at + (row >> 3)] >> (row & 7) & 1):
+                        if value_width:
+                            start, nbytes = values_at + value_width * row, value_width
+                        else:
+                            start, stop = extent(raw, offsets_at + 4 * row)
+                            start, nbytes = values_at + start, stop - start
+                        is_its = nbytes <= room
+                        if is_its:
+                            room -= nbytes
+                            value = raw[start : start + nbytes]
+                    if not is_its:
                         self.alone.append(len(values))
-                        values.append(None)
-                        self.room += value_width
+                    values.append(value if value is None or type(value) is bytes else bytes(value))
                     timestamps.append(timestamp if timestamps_at < 0 else number(raw, timestamps_at + 8 * row)[0])
+                self.room = room
+            if by_seqs:
+                self.seqs += of_block
+            elif opened.seqs_at < 0:
+                self.seqs += [first_seq + row for row in of_block]
+            else:
+                self.seqs += _numbers(opened, opened.seqs_at, of_block)
             begin = end
             if out_of_time():
                 break
-        self.seqs += seqs[:begin]
         return begin
 
     def _look(self, opened: OpenRows, rows: Sequence[int], keys: list[bytes]) -> None:
@@ -181,8 +230,10 @@ class FoundRows:
 
     def _look_by_columns(self, opened: OpenRows, at: Indices, keys: list[bytes]) -> bool:
         """Takes the values of all rows at once. False: one of them is another key's, or the room is too small."""
-        raw, count, _, _, _, _, keys_at, key_data_at, validity_at, values_at, value_data_at, key_width, width = opened
-        if 0 < key_width <= _GATHERED_BYTES_MAX and width <= _GATHERED_BYTES_MAX:
+        raw, count, _, _, _, _, keys_at, key_data_at, validity_at, values_at, value_data_at, key_width, width, _ = (
+            opened
+        )
+        if 0 < key_width <= _GATHERED_BYTES_MAX and 0 < width <= _GATHERED_BYTES_MAX:
             return self._look_by_matrix(opened, at, keys)
         ends_at = at + 1
         offsets: U32 = np.frombuffer(raw, "<u4", count + 1, keys_at)
@@ -215,7 +266,7 @@ class FoundRows:
         return True
 
     def _look_by_rows(self, opened: OpenRows, rows: Sequence[int], keys: Sequence[bytes]) -> None:
-        raw, _, _, _, _, _, keys_at, key_data_at, validity_at, values_at, value_data_at, _, _ = opened
+        raw, _, _, _, _, _, keys_at, key_data_at, validity_at, values_at, value_data_at, _, _, _ = opened
         extent, values, room, first = _EXTENT.unpack_from, self.values, self.room, len(self.values)
         add = values.append
         for row, key in zip(rows, keys):  # noqa: B905 - ``strict`` takes time
@@ -240,7 +291,7 @@ class FoundRows:
         self.room = room
 
 
-def _width(raw: bytes | memoryview, offsets_at: int, rows: int) -> int:
+def _width(raw: bytes | bytearray | memoryview, offsets_at: int, rows: int) -> int:
     """Returns the length that all strings have; 0 if they differ."""
     offsets: U32 = np.frombuffer(raw, "<u4", rows + 1, offsets_at)
     width = int(offsets[1])
@@ -249,7 +300,7 @@ def _width(raw: bytes | memoryview, offsets_at: int, rows: int) -> int:
     return width if bool((offsets[1:] - offsets[:-1] == width).all()) else 0
 
 
-def _address(data: bytes | memoryview) -> int:
+def _address(data: bytes | bytearray | memoryview) -> int:
     found: int = np.frombuffer(data, "u1").__array_interface__["data"][0]
     return found
 
@@ -264,7 +315,7 @@ def _numbers(opened: OpenRows, column_at: int, rows: Sequence[int]) -> list[int]
     return found
 
 
-def _strings(raw: bytes | memoryview, data_at: int, starts: U32, stops: U32) -> list[bytes]:
+def _strings(raw: bytes | bytearray | memoryview, data_at: int, starts: U32, stops: U32) -> list[bytes]:
     """Returns the strings at these offsets of the data that begins at ``data_at``: by one copy if all are equally long.
 
     ``raw`` is a checked body: all of them are in it.
@@ -282,7 +333,7 @@ def _strings(raw: bytes | memoryview, data_at: int, starts: U32, stops: U32) -> 
     return [bytes(raw[start:stop]) for start, stop in extents]
 
 
-def _deleted(raw: bytes | memoryview, validity_at: int, rows: Indices) -> Indices:
+def _deleted(raw: bytes | bytearray | memoryview, validity_at: int, rows: Indices) -> Indices:
     """Returns which of ``rows`` are tombstones, by their place in it."""
-    bits = np.frombuffer(raw, "u1", offset=validity_at)[rows >> 3] >> (rows & 7) & 1
+    bits = np.frombuffer(raw, "u1", -1, validity_at)[rows >> 3] >> (rows & 7) & 1
     return np.flatnonzero(bits == 0)

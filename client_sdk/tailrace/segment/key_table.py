@@ -128,9 +128,14 @@ class KeyTable:
             return found
         begin = int(hashes.searchsorted(np.uint64(self._least)))
         end = int(hashes.searchsorted(np.uint64(self._greatest), "right"))
-        shares = (hashes[begin:end] - np.uint64(self._least)).astype(np.float64) / (self._greatest - self._least + 1)
-        slabs = np.minimum(shares * self._pages, self._pages - 1).astype(np.int64) // _SLAB_PAGES
         last = (self._pages - 1) // _SLAB_PAGES
+        if last:
+            shares = (hashes[begin:end] - np.uint64(self._least)).astype(np.float64) / (
+                self._greatest - self._least + 1
+            )
+            slabs = np.minimum(shares * self._pages, self._pages - 1).astype(np.int64) // _SLAB_PAGES
+        else:
+            slabs = np.zeros(end - begin, np.int64)
         while begin < end:
             slab = int(slabs[begin - end])
             stop = end - len(slabs) + int(slabs.searchsorted(slab, "right"))
@@ -140,8 +145,9 @@ class KeyTable:
             else:
                 column, rows = columns
                 places = column.searchsorted(hashes[begin:stop], "right")
-                is_here = column.take(places - 1, mode="clip") == hashes[begin:stop]
-                part = np.where(is_here, rows.take(places - 1, mode="clip").astype(np.int64), NO_ROW)
+                before = np.maximum(places - 1, 0)
+                is_here = column[before] == hashes[begin:stop]
+                part = np.where(is_here, rows[before].astype(np.int64), NO_ROW)
                 if slab:
                     part[places == 0] = LOOK_ALONE
                 if slab < last:

@@ -8,15 +8,14 @@ Everything is read by pread, never through a memory map: a mapped page that the 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from tailrace.block import FLAG_COMPRESSED, Block, Columns
 from tailrace.block.arrays import U64, Indices
-from tailrace.block.found import FoundRow, FoundRows, OpenRows, row_of_key
+from tailrace.block.found import FoundRow, FoundRows, OpenRows
 from tailrace.block.layout import read_layout
 from tailrace.errors import BadBlock
 from tailrace.segment.errors import SegmentFormatError
@@ -25,8 +24,6 @@ from tailrace.segment.footer import Footer
 from tailrace.segment.format import HEADER_BYTES
 from tailrace.segment.identity import SegmentIdentity
 from tailrace.segment.key_table import LOOK_ALONE, KeyTable
-
-_U64 = struct.Struct("<Q")
 
 F = TypeVar("F", bound=ReadableFile)
 
@@ -105,17 +102,17 @@ class OpenSegment(Generic[F]):
 
     def versions(self, key: bytes, hash_: int, read: Read = read_from, kept: Kept | None = None) -> Iterator[FoundRow]:
         """Yields all rows of ``key``, whose hash is ``hash_``, newest first; reads them as they are needed."""
-        opened = -1
+        last = -1
         for row in self._keys.rows_of(hash_, read, kept):
             number = int(self._row_begins.searchsorted(row, "right")) - 1
             if number >= self.blocks:
                 raise self.damaged(0, f"the key table names row {row}, there are {self.identity.rows}")
-            if number != opened:
-                columns, opened = self._columns_of(number, read, kept), number
+            if number != last:
+                opened, last = self._rows_of(number, read, kept), number
             row -= int(self._row_begins[number])
-            if _U64.unpack_from(columns.hash_buffer, 8 * row)[0] != hash_:
+            if not opened.has_hashes([row], [hash_]):
                 raise self._damaged(number, f"row {row} of the block does not have the hash that the key table says")
-            found = row_of_key(columns.header, columns.raw, row, key)
+            found = opened.row(row, key)
             if found is not None:
                 yield found
 
@@ -126,36 +123,59 @@ class OpenSegment(Generic[F]):
         room: Callable[[], int],
         read: Read = read_from,
         kept: Kept | None = None,
+        out_of_time: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[list[int], FoundRows]]:
-        """Yields the newest rows of ``keys``, whose hashes are ``hashes``, block by block, with the keys' numbers.
+        """Yields the newest rows of ``keys``, whose hashes are ``hashes``, with the keys' numbers.
 
-        Keys whose hash has no row are left out. Those of ``FoundRows.alone`` have to be looked up by ``find``:
-        for others no room was left in ``room()`` bytes, or a small part of the table is better read by itself.
+        Yields what was found if ``out_of_time()`` after a block, and before it raises an error of ``read``. Keys whose
+        hash has no row are left out. Those of ``FoundRows.alone`` have to be looked up by ``find``: for others no room
+        was left in ``room()`` bytes, or a small part of the table is better read by itself.
         """
         column = np.asarray(hashes, "<u8")
-        order = np.argsort(column)
+        order = column.argsort()
         rows = self._keys.newest_rows(column[order], read, kept)
         alone = order[rows == LOOK_ALONE].tolist()
         if alone:
             yield alone, FoundRows.none_of(len(alone))
-        order, rows = order[rows >= 0], rows[rows >= 0]
-        by_row = np.argsort(rows)
+        is_there = rows >= 0
+        order, rows = order[is_there], rows[is_there]
+        by_row = rows.argsort()
         order, rows = order[by_row], rows[by_row]
-        begin = 0
+        blocks = self._row_begins.searchsorted(rows, "right") - 1
+        if len(blocks) and blocks[-1] >= self.blocks:
+            raise self.damaged(0, f"the key table names row {rows[-1]}, there are {self.identity.rows}")
+        ends = (np.flatnonzero(blocks[1:] != blocks[:-1]) + 1).tolist()
+        numbers, of_block = order.tolist(), (rows - self._row_begins[blocks]).tolist()
+        hashes_of, asked = column[order].tolist(), [keys[number] for number in numbers]
+
+        places = zip(blocks[[0, *ends]].tolist(), [*ends, len(rows)], strict=True) if len(rows) else ()
+        begin, parts = 0, self._blocks_at(places, of_block, hashes_of, read, kept)
         while begin < len(rows):
-            number = int(self._row_begins.searchsorted(int(rows[begin]), "right")) - 1
-            if number >= self.blocks:
-                raise self.damaged(0, f"the key table names row {rows[begin]}, there are {self.identity.rows}")
-            stop = int(rows.searchsorted(int(self._row_begins[number + 1])))
-            columns, indices = self._columns_of(number, read, kept), order[begin:stop]
-            of_block = rows[begin:stop] - int(self._row_begins[number])
-            if bool((np.frombuffer(columns.hash_buffer, "<u8")[of_block] != column[indices]).any()):
+            found, failure = FoundRows(room()), None
+            try:
+                end = found.look(parts, asked, of_block, out_of_time, begin=begin)
+            except Exception as error:
+                end, failure = begin + len(found.values), error
+            if end > begin:
+                yield numbers[begin:end], found
+            if failure is not None:
+                raise failure
+            begin = end
+
+    def _blocks_at(
+        self, places: Iterable[tuple[int, int]], rows: list[int], hashes: list[int], read: Read, kept: Kept | None
+    ) -> Iterator[tuple[OpenRows, int]]:
+        """Yields the rows of blocks, and the index behind the last of ``rows`` that is looked at in each.
+
+        ``places`` has the number of each block, and that index.
+        """
+        begin = 0
+        for number, end in places:
+            opened = self._rows_of(number, read, kept)
+            if not opened.has_hashes(rows[begin:end], hashes[begin:end]):
                 raise self._damaged(number, "a row of the block does not have the hash that the key table says")
-            numbers, found = indices.tolist(), FoundRows(room())
-            opened = OpenRows.of(columns.header, columns.raw)
-            found.look(opened, of_block.tolist(), [keys[at] for at in numbers])
-            yield numbers, found
-            begin = stop
+            yield opened, end
+            begin = end
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Returns ``nbytes`` bytes of the file from ``offset`` on, unverified."""
@@ -169,16 +189,18 @@ class OpenSegment(Generic[F]):
         """Closes the file. May be called again."""
         self._file.close()
 
-    def _columns_of(self, number: int, read: Read, kept: Kept | None) -> Columns:
-        """Returns the columns of block ``number``, verified."""
+    def _rows_of(self, number: int, read: Read, kept: Kept | None) -> OpenRows:
+        """Returns the rows of block ``number``, verified."""
         place = self.path, int(self._places[number])
-        columns: Columns | None = None if kept is None else kept.get(place)
-        if columns is None:
+        opened: OpenRows | None = None if kept is None else kept.get(place)
+        if opened is None:
             [block] = self._read(number, number + 1, read)
             columns = self._open(number, block)
+            opened = OpenRows.of(columns.header, columns.raw)
             if kept is not None:
-                kept.put(place, columns, block.header.raw_bytes)
-        return columns
+                opened = opened.measured()
+                kept.put(place, opened, block.header.raw_bytes)
+        return opened
 
     def _read(self, start: int, stop: int, read: Read = read_from) -> list[Block]:
         """Reads blocks ``start`` to ``stop`` - 1 at once."""

@@ -57,6 +57,7 @@ class LostSegment(Segment):
         room: Callable[[], int],
         read: Read = SegmentFile.read,
         kept: Kept | None = None,
+        out_of_time: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[list[int], FoundRows]]:
         raise self._why.with_traceback(None)
 

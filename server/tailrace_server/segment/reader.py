@@ -56,10 +56,11 @@ class Segment(OpenSegment[SegmentFile]):
         room: Callable[[], int],
         read: Read = SegmentFile.read,
         kept: Kept | None = None,
+        out_of_time: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[list[int], FoundRows]]:
         """Yields the newest rows of ``keys``, as `OpenSegment.find_all`; reads as ``find``. SegmentDamaged."""
         try:
-            yield from super().find_all(keys, hashes, room, read, kept)
+            yield from super().find_all(keys, hashes, room, read, kept, out_of_time)
         except NotCached as missing:
             missing.segment = self
             raise

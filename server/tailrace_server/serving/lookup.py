@@ -176,7 +176,7 @@ class Lookup:
         indices, seqs = partition.keys.rows_of(partition.tree, self._hashes[numbers])
         picked, wanted = numbers[indices].tolist(), seqs.tolist()
         keys, found = list(map(self._keys.__getitem__, picked)), FoundRows(self._room())
-        begin = found.look_at(partition.tree.rows_of(wanted, opened), keys, wanted, out_of_time)
+        begin = found.look(partition.tree.rows_of(wanted, opened), keys, wanted, out_of_time, by_seqs=True)
         self._take_rows(partition, picked[:begin], found)
         if begin < len(wanted):
             self._left[partition] = self._unknown(numbers)
@@ -187,9 +187,8 @@ class Lookup:
         keys = self._keys
         while below.left and len(below.numbers):
             segment, numbers = below.chain.segments[below.left - 1], self._unknown(below.numbers)
-            rows = segment.find_all(
-                [keys[at] for at in numbers.tolist()], self._hashes[numbers], self._room, self._reads.read, self._kept
-            )
+            asked = list(map(keys.__getitem__, numbers.tolist()))
+            rows = segment.find_all(asked, self._hashes[numbers], self._room, self._reads.read, self._kept, out_of_time)
             for indices, found in rows:
                 self._take_rows(below.partition, numbers[indices].tolist(), found)
                 self._reads.forget()

@@ -29,7 +29,7 @@ def test_several_rows_are_found_as_each_alone(history, make_block, data, compres
         asked = data.draw(st.lists(st.integers(0, len(rows) - 1)))
         keys = [rows[number][0] + data.draw(st.sampled_from([b"", b"", b"x"])) for number in asked]
         before = found.room
-        found.look(OpenRows.of(block.header, raw), asked, keys)
+        found.look([(OpenRows.of(block.header, raw), len(asked))], keys, asked)
         of_block = [row_of_key(block.header, raw, number, key) for number, key in zip(asked, keys, strict=True)]
         sizes = [len(row.value) if row and row.value else 0 for row in of_block]
         count = next((index for index in range(len(sizes)) if sum(sizes[: index + 1]) > before), len(sizes))
@@ -43,7 +43,10 @@ def test_several_rows_are_found_as_each_alone(history, make_block, data, compres
 
 EVEN = st.tuples(st.integers(1, 6), st.integers(0, 4)).flatmap(
     lambda widths: st.lists(
-        st.tuples(*(st.binary(min_size=width, max_size=width) for width in widths)), min_size=1, max_size=60
+        st.tuples(*(st.binary(min_size=width, max_size=width) for width in widths))
+        | st.tuples(st.binary(min_size=widths[0], max_size=widths[0]), st.none() | st.binary(max_size=9)),
+        min_size=1,
+        max_size=60,
     )
 )
 
@@ -72,7 +75,7 @@ def test_rows_of_several_blocks_are_found_as_each_alone(history, make_block, dat
         alone += [row_of_key(block.header, raw, *at) for at in zip(numbers, keys[-len(numbers) :], strict=True)]
         opened.append((of_block.measured() if data.draw(st.booleans()) else of_block, len(seqs)))
     turns = data.draw(st.integers(1, 5))
-    count = found.look_at(iter(opened), keys, seqs, iter([*[False] * (turns - 1), True]).__next__)
+    count = found.look(iter(opened), keys, seqs, iter([*[False] * (turns - 1), True]).__next__, by_seqs=True)
     assert count == (opened[min(turns, len(opened)) - 1][1] if opened else 0)
     assert found.seqs == seqs[:count]
     assert len(found.values) == len(found.timestamps) == count
@@ -86,13 +89,15 @@ def test_rows_of_several_blocks_are_found_as_each_alone(history, make_block, dat
             assert row == (found.seqs[index], found.timestamps[index], found.values[index])
 
 
-def test_an_even_block_is_known_when_it_was_measured():
+def test_the_widths_of_a_block_are_known_when_it_was_measured():
     def widths(values, **columns):
-        block = encode_block([b"%03d" % number for number in range(len(values))], values, partition=0, **columns)
-        return OpenRows.of(block.header, block.open_raw()).measured()[-2:]
+        keys = columns.pop("keys", [b"%03d" % number for number in range(len(values))])
+        block = encode_block(keys, values, partition=0, **columns)
+        return OpenRows.of(block.header, block.open_raw()).measured()[-3:-1]
 
     assert widths([b"12"] * 9) == (3, 2)
-    assert widths([b"12", b"3", b"456"]) == widths([b""] * 3) == widths([b"12", None]) == (0, 0)
+    assert widths([b"12", b"3", b"456"]) == widths([b""] * 3) == widths([b"12", None]) == (3, 0)
+    assert widths([b"12", b"34"], keys=[b"a", b"abc"]) == (0, 0)
     assert widths([b"12"] * 2, stamps=Stamps([3, 9], [4, 5])) == (0, 0)
     assert widths([b"12"] * 2, stamps=Stamps([3, 4], [4, 5])) == (3, 2)
 
@@ -113,5 +118,5 @@ def test_the_begins_of_columns_of_a_block_with_ttls(rows):
     raw = block.open_raw()
     assert column_begins(block.header, raw).value_data == read_layout(block.header, memoryview(raw)).value_data.start
     found = FoundRows(VALUE_BYTES_MAX)
-    found.look(OpenRows.of(block.header, raw), range(len(rows)), keys)
+    found.look([(OpenRows.of(block.header, raw), len(rows))], keys, list(range(len(rows))))
     assert found.values == values

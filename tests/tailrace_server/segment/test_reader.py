@@ -155,6 +155,24 @@ def test_many_keys_of_a_large_segment_take_few_reads(one_file, written, block_of
         assert found == {key: value for key, value, _, _ in rows[::100]}
 
 
+def test_what_was_found_is_told_at_the_end_of_the_time_and_before_an_error(one_file, written, block_of):
+    rows = [(b"key %d" % number, b"v", number + 1, 0) for number in range(100)]
+    disk = one_file(written([block_of(rows[begin : begin + 10]) for begin in range(0, 100, 10)]))
+    with contextlib.closing(Segment.open(disk, "a.seg")) as segment:
+        keys, hashes = [row[0] for row in rows], hash_keys([row[0] for row in rows])
+        [(numbers, found)] = segment.find_all(keys, hashes, lambda: 10**6)
+        assert sorted(numbers) == list(range(100))
+        assert found.seqs == [number + 1 for number in numbers]
+        in_turns = list(segment.find_all(keys, hashes, lambda: 10**6, out_of_time=lambda: True))
+        assert [len(numbers) for numbers, _ in in_turns] == [10] * 10
+        reads = [segment._file.read] * 4  # the key table, and three blocks
+        walk = segment.find_all(keys, hashes, lambda: 10**6, lambda file, *place: reads.pop()(*place))
+        with mock.patch.object(key_table, "SLAB_HASHES_MIN", 1):
+            assert len(next(walk)[0]) == 30
+            with pytest.raises(IndexError):
+                next(walk)
+
+
 def test_many_keys_of_a_damaged_table(one_file, written, block_of):
     disk = one_file(written([block_of([(b"key %d" % number, b"", number + 1, 0) for number in range(100)])]))
     with contextlib.closing(Segment.open(disk, "a.seg")) as segment:
