@@ -30,6 +30,7 @@ from tailrace.link.finder import LONG_WAIT_SECONDS
 from tailrace.link.rules import TICK_SECONDS
 from tailrace.model import Item, Level
 from tailrace.requests.lone_calls import Begun, LoneLookUps
+from tailrace.requests.request import Reply
 
 _T = TypeVar("_T")
 
@@ -210,11 +211,11 @@ class BlockingLink:
                 if found is not None:
                     self.guard.end()
                     return found
-            lone.go_on(*asked, begun, deadline)
+            lone.go_on(*asked, begun, Reply(), deadline)
             if data is not None:
                 self._take(data)
         except BlockingIOError:
-            lone.go_on(*asked, begun, deadline)
+            lone.go_on(*asked, begun, Reply(), deadline)
         except (TailraceError, OSError) as error:
             self._end_connection(error)
         self.guard.end()

@@ -171,9 +171,10 @@ class BlockingRunner(OfOneProcess):
         requests: list[Request | WriteRequest] = []
         guard = link.guard
         try:
-            found = None if begun is None else begun.reply_to(step, requests)
-            if found is not None:
-                reply = found
+            taken = None if begun is None else begun.reply_to(step)
+            if taken is not None:
+                requests.append(taken[0])
+                reply = taken[1]
             else:
                 with guard.lock:
                     guard.check_and_begin()

@@ -52,23 +52,20 @@ def receive_alone(data: bytes | memoryview, by_id: ById, queue: RequestQueue, wr
 class Begun:
     """What a look-up has begun by the short way, for the general one: nothing, or a request and its reply."""
 
-    __slots__ = ("_asked", "_reply", "request")
+    __slots__ = ("_asked", "reply", "request")
 
     def __init__(self) -> None:
         self.request: LookUp | None = None
         self._asked: object = None
-        self._reply: Reply[list[Item | None]] = _NO_REPLY
+        self.reply: Reply[list[Item | None]] = _NO_REPLY
 
     def begin(self, request: LookUp, asked: object, reply: Reply[list[Item | None]]) -> None:
         """Takes the request, for the fields ``asked`` of a step."""
-        self.request, self._asked, self._reply = request, asked, reply
+        self.request, self._asked, self.reply = request, asked, reply
 
-    def reply_to(self, step: object, requests: list[Request | WriteRequest]) -> Reply[list[Item | None]] | None:
-        """Returns the reply of the request that ``step`` would make, and adds the request; None if it has none."""
-        if self.request is None or step != self._asked:
-            return None
-        requests.append(self.request)
-        return self._reply
+    def reply_to(self, step: object) -> tuple[LookUp, Reply[list[Item | None]]] | None:
+        """Returns the request that ``step`` would make, and its reply; None if it has none."""
+        return None if self.request is None or step != self._asked else (self.request, self.reply)
 
 
 _NO_REPLY: Reply[list[Item | None]] = Reply()
@@ -124,15 +121,22 @@ class LoneLookUps:
         """Forgets a look-up whose frame has not been sent."""
         self._by_id.pop(LONE_ID, None)
 
-    def go_on(self, feed_id: bytes, level: Level, key: bytes, begun: Begun, deadline: float) -> None:
+    def go_on(
+        self,
+        feed_id: bytes,
+        level: Level,
+        key: bytes,
+        begun: Begun,
+        reply: Reply[list[Item | None]],
+        deadline: float,
+    ) -> None:
         """Makes the look-up a request of the session, which waits for its answer, and asks again if need be.
 
-        Call it on the connection of ``begin``, before any other bytes of the node are handled.
+        ``reply`` takes the answer. Call it before any other bytes of the node are handled.
         """
-        reply: Reply[list[Item | None]] = Reply()
         asked = feed_id, level, [key]
         request = self._get(*asked, reply.done, deadline)
         begun.begin(request, asked, reply)
-        if self._by_id.get(LONE_ID, request) is None:  # else its answer was dropped: a handler of signals has read it
+        if self._by_id.get(LONE_ID, request) is None:  # else the connection was lost, or its answer is read
             self._by_id[LONE_ID] = request
             self._queue.count_as_sent(request)

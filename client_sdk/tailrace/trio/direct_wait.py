@@ -17,6 +17,7 @@ trio does not tell which tasks run next, nor its set. So this reads fields of it
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -42,14 +43,9 @@ class TrioLoop:
     ) -> None:
         """``sleep_seconds`` returns how long a deadline is ahead. ``epoll`` is the descriptor of trio's set."""
         self.runnable = runnable
-        self._next_deadline = next_deadline
-        self._sleep_seconds = sleep_seconds
+        self.next_deadline = next_deadline
+        self.sleep_seconds = sleep_seconds
         self.epoll = epoll
-
-    @property
-    def sleep_seconds(self) -> float:
-        """The seconds until the next deadline."""
-        return self._sleep_seconds(self._next_deadline())
 
     @classmethod
     def of_this_run(cls) -> TrioLoop | None:
@@ -118,6 +114,7 @@ class DirectWait(trio.abc.Instrument):
     def before_io_wait(self, timeout: float) -> None:
         """Handles what comes until trio has something to do. ``timeout``: the seconds for which trio would wait."""
         loop, calls, sleeps = self._loop, self._calls, timeout > 0
+        deadline, due_at = loop.next_deadline(), time.perf_counter() + timeout
         try:
             while True:
                 events = self._epoll.poll(min(timeout, SOON_SECONDS) if sleeps else 0, self._ready_max)
@@ -138,7 +135,11 @@ class DirectWait(trio.abc.Instrument):
                         self._leave()
                     break
                 self._waking_turns = 0
-                timeout = loop.sleep_seconds
+                now = time.perf_counter()
+                if loop.next_deadline() != deadline:
+                    deadline = loop.next_deadline()
+                    due_at = now + loop.sleep_seconds(deadline)
+                timeout = due_at - now
                 if timeout <= 0:
                     break
         except BaseException as error:  # trio would log it, and go on without this

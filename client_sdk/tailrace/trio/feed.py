@@ -167,7 +167,7 @@ class Feed:
 
     @documented(FeedCore.get)
     async def get(self, key: bytes, *, level: LevelName = "disk", at_least: Version | None = None) -> Item | None:
-        return await self._runner.run(self._core.get(key, level, at_least))
+        return await self._runner.get(self._core, key, level, at_least)
 
     @documented(FeedCore.get_many)
     async def get_many(self, keys: Iterable[bytes], *, level: LevelName = "disk") -> list[Item | None]:

@@ -150,6 +150,10 @@ class Lender:
         for _ in range(PASSES):
             await trio.lowlevel.checkpoint()
 
+    def end_unused(self) -> None:
+        """Notes that the call that has borrowed the transport does not use it."""
+        self._is_used = False
+
     def ended(self, *, was_alone: bool) -> None:
         """Notes the end of a call that began alone. ``was_alone``: nothing else waits for an answer now."""
         self._is_used = False

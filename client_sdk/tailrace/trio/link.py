@@ -14,6 +14,7 @@ from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
 from tailrace.trio.lending import Lender
+from tailrace.trio.lone_look_up import LoneLookUp
 from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
 from tailrace.trio.watch import keep_looking
 
@@ -48,8 +49,22 @@ class RequestLink(SendingLink[RequestSession, Transport]):
         self._ticked: trio.Event | None = None  # while ``look`` waits for the next tick
         self._gathered = trio.Event()  # set if queued rows are to leave after this turn of the loop
         self._greeted = trio.Event()
+        self._lone: LoneLookUp | None = None  # that gets the next bytes
         self.lender = Lender()
         self.opened = trio.Event()
+
+    def look_up_alone(self, lone: LoneLookUp, frame: bytes) -> None:
+        """Sends the frame of a look-up, which gets the next bytes. Never waits. ``forget_lone`` has to follow."""
+        self._lone = lone
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
+        if self._transport is not None:
+            self._transport.send(frame)
+
+    def forget_lone(self) -> None:
+        """Hands no bytes to a look-up any more."""
+        self._lone = None
 
     def kick(self, now: float | None = None) -> None:
         """Sends the session's buffers. Never waits. ``now`` is the session's time, if the caller has it."""
@@ -71,7 +86,7 @@ class RequestLink(SendingLink[RequestSession, Transport]):
 
     def abandon(self) -> None:
         """Sends nothing from now on, and wakes no task: this is a forked process, and the tasks are the parent's."""
-        self._transport = self._idle = self._held = self._ticked = None
+        self._transport = self._idle = self._held = self._ticked = self._lone = None
         self._gathered = trio.Event()  # that of the parent would wake its task
 
     async def run(self) -> None:
@@ -116,6 +131,11 @@ class RequestLink(SendingLink[RequestSession, Transport]):
 
     def _received(self, data: bytes | memoryview) -> bool:
         """Hands some bytes to the session. Returns False if the next ones have a place of their own."""
+        if self._lone is not None:
+            lone, self._lone = self._lone, None
+            if lone.take(data):
+                self._reads += 1
+                return True
         self._session.receive_data(data)
         self._answered()
         return self._session.place() is None
@@ -178,6 +198,9 @@ class RequestLink(SendingLink[RequestSession, Transport]):
                     await held.wait()
                 self._held = None
             self.lender.take_back_unused()
+            if self._lone is not None:
+                self._lone.waits_no_longer()
+                self._lone = None
             self._session.expire()
             self._send()
             if self._ticked is not None:

@@ -8,18 +8,23 @@ from typing import Any, TypeVar
 
 import trio
 
+from tailrace.block.header import KEY_BYTES_MAX
 from tailrace.consuming.stream_core import StreamCore
 from tailrace.consuming.subscription import Subscription
 from tailrace.errors import TailraceError, Unreachable, WrongProcess
 from tailrace.link.forks import OfOneProcess
+from tailrace.model import Item, Level, Version
 from tailrace.requests.client_core import ClientCore
+from tailrace.requests.feed_core import FeedCore
 from tailrace.requests.lane import Lane, WriteRequest
+from tailrace.requests.lone_calls import Begun
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.trio.host import Host
 from tailrace.trio.lending import LendingTransport
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
+from tailrace.trio.lone_look_up import LoneLookUp
 from tailrace.trio.stream import Stream
 
 _T = TypeVar("_T")
@@ -124,8 +129,62 @@ class RequestRunner(OfOneProcess):
         self._session.refuse(error)
         self._link.abandon()
 
-    async def run(self, plan: Plan[_T]) -> _T:
-        """Carries out a plan and returns its result."""
+    async def get(self, feed: FeedCore, key: bytes, level: str, at_least: Version | None) -> Item | None:
+        """Carries out `FeedCore.get`, by the short way if it can be taken (`tailrace.requests.lone_calls`)."""
+        known = feed.resolved
+        if known is None or feed.codec is not None or at_least is not None or self._asking or self._forked_from:
+            return await self.run(feed.get(key, level, at_least))
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
+            return await self.run(feed.get(key, level, None))
+        begun = Begun()
+        try:
+            wanted = self._session.levels.level(level)
+            found = await self._look_up_alone((known.feed_id, wanted, key), begun)
+            return await self.run(feed.get(key, level, None), begun) if found is None else found[0]
+        finally:
+            if begun.request is not None:
+                self._session.withdraw(begun.request)
+
+    @trio.lowlevel.enable_ki_protection  # as ``ask``
+    async def _look_up_alone(self, asked: tuple[bytes, Level, bytes], begun: Begun) -> list[Item | None] | None:
+        """Returns the item in a list. None: the general way has to do it, or to wait if ``begun`` has a request."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._asking:
+            return None
+        now = self._clock()
+        lender = self._lender.borrow(now)
+        if lender is None:
+            return None
+        frame = self._session.lone.begin(*asked)
+        if frame is None:
+            self._lender.end_unused()
+            return None
+        lone = LoneLookUp(self._session.lone, asked, begun, _WaitedReply, now + self._retry_for_s, lender)
+        self._asking += 1
+        try:
+            self._link.look_up_alone(lone, frame)
+            while lone.found is None:
+                await lender.wait_lent()
+                if not lender.read_lent():
+                    break
+                if begun.request is not None:  # the answer comes in several reads, or beside others
+                    assert isinstance(begun.reply, _WaitedReply)
+                    await begun.reply.read(lender)
+                    break
+        except trio.ClosedResourceError:
+            pass
+        except BaseException:
+            self._lender.take_back()
+            raise
+        finally:
+            self._asking -= 1
+            self._link.forget_lone()
+            self._lender.ended(was_alone=not self._asking and self._session.idle)
+        lone.go_on()
+        return lone.found
+
+    async def run(self, plan: Plan[_T], begun: Begun | None = None) -> _T:
+        """Carries out a plan and returns its result. ``begun`` may have the request of its first step."""
         if self._forked_from:
             self.check_process()
         began_at = self._clock()
@@ -137,12 +196,12 @@ class RequestRunner(OfOneProcess):
                     if isinstance(step, WITHOUT_REQUEST):
                         answer = await self._take(step, began_at)
                     else:
-                        answer = await self.ask(step, now=now)
+                        answer = await self.ask(step, now=now, begun=begun)
                 except TailraceError as error:
                     step = plan.throw(error)
                 else:
                     step = plan.send(answer)
-                now = None
+                now = begun = None
         except StopIteration as end:
             result: _T = end.value
             return result
@@ -166,8 +225,11 @@ class RequestRunner(OfOneProcess):
 
     # It may read the answers of other calls, too, and an interrupt in the middle would lose them.
     @trio.lowlevel.enable_ki_protection
-    async def ask(self, step: RequestStep, now: float | None = None) -> Any:
-        """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it."""
+    async def ask(self, step: RequestStep, now: float | None = None, begun: Begun | None = None) -> Any:
+        """Queues a step's requests, sends them, and returns the answer. ``now`` is the time, if the caller has it.
+
+        If ``begun`` has the request of the step, its answer is waited for.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()  # before the request is queued: a kick may send it at once
         reply: _WaitedReply[Any] = _WaitedReply()
         if now is None:
@@ -180,7 +242,13 @@ class RequestRunner(OfOneProcess):
             is_alone = not self._asking
         self._asking += 1
         try:
-            requests = step.queue(self._session, reply.done, now + self._retry_for_s)
+            taken = None if begun is None else begun.reply_to(step)
+            if taken is None:
+                requests = step.queue(self._session, reply.done, now + self._retry_for_s)
+            else:
+                requests = taken[:1]
+                assert isinstance(taken[1], _WaitedReply)
+                reply = taken[1]
             self._link.kick(now)
             if lender is None or reply.finished:
                 await reply.wait()

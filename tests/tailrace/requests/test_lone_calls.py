@@ -14,6 +14,7 @@ from tailrace.errors import TailraceError, UnknownFeed, Unreachable
 from tailrace.model import Item, Level, Version
 from tailrace.requests.lone_calls import LONE_ID, Begun
 from tailrace.requests.plan import LookUp
+from tailrace.requests.request import Reply
 from tailrace.wire.messages import Got, Written, encode_error, lone_get
 
 ROW = (Version(3, BRANCH, 7), 1_700_000_000_000_000, b"value")
@@ -35,11 +36,12 @@ def begin(made, key=KEY, level=Level.DISK):
 
 def go_on(made, name, key=KEY):
     """The general way takes over what was begun; its answer has this name."""
-    begun, requests = Begun(), []
-    made.session.lone.go_on(FEED, Level.DISK, key, begun, made.now + 10.0)
-    assert begun.reply_to(LookUp(FEED, Level.DISK, [b"another"]), requests) is None
-    reply = begun.reply_to(LookUp(FEED, Level.DISK, [key]), requests)
-    assert requests == [begun.request]
+    begun = Begun()
+    assert begun.reply_to(LookUp(FEED, Level.DISK, [key])) is None
+    made.session.lone.go_on(FEED, Level.DISK, key, begun, Reply(), made.now + 10.0)
+    assert begun.reply_to(LookUp(FEED, Level.DISK, [b"another"])) is None
+    request, reply = begun.reply_to(LookUp(FEED, Level.DISK, [key]))
+    assert request is begun.request
 
     def note():
         if reply.finished:
