@@ -77,6 +77,11 @@ class Answers:
         self.held_bytes += len(data)
         self._queue(data)
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether an answer may be sent at once: none is queued, and nothing hears of answers."""
+        return not (self.queued or self._watched or self._is_closed)
+
     def add_error(self, error: TailraceError, id: int) -> None:
         """Queues an ERROR."""
         if isinstance(error, SegmentDamaged):

@@ -107,7 +107,9 @@ def _take_get(connection: Connection, data: bytes, offset: int) -> int:
     if node.leaderships.of(feed_id, number).role is not _LEADER:
         return 0
     try:
-        is_answered = answer_at_once(connection, id, level, key, hash_, feed.partitions[number])
+        is_answered = answer_at_once(
+            connection, id, level, key, hash_, feed.partitions[number], is_alone=end - offset == len(data)
+        )
     except TailraceError:
         return 0  # the general way meets the same error, or finds the row
     if not is_answered:
@@ -116,14 +118,23 @@ def _take_get(connection: Connection, data: bytes, offset: int) -> int:
     return end
 
 
-def answer_at_once(connection: Connection, id: int, level: Level, key: bytes, hash_: int, partition: Partition) -> bool:
+def answer_at_once(
+    connection: Connection,
+    id: int,
+    level: Level,
+    key: bytes,
+    hash_: int,
+    partition: Partition,
+    *,
+    is_alone: bool = False,
+) -> bool:
     """Answers a GET of one key whose row is in memory, at level memory or disk. False: nothing has happened.
 
-    ``partition`` owns the key, whose hash is ``hash_``. Does what `Lookup` does in its first step, without the objects
-    for further ones. Raises SegmentDamaged or UnknownFeed.
+    ``partition`` owns the key, whose hash is ``hash_``. ``is_alone``: the GET is all of a read. Does what `Lookup` does
+    in its first step, without the objects for further ones. Raises SegmentDamaged or UnknownFeed.
     """
     node = connection.node
-    if not partition.index_keys(_always) and not partition.index_keys(_out_of_time(node)):
+    if partition.keys.indexed_seq < partition.tree.last_seq and not partition.index_keys(_out_of_time(node)):
         return False
     began_at, kept = node.turn.now, node.storage.read_cache
     try:
@@ -140,12 +151,10 @@ def answer_at_once(connection: Connection, id: int, level: Level, key: bytes, ha
     node.traffic.get_durations.add(node.clock.monotonic() - began_at)
     if high_seq > partition.visible_seq(level):
         connection.answers.add_at(level, [(partition, high_seq)], data, id)
+    elif is_alone and connection.answers.may_pass and connection.replica is None and not connection.rounds.has_news:
+        connection.send((data,), len(data))  # nothing is to be sent before it
     else:
         connection.answers.add(data)
-    return True
-
-
-def _always() -> bool:
     return True
 
 

@@ -116,9 +116,10 @@ class Committer:
         If it has been the only writer lately, an fsync begins at once. Otherwise the fsync begins after the other
         writers of this pass of the loop, which share it.
         """
-        if self._syncing or self.failure is not None:
+        journal = self._journal
+        if not (self._answers or self._waiting) and journal.synced >= journal.written:  # as `_is_settled`, most often
             return
-        if not self._answers and self._is_settled:  # with a writer that waits it is not settled: no need to look
+        if self._syncing or self.failure is not None:
             return
         if not self._urgent:
             self._wanted.set()
