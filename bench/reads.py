@@ -12,7 +12,8 @@ uncached  rows in segments, without that cache
 
 ``get`` asks for one key after the other by each of two clients: that for trio, and the one that blocks. The echo is a
 server on trio that answers a message of a GET's length with one of a GOT's, and does nothing else; a client on trio
-asks it, and one that blocks. Nothing that runs on trio in two processes can be faster.
+asks it, and one that blocks. The bare server has the rows in a dict and no trio: it checks a GET's frame and answers
+with a GOT's. Its clients check the GOT, one of them on trio. So it takes what Python takes without what a node is.
 
 --readme writes the section of bench/README.md. Exit code 1 if a target is missed.
 """
@@ -25,6 +26,7 @@ import os
 import random
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,9 @@ import tailrace.blocking
 from _report import Line, number, p50, p99, show
 from _section import rows_of, setting, targets, write_section
 from _server import Server, Stolen, at_rest, cpu_seconds_of, free_port
+from tailrace.model import Level
+from tailrace.wire.frames import header_check
+from tailrace.wire.messages import lone_get
 
 PLACES = ("tree", "segments", "uncached")
 SIZES = (100, 1_000, 10_000)
@@ -59,6 +64,36 @@ async def serve(stream):
         await stream.send_all(bytes({_GOT_BYTES}) * (len(data) // {_GET_BYTES}))
 trio.run(trio.serve_tcp, serve, int(sys.argv[1]))
 """
+_BARE = """
+import os, select, socket, struct, sys, xxhash
+asked, head = struct.Struct("<IBBHII16sBB2xII"), struct.Struct("<IBBHI")
+got = struct.Struct("<I4xIIQQ16s")
+check = xxhash.xxh3_64_intdigest
+rows = {b"key-%012d" % number: os.urandom(100) for number in range(int(sys.argv[2]))}
+listener, ready, socks = socket.create_server(("127.0.0.1", int(sys.argv[1]))), select.epoll(), {}
+ready.register(listener, select.EPOLLIN)
+while True:
+    for number, _ in ready.poll():
+        if number == listener.fileno():
+            sock, _ = listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            socks[sock.fileno()] = sock
+            ready.register(sock, select.EPOLLIN)
+            continue
+        sock = socks[number]
+        data = sock.recv(16384)
+        if not data:
+            ready.unregister(sock)
+            sock.close()
+            continue
+        _, _, _, _, id, sum, feed, _, _, _, _ = asked.unpack_from(data)
+        assert check(data[:12]) & 0xFFFFFFFF == sum
+        value = rows[data[asked.size:]]
+        start = head.pack(got.size + len(value), 0x8B, 0, 0, id)
+        end = check(start) & 0xFFFFFFFF
+        sock.send(start + end.to_bytes(4, "little") + got.pack(1, len(value) + 1, 0, 1, 1, feed) + value)
+"""
+_BARE_GOT_BYTES = struct.calcsize("<IBBHII") + struct.calcsize("<I4xIIQQ16s")
 _RATIO_MAX, _KEYS_PER_SECOND_MIN = 1.5, 200_000
 
 # Asks for keys.
@@ -192,8 +227,38 @@ async def _peers(folder: Path, keys: int) -> Any:
             sock.sendall(message)
             sock.recv(65_536)
 
+        echoes = [Who("echo on trio", pid, echo), Who("echo, blocking client", pid, echo_blocking)]
         async with stream:
-            yield [*whom, Who("echo on trio", pid, echo), Who("echo, blocking client", pid, echo_blocking)]
+            yield [*whom, *echoes, *stack.enter_context(_bare(folder, keys))]
+
+
+@contextlib.contextmanager
+def _bare(folder: Path, keys: int) -> Iterator[list[Who]]:
+    """Yields the bare server, by a client on trio and by one that blocks."""
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        pid = stack.enter_context(_process([sys.executable, "-c", _BARE, str(port), str(keys)], folder, port))
+        socks = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(2)]
+        for sock in socks:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        blocking, other = socks
+        other.setblocking(False)
+        feed_id = bytes(16)
+
+        def check(data: bytes) -> bytes:
+            assert header_check(data) == int.from_bytes(data[12:16], "little")
+            return data[_BARE_GOT_BYTES:]
+
+        async def ask_blocking(asked: list[bytes]) -> None:
+            blocking.send(lone_get(feed_id, Level.DISK, asked[0], 0, 1))
+            assert check(blocking.recv(65_536))
+
+        async def ask(asked: list[bytes]) -> None:
+            other.send(lone_get(feed_id, Level.DISK, asked[0], 0, 1))
+            await trio.lowlevel.wait_readable(other)
+            assert check(other.recv(65_536))
+
+        yield [Who("bare, trio client", pid, ask), Who("bare, blocking client", pid, ask_blocking)]
 
 
 @contextlib.asynccontextmanager
