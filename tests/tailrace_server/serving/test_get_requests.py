@@ -28,7 +28,7 @@ async def fill(feed, node):
 def general(monkeypatch):
     """Has no GET answered at once from now on."""
     return lambda: [
-        monkeypatch.setattr(module, "answer_at_once", lambda *_: False) for module in (get_requests, lone_gets)
+        monkeypatch.setattr(module, "answer_at_once", lambda *_, **__: False) for module in (get_requests, lone_gets)
     ]
 
 

@@ -153,6 +153,28 @@ async def test_gets_of_one_read_are_answered_in_their_order(greeted, feed, feed_
     assert [item and item.value for item in values] == [b"value", None, b"value", b"value"]
 
 
+async def test_a_get_alone_passes_no_answer_that_is_queued(node, greeted, feed, feed_id, taken):
+    await feed.put(KEY, b"value")
+    for connection in node.services.connections:
+        connection.answers.add(encode_frame(Opcode.RESULT, b"{}", 99))
+    await greeted.send(lone_get(feed_id, Level.DISK, KEY, 0, 1))
+    assert [(await greeted.receive()).id for _ in range(2)] == [99, 1]
+    await greeted.send(lone_get(feed_id, Level.DISK, KEY, 0, 2))
+    assert (await greeted.receive()).id == 2
+    assert all(not connection.answers.held_bytes for connection in node.services.connections)
+
+
+async def test_an_answer_that_is_watched_is_told(node, greeted, feed, feed_id, taken):
+    """As an audited request is, whose id may be that of a look-up."""
+    told = []
+    for connection in node.services.connections:
+        connection.answers.watch(7, told.append)
+    await greeted.send(lone_get(feed_id, Level.DISK, KEY, 0, 7))
+    frame = await greeted.receive()
+    assert frame.id == 7
+    assert len(told) == 1
+
+
 async def test_errors_are_told_by_the_general_way(node, greeted, feed_id, taken, monkeypatch):
     await greeted.send(lone_get(bytes(16), Level.DISK, KEY, 0, 1))
     assert (await greeted.receive()).opcode is Opcode.ERROR
