@@ -18,6 +18,8 @@ from tailrace_server.serving.time_slices import run_in_slices
 
 # As a global: an attribute of an Enum is slow to read, and each GET needs it.
 _QUORUM = Level.QUORUM
+# The answer to so many keys leaves before the next request is handled, and the client reads it meanwhile.
+SENT_ALONE_KEYS_MIN = 256
 
 
 def _on_get(connection: Connection, frame: Frame) -> None:
@@ -51,6 +53,8 @@ def _on_get(connection: Connection, frame: Frame) -> None:
             connection.answers.add_at(get.level, needs, data, frame.id)
         else:
             connection.answers.add(data)
+            if len(get.keys) >= SENT_ALONE_KEYS_MIN:
+                connection.flush()
 
     run_in_slices(connection, frame.id, lookup.step, answer, nbytes=len(frame.body), found=lookup.found_bytes)
 

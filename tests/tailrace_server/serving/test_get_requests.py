@@ -7,7 +7,10 @@ import pytest
 from tailrace.model import Level
 from tailrace.wire.messages import Get, Got
 from tailrace.wire.opcodes import Opcode
-from tailrace_server.serving import get_requests, lone_gets
+from tailrace_server.serving import connection as connection_module
+from tailrace_server.serving import get_requests, lone_gets, time_slices
+from tailrace_server.serving.connection import Connection
+from tailrace_server.serving.get_requests import SENT_ALONE_KEYS_MIN
 
 KEYS = [b"flushed", b"deleted", b"deleted later", b"newer", b"in memory", b"never"]
 
@@ -67,3 +70,22 @@ async def test_a_key_is_answered_when_its_row_is_on_disk(
     frame = await greeted.ask(Opcode.GET, Get(feed_id, Level.MEMORY, [b"k"]).encode(2)[16:], id=2)
     assert Got.decode(frame.body, [b"k"])[0].value == b"1"
     assert len(waiting) == 1
+
+
+@pytest.mark.parametrize(("keys", "sends"), [(SENT_ALONE_KEYS_MIN, 2), (SENT_ALONE_KEYS_MIN - 1, 1)])
+async def test_the_answer_to_many_keys_leaves_before_the_next_request(greeted, feed_id, monkeypatch, keys, sends):
+    """The client reads it while the node looks up the next ones."""
+    asked, sent, send = [b"%d" % number for number in range(keys)], [], Connection.send_answers
+
+    def noted(connection, *rest):
+        sent.append(len(connection.answers.queued))
+        send(connection, *rest)
+
+    monkeypatch.setattr(Connection, "send_answers", noted)
+    monkeypatch.setattr(connection_module, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 60.0)
+    await greeted.send(b"".join(Get(feed_id, Level.MEMORY, asked).encode(number) for number in (1, 2)))
+    for number in (1, 2):
+        frame = await greeted.receive()
+        assert (frame.id, Got.decode(frame.body, asked)) == (number, [None] * keys)
+    assert sent == [2 // sends] * sends
