@@ -125,7 +125,9 @@ class DirectWait(trio.abc.Instrument):
                     elif (on_ready := calls.get(number)) is not None and not on_ready():
                         break  # the set returns the others again
                 if is_trios_turn:
-                    return
+                    if not sleeps or len(events) == 1:
+                        return
+                    break  # trio's set may be empty again: a function may have read or closed a socket of it
                 if not events:
                     self._leave()
                     break

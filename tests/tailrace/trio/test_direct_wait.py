@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -188,6 +189,36 @@ async def test_sockets_of_trio_are_served(sockets, peer):
             assert near.recv(10) == b"x"
             await trio.lowlevel.wait_writable(near)
         trio.lowlevel.notify_closing(near)
+
+
+@pytest.mark.parametrize("what", ["task", "deadline"])
+async def test_what_a_function_does_is_seen_if_it_empties_the_set_of_trio(sockets, peer, what):
+    """As one that closes a connection to whose socket another task is about to write."""
+    await until_direct(peer)
+    near, far = socket.socketpair()
+    near.setblocking(False)
+
+    def empty():
+        peer.beside = lambda: None
+        if what == "task":
+            trio.lowlevel.notify_closing(near)
+        else:
+            near.recv(1)
+            scope.deadline = trio.current_time() + 0.01
+
+    def make_both_ready():
+        peer.beside = empty
+        far.send(b"x")
+        peer.far.send(b"x")
+
+    with near, far, trio.fail_after(10) as time_out, trio.CancelScope() as scope:
+        peer.beside = make_both_ready
+        threading.Thread(target=peer.ask).start()
+        with contextlib.suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_readable(near)
+            pytest.fail("the socket of trio was read before")
+    assert not time_out.cancel_called
+    assert peer.handled == PLAIN_TURNS + 3
 
 
 async def test_an_interrupt_ends_the_wait(sockets, peer):
