@@ -36,6 +36,8 @@ CHUNKS_TOGETHER_MAX = 16
 # Blocks that are listed for each seq of a look-up at most: to list so many takes less time than to look at a row.
 _LISTED_FOR_A_SEQ = 16
 _LISTED_MAX = 16_384  # 640 KiB
+# Blocks of a longer list that are copied for each seq of a look-up at most, which takes less time, too.
+_COPIED_FOR_A_SEQ = 128
 
 _FIRST_SEQ_OF_CHUNK = itemgetter(Chunk._fields.index("first_seq"))
 _BYTES_WITH_OWN_BODY = BLOCK_OBJECT_BYTES + HEADER_BYTES
@@ -292,7 +294,7 @@ class Tree:
         if 0 < unlisted <= _LISTED_FOR_A_SEQ * len(seqs) and self.block_count <= _LISTED_MAX:
             if listed is None:
                 listed = self._listed = BlockList(list(self.blocks_after(self.base_seq)))
-            elif seqs[-1] > listed.last_seq:
+            elif seqs[-1] > listed.last_seq and len(listed) <= _COPIED_FOR_A_SEQ * len(seqs):
                 listed = self._listed = listed.extended(self.blocks_after(listed.last_seq))
         if listed is not None:
             for rows, end in listed.rows_of(seqs, opened):

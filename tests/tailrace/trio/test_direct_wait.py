@@ -213,11 +213,13 @@ async def test_what_a_function_does_is_seen_if_it_empties_the_set_of_trio(socket
 
     with near, far, trio.fail_after(10) as time_out, trio.CancelScope() as scope:
         peer.beside = make_both_ready
-        threading.Thread(target=peer.ask).start()
+        asker = threading.Thread(target=peer.ask)  # its end wakes no task
+        asker.start()
         with contextlib.suppress(trio.ClosedResourceError):
             await trio.lowlevel.wait_readable(near)
             pytest.fail("the socket of trio was read before")
     assert not time_out.cancel_called
+    await in_thread(asker.join)
     assert peer.handled == PLAIN_TURNS + 3
 
 
