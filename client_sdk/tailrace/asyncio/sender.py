@@ -45,16 +45,17 @@ class Sender(OfOneProcess):
             check_value(value)  # to a batch it would be a deletion
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
-        self._outbox.add(key, value, ttl)
         if not self._is_told:
-            self._added()
+            self._added()  # before the row: if it is interrupted after that, plain rows do not tell of themselves
+        self._outbox.add(key, value, ttl)
 
     @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
     async def delete(self, key: bytes) -> None:
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
+        if not self._is_told:
+            self._added()
         self._outbox.add(key, None)
-        self._added()
 
     @documented(
         RowSender.write,

@@ -6,6 +6,7 @@ import trio
 
 import tailrace
 from tailrace import Delete, Put, VersionRange
+from tailrace.requests.outbox import Outbox
 from tailrace_server.serving.connection import Connection
 
 
@@ -69,6 +70,29 @@ async def test_what_has_waited_long_enough_is_sent(feed):
             if isinstance(event, tailrace.Mutations):
                 assert event.keys() == [b"k"]
                 break
+
+
+@pytest.mark.parametrize("kind", ["put", "delete"])
+async def test_plain_rows_behind_a_call_that_an_interrupt_has_ended_do_not_wait(client, kind, monkeypatch):
+    class Interrupt(Exception):
+        pass
+
+    def interrupted(self, *row):
+        add(self, *row)
+        raise Interrupt
+
+    add, feed = Outbox.add, await client.create_feed("single", partitions=1)
+    async with feed.writer(linger_s=0.001) as writer, feed.consume() as stream:
+        with monkeypatch.context() as patch, pytest.raises(Interrupt):
+            patch.setattr(Outbox, "add", interrupted)
+            await (writer.put(b"a", b"1") if kind == "put" else writer.delete(b"a"))
+        await writer.put(b"b", b"2")
+        keys = []
+        with trio.fail_after(30):
+            async for event in stream:
+                keys += event.keys() if isinstance(event, tailrace.Mutations) else ()
+                if keys == [b"a", b"b"]:
+                    break
 
 
 async def test_bad_rows_are_refused_and_leave_nothing(feed):
