@@ -10,8 +10,8 @@ read by columns. Processor time is the node's own; compactions are told apart. T
 partitions  a node for each number: start, feed, puts one after the other, 64 putters, a million rows (--quick: a
             tenth), catch-up, restarts after SIGKILL and after a clean stop, and at rest over 5 s before and after
 rows        one feed of 16 partitions that grows tenfold each time. At each size: ingest, in ninths, SIGKILL in the
-            middle of its flushes and compactions, restart, rest, catch-up (5 million rows at most), get, a clean stop,
-            restart
+            middle of its flushes and compactions, restart, rest, catch-up (5 million rows at most, the median of
+            three), get, a clean stop, restart
 
 --quick grows to a million rows, in three minutes. A size is left out if it would take longer than --minutes, judged by
 the one before. A hundred million take 5 GB of the folder, and as much again while segments are compacted.

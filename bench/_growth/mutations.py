@@ -18,6 +18,8 @@ from _server import Processor, Server, Watch, at_rest, bytes_on_disk, cpu_second
 
 FEED = "grown"
 PARTITIONS = 16
+# A read takes the node a few tenths of a second, and whatever else runs then changes the figure.
+_READS = 3
 _GETS = 500
 _PARTS = 9  # of a step to ten times the rows: each part is as much as there was before
 _REST_SECONDS_MAX = 120.0
@@ -85,7 +87,8 @@ class Growing:
             with trio.move_on_after(_REST_SECONDS_MAX):
                 segments = sum(each["segments"] for each in (await at_rest(client, self._server))["feeds"])
             rest_s = time.perf_counter() - begin
-            caught_up = await catch_up(self._server, feed, read_max)
+            reads = [await catch_up(self._server, feed, read_max) for _ in range(_READS)]
+            caught_up = sorted(reads, key=lambda read: read.node_us)[_READS // 2]
             get_us = await _get_us(feed, rows)
         kept = sum(nbytes for kind, nbytes in bytes_on_disk(self._folder).items() if kind in _DATA)
         stopped = await self._restart(Server.stop)
