@@ -32,6 +32,9 @@ BUNDLE_BYTES_MAX = 256 * 1024
 # Rows wait for the end of the turn of the loop if more than these are counted: the lanes with blocks without an answer,
 # and such blocks of the row's own lane. With fewer, another turn for each row would cost more than it saves.
 CROWDED_BLOCKS = 4
+# If other rows follow those of the callers that an answer has woken, or fewer rows come, the callers do not put row
+# after row. Rows then wait for the end of the turn, until it has been right so often.
+DOUBTED_TURNS = 4
 
 
 class RowWrite(WriteRequest):
@@ -154,6 +157,8 @@ class WriteQueue:
         self._ready: dict[Lane, None] = {}  # those that may have something to send
         self._rows: dict[Lane, list[RowWrite]] = {}  # rows that wait for room in their lane
         self._woken = 0  # callers of rows that the last bytes have answered, and that have put no other one since
+        self._is_last = False  # the last row was that of the last one of these callers
+        self._doubts = 0  # turns until rows leave with that row, which others have followed or which did not come
         self._left_together = False  # when rows were last taken, or had no room, there were several, of any lanes
         self.gathers = False
 
@@ -169,7 +174,11 @@ class WriteQueue:
 
     def expect_none(self) -> None:
         """Forgets the callers that earlier bytes have woken."""
-        self._woken, self.gathers = 0, False
+        if self._woken:
+            self._doubts = DOUBTED_TURNS
+        elif self._is_last and self._doubts:
+            self._doubts -= 1
+        self._woken, self._is_last, self.gathers = 0, False, False
 
     def requests(self) -> Iterator[WriteRequest]:
         """Yields the writes without an answer as their callers made them, each lane's in order."""
@@ -207,8 +216,11 @@ class WriteQueue:
         """Adds a row, which leaves with the others that wait for the same lane."""
         if self._woken:  # it is known how many callers may follow
             self._woken -= 1
-            self.gathers = self._woken > 0
+            self._is_last = not self._woken
+            self.gathers = not self._is_last or (self._doubts > 0 and self._left_together)
         else:
+            if self._is_last:
+                self._is_last, self._doubts = False, DOUBTED_TURNS
             self.gathers = self._left_together
         lanes = len(self._lanes)
         self.gathers |= lanes > 0 and lanes + len(row.lane) > CROWDED_BLOCKS

@@ -9,7 +9,14 @@ from tailrace.errors import Forbidden, OutcomeUnknown, Overloaded, ProtocolError
 from tailrace.model import Level, VersionRange
 from tailrace.model.hashing import key_hash
 from tailrace.requests.lane import UNANSWERED_MAX, Lane, WriteRequest, WriteState
-from tailrace.requests.write_queue import BUNDLE_BYTES_MAX, BUNDLE_ROWS_MAX, CROWDED_BLOCKS, RowWrite, WriteQueue
+from tailrace.requests.write_queue import (
+    BUNDLE_BYTES_MAX,
+    BUNDLE_ROWS_MAX,
+    CROWDED_BLOCKS,
+    DOUBTED_TURNS,
+    RowWrite,
+    WriteQueue,
+)
 from tailrace.wire.failures import OutOfOrder
 
 
@@ -363,3 +370,68 @@ def test_the_last_of_the_callers_that_were_answered_waits_for_no_one(made):
     assert made.queue.gathers
     made.put(b"d")
     assert not made.queue.gathers, "rows left together before, but the callers are known"
+
+
+class Loop:
+    """Turns of a shell's loop: tasks put rows, and the queue is asked after each whether the rows wait for more."""
+
+    def __init__(self, made):
+        self.made = made
+        self.seq = 0
+        self.unanswered = []
+
+    def turn(self, rows):
+        """The rows of each block that leaves in this turn, and whether the last one left without a wait for its end."""
+        sizes = []
+        for _ in range(rows):
+            self.seq += 1
+            self.made.put(b"%d" % self.seq)
+            if not self.made.queue.gathers:
+                sizes += self._sent()
+        has_waited = self.made.queue.is_holding
+        if has_waited:
+            self.made.queue.expect_none()
+            sizes += self._sent()
+        return sizes, not has_waited
+
+    def _sent(self):
+        taken, keys = self.made.send()
+        self.unanswered += zip(taken, map(len, keys), strict=True)
+        return list(map(len, keys))
+
+    def answer(self):
+        """All blocks are answered by one read."""
+        self.made.queue.expect_none()
+        answered, self.unanswered = self.unanswered, []
+        for request, rows in answered:
+            self.made.queue.answered(request, versions(self.seq, self.seq + rows - 1))
+
+
+@pytest.mark.parametrize("rows", [[8, 9], [9, 7, 8, 10], [3, 12]])
+def test_rows_of_a_schedule_leave_as_one_block_however_many_were_answered_before(made, rows):
+    """Who puts them does not wait for the answers: as a server that puts a row for each request."""
+    loop = Loop(made)
+    blocks = []
+    for number in range(40):
+        blocks.append(len(loop.turn(rows[number % len(rows)])[0]))
+        loop.answer()
+    assert sum(blocks[5:]) <= 37, "one block for nearly each turn"
+
+
+def test_callers_that_put_row_after_row_soon_leave_with_the_last_one_again(made):
+    loop = Loop(made)
+    loop.turn(8)
+    loop.answer()
+    assert loop.turn(8) == ([8], True)
+    loop.answer()
+    assert loop.turn(9)[0] == [8, 1], "one more came"
+    loop.answer()
+    turns = []
+    for _ in range(DOUBTED_TURNS + 1):
+        turns.append(loop.turn(9))
+        loop.answer()
+    # The row that was alone has left before, so that the first turn waits for no further row.
+    assert turns == [([9], True), *[([9], False)] * (DOUBTED_TURNS - 1), ([9], True)]
+    loop.turn(5)
+    loop.answer()
+    assert loop.turn(5) == ([5], False), "four did not come"
