@@ -180,6 +180,9 @@ class Committer:
             seconds = await self._workers.in_own_thread(self._timed_sync)
         except NotDurable as error:
             self._fail(error)
+        except BaseException:
+            self._syncing = False  # cancelled before the thread began: a later one may sync
+            raise
         else:
             self._tell()
             if small:

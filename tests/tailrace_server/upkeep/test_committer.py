@@ -134,6 +134,23 @@ async def test_what_nobody_waits_for_is_synced_beside_the_loop(run):
     assert run.journal.threads[1:] == [threading.current_thread()]
 
 
+@pytest.mark.parametrize("answer", [None, "a"])
+async def test_a_cancelled_commit_holds_up_no_later_one(made, nursery, answer):
+    """It is cancelled before its thread begins."""
+    made.committer.usual_sync_seconds = 1.0  # a slow disk
+    made.write(answer=answer)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await made.committer.commit()
+    assert scope.cancelled_caught
+    assert made.journal.syncs == 0
+    nursery.start_soon(made.committer.run)
+    made.write(answer="b")
+    made.committer.turn_ended(None)
+    await settled(made)
+    assert [name for name, *_ in made.answers()] == ([answer] if answer else []) + ["b"]
+
+
 async def test_an_fsync_that_fails_while_another_one_waits_is_told_once(made, nursery, monkeypatch):
     async def a_pass():
         made.journal.error = NotDurable("the disk is gone")
