@@ -13,7 +13,7 @@ Zeros double what is written, so only small records get them.
 
 They are written by 32 KiB. Of one large write the system makes large pages, and each fsync looks at all of a page:
 512 KiB cost it 3 to 15 µs of processor, 32 KiB 0.1. Each call takes the interpreter from the loop's thread for a
-moment, so that puts would wait for many small ones.
+moment, and puts would wait for many small ones.
 """
 
 from __future__ import annotations

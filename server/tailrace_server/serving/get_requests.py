@@ -18,7 +18,7 @@ from tailrace_server.serving.time_slices import run_in_slices
 
 # As a global: an attribute of an Enum is slow to read, and each GET needs it.
 _QUORUM = Level.QUORUM
-# The answer to so many keys leaves before the next request is handled, and the client reads it meanwhile.
+# An answer to this number of keys leaves before the next request is handled, and the client reads it meanwhile.
 SENT_ALONE_KEYS_MIN = 256
 
 

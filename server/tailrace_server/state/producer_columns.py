@@ -28,7 +28,7 @@ RESULT_BYTES = 32
 # ProducerResults that do not count any more stay until there are this many at least: rewriting costs 80 µs, and 280
 # between lone puts, with cold caches.
 _SPARE_RESULTS = 128
-# At least so many results are cut out in one piece, so that it is not done too often.
+# The least number of results that are cut out in one piece: fewer would be cut out too often.
 _CUT_MIN = _SPARE_RESULTS // 2
 # ``nbytes`` grows by this many results at a time, so that an account of it need not change with each result.
 _COUNTED_RESULTS = 8
@@ -94,7 +94,7 @@ class ProducerColumns:
         self._last = array("Q")
         self._branches: list[bytes] = []
         self._results_max = _SPARE_RESULTS  # with more of them the columns are rewritten
-        self._in_a_row = 0  # at least so many of the last results are of one producer
+        self._in_a_row = 0  # the last results that are of one producer, at least
         self._measure()
 
     def __len__(self) -> int:
