@@ -26,8 +26,9 @@ class Sender(OfOneProcess):
         self._has_rows = asyncio.Event()  # the same, to wait for: to ask it takes longer
 
     def _added(self) -> None:
-        self._has_rows.set()
-        self._is_told = True  # at the end: an interrupt before it is made up for by the next row
+        if not self._is_told:
+            self._has_rows.set()
+            self._is_told = True  # at the end: an interrupt before it is made up for by the next row
 
     def _forked(self, error: WrongProcess) -> None:
         self._outbox.refuse(error)
@@ -45,16 +46,14 @@ class Sender(OfOneProcess):
             check_value(value)  # to a batch it would be a deletion
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
-        if not self._is_told:
-            self._added()  # before the row: if it is interrupted after that, plain rows do not tell of themselves
+        self._added()  # before the row: if it is interrupted after that, plain rows do not tell of themselves
         self._outbox.add(key, value, ttl)
 
     @documented(RowSender.delete, "If it is cancelled, the deletion is not added.")
     async def delete(self, key: bytes) -> None:
         if not self._outbox.is_open:
             await self._room.enter(self._outbox)
-        if not self._is_told:
-            self._added()
+        self._added()
         self._outbox.add(key, None)
 
     @documented(
