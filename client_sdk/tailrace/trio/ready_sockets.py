@@ -17,10 +17,12 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
-from tailrace.trio.direct_wait import DirectWait, TrioLoop
+if TYPE_CHECKING:
+    from tailrace.trio.direct_wait import DirectWait
 
 HAS_EPOLL = hasattr(select, "epoll")  # Linux
 # The sockets that are handled before other tasks have the loop. The set returns the others then.
@@ -89,6 +91,8 @@ class ReadySockets:
 
     def wait_directly(self) -> None:
         """Waits in the place of trio's loop while requests come one soon after the other, unless it polls busily."""
+        from tailrace.trio.direct_wait import DirectWait, TrioLoop  # for nodes only
+
         loop = TrioLoop.of_this_run()
         if loop is not None:
             self._direct = DirectWait(self._epoll, self._calls, loop, READY_MAX)
