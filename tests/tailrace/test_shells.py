@@ -30,7 +30,6 @@ OWN_FILES = {
             "ready_sockets",
             "direct_wait",
             "lending",
-            "lone_look_up",
             "lifetime",
             "room",
             "host",

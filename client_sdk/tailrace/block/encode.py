@@ -42,6 +42,9 @@ _SAMPLE_BYTES = 128 * 1024
 _SAMPLED_BYTES_MIN = 4 * _SAMPLE_BYTES
 _SAMPLE_SHARE_MAX = 31 / 32
 
+# Blocks and what is made for them have about 1 MiB. A client may keep twice this amount at the end of its heap.
+KEPT_PIECE_BYTES = 8 << 20
+
 _ZEROS = [bytes(count) for count in range(8)]
 
 
@@ -278,3 +281,13 @@ def _pack_u64(numbers: Sequence[int], what: str) -> bytes:
         return struct.pack(f"<{len(numbers)}Q", *numbers)
     except struct.error as error:
         raise ValueError(f"a {what} is no number of 64 bits: {error}") from None
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep the memory of freed blocks for the next ones.
+
+    glibc gives a large piece back to the system as soon as it is freed, and zeroed pages for the next one take longer
+    than all else that a block needs. It keeps pieces as large as the largest one of its own that was freed. So this
+    frees one. Its pages are never touched, so the system gives none for it. Other C libraries take no notice.
+    """
+    bytes(KEPT_PIECE_BYTES)

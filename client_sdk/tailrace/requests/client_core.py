@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
-from tailrace.block.freed_memory import keep_freed_memory
+from tailrace.block.encode import keep_freed_memory
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.address import parse_url
 from tailrace.link.connection import LinkCore

@@ -13,8 +13,7 @@ from tailrace.link.connection import LinkCore, SendingLink
 from tailrace.link.finder import LOOK_IDLE_SECONDS
 from tailrace.link.rules import TICK_SECONDS, Silence, tick_seconds
 from tailrace.requests.session import RequestSession
-from tailrace.trio.lending import Lender
-from tailrace.trio.lone_look_up import LoneLookUp
+from tailrace.trio.lending import Lender, LoneLookUp
 from tailrace.trio.transport import Connect, PlacingTransport, Transport, connect_tcp, receive_each
 from tailrace.trio.watch import keep_looking
 

@@ -21,10 +21,9 @@ from tailrace.requests.lone_calls import Begun
 from tailrace.requests.plan import WITHOUT_REQUEST, AskLeader, Continue, Pause, Plan, RequestStep
 from tailrace.requests.request import Answered, Reply, Request
 from tailrace.trio.host import Host
-from tailrace.trio.lending import LendingTransport
+from tailrace.trio.lending import LendingTransport, LoneLookUp
 from tailrace.trio.lifetime import Lifetime
 from tailrace.trio.link import RequestLink
-from tailrace.trio.lone_look_up import LoneLookUp
 from tailrace.trio.stream import Stream
 
 _T = TypeVar("_T")

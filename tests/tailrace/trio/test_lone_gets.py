@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+from tests.tailrace.lone_look_ups import noted
 
 import tailrace
-from tailrace.requests.lone_calls import LoneLookUps
 from tailrace.trio.lending import LONE_CALLS
 from tailrace.trio.ready_sockets import HAS_EPOLL
 
@@ -18,23 +18,7 @@ VALUE = b"v" * 100
 
 @pytest.fixture
 def lone(monkeypatch):
-    """For each look-up that has begun by the short way: whether that has had its answer."""
-    found, begin, end = [], LoneLookUps.begin, LoneLookUps.end
-
-    def noted_begin(self, *asked):
-        frame = begin(self, *asked)
-        if frame is not None:
-            found.append(False)
-        return frame
-
-    def noted_end(self, *heard):
-        items = end(self, *heard)
-        found[-1] = items is not None
-        return items
-
-    monkeypatch.setattr(LoneLookUps, "begin", noted_begin)
-    monkeypatch.setattr(LoneLookUps, "end", noted_end)
-    return found
+    return noted(monkeypatch)
 
 
 @pytest.fixture
