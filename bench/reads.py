@@ -15,6 +15,10 @@ server on trio that answers a message of a GET's length with one of a GOT's, and
 asks it, and one that blocks. The bare server has the rows in a dict and no trio: it checks a GET's frame and answers
 with a GOT's. Its clients check the GOT, one of them on trio. So it takes what Python takes without what a node is.
 
+A lone ``get`` of a row in the write queues is also asked by placement: where the scheduler puts client and server, with
+both pinned to one processor, and with each on one of its own. A round trip between two processors wakes each of them
+once, which takes as long as all that the programs do. Nobody decides where the scheduler puts a pair of processes.
+
 --readme writes the section of bench/README.md. Exit code 1 if a target is missed.
 """
 
@@ -31,7 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
@@ -40,6 +44,7 @@ import trio
 
 import tailrace
 import tailrace.blocking
+from _placement import FREE, ONE, OWN, Placement, missing, own_processors, placed, placements, processor_of
 from _report import Line, number, p50, p99, show
 from _section import rows_of, setting, targets, write_section
 from _server import Server, Stolen, at_rest, cpu_seconds_of, free_port
@@ -48,10 +53,11 @@ from tailrace.wire.frames import header_check
 from tailrace.wire.messages import lone_get
 
 PLACES = ("tree", "segments", "uncached")
+PLACED = "tree"  # the place whose lone gets are asked by placement
 SIZES = (100, 1_000, 10_000)
 _KEY, _VALUE_BYTES, _PARTITIONS = b"key-%012d", 100, 16
 _LONE_COUNT, _KEYS_COUNT = 1_500, 40_000  # asked in each round
-_WARM_COUNT = 2_000
+_WARM_COUNT = 100  # lone gets of each that do not count, in a placement
 _LONE_SHARE, _TURNS = 50, 4  # lone gets in one turn; turns of each size of get_many
 _LOAD_ROWS = 2_000
 _GET_BYTES, _GOT_BYTES = 16 + 24 + 4 + 16, 16 + 8 + 40 + _VALUE_BYTES  # the frames of one key
@@ -101,12 +107,16 @@ Ask: TypeAlias = Callable[[list[bytes]], Awaitable[object]]
 
 
 class Asked(NamedTuple):
-    """Seconds by the clock of each call; seconds of processor time of client and server, for a key."""
+    """Seconds by the clock of each call; seconds of processor time of client and server, for a key.
+
+    ``together``: the share of the times looked at when client and server were on one processor.
+    """
 
     seconds: list[float]
     keys: int
     client: float
     server: float
+    together: float
 
     @property
     def rate(self) -> float:
@@ -122,12 +132,16 @@ class Who(NamedTuple):
     ask: Ask
 
 
-Round: TypeAlias = dict[tuple[str, int, str], Asked]
+class Round(NamedTuple):
+    """What was found by place, keys of a call and name; and of lone gets of rows in the write queues, by placement."""
+
+    asked: dict[tuple[str, int, str], Asked]
+    placed: dict[tuple[str, str], Asked]
 
 
 async def _ask_in_turns(whom: Sequence[Who], asks: list[list[bytes]], turns: int) -> dict[str, Asked]:
     """Asks each of them the same, a share after the other."""
-    spent: dict[str, tuple[list[float], list[float]]] = {who.name: ([], [0.0, 0.0]) for who in whom}
+    spent: dict[str, tuple[list[float], list[float]]] = {who.name: ([], [0.0, 0.0, 0.0]) for who in whom}
     for turn in range(turns):
         share = asks[turn::turns]
         for name, pid, ask in (*whom[turn % len(whom) :], *whom[: turn % len(whom)]):
@@ -139,23 +153,39 @@ async def _ask_in_turns(whom: Sequence[Who], asks: list[list[bytes]], turns: int
                 seconds.append(time.perf_counter() - begin)
             processor[0] += time.process_time() - before[0]
             processor[1] += cpu_seconds_of(pid) - before[1]
+            processor[2] += processor_of("self") == processor_of(pid)
     count, size = sum(map(len, asks)), len(asks[0])
-    return {name: Asked(seconds, size, *(each / count for each in both)) for name, (seconds, both) in spent.items()}
+    return {
+        name: Asked(seconds, size, client / count, server / count, together / turns)
+        for name, (seconds, (client, server, together)) in spent.items()
+    }
+
+
+async def _ask_alone(lone: Sequence[Who], asks: list[list[bytes]], placement: Placement) -> dict[str, Asked]:
+    """Asks each of them for one key after the other, with client and servers placed."""
+    with placed(placement, [who.pid for who in lone]):
+        await _ask_in_turns(lone, asks[:_WARM_COUNT], 1)
+        return await _ask_in_turns(lone, asks, max(1, len(asks) // _LONE_SHARE))
 
 
 async def _round(whom: Sequence[Who], lone: Sequence[Who], keys: int, place: str, scale: float, seed: int) -> Round:
-    rnd, found = random.Random(seed), {}
+    rnd, found = random.Random(seed), Round({}, {})
 
     def some(count: int, size: int) -> list[list[bytes]]:
         return [[_KEY % rnd.randrange(keys) for _ in range(size)] for _ in range(count)]
 
-    asks = some(max(_LONE_SHARE, int(_LONE_COUNT * scale)), 1)
-    for name, asked in (await _ask_in_turns(lone, asks, max(1, len(asks) // _LONE_SHARE))).items():
-        found[place, 1, name] = asked
+    possible = placements(own_processors() or ())
+    for placement in possible if place == PLACED else possible[:1]:
+        asks = some(max(_LONE_SHARE, int(_LONE_COUNT * scale)), 1)
+        for name, asked in (await _ask_alone(lone, asks, placement)).items():
+            if placement.name == FREE:
+                found.asked[place, 1, name] = asked
+            if place == PLACED:
+                found.placed[placement.name, name] = asked
     for size in SIZES:
         asks = some(max(_TURNS, int(_KEYS_COUNT * scale) // size), size)
         for name, asked in (await _ask_in_turns(whom, asks, _TURNS)).items():
-            found[place, size, name] = asked
+            found.asked[place, size, name] = asked
     return found
 
 
@@ -283,7 +313,7 @@ async def _node(server: Server) -> Any:
 
 
 async def _measure(args: argparse.Namespace, folder: Path) -> list[Round]:
-    rounds: list[Round] = [{} for _ in range(args.rounds)]
+    rounds = [Round({}, {}) for _ in range(args.rounds)]
     data, log = folder / "data", folder / "log"
     async with _peers(folder, args.keys) as peers:
         options: dict[str, Sequence[str]] = {
@@ -309,17 +339,19 @@ async def _measure(args: argparse.Namespace, folder: Path) -> list[Round]:
                             whom = [many, *(peer for peer in peers if peer.name == "Redis")]
                             found = await _round(whom, [*lone, *peers], args.keys, place, scale, number)
                             if number >= 0:
-                                rounds[number] |= found
+                                rounds[number].asked.update(found.asked)
+                                rounds[number].placed.update(found.placed)
                 server.stop()
     return rounds
 
 
 def _rate(rounds: list[Round], of: tuple[str, int, str]) -> float:
-    return median(round[of].rate for round in rounds)
+    return median(round.asked[of].rate for round in rounds)
 
 
-def _ratio(rounds: list[Round], of: tuple[str, int, str], to: str) -> float:
-    return median(p50(round[of].seconds) / p50(round[of[0], of[1], to].seconds) for round in rounds)
+def _ratio(pairs: Iterable[tuple[Asked, Asked]]) -> float:
+    """Returns the median of the rounds' ratios of two p50."""
+    return median(p50(one.seconds) / p50(other.seconds) for one, other in pairs)
 
 
 def lines(rounds: list[Round]) -> list[Line]:
@@ -327,33 +359,74 @@ def lines(rounds: list[Round]) -> list[Line]:
     found = []
     for place in PLACES:
         for client in ("blocking", "trio"):
-            if (place, 1, client) in rounds[0] and (place, 1, "Redis") in rounds[0]:
-                bound = _RATIO_MAX if place == "tree" else None
+            of, to = (place, 1, client), (place, 1, "Redis")
+            if of in rounds[0].asked and to in rounds[0].asked:
+                bound = _RATIO_MAX if place == PLACED else None
                 what = f"get by the {client} client, {place}: p50 to Redis GET's"
-                found.append(Line(what, _ratio(rounds, (place, 1, client), "Redis"), most=bound))
+                ratio = _ratio((round.asked[of], round.asked[to]) for round in rounds)
+                found.append(Line(what, ratio, most=bound))
+        if place == PLACED:
+            found += _placed_lines(rounds)
         for size in SIZES:
-            if (place, size, "Tailrace") in rounds[0]:
+            if (place, size, "Tailrace") in rounds[0].asked:
                 bound = _KEYS_PER_SECOND_MIN if place == "tree" and size == SIZES[-1] else None
                 value = _rate(rounds, (place, size, "Tailrace"))
                 found.append(Line(f"get_many of {size:,} keys, {place}: keys/s", value, least=bound))
     return found
 
 
+def _placed_lines(rounds: list[Round]) -> list[Line]:
+    """Returns the ratios with client and server pinned, beside those where the scheduler has put them."""
+    found = []
+    for placement in (ONE, OWN):
+        for client, to, bound in (
+            ("blocking", "Redis", _RATIO_MAX),
+            ("trio", "Redis", _RATIO_MAX),
+            ("blocking", "bare, blocking client", None),
+            ("trio", "bare, trio client", None),
+        ):
+            if (placement, client) in rounds[0].placed and (placement, to) in rounds[0].placed:
+                ratio = _ratio((round.placed[placement, client], round.placed[placement, to]) for round in rounds)
+                whose = "Redis GET's" if to == "Redis" else "the bare server's"
+                found.append(Line(f"get, {client}, {placement}: p50 to {whose}", ratio, most=bound))
+    return found
+
+
+def _figures(found: Sequence[Asked]) -> list[float]:
+    """Returns the medians of rounds: p50 and p99 in µs, keys/s, processor time of client and server for a key in µs."""
+    p50s, p99s = (median(p(asked.seconds) for asked in found) * 1e6 for p in (p50, p99))
+    client, server = (median(getattr(asked, what) for asked in found) * 1e6 for what in ("client", "server"))
+    return [p50s, p99s, median(asked.rate for asked in found), client, server]
+
+
+_HEAD = ["who", "p50, µs", "p99, µs", "keys/s", "client, µs a key", "server, µs a key"]
+
+
 def _table(rounds: list[Round]) -> list[list[str]]:
-    rows = [["place", "keys a call", "who", "p50, µs", "p99, µs", "keys/s", "client, µs a key", "server, µs a key"]]
-    for place, size, name in rounds[0]:
-        of = (place, size, name)
-        found = [round[of] for round in rounds]
-        p50s, p99s = (median(p(asked.seconds) for asked in found) * 1e6 for p in (p50, p99))
-        client, server = (median(getattr(asked, what) for asked in found) * 1e6 for what in ("client", "server"))
-        rate = _rate(rounds, of)
-        rows.append([place, f"{size:,}", name, *map(number, (p50s, p99s, rate, client, server))])
+    rows = [["place", "keys a call", *_HEAD]]
+    for place, size, name in rounds[0].asked:
+        found = [round.asked[place, size, name] for round in rounds]
+        rows.append([place, f"{size:,}", name, *map(number, _figures(found))])
+    return rows
+
+
+def _placed_table(rounds: list[Round]) -> list[list[str]]:
+    """Returns the lone gets of rows in the write queues by placement."""
+    rows = [["client and server are", *_HEAD, "together"]]
+    for placement, name in rounds[0].placed:
+        found = [round.placed[placement, name] for round in rounds]
+        together = f"{median(asked.together for asked in found):.0%}"
+        rows.append([placement, name, *map(number, _figures(found)), together])
     return rows
 
 
 def _write_readme(rounds: list[Round], keys: int, set_by: str) -> None:
     head, *rows = _table(rounds)
     text = [f"Medians of {len(rounds)} rounds in turns, {keys:,} keys. {set_by}", "", *rows_of(head, rows), ""]
+    head, *rows = _placed_table(rounds)
+    if rows:
+        seen = "Together: the share of the times looked at when both were on one processor."
+        text += [f"One key of the {PLACED}, by placement. {seen}", "", *rows_of(head, rows), ""]
     write_section("reads.py", [*text, *targets(lines(rounds))])
 
 
@@ -369,8 +442,12 @@ def main() -> None:
     stolen, begin, load = Stolen(), time.perf_counter(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="tailrace-reads-") as name:
         rounds = trio.run(_measure, args, Path(name))
-    for row in _table(rounds):
-        print("  ".join(f"{cell:>16}" for cell in row))
+    for table in (_table(rounds), _placed_table(rounds)):
+        print()
+        for row in table:
+            print("  ".join(f"{cell:>16}" for cell in row))
+    if PLACED in args.only and (reason := missing(own_processors())):
+        print(f"reads: lone gets by placement are left out: {reason}", file=sys.stderr)
     found = lines(rounds)
     show(found, "targets")
     if args.readme:
