@@ -243,6 +243,12 @@ class MemoryFile:
             self._inode.change(offset + nbytes, None)
         return True
 
+    def begin_sync(self, offset: int, nbytes: int) -> None:
+        """Does nothing: a power failure may leave any part of what was not synced in any case."""
+        assert self._open
+        assert self._life == self._disk.life
+        assert 0 < nbytes <= self._inode.content.size - offset
+
     def truncate(self, size: int) -> None:
         self._call("truncate")
         self._inode.change(size, None)

@@ -163,6 +163,9 @@ class MortalFile:
         with self._disk.death.at_a_call("allocate"):
             return self._file.allocate(offset, nbytes)
 
+    def begin_sync(self, offset, nbytes):
+        self._file.begin_sync(offset, nbytes)
+
     def sync(self):
         with self._disk.death.at_a_call("sync"):
             if self._disk.death.hangs:

@@ -27,6 +27,7 @@ class FakeJournal:
 
     def __init__(self):
         self.blocks = []
+        self.begun = []  # the numbers of blocks at which the disk began to write
         self.error = None
 
     def append_block(self, feed_id, partition, branch, block, snapshot=(0, 0)):
@@ -34,6 +35,9 @@ class FakeJournal:
             raise self.error
         self.blocks.append((branch, block))
         return len(self.blocks)
+
+    def begin_sync(self):
+        self.begun.append(len(self.blocks))
 
     @staticmethod
     def file_of(place):

@@ -36,6 +36,11 @@ _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 # The distance of the bytes by which a part of a file is looked for in memory: a read-ahead brings at least this much.
 _PROBE_BYTES = 64 * 1024
 
+# Before pages leave memory, Linux begins to write those that have changed. Parts of pages stay in memory, and so do
+# pages that are being written. sync_file_range would say it directly, but Python has no function for it.
+_NOT_NEEDED = getattr(os, "POSIX_FADV_DONTNEED", 0)
+_begin_to_write = getattr(os, "posix_fadvise", lambda *_: None)
+
 # The bytes that are read at a time to bring a part of a file into memory: they fit into a processor's cache.
 _LOAD_BYTES = 256 * 1024
 
@@ -96,6 +101,9 @@ class File(Protocol):
 
         Returns False, and raises no OSError, if there is no space or the file system can't do it.
         """
+
+    def begin_sync(self, offset: int, nbytes: int) -> None:
+        """Has the system begin to write the region to the disk, without waiting. ``sync`` waits for less then."""
 
     def truncate(self, size: int) -> None:
         """Makes the file ``size`` bytes long."""
@@ -302,6 +310,10 @@ class RealFile:
         except OSError:  # ENOSPC, EOPNOTSUPP, EINVAL, ... : the writes themselves will tell what matters
             return False
         return True
+
+    def begin_sync(self, offset: int, nbytes: int) -> None:
+        with contextlib.suppress(OSError):  # ``sync`` will tell what matters
+            _begin_to_write(self._fd, offset, nbytes, _NOT_NEEDED)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

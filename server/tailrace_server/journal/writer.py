@@ -186,15 +186,9 @@ class Journal:
             if number != self._number:  # a rotation is not durable yet
                 unsynced += self._older.newest_bytes - FILE_HEADER_BYTES
             nbytes, records, surplus = nbytes + self._offset, records + self._records, surplus + self._surplus_ns
+        seconds = replay_ns(nbytes, records, surplus) / 1e9
         return JournalStatistics(
-            self._number,
-            files,
-            nbytes,
-            records,
-            replay_ns(nbytes, records, surplus) / 1e9,
-            unsynced,
-            self._syncs,
-            self._last_sync_seconds,
+            self._number, files, nbytes, records, seconds, unsynced, self._syncs, self._last_sync_seconds
         )
 
     @property
@@ -349,6 +343,12 @@ class Journal:
             return self._space.write_zeros(self._path(number), file)
         except OSError as error:
             raise self._fail("an fsync failed", error) from error
+
+    def begin_sync(self) -> None:
+        """Has the system begin to write what is not durable yet, if that is in one file: ``sync`` waits for less."""
+        if self._rotation is None:
+            synced = self.synced - self._base
+            self._file.begin_sync(synced, self._offset - synced)
 
     def sync(self) -> None:
         """Makes durable everything that was written before the call, and raises ``synced`` to it.

@@ -83,10 +83,19 @@ def write_block(
 
 
 def write_row(
-    partition: Partition, header: BlockHeader, head: bytes, body: bytes, journal: Journal, *, now_us: int, now: float
+    partition: Partition,
+    header: BlockHeader,
+    head: bytes,
+    body: bytes,
+    journal: Journal,
+    *,
+    now_us: int,
+    now: float,
+    begins_sync: bool = False,
 ) -> VersionRange | None:
     """Does the same as `write_block` for a producer's usual row that was checked, without flags.
 
+    ``begins_sync``: the caller will sync soon, so the disk begins while the rest is done here.
     Returns None if ``write_block`` would raise, or answers a resend; nothing has changed then.
 
     Raises:
@@ -101,7 +110,7 @@ def write_row(
         return None
     seq = partition.high_seq + 1
     timestamp = now_us if now_us > partition.last_timestamp else partition.last_timestamp
-    return _append(partition, stamped_row(header, head, body, seq, timestamp), journal, now)
+    return _append(partition, stamped_row(header, head, body, seq, timestamp), journal, now, begins_sync=begins_sync)
 
 
 def append_block(partition: Partition, block: Block, journal: Journal, *, now_us: int, now: float) -> VersionRange:
@@ -114,9 +123,13 @@ def append_block(partition: Partition, block: Block, journal: Journal, *, now_us
     return _append(partition, block.stamped(partition.high_seq + 1, timestamp), journal, now)
 
 
-def _append(partition: Partition, stamped: Block, journal: Journal, now: float) -> VersionRange:
+def _append(
+    partition: Partition, stamped: Block, journal: Journal, now: float, *, begins_sync: bool = False
+) -> VersionRange:
     branch = partition.log.branch
     place = journal.append_block(partition.feed_id, partition.id, branch, stamped)
+    if begins_sync:
+        journal.begin_sync()
     return partition.append(stamped, branch, journal.file_of(place), now)
 
 

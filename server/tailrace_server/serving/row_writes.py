@@ -26,7 +26,7 @@ from tailrace_server.serving.connection import TURN_SECONDS, Connection
 from tailrace_server.serving.write_requests import answer_written
 
 # As globals: an attribute of an Enum is slow to read, and each write needs them.
-_WRITE, _QUORUM = Opcode.WRITE, Level.QUORUM
+_WRITE, _MEMORY, _QUORUM = Opcode.WRITE, Level.MEMORY, Level.QUORUM
 _LEVELS = tuple(Level)
 
 # The header of a frame, the fixed part of a WRITE, the header of a block, and the beginning of its only row: the hash,
@@ -113,7 +113,8 @@ def take_rows(connection: Connection, data: bytes) -> int:
     until = now + TURN_SECONDS
     while True:
         end = offset + FRAME_HEADER_BYTES + int.from_bytes(data[offset : offset + 4], "little")
-        if end > size or not _take_row(connection, data if end - offset == size else data[offset:end], now):
+        is_alone = end - offset == size
+        if end > size or not _take_row(connection, data if is_alone else data[offset:end], now, is_alone):
             return offset
         offset = end
         if offset == size or connection.is_closing or connection.memory.lacks_room():
@@ -123,10 +124,10 @@ def take_rows(connection: Connection, data: bytes) -> int:
             return offset
 
 
-def _take_row(connection: Connection, data: bytes, now: float) -> bool:
+def _take_row(connection: Connection, data: bytes, now: float, is_alone: bool) -> bool:
     """Writes and answers the row that ``data`` is. False: it is no such row, or unusual, and nothing has changed.
 
-    ``now`` is the time of the turn.
+    ``now`` is the time of the turn. ``is_alone``: ``data`` is all of a read.
     """
     row = read_row(data)
     if row is None or connection.traced is not None:
@@ -150,7 +151,16 @@ def _take_row(connection: Connection, data: bytes, now: float) -> bool:
             if wanted is _QUORUM:
                 leadership.require_set()
                 feed.require_quorum()
-        versions = write_row(partition, header, head, body, storage.journal, now_us=node.clock.wall_us(), now=now)
+        versions = write_row(
+            partition,
+            header,
+            head,
+            body,
+            storage.journal,
+            now_us=node.clock.wall_us(),
+            now=now,
+            begins_sync=is_alone and wanted is not _MEMORY and storage.committer.is_alone(connection, now),
+        )
     except TailraceError:
         return False  # the general way meets the same error, or writes the row
     if versions is None:

@@ -132,6 +132,12 @@ class Committer:
         else:
             self._wanted.set()
 
+    def is_alone(self, asker: object, now: float) -> bool:
+        """Returns whether `turn_ended` will sync at once for ``asker``, which is about to write a row and to wait."""
+        if self._syncing or self._answers or (asker is not self._last_asker and now - self._asked_at <= ALONE_SECONDS):
+            return False
+        return self._is_cheap()
+
     def busy_s(self, now: float) -> float:
         """Returns how long the fsync under way has taken so far; 0 if there is none."""
         return now - self._began_at if self._syncing else 0.0

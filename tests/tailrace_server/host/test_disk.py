@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from tailrace.errors import NoSpace
-from tailrace_server.host.disk import RealDisk, is_no_space, raise_if_no_space, read_file, write_atomically
+from tailrace_server.host.disk import RealDisk, RealFile, is_no_space, raise_if_no_space, read_file, write_atomically
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -83,6 +83,18 @@ def test_writes_at_an_offset_and_reads_back(disk_and_directory):
     file.close()
     file.close()
     assert read_file(disk, directory + "/a") == b"ab"
+
+
+def test_a_write_that_is_begun_changes_nothing_that_is_read(disk_and_directory):
+    disk, directory = disk_and_directory
+    file = disk.create(directory + "/a")
+    for offset in range(0, 20_000, 500):
+        file.write_at(offset, (b"%500d" % offset,), 500)
+        file.begin_sync(offset, 500)
+    file.begin_sync(0, 20_000)
+    file.sync()
+    assert file.read_at(0, 30_000) == b"".join(b"%500d" % offset for offset in range(0, 20_000, 500))
+    file.close()
 
 
 def test_allocated_space_is_zeros_and_keeps_what_is_there(disk_and_directory):
@@ -344,6 +356,16 @@ def test_a_full_disk_is_told_from_a_bad_one():
     raise_if_no_space(OSError(errno.EIO, "Input/output error"), "in /data")
     with pytest.raises(NoSpace, match=r"^no space is left in /data \(Disk quota exceeded\); free some$"):
         raise_if_no_space(OSError(errno.EDQUOT, "Disk quota exceeded"), "in /data")
+
+
+def test_a_file_that_cannot_begin_to_write_is_heard_of_by_sync_only():
+    reads, writes = os.pipe()  # the system refuses both
+    file = RealFile(writes)
+    file.begin_sync(0, 10)
+    with pytest.raises(OSError, match="Invalid argument"):
+        file.sync()
+    file.close()
+    os.close(reads)
 
 
 def test_allocation_that_fails_says_so(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import os
 import threading
 
 import pytest
-from tests.memory_disk import LOSE
+from tests.memory_disk import LOSE, MemoryFile
 
 from tailrace.block import encode_block
 from tailrace.errors import NoSpace, NotDurable, Overloaded
@@ -369,6 +369,28 @@ def test_space_is_allocated_ahead_and_given_back(disk, journal):
     expected = FILE_HEADER_BYTES + size + RECORD_HEADER_BYTES + ALLOCATE_BYTES * 2
     assert disk.names_now["/journal/00000001.log"].content.size == expected
     assert journal.end == (1, expected)
+
+
+def test_the_disk_begins_with_all_that_is_not_durable_unless_it_is_in_two_files(disk, monkeypatch):
+    begun = []
+    monkeypatch.setattr(MemoryFile, "begin_sync", lambda file, *region: begun.append(region))
+    journal, _ = open_journal(disk, "/journal", file_bytes_max=1_000)
+    append(journal)
+    journal.sync()
+    durable = journal.end[1]
+    append(journal)
+    append(journal)
+    journal.begin_sync()
+    assert begun == [(durable, journal.end[1] - durable)]
+    number, _ = journal.end
+    while journal.end[0] == number:
+        append(journal, bytes(100))
+    journal.begin_sync()
+    assert len(begun) == 1
+    journal.sync()
+    append(journal)
+    journal.begin_sync()
+    assert len(begun) == 2
 
 
 def test_a_sync_with_nothing_to_do_leaves_the_disk_alone(disk, journal):

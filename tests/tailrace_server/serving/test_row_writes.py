@@ -9,6 +9,7 @@ import pytest
 import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.memory_disk import MemoryFile
 from tests.simulation.world import simulate
 from tests.tailrace_server.raw_requests import KEY, PARTITION, block_of, write
 from tests.tailrace_server.replication.made_set import until
@@ -29,6 +30,7 @@ from tailrace_server.segment import SegmentDamaged
 from tailrace_server.serving import row_writes
 from tailrace_server.serving.connection_memory import ConnectionMemory
 from tailrace_server.serving.row_writes import read_row
+from tailrace_server.upkeep import committer
 
 FEED_ID = bytes(range(16))
 HEAD_AT, BODY_AT = 64, 160
@@ -166,19 +168,30 @@ class Both:
     def __init__(self):
         self.generally, self.shortly = TakingPartition(), TakingPartition()
 
-    def write(self, *, number, producer_id=9, now_us=5, key=b"k", value=b"v"):
+    def write(self, *, number, producer_id=9, now_us=5, key=b"k", value=b"v", begins_sync=False):
         """The versions by the short way, or None. Both partitions are equal afterwards."""
         block = encode_block([key], [value], partition=0, compress=False, producer_id=producer_id, producer_seq=number)
         numbers = {"now_us": now_us, "now": 1.0}
         shortly, generally = self.shortly, self.generally
+        before = len(shortly.journal.begun)
         try:
             versions, is_fresh = write_block(generally.partition, block, generally.journal, **numbers)
         except TailraceError:
             versions, is_fresh = None, False
         try:
-            found = write_row(shortly.partition, block.header, block.head, block.body, shortly.journal, **numbers)
+            found = write_row(
+                shortly.partition,
+                block.header,
+                block.head,
+                block.body,
+                shortly.journal,
+                **numbers,
+                begins_sync=begins_sync,
+            )
         except TailraceError:
             found = None
+        begun = [len(shortly.journal.blocks)] if begins_sync and found is not None else []
+        assert shortly.journal.begun[before:] == begun
         assert found == (versions if is_fresh else None)
         assert shortly.journal.blocks == generally.journal.blocks
         assert [b.header for _, b in shortly.journal.blocks] == [b.header for _, b in generally.journal.blocks]
@@ -192,11 +205,11 @@ class Both:
             change(made)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 3)), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 3), st.booleans()), max_size=20))
 def test_rows_are_written_as_by_the_general_way(rows):
     both = Both()
-    for producer_id, number, now_us in rows:
-        both.write(producer_id=producer_id, number=number, now_us=now_us)
+    for producer_id, number, now_us, begins_sync in rows:
+        both.write(producer_id=producer_id, number=number, now_us=now_us, begins_sync=begins_sync)
 
 
 def test_a_partition_that_takes_no_writes_takes_none_by_the_short_way():
@@ -248,6 +261,39 @@ async def test_a_put_takes_the_short_way(node, client, shortly):
         await feed.put(KEY, b"another", if_absent=True)
     assert (await feed.put(KEY, b"third")).seq == 2
     assert shortly.count(True) == 2
+
+
+@pytest.fixture
+def begun(node, monkeypatch):
+    """How many bytes were not durable each time that the disk began to write."""
+    monkeypatch.setattr(committer, "INLINE_SECONDS_MAX", 1e9)
+    monkeypatch.setattr(committer, "ALONE_SECONDS", 0.0)
+    found, journal = [], node.storage.journal
+    begin_sync = journal.begin_sync
+
+    def noted():
+        found.append(journal.written - journal.synced)
+        begin_sync()
+
+    monkeypatch.setattr(journal, "begin_sync", noted)
+    return found
+
+
+@pytest.mark.parametrize("level", ["disk", "memory"])
+async def test_the_disk_begins_with_a_lone_row_that_is_waited_for(node, client, begun, level):
+    feed = await client.create_feed("orders", partitions=4)
+    await until(lambda: node.storage.journal.synced == node.storage.journal.written)
+    for number in range(1, 4):
+        assert (await feed.put(KEY, b"value", level=level)).seq == number
+    assert len(begun) == (3 if level == "disk" else 0)
+    assert all(begun)
+
+
+async def test_the_disk_does_not_begin_with_the_first_of_many_rows(greeted, feed_id, begun):
+    rows = [encode_frame(Opcode.WRITE, write(feed_id, block_of(KEY, number=number)), number) for number in (1, 2, 3)]
+    await greeted.send(*rows)
+    assert [Written.decode((await greeted.receive()).body).last_seq for _ in rows] == [1, 2, 3]
+    assert not begun
 
 
 async def test_a_look_up_is_not_read_as_a_row(client, shortly):
@@ -400,6 +446,9 @@ def test_the_simulator_reaches_the_short_way(monkeypatch):
         return taken
 
     monkeypatch.setattr(composition, "take_rows", noted)
+    begun = []
+    monkeypatch.setattr(MemoryFile, "begin_sync", lambda file, *region: begun.append(region))
     simulate(1)
     assert found.count(True) > 20
     assert found.count(False) > 20
+    assert begun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 
 import pytest
@@ -120,3 +121,27 @@ async def test_whoever_waits_is_told_in_every_order_of_events(autojump_clock, sy
         world.check()
         assert len(world.told) == len(world.asked), events
         assert world.partition.durable_seq == world.partition.high_seq, events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("sync_seconds", [0.0, 1.0])
+async def test_a_writer_that_is_told_to_be_alone_has_its_fsync_at_once(autojump_clock, sync_seconds, is_slow):
+    """So the disk does not begin to write rows that wait for those of others."""
+    found = collections.Counter()
+    for events in itertools.product(EVENTS, repeat=STEPS - 1):
+        world = World(sync_seconds, is_slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.committer.run)
+            for event in events:
+                world.do(event)
+                await trio.testing.wait_all_tasks_blocked()
+            is_alone = world.committer.is_alone("turn", world.committer._clock.monotonic())
+            syncs = world.committer.syncs
+            for event in ("block", "asked", "turn"):
+                world.do(event)
+            assert not is_alone or world.committer.syncs > syncs, events
+            found[is_alone] += 1
+            nursery.cancel_scope.cancel()
+    assert found[False]
+    assert is_slow or found[True]
