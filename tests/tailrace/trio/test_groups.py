@@ -36,6 +36,7 @@ class Member:
         self.owned = set()
         self.lost = []
         self.stream = None
+        self._is_committed = True
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -44,8 +45,10 @@ class Member:
             async with self.feed.consume(**self.options) as self.stream:
                 task_status.started(self)
                 async for event in self.stream:
+                    self._is_committed = False
                     self.take(event)
                     await self.stream.commit()
+                    self._is_committed = True
         self._ended.set()
 
     def take(self, event):
@@ -60,6 +63,8 @@ class Member:
                 self.lost += event.partitions if event.lost else ()
 
     async def leave(self):
+        """Ends it between two events: the node may not know of a commit that is cancelled. Its rows come again then."""
+        await until(lambda: self._is_committed)
         self._scope.cancel()
         await self._ended.wait()
 
