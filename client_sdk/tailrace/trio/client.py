@@ -74,6 +74,7 @@ class Client(OfOneProcess):
         self._runner = RequestRunner(self._core, layered(host, self._core.secure, self._core.tunnel, tls))
         self._register()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Client:
         """Connects. Raises Unreachable if no node has answered within ``connect_timeout`` seconds, or Forbidden.
 
@@ -87,6 +88,7 @@ class Client(OfOneProcess):
         await self._runner.__aenter__()
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:

@@ -34,3 +34,8 @@ class Follower(Following):
         library = Library(trio.Event, trio.sleep, trio.current_time)
         thread = feed.host.worker(f"tailrace index of {feed.name}")
         super().__init__(feed, core, options.visibility, library, thread, Lifetime())
+
+    __aenter__ = trio.lowlevel.enable_ki_protection(Following.__aenter__)
+    __aexit__ = trio.lowlevel.enable_ki_protection(Following.__aexit__)
+    barrier = trio.lowlevel.enable_ki_protection(Following.barrier)
+    wait_for = trio.lowlevel.enable_ki_protection(Following.wait_for)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from tailrace.consuming.async_items import AsyncItems
 
 
@@ -13,3 +15,6 @@ class Items(AsyncItems):
 
     One task at a time uses it. A step that is cancelled is continued by the next one, and no item is lost.
     """
+
+    __anext__ = trio.lowlevel.enable_ki_protection(AsyncItems.__anext__)
+    to_arrow = trio.lowlevel.enable_ki_protection(AsyncItems.to_arrow)

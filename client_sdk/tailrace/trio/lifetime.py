@@ -8,6 +8,8 @@ What leaves the ``async with`` is one exception, never an ExceptionGroup:
     raises            goes on             the body's exception
     is running        fails               the body is cancelled; the background's exception
     raises            has failed          the body's exception, with the other as __context__
+
+Ctrl-C never comes to the background: trio gives it to the main task, at a checkpoint.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Lifetime:
         if self._is_running:
             raise RuntimeError("this object was entered already: make another one for a second body")
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Lifetime:
         """Begins the body. Raises RuntimeError inside of it."""
         self.require_idle()
@@ -55,6 +58,7 @@ class Lifetime:
             self.failure = error
         self._nursery.cancel_scope.cancel()
 
+    @trio.lowlevel.enable_ki_protection
     async def _guard(self, function: Callable[[], Awaitable[None]]) -> None:
         try:
             await function()
@@ -64,6 +68,7 @@ class Lifetime:
                 error = error.exceptions[0]
             self.fail(error)
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:

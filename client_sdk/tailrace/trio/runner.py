@@ -98,6 +98,7 @@ class RequestRunner(OfOneProcess):
         self._clock = trio.current_time
         self._register()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> RequestRunner:
         self.check_process()
         self._clock = trio.lowlevel.current_clock().current_time  # the same in fewer steps
@@ -115,6 +116,7 @@ class RequestRunner(OfOneProcess):
             raise
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
@@ -128,6 +130,7 @@ class RequestRunner(OfOneProcess):
         self._session.refuse(error)
         self._link.abandon()
 
+    @trio.lowlevel.enable_ki_protection
     async def get(self, feed: FeedCore, key: bytes, level: str, at_least: Version | None) -> Item | None:
         """Carries out `FeedCore.get`, by the short way if it can be taken (`tailrace.requests.lone_calls`)."""
         known = feed.resolved
@@ -182,6 +185,7 @@ class RequestRunner(OfOneProcess):
         lone.go_on()
         return lone.found
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, plan: Plan[_T], begun: Begun | None = None) -> _T:
         """Carries out a plan and returns its result. ``begun`` may have the request of its first step."""
         if self._forked_from:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
+import trio
+
 from tailrace.model import SealLevel
 from tailrace.model.documented import documented
 from tailrace.requests.feed_core import FeedCore
@@ -29,6 +31,7 @@ class Stage(Sender):
         self._batching = batching
         self._entered = False
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Stage:
         """Raises UnknownFeed, and RuntimeError for a second body: it would drop the rows of the first one."""
         if self._entered:
@@ -50,5 +53,6 @@ class Stage(Sender):
         "If it is cancelled, the stage takes no more rows, and ``seal`` may be called again. "
         "Several tasks may call it.",
     )
+    @trio.lowlevel.enable_ki_protection
     async def seal(self, level: SealLevel = "disk") -> SealedStage:
         return await self._room.pass_all(self._core.seal(level))

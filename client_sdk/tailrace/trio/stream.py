@@ -78,6 +78,7 @@ class Stream(OfOneProcess):
         self._wakes_at = math.inf  # when `_keep` looks next, unless it is woken
         self._register()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Stream:
         """Connects, and asks for every partition. Raises UnknownFeed, BadPosition, DataGone, Unreachable, ..."""
         self.check_process()
@@ -102,6 +103,7 @@ class Stream(OfOneProcess):
         self._wake.set()  # the node's interval is known now
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
@@ -144,6 +146,7 @@ class Stream(OfOneProcess):
     def __aiter__(self) -> Stream:
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __anext__(self) -> Event:
         """Returns the next event; the one before it counts as handled. Raises the error that ended the stream."""
         return cast(Event, given(await self._next()))  # only a replica gets other events
@@ -168,6 +171,7 @@ class Stream(OfOneProcess):
                 self._send()
                 await self._read_more(None)
 
+    @trio.lowlevel.enable_ki_protection
     async def next(self, timeout: float | None = None) -> Event | None:
         """Returns the next event if one comes in time. The event before it counts as handled.
 
@@ -192,6 +196,7 @@ class Stream(OfOneProcess):
         return None
 
     @documented(StreamCore.poll, "Cancelling it loses no event.")
+    @trio.lowlevel.enable_ki_protection
     async def poll(self, *, max_rows: int = POLL_ROWS, timeout: float | None = None) -> list[Event]:
         rows_max = count("max_rows", max_rows, 1)
         event = await self.next(timeout)
@@ -261,6 +266,7 @@ class Stream(OfOneProcess):
         return self._core.status()
 
     @documented(StreamCore.commit)
+    @trio.lowlevel.enable_ki_protection
     async def commit(self) -> None:
         self.check_process()
         done = trio.Event()
@@ -274,6 +280,7 @@ class Stream(OfOneProcess):
             self._core.forget_commit(wait)
         wait.result()
 
+    @trio.lowlevel.enable_ki_protection
     async def barrier(self) -> None:
         """Waits until the loop has handled every write that was acknowledged, at any level, before this call.
 

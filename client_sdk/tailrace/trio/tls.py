@@ -188,6 +188,7 @@ class TlsTransport:
                     first.close()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         failure: OSError | None = None
         async with trio.open_nursery() as nursery:
@@ -200,6 +201,7 @@ class TlsTransport:
         if failure is not None:
             raise failure
 
+    @trio.lowlevel.enable_ki_protection
     async def _encrypt(self) -> None:
         """Encrypts what waits, a slice in a turn, while the inner transport takes it."""
         while True:

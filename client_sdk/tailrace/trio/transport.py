@@ -389,6 +389,7 @@ class TcpTransport:
         self.is_emptied = count < len(buffers[0])
         return count
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         while not self._closed:
             if not self._queue:

@@ -107,6 +107,7 @@ class WebSocketTransport:
         if not found and self._engine.is_ended and self._engine.reason and not self._closed:
             raise ConnectionError(f"the WebSocket was closed: {self._engine.reason}")
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         await self._inner.run()
 

@@ -39,6 +39,7 @@ class Writer(Sender):
         self._linger_s = linger_s
         self._lifetime = Lifetime()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Writer:
         """Raises UnknownFeed."""
         self._lifetime.require_idle()  # before the rows of the body are replaced
@@ -52,6 +53,7 @@ class Writer(Sender):
         self._lifetime.start(self._linger)
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
@@ -72,6 +74,7 @@ class Writer(Sender):
         "It is a checkpoint after each block of about 1 MiB. If it is cancelled, the first rows of each partition "
         "may have been added.",
     )
+    @trio.lowlevel.enable_ki_protection
     async def write_arrow(
         self,
         data: Any,
@@ -96,6 +99,7 @@ class Writer(Sender):
         "If it is cancelled, rows that were sent stay on their way, and another ``flush`` waits for them. The versions "
         "are those since the last ``flush`` of any task.",
     )
+    @trio.lowlevel.enable_ki_protection
     async def flush(self) -> dict[int, VersionRange]:
         return await self._room.pass_all(self._core.flush())
 

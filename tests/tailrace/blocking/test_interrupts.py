@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dis
 import functools
 import inspect
 import os
 import signal
-import sys
 import threading
 
 import pytest
+from tests.tailrace.interrupts import NEVER, SignalAt
 
 import tailrace
 from tailrace import Put, blocking
@@ -132,41 +131,6 @@ def test_a_writer_that_is_left_by_an_exception_sends_nothing_later(feed, node_pr
     assert feed.get(b"k").value == b"before"
 
 
-def leaves_with(frame):
-    """Tells whether a ``with`` is about to call its exit: Python takes no signal there, so a lock is released."""
-    code, constants = frame.f_code.co_code, frame.f_code.co_consts
-    if None not in constants:
-        return False
-    load_none = bytes([dis.opmap["LOAD_CONST"], constants.index(None)])
-    return load_none * 3 in code[frame.f_lasti : frame.f_lasti + 10]
-
-
-class InterruptAt:
-    """Raises KeyboardInterrupt at the ``count``-th line of the SDK, or of its file ``path``, that runs here."""
-
-    def __init__(self, count, path=None):
-        self.left = count
-        self._folder = path or os.path.dirname(tailrace.__file__)
-
-    def __enter__(self):
-        sys.settrace(self._of_call)
-        return self
-
-    def __exit__(self, *_):
-        sys.settrace(None)
-
-    def _of_call(self, frame, event, argument):
-        return self._of_line if frame.f_code.co_filename.startswith(self._folder) else None
-
-    def _of_line(self, frame, event, argument):
-        if event == "line" and not leaves_with(frame):
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self._of_line
-
-
 def write_some(sender, feed, accepted, single):
     """Rows by each call; what has returned goes to ``accepted`` and ``single``."""
     for number in range(9):
@@ -185,16 +149,16 @@ def test_an_interrupt_anywhere_loses_nothing_silently(shared_node, contents, fee
     steps, outcomes = 0, collections.Counter()
     with blocking.connect(shared_node.url) as observer:
         feed = observer.create_feed(feed_name, partitions=1)
-        with InterruptAt(1 << 60) as never, (feed.writer if kind == "writer" else feed.stage)(batch_rows=3) as sender:
+        with SignalAt(NEVER) as never, (feed.writer if kind == "writer" else feed.stage)(batch_rows=3) as sender:
             write_some(sender, feed, [], [])
-        steps = (1 << 60) - never.left
+        steps = never.lines
     assert steps > 500
     for trial, step in enumerate(range(1, steps, steps // TRIALS)):
         with blocking.connect(shared_node.url) as client:
             feed = client.create_feed(f"{feed_name}-{trial}", partitions=1)
             sender = (feed.writer if kind == "writer" else feed.stage)(batch_rows=3)
             accepted, single = [], []
-            with contextlib.suppress(KeyboardInterrupt), InterruptAt(step):
+            with contextlib.suppress(KeyboardInterrupt), SignalAt(step):
                 write_some(sender, feed, accepted, single)
             outcome = ""
             try:
@@ -249,7 +213,7 @@ def test_an_interrupt_anywhere_in_a_stream_loses_no_event(shared_node, feed_name
             with feed.consume() as stream:
                 while not stream._session.has_event():
                     stream._link.push()
-                with contextlib.suppress(KeyboardInterrupt), InterruptAt(step) as interrupt:
+                with contextlib.suppress(KeyboardInterrupt), SignalAt(step) as interrupt:
                     read_some(stream, taken, polls=polls)
                 refused = ""
                 latest = stream.latest_positions
@@ -410,15 +374,15 @@ def test_an_interrupt_anywhere_in_the_link_leaves_other_threads_a_mover(shared_n
         feed = observer.create_feed(feed_name, partitions=1)
         if way == "short":
             feed.get(b"k")
-        with InterruptAt(1 << 60, path) as never:
+        with SignalAt(NEVER, path=path) as never:
             feed.get(b"k")
-        lines = (1 << 60) - never.left
+        lines = never.lines
     for step in range(1, lines + 1):
         with blocking.connect(shared_node.url) as client:
             feed = client.feed(feed_name)
             if way == "short":
                 feed.get(b"k")
-            with contextlib.suppress(KeyboardInterrupt), InterruptAt(step, path):
+            with contextlib.suppress(KeyboardInterrupt), SignalAt(step, path=path):
                 feed.get(b"k")
             other, results = in_thread(lambda feed=feed: feed.get(b"k", timeout=5))
             ended(other)
@@ -433,9 +397,9 @@ def test_an_interrupt_anywhere_beside_another_thread(shared_node, contents, feed
     """The other thread ends, each row that was accepted is there once, or a later call has raised."""
     with blocking.connect(shared_node.url) as client:
         feed = client.create_feed(feed_name, partitions=1)
-        with InterruptAt(1 << 60) as never, (feed.writer if kind == "writer" else feed.stage)(batch_rows=3) as sender:
+        with SignalAt(NEVER) as never, (feed.writer if kind == "writer" else feed.stage)(batch_rows=3) as sender:
             write_some(sender, feed, [], [])
-        steps = (1 << 60) - never.left
+        steps = never.lines
     for trial, step in enumerate(range(1, steps, steps // TRIALS_BESIDE)):
         with blocking.connect(shared_node.url) as client:
             feed = client.create_feed(f"{feed_name}-{trial}", partitions=1)
@@ -449,7 +413,7 @@ def test_an_interrupt_anywhere_beside_another_thread(shared_node, contents, feed
                     feed.get(b"single")
 
             other, results = in_thread(put_beside)
-            with contextlib.suppress(KeyboardInterrupt), InterruptAt(step):
+            with contextlib.suppress(KeyboardInterrupt), SignalAt(step):
                 write_some(sender, feed, accepted, [])
             ended(other)
 
@@ -479,7 +443,7 @@ def test_a_put_that_is_interrupted_before_it_is_sent_is_never_sent(node_process,
             feeds.append(feed)
         node_process.kill()
         for step, feed in enumerate(feeds, 1):
-            with pytest.raises(KeyboardInterrupt), InterruptAt(step):
+            with pytest.raises(KeyboardInterrupt), SignalAt(step):
                 feed.put(b"k", b"interrupted at line %d" % step)
         node_process.start()
         refused = []
