@@ -58,10 +58,11 @@ class _Written(Waiter):
 class Answers:
     """The answers that one connection owes its peer; ``Connection`` sends them."""
 
-    def __init__(self, node: Services, on_queued: Callable[[], None]) -> None:
-        """``on_queued`` is called when there is something to ``take``."""
+    def __init__(self, node: Services, on_queued: Callable[[], None], pass_by: Callable[[bytes], bool]) -> None:
+        """``on_queued`` is called if there is something to ``take``. ``pass_by`` sends an answer at once, if it may."""
         self._node = node
         self._on_queued = on_queued
+        self._pass_by = pass_by
         self.queued: list[bytes] = []  # until ``take``
         self.held_bytes = 0  # of answers that were not taken, those that wait for something included
         self._is_closed = False
@@ -101,17 +102,21 @@ class Answers:
         self.held_bytes += len(data)
         self._node.storage.committer.when_durable(partial(self._waited, data, id))
 
-    def add_written(self, versions: VersionRange, id: int) -> None:
+    def add_written(self, versions: VersionRange, id: int, *, is_alone: bool = False) -> None:
         """Queues a WRITTEN once all that is written now is durable, or an ERROR if that fails.
 
-        The frame is made after the streams were sent: consumers come first.
+        ``is_alone``: no answer is likely to follow soon, so it need not wait for others. The frame is made before the
+        fsync, for which a disk that has begun to write lets us wait in any case.
         """
         self.held_bytes += WRITTEN_FRAME_BYTES
-        node, began_at = self._node, self._node.turn.now
+        node, began_at, data = self._node, self._node.turn.now, written(versions, id)
 
         def durable(error: TailraceError | None) -> None:
             if error is None:
-                self._queue(written(versions, id))
+                if is_alone and self._pass_by(data):
+                    self.held_bytes -= WRITTEN_FRAME_BYTES
+                else:
+                    self._queue(data)
                 node.traffic.write_durations[_DISK].add(node.clock.monotonic() - began_at)
             else:
                 self.held_bytes -= WRITTEN_FRAME_BYTES

@@ -94,7 +94,7 @@ class Connection:
         self.unnamed = unnamed
         # Notes that there is something to send to a client.
         self.has_news: Callable[[], None] = partial(node.connections.has_news, self)
-        self.answers = Answers(node, self.has_news)
+        self.answers = Answers(node, self.has_news, self.pass_answer)
         self.is_closing = False  # the last frame was sent
         self._is_refused = False  # its HELLO was refused, and the peer is told so later: `is_closing`, too
         self.transport = transport
@@ -368,20 +368,21 @@ class Connection:
         self.sent_at = self.node.turn.now
         self.transport.send(data + last if last else data)
         if data:
-            self._note_sent(len(data))
+            self.memory.sent(len(data))
 
     def send(self, buffers: Sequence[bytes | memoryview], answer_bytes: int) -> None:
         """Sends ``buffers``, ``answer_bytes`` of which are answers."""
         self.sent_at = self.node.turn.now
         self.transport.send(*buffers)
         if answer_bytes:
-            self._note_sent(answer_bytes)
+            self.memory.sent(answer_bytes)
 
-    def _note_sent(self, answer_bytes: int) -> None:
-        """Tells the memory of answers that so many bytes of them were sent, if it has to know."""
-        backlog_bytes, memory = self.transport.backlog_bytes, self.memory
-        if backlog_bytes or memory.charged_bytes or memory.room is not None:
-            memory.sent(answer_bytes, backlog_bytes)
+    def pass_answer(self, data: bytes) -> bool:
+        """Sends an answer at once. Returns False, and does nothing, if something is to be sent before it."""
+        if not self.answers.may_pass or self.is_closing or self.replica is not None or self.rounds.has_news:
+            return False
+        self.send((data,), len(data))
+        return True
 
     # Ending
 

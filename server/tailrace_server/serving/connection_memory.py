@@ -57,15 +57,14 @@ class ConnectionMemory:
         if nbytes < 0:
             self._look_again()
 
-    def sent(self, nbytes: int, backlog_bytes: int) -> None:
-        """Notes that ``nbytes`` of answers were sent; the socket has not taken ``backlog_bytes`` of all that was sent.
-
-        Needed only if there is a backlog, a charge, or a wait for room.
-        """
+    def sent(self, nbytes: int) -> None:
+        """Notes that ``nbytes`` of answers were sent, of which the socket may not have taken all."""
+        backlog_bytes = self._transport.backlog_bytes
         if backlog_bytes or self.charged_bytes:
             self._unsent_bytes = min(self._unsent_bytes + nbytes, backlog_bytes)
             self._charge()
-        self._look_again()
+        if self.room is not None:
+            self._look_again()
 
     def drained(self) -> None:
         """Notes that the socket has taken all that was sent."""

@@ -151,9 +151,7 @@ def answer_at_once(
     node.traffic.get_durations.add(node.clock.monotonic() - began_at)
     if high_seq > partition.visible_seq(level):
         connection.answers.add_at(level, [(partition, high_seq)], data, id)
-    elif is_alone and connection.answers.may_pass and connection.replica is None and not connection.rounds.has_news:
-        connection.send((data,), len(data))  # nothing is to be sent before it
-    else:
+    elif not (is_alone and connection.pass_answer(data)):
         connection.answers.add(data)
     return True
 

@@ -170,5 +170,5 @@ def _take_row(connection: Connection, data: bytes, now: float, is_alone: bool) -
     node.traffic.request(_WRITE)
     storage.wrote(partition)
     storage.written.wrote(1, HEADER_BYTES + len(body))
-    answer_written(connection, id, wanted, partition, versions)
+    answer_written(connection, id, wanted, partition, versions, is_alone=is_alone)
     return True

@@ -120,10 +120,18 @@ def _take(
     answer_written(connection, id, level, partition, versions)
 
 
-def answer_written(connection: Connection, id: int, level: Level, partition: Partition, versions: VersionRange) -> None:
-    """Answers a WRITE once its rows are at ``level``."""
+def answer_written(
+    connection: Connection,
+    id: int,
+    level: Level,
+    partition: Partition,
+    versions: VersionRange,
+    *,
+    is_alone: bool = False,
+) -> None:
+    """Answers a WRITE once its rows are at ``level``. ``is_alone``: it is all of a read."""
     if level == _DISK:
-        connection.answers.add_written(versions, id)
+        connection.answers.add_written(versions, id, is_alone=is_alone)
     elif level == _MEMORY:
         node = connection.node
         connection.answers.add(written(versions, id))
