@@ -12,6 +12,9 @@ later ones (`gc.freeze`):
 A cycle that was left out, and became garbage later, waits for the next thorough search. Such cycles have at most as
 many objects as are live, or THOROUGH_MIN, or as the node's partitions explain.
 
+A young search looks at 700 new objects, most of which live on, and takes 0.1 ms. `search_early` does it right after the
+answers to writers, in two parts: their next requests are not there yet, so it holds up none.
+
 A thorough search of 3 million objects, as ten thousand feeds of a set have, holds the loop for a second of processor
 time, and longer than the time-outs of a failover on a busy machine. So there is none as long as the partitions explain
 the objects.
@@ -29,6 +32,18 @@ THOROUGH_MIN = 1_000_000
 # or 120 on a follower.
 OBJECTS_OF_PARTITION = 200
 _FULL = 2  # the generation that a full search is of
+# With so many new objects there is a young search as soon as nothing waits. The interpreter begins one at 700.
+EARLY_MIN = 350
+
+
+def search_early() -> None:
+    """Does the next young search now if half of its objects are there. Call it when nothing is likely to come soon.
+
+    A search looks at the objects that are new since the one before, so more searches take no more time.
+    """
+    young, searches, _ = gc.get_count()
+    if young >= EARLY_MIN and searches <= gc.get_threshold()[1]:  # else an older generation is due, by the interpreter
+        gc.collect(0)
 
 
 class Searches:

@@ -117,6 +117,7 @@ class Compactor:
         self._damaged: set[str] = set()  # segments that could not be read
         self._told: set[tuple[Partition, int]] = set()  # whose wrong hashes were logged
         self._wanted = trio.Event()
+        self._compacting = trio.Event()  # set while another process compacts
         self._written_before = journal.written  # as of the last look at the rate
         self._compactions = self._bytes = self._rows_read = self._rows_dropped = 0
         self.durations = Durations(WORK_BOUNDS)
@@ -313,7 +314,7 @@ class Compactor:
             if _is_small(folded):
                 result = await self._host.workers.compact_small(task)
             else:
-                result = await self._host.workers.compact(task, self._rate)
+                result = await self._compact_elsewhere(task)
         except (OSError, TailraceError):
             check_history(partition, rollbacks)  # its inputs have left the chain then, and their files may be gone
             raise
@@ -332,6 +333,15 @@ class Compactor:
         self.durations.add(self._host.clock.monotonic() - began_at)
         self._note(partition, plan, result)
         return True
+
+    async def _compact_elsewhere(self, task: CompactionTask) -> CompactionResult:
+        """Compacts in another process, at a rate that is kept meanwhile: a look at it now and then delays writes."""
+        self._set_rate()
+        self._compacting.set()
+        try:
+            return await self._host.workers.compact(task, self._rate)
+        finally:
+            self._compacting = trio.Event()
 
     def _choose(self, partition: Partition, info: FeedInfo) -> _Chosen | None:
         """Returns the segments that the policy chooses now, and what decides it; None if there are none."""
@@ -412,10 +422,15 @@ class Compactor:
 
     async def _keep_rate(self) -> None:
         while True:
+            await self._compacting.wait()
             await trio.sleep(RATE_SECONDS)
-            written = self._journal.written
-            is_written, self._written_before = written != self._written_before, written
-            self._rate.set(self._rate_max if is_written and not self._is_behind() else 0)
+            self._set_rate()
+
+    def _set_rate(self) -> None:
+        """Sets the rate of compactions by what was written since the last call."""
+        written = self._journal.written
+        is_written, self._written_before = written != self._written_before, written
+        self._rate.set(self._rate_max if is_written and not self._is_behind() else 0)
 
     def _is_behind(self) -> bool:
         waiting = [*self._candidates, *([self._tended] if self._tended else [])]

@@ -95,6 +95,7 @@ class Flusher:
         self._crowded: dict[Partition, None] = {}  # of these, the ones that cannot wait for the end of a flush
         self.merger = Merger(host)
         self._wanted = trio.Event()
+        self._is_woken = False  # by `wake`, since the last trim was asked for
         self._to_trim = trio.Event()
         self._failures = FlushFailures(host)
         self._looked_at = -TICK_SECONDS  # monotonic, when the disk's free space was last looked at
@@ -129,6 +130,7 @@ class Flusher:
     def wake(self) -> None:
         """Wakes the flusher, because a flush may be due."""
         self._dirty.must_look()
+        self._is_woken = True
         self._wanted.set()
 
     def ages_changed(self) -> None:
@@ -163,11 +165,16 @@ class Flusher:
         """Merges, flushes and trims until cancelled. A trim delays no flush."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._trim_after_flushes)
+            flushes, trim_at = self._flushes, 0.0
             while True:
                 with trio.move_on_after(TICK_SECONDS):
                     await self._wanted.wait()
                 await self.flush_due()
-                self._to_trim.set()
+                # A pass that has only merged, as each 1,024 single rows want one, has left nothing to trim.
+                now = self._host.clock.monotonic()
+                if self._is_woken or self._flushes != flushes or now >= trim_at:
+                    self._is_woken, flushes, trim_at = False, self._flushes, now + TICK_SECONDS
+                    self._to_trim.set()
 
     async def _trim_after_flushes(self) -> None:
         while True:

@@ -18,6 +18,7 @@ from tailrace_server.directory.identity import Identity
 from tailrace_server.directory.uptime_file import store_uptime, tick_uptime
 from tailrace_server.feeds.catalog import Catalog
 from tailrace_server.host.answers import Answer, Cancel, answered
+from tailrace_server.host.garbage import search_early
 from tailrace_server.journal import Journal, JournalFailed, Reserve, write_clean
 from tailrace_server.manifest import ManifestStore
 from tailrace_server.partition.chain import Pins
@@ -262,6 +263,7 @@ class Storage:
             self.flusher.wake()
         if self.journal.begin_zeros():
             self._space_due.set()
+        search_early()  # writers have their answers, and their next requests are not here yet
 
     def _flushed(self, partition: Partition) -> None:
         self.begun_anew.grown(partition)

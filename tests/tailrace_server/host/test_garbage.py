@@ -158,3 +158,32 @@ print(json.dumps([before, gc.get_freeze_count(), len(gc.callbacks)]))
     )
     assert before == after
     assert callbacks == 1
+
+
+def test_a_young_search_is_done_early_unless_an_older_one_is_due():
+    searches, left = run(
+        """
+from tailrace_server.host.garbage import EARLY_MIN, search_early
+searches, held = [], []
+gc.collect()
+gc.callbacks.append(lambda phase, info: phase == "start" and searches.append(info["generation"]))
+
+def grow(count):
+    held.extend([number] for number in range(count))
+    before = len(searches)
+    search_early()
+    return len(searches) - before
+
+assert grow(EARLY_MIN // 2) == 0
+assert grow(EARLY_MIN) == 1
+for _ in range(10):
+    assert grow(EARLY_MIN + 10) == 1
+assert searches == 11 * [0]
+assert grow(EARLY_MIN + 10) == 0
+held.extend([number] for number in range(700))
+assert searches[-1] == 1
+print(json.dumps([searches, gc.get_count()[1]]))
+"""
+    )
+    assert searches == [*11 * [0], 1]
+    assert left == 0

@@ -211,6 +211,31 @@ async def test_a_process_is_begun_for_what_is_worth_it(engine, compacted, rows, 
     engine.check_rows(partition)
 
 
+async def test_the_rate_is_kept_only_while_a_process_compacts(engine, monkeypatch, autojump_clock):
+    """A look at it now and then delays writes."""
+    compactor, looks = engine.node.storage.compactor, []
+    set_rate = compactor._set_rate
+
+    def noted():
+        looks.append(trio.current_time())
+        set_rate()
+
+    async def compact(task, rate):
+        await trio.sleep(3.5 * compactor_module.RATE_SECONDS)
+
+    monkeypatch.setattr(compactor, "_set_rate", noted)
+    monkeypatch.setattr(engine.workers, "compact", compact)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(compactor._keep_rate)
+        await trio.sleep(60)
+        assert not looks
+        await compactor._compact_elsewhere(None)
+        assert len(looks) == 4
+        await trio.sleep(60)
+        assert len(looks) <= 5
+        nursery.cancel_scope.cancel()
+
+
 async def tend(engine, partition, seconds=0.0):
     engine.clock.advance(seconds)
     await engine.node.storage.compactor._tend(partition)

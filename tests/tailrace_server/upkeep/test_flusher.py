@@ -5,6 +5,8 @@ import itertools
 
 import pytest
 import trio
+import trio.testing
+from tests.tailrace_server.replication.made_set import until
 
 from tailrace_server.journal.format import file_name
 
@@ -510,3 +512,27 @@ async def test_two_requests_for_such_an_end_make_one(engine):
     assert len(engine.segments(partition)) == len(partition.chain.segments) == 1
     engine.kill()
     assert engine.partition().flushed_seq == 2
+
+
+async def test_a_pass_that_only_merges_asks_for_no_trim(make_engine, monkeypatch):
+    engine = make_engine(segment_bytes=1 << 30, flush_age_s=1e6, journal_bytes_max=1 << 30)
+    partition, trims, flusher = engine.create(), [], engine.flusher
+
+    async def trim():
+        trims.append(partition.flushed_seq)
+
+    monkeypatch.setattr(flusher, "trim", trim)
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.TICK_SECONDS", 1e6)
+    monkeypatch.setattr("tailrace_server.upkeep.flusher.UNMERGED_BLOCKS", 64)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flusher.run)
+        flusher.wake()
+        await until(lambda: len(trims) == 1)
+        for number in range(64):
+            engine.put(partition, (b"k%d" % number, b"1"))
+        await until(lambda: partition.tree.block_count < 64)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(trims) == 1
+        flusher.wake()
+        await until(lambda: len(trims) == 2)
+        nursery.cancel_scope.cancel()
