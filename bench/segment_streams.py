@@ -13,7 +13,8 @@ are all in segments, at rest. In each round, in turns, the consumer, a process o
 All three check each block, and take keys and values as columns, or each row as an object. Rates are by the clock.
 Processor times are for a row: of the consumer, and of the node or the sender. What the consumer's processor needs for
 its decoding, to what it needs in all, bounds the ratio, if the node is not slower. `cold` has the files dropped from
-the page cache before each stream. Figures are medians of the rounds, ratios are medians of the ratios of the rounds.
+the page cache before each stream, and the bare sender's file, too. Figures are medians of the rounds, ratios are
+medians of the ratios of the rounds.
 
 --readme writes the table into bench/README.md. Exit code 1 if a target is missed. Needs Linux.
 """
@@ -48,6 +49,7 @@ from tailrace.consuming.events import Mutations
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- by bench/segment_streams.py --readme: begin -->", "<!-- by bench/segment_streams.py: end -->"
 _KEY = b"key-%012d"
+BLOCKS = "blocks"  # the name of the bare sender's file
 # Reads a file, and sums and sends it, a MiB at a time; then prints its processor time.
 _SENDER = """
 import os, socket, sys, time, xxhash
@@ -234,9 +236,9 @@ class Consumer:
 
 
 def _drop_files(folder: Path) -> None:
-    """Has the system forget the files that it has in memory."""
+    """Has the system forget the segments of a folder, and the blocks of the bare sender beside it."""
     os.sync()
-    for path in folder.rglob("*.seg"):
+    for path in (*folder.rglob("*.seg"), folder.parent / BLOCKS):
         file = os.open(path, os.O_RDONLY)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(file)
@@ -249,6 +251,8 @@ def _round(consumer: Consumer, server: Server, case: Case, way: str) -> Found:
     before = cpu_seconds_of(server.process.pid)
     streamed = consumer.ask("stream", case.feed, way)
     used = cpu_seconds_of(server.process.pid) - before
+    if case.is_cold:
+        _drop_files(server.folder)
     bare = consumer.ask("bare", way)
     rows = streamed["rows"]
     assert rows == decoded["rows"] == bare["rows"], f"{decoded}, {streamed}, {bare}"
@@ -265,7 +269,7 @@ Figures = dict[tuple[Case, str], list[Found]]
 
 async def _measure(cases: list[Case], rows: int, rounds: int, folder: Path) -> Figures:
     figures: Figures = {}
-    with Server(folder / "node", folder / "log") as server, Consumer(server.address, folder / "blocks") as consumer:
+    with Server(folder / "node", folder / "log") as server, Consumer(server.address, folder / BLOCKS) as consumer:
         async with tailrace.connect(server.address) as client:
             filled: set[str] = set()
             for case in cases:

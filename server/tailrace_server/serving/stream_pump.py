@@ -2,11 +2,12 @@
 
 Rounds.next_buffers ──> buffers, small ones joined ──> Connection.send
 Rounds.next_loads ──> SegmentCursor.load_cached ──> Rounds.loaded ──> sent before the next one is read
-                  └──> if the disk has to be waited for, a thread: load ─┘
+                  └──> if the disk has to be waited for, a thread: load ─┘ ──> ReadAhead.next ──> a thread: Part.bring
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ import trio
 
 from tailrace.errors import Overloaded
 from tailrace_server.segment import SegmentDamaged
+from tailrace_server.stream.read_ahead import ReadAhead
 from tailrace_server.stream.rounds import TURNS_MAX
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tailrace.trio.transport import Transport
     from tailrace_server.serving.answers import Answers
     from tailrace_server.serving.services import Services
+    from tailrace_server.stream.read_ahead import Part
     from tailrace_server.stream.rounds import Rounds
     from tailrace_server.stream.segment_cursor import SegmentCursor
     from tailrace_server.stream.stream_slot import StreamSlot
@@ -69,6 +72,7 @@ class StreamPump:
         """``drained`` is called after each pump of a draining connection that has no stream left."""
         self._connection = connection
         self._drained = drained
+        self._ahead = ReadAhead()
         self.goes_on_soon = False  # streams have more to send, after other tasks
 
     def pump(self) -> None:
@@ -130,6 +134,7 @@ class StreamPump:
                 loaded = None
             if loaded is not None:
                 rounds.loaded(slot, part, *loaded)
+                self._read_ahead(slot, part)
                 return True
             # The stream may be closed, and the segment removed, before it has been read.
             connection.node.storage.pins.pin(part.segment)
@@ -162,9 +167,29 @@ class StreamPump:
             self._found_damage(slot, error)
         else:
             rounds.loaded(slot, part, blocks, index)
+            if rounds.is_reading_alone:
+                self._ahead.missed(part)
         finally:
             storage.pins.unpin(part.segment)
         connection.flush()
+        self._read_ahead(slot, part)
+
+    def _read_ahead(self, slot: StreamSlot, part: SegmentCursor) -> None:
+        """Has a thread read what follows ``part``'s chunk, if that is not in memory either."""
+        following = self._ahead.next(part, slot.stream.partition.chain)
+        if following is not None:
+            self._connection.node.storage.pins.pin(following.segment)
+            self._connection.nursery.start_soon(self._bring, following)
+
+    async def _bring(self, following: Part) -> None:
+        """Reads a part of a segment, which is pinned, in a thread. The stream that gets there tells what fails."""
+        node, was_missing = self._connection.node, False
+        try:
+            with contextlib.suppress(SegmentDamaged, Overloaded):
+                was_missing = await node.host.workers.in_thread(following.bring)
+        finally:
+            self._ahead.read(was_missing=was_missing)
+            node.storage.pins.unpin(following.segment)
 
     async def _loaded(self, part: SegmentCursor) -> tuple[list[Block], int]:
         """Reads a chunk in a thread, as soon as there is a descriptor for it. Raises SegmentDamaged."""

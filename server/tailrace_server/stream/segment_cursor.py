@@ -44,6 +44,11 @@ class SegmentCursor:
         return not self._blocks and self._index < self.segment.blocks
 
     @property
+    def offset(self) -> int:
+        """The place in the file of the next chunk, behind the loaded blocks."""
+        return self.segment.place_of(self._index)[0]
+
+    @property
     def is_done(self) -> bool:
         """Whether every block was handed out."""
         return not self._blocks and self._index >= self.segment.blocks

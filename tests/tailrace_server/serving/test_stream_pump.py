@@ -8,7 +8,8 @@ import trio
 import trio.testing
 from tests.tailrace_server.stored import StoredPartition
 
-from tailrace.model import Level
+from tailrace.errors import Overloaded
+from tailrace.model import EndReason, Level
 from tailrace.wire.frames import FrameDecoder
 from tailrace.wire.opcodes import Opcode
 from tailrace_server.segment import SegmentDamaged
@@ -16,6 +17,7 @@ from tailrace_server.serving import stream_pump
 from tailrace_server.serving.stream_pump import StreamPump
 from tailrace_server.stream import segment_cursor
 from tailrace_server.stream.partition_stream import PartitionStream
+from tailrace_server.stream.read_ahead import Part, ReadAhead
 from tailrace_server.stream.rounds import Rounds
 from tailrace_server.stream.segment_cursor import SegmentCursor
 
@@ -44,7 +46,9 @@ class FakeConnection:
         self.is_closing = self.draining = False
         self.damages = []
         storage = types.SimpleNamespace(pins=self.partitions[0].pins, found_damage=self.damages.append)
-        self.node = types.SimpleNamespace(storage=storage)
+        self.threads = []  # what threads have done
+        self.host = types.SimpleNamespace(workers=types.SimpleNamespace(in_thread=self.in_thread))
+        self.node = types.SimpleNamespace(storage=storage, host=self.host)
         self.takes = True
         self.sent = b""
         for partition in self.partitions:
@@ -60,6 +64,14 @@ class FakeConnection:
         self.sent += b"".join(buffers)
         if not self.takes:
             self.transport.backlog_bytes = sum(map(len, buffers))
+
+    async def in_thread(self, function):
+        await trio.lowlevel.checkpoint()
+        self.threads.append(function)
+        return function()
+
+    def flush(self):
+        self.pump.pump()
 
     @property
     def blocks(self):
@@ -164,3 +176,65 @@ async def test_damage_ends_one_stream_and_the_others_go_on(connection):
     assert [type(damage) for damage in connection.damages] == [SegmentDamaged]
     frames = FrameDecoder().receive_data(connection.sent)
     assert [frame.id for frame in frames if frame.opcode is Opcode.STREAM_END] == [1]
+
+
+@pytest.fixture
+def cold(connection, monkeypatch):
+    """One stream, whose first chunk is not in memory; the parts that were read ahead of it."""
+    for id in range(1, STREAMS):
+        connection.rounds.close(id, EndReason.CLOSED)
+    parts, load_cached, bring = [], SegmentCursor.load_cached, Part.bring
+
+    def first_missing(cursor, *arguments):
+        return load_cached(cursor, *arguments) if cursor._index else None
+
+    def noted(part):
+        pins = connection.node.storage.pins
+        pins.retire([part.segment])
+        assert pins.take_free() == [], "it is pinned meanwhile"
+        parts.append((part.offset, part.nbytes))
+        return bring(part)
+
+    monkeypatch.setattr(SegmentCursor, "load_cached", first_missing)
+    monkeypatch.setattr(Part, "bring", noted)
+    return parts
+
+
+async def test_what_follows_a_chunk_that_a_thread_has_read_is_read_ahead(connection, cold):
+    connection.pump.pump()
+    await trio.testing.wait_all_tasks_blocked()
+    assert connection.blocks == [0] * CHUNKS
+    segment = connection.partitions[0].chain.segments[0]
+    begin, end = segment.place_of(1)[0], segment.place_of(CHUNKS)[0]
+    assert cold == [(begin, end - begin)]
+    assert connection.node.storage.pins.take_free() == [segment], "nothing holds it any more"
+
+
+@pytest.mark.parametrize("error", [SegmentDamaged("a.seg", 64, "it is gone"), Overloaded("no descriptor is free")])
+async def test_a_read_ahead_that_fails_ends_no_stream(connection, cold, error, monkeypatch):
+    def failing(part):
+        cold.append(part)
+        raise error
+
+    monkeypatch.setattr(Part, "bring", failing)
+    connection.pump.pump()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(cold) == 1
+    assert connection.blocks == [0] * CHUNKS
+    assert connection.damages == []
+
+
+async def test_nothing_is_read_ahead_while_several_streams_read(connection, monkeypatch):
+    waiting = []
+
+    def noted(ahead, part):
+        waiting.append(sum(slot.stream.cursor_to_load is not None for slot in connection.rounds.slots.values()))
+
+    monkeypatch.setattr(SegmentCursor, "load_cached", lambda *_: None)
+    monkeypatch.setattr(ReadAhead, "missed", noted)
+    connection.rounds.set_window(64 << 20)
+    connection.pump.pump()
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(connection.blocks) == sorted([*range(STREAMS)] * CHUNKS)
+    assert len(waiting) < STREAMS * CHUNKS
+    assert set(waiting) <= {0}, "no other stream waits for a chunk"
