@@ -37,7 +37,7 @@ CLIENT_LAYERS = (
     ("requests",),
     ("consuming", "ring"),
     ("indexes", "copies"),
-    ("tls", "websocket"),
+    ("tls", "websocket", "processors"),
     ("trio", "asyncio", "blocking"),
     ("cli",),
     ("testing",),

@@ -39,7 +39,7 @@ OWN_FILES = {
         *("replica", "replica_link", "tls", "websocket"),
     },
     "asyncio": {"transport", "opening", "dialer", "lifetime", "room", "waiting", "worker_thread", "websocket"},
-    "blocking": {"dialer", "guard", "tls_socket", "websocket_socket"},
+    "blocking": {"dialer", "guard", "socket_poll", "tls_socket", "websocket_socket"},
 }
 HANDLES = ("Client", "Feed", "Writer", "Stage", "Stream", "Follower")
 # Public members that one shell does not have.

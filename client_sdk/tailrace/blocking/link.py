@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from tailrace.blocking.dialer import Dialer, LayeredSocket
 from tailrace.blocking.guard import Guard
+from tailrace.blocking.socket_poll import Ready, SocketPoll
 from tailrace.blocking.watch import look
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.link.connection import LinkCore, LinkSession
@@ -62,7 +63,7 @@ class BlockingLink:
         self._dialer = Dialer(core, tls)
         self._sock: socket.socket | LayeredSocket | None = None
         self._plain: socket.socket | None = None  # the same, if it has no layers
-        self._poll = select.poll()
+        self._poll = SocketPoll()
         self._waits_to_send = False  # the poll object tells when the socket takes bytes
         self._out: collections.deque[memoryview] = collections.deque()
         self.heard_at = self._said_at = self._moved_at = 0.0  # ``heard_at``: when bytes have come last
@@ -144,7 +145,7 @@ class BlockingLink:
             else:
                 # Waits without the lock, so that others can queue and send. A step of theirs may be interrupted
                 # meanwhile. A new step would hide that, so each one checks.
-                ready = self._poll.poll(wait_s * 1000)
+                ready = self._poll.wait(wait_s)
                 with guard.lock:
                     if self._sock is sock:
                         self._do(self._read, ready)
@@ -181,7 +182,7 @@ class BlockingLink:
                         return None
                     self._said_at = now
                     self._mover = threading.get_ident(), moving
-                ready = self._poll.poll(TICK_SECONDS * 1000)
+                ready = self._poll.wait(TICK_SECONDS)
                 with guard.lock:
                     if self._sock is not sock:
                         return None  # another thread has ended the connection
@@ -242,7 +243,7 @@ class BlockingLink:
             else:  # no other thread becomes the mover meanwhile: that takes the lock
                 sock = self._sock
                 self._do(self._send, sock)
-                ready = self._poll.poll(0.0)
+                ready = self._poll.now()
                 if self._sock is sock:
                     self._do(self._read, ready)
                 self._expire()
@@ -363,14 +364,14 @@ class BlockingLink:
         if now - self._moved_at >= IDLE_SECONDS:
             # A request that is sent on an ended connection would count as sent, with an unknown outcome.
             self._moved_at = now
-            self._handle(self._poll.poll(0.0))
+            self._handle(self._poll.now())
         self._send_data(now)
         waits = bool(self._out) or (not isinstance(sock, socket.socket) and sock.has_unsent)
         if waits is not self._waits_to_send:
             self._waits_to_send = waits
             self._poll.modify(sock, select.POLLIN | select.POLLOUT if waits else select.POLLIN)
 
-    def _read(self, ready: list[tuple[int, int]]) -> None:
+    def _read(self, ready: Ready) -> None:
         self._handle(ready)
         self._moved_at = self.stepped_at = time.monotonic()
 
@@ -405,7 +406,7 @@ class BlockingLink:
             self._out.append(memoryview(frame)[sent:])
         return True
 
-    def _handle(self, ready: list[tuple[int, int]]) -> None:
+    def _handle(self, ready: Ready) -> None:
         for _, event in ready:
             if event & _TAKES_BYTES:
                 self._write()

@@ -10,6 +10,9 @@ A pass of trio's loop for a request is a task that wakes up and waits again, two
 much processor time as `recv` and `send` take together. Here a request takes one wait. A function of a socket that wakes
 a task costs more than without this, so it ends after a few of these, and if nothing comes soon.
 
+It may poll for the next request before it sleeps, trio's set with it (`tailrace.link.busy_polling`). No task is to run
+then, and no deadline is due.
+
 trio does not tell which tasks run next, nor its set. So this reads fields of its loop. If a release of trio has others,
 `TrioLoop.of_this_run` finds it out, and trio waits as ever.
 """
@@ -18,16 +21,20 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import trio
 
-# It ends if nothing comes for so many seconds.
+from tailrace.link.busy_polling import BusyPolling
+from tailrace.processors import has_spare_processor
+
+# It ends after these seconds without a socket.
 SOON_SECONDS = 0.005
-# It begins after so many turns in a row that came that soon, and whose functions have woken no task.
+# It begins after this number of turns in a row that came that soon, and whose functions have woken no task.
 PLAIN_TURNS = 4
-# It ends after so many turns in a row whose functions have woken tasks.
+# It ends after this number of turns in a row whose functions have woken tasks.
 WAKING_TURNS = 2
 
 
@@ -65,13 +72,23 @@ class DirectWait(trio.abc.Instrument):
     """Calls the functions of ready sockets from where trio would wait. trio calls ``before_io_wait``."""
 
     def __init__(
-        self, epoll: select.epoll, calls: Mapping[int, Callable[[], bool]], loop: TrioLoop, ready_max: int
+        self,
+        epoll: select.epoll,
+        calls: Mapping[int, Callable[[], bool]],
+        loop: TrioLoop,
+        ready_max: int,
+        busy_poll_s: float,
     ) -> None:
-        """``epoll`` has the sockets, ``calls`` their functions by number: at most ``ready_max`` before others' turn."""
+        """``epoll`` has the sockets, ``calls`` their functions by number: at most ``ready_max`` before others' turn.
+
+        ``busy_poll_s``: the most seconds of polling before it sleeps, if the process has a processor to spare.
+        """
         self._epoll = epoll
         self._calls = calls
         self._loop = loop
         self._ready_max = ready_max
+        self._polling = BusyPolling(busy_poll_s if has_spare_processor() else 0.0)
+        self._look = partial(epoll.poll, 0, ready_max)
         self._plain_turns = 0  # in a row, before it begins
         self._waking_turns = 0  # in a row, since it has begun
         self._task: trio.lowlevel.Task | None = None  # while it runs
@@ -113,11 +130,17 @@ class DirectWait(trio.abc.Instrument):
     @trio.lowlevel.enable_ki_protection
     def before_io_wait(self, timeout: float) -> None:
         """Handles what comes until trio has something to do. ``timeout``: the seconds for which trio would wait."""
-        loop, calls, sleeps = self._loop, self._calls, timeout > 0
-        deadline, due_at = loop.next_deadline(), time.perf_counter() + timeout
+        loop, calls, polling, sleeps = self._loop, self._calls, self._polling, timeout > 0
+        deadline, now = loop.next_deadline(), time.perf_counter()
+        due_at = now + timeout
         try:
             while True:
-                events = self._epoll.poll(min(timeout, SOON_SECONDS) if sleeps else 0, self._ready_max)
+                if sleeps and polling.is_due:
+                    events = self._poll_busily(timeout, now)
+                else:
+                    events = self._epoll.poll(min(timeout, SOON_SECONDS) if sleeps else 0, self._ready_max)
+                    if sleeps:
+                        polling.slept(time.perf_counter() - now)
                 is_trios_turn = not sleeps
                 for number, _ in events:
                     if number == loop.epoll:
@@ -149,6 +172,12 @@ class DirectWait(trio.abc.Instrument):
             self._leave()
         # trio waits now, for as long as it has found before: it has to wake up at once.
         self._token.run_sync_soon(_nothing, idempotent=True)
+
+    def _poll_busily(self, timeout: float, now: float) -> Sequence[tuple[int, int]]:
+        """Polls before it sleeps, for ``timeout`` seconds at most in all. Returns the ready sockets."""
+        polls_s = min(self._polling.seconds, timeout)
+        events = self._polling.search(self._look, time.perf_counter, now + polls_s)
+        return events or self._epoll.poll(min(timeout - polls_s, SOON_SECONDS), self._ready_max)
 
     def _leave(self) -> None:
         """Lets ``run`` return."""

@@ -89,8 +89,7 @@ class TcpNetwork:
         listener = await listen_tcp(host, port)
         sockets = ready_sockets()
         if sockets is not None:
-            sockets.poll_busily(self._busy_poll_s)
-            sockets.wait_directly()
+            sockets.wait_directly(self._busy_poll_s)
         if self._tls is None:
             return listener
         return TlsListener(listener, self._tls, self._handshake_seconds_max, self._greetings)

@@ -255,14 +255,14 @@ class HeldPoll:
 
     def __init__(self, poll):
         self._poll = poll
-        self.register, self.unregister, self.modify = poll.register, poll.unregister, poll.modify
+        self.register, self.unregister, self.modify, self.now = poll.register, poll.unregister, poll.modify, poll.now
         self.waits, self.goes_on = threading.Event(), threading.Event()
 
-    def poll(self, wait_ms):
-        if wait_ms and threading.current_thread() is not threading.main_thread():
+    def wait(self, seconds):
+        if threading.current_thread() is not threading.main_thread():
             self.waits.set()
             assert self.goes_on.wait(SECONDS_MAX)
-        return self._poll.poll(wait_ms)
+        return self._poll.wait(seconds)
 
 
 def in_thread(call):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import threading
@@ -50,11 +51,21 @@ class Peer:
         self.far.close()
 
 
-@pytest.fixture
-async def sockets(nursery, monkeypatch):
+# The most seconds of polling before it sleeps: all that is tested here is the same with and without.
+BUSY_POLLS = {"sleeps": 0.0, "polls": 0.005}
+
+
+@pytest.fixture(params=BUSY_POLLS.values(), ids=BUSY_POLLS)
+def busy_poll_s(request, monkeypatch):
     monkeypatch.setattr(direct_wait, "SOON_SECONDS", 30.0)  # it ends by what a test does, not by the clock
+    monkeypatch.setattr(direct_wait, "has_spare_processor", lambda: True)
+    return request.param
+
+
+@pytest.fixture
+async def sockets(nursery, busy_poll_s):
     found = ReadySockets()
-    found.wait_directly()
+    found.wait_directly(busy_poll_s)
     nursery.start_soon(found.run)
     return found
 
@@ -78,6 +89,8 @@ def is_direct(sockets):
 async def until_direct(peer):
     await in_thread(peer.ask, PLAIN_TURNS + 1)
     assert is_direct(peer.sockets)
+    polling = peer.sockets._direct._polling
+    polling.is_due = polling.seconds > 0
 
 
 async def test_it_begins_after_some_turns_that_come_soon_and_wake_no_task(sockets, peer):
@@ -253,9 +266,9 @@ async def test_sockets_come_and_go_meanwhile(sockets, peer):
     assert is_direct(sockets)
 
 
-async def test_an_error_of_a_function_is_that_of_the_set():
+async def test_an_error_of_a_function_is_that_of_the_set(busy_poll_s):
     sockets = ReadySockets()
-    sockets.wait_directly()
+    sockets.wait_directly(busy_poll_s)
     peer = Peer(sockets)
     with pytest.RaisesGroup(ZeroDivisionError):
         async with trio.open_nursery() as nursery:
@@ -269,9 +282,9 @@ async def test_an_error_of_a_function_is_that_of_the_set():
     peer.far.close()
 
 
-async def test_a_cancelled_task_ends_it():
+async def test_a_cancelled_task_ends_it(busy_poll_s):
     sockets = ReadySockets()
-    sockets.wait_directly()
+    sockets.wait_directly(busy_poll_s)
     peer = Peer(sockets)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sockets.run)
@@ -293,6 +306,27 @@ async def test_it_does_not_hide_that_all_tasks_are_blocked(sockets, peer):
     await trio.testing.wait_all_tasks_blocked(0.01)
 
 
+async def test_it_sleeps_again_if_nothing_comes_while_it_polls(sockets, peer, busy_poll_s):
+    polling = peer.sockets._direct._polling
+    await until_direct(peer)
+    await in_thread(peer.ask, 20)
+    assert polling.is_due == (busy_poll_s > 0)
+    with trio.fail_after(30):
+        while polling.is_due:  # noqa: ASYNC110
+            await trio.sleep(2 * busy_poll_s)
+    handled = peer.handled
+    await in_thread(peer.ask)
+    assert peer.handled == handled + 1
+
+
+async def test_a_process_without_a_processor_to_spare_never_polls(monkeypatch):
+    monkeypatch.setattr(direct_wait, "has_spare_processor", lambda: False)
+    sockets = ReadySockets()
+    sockets.wait_directly(1.0)
+    assert sockets._direct._polling.seconds == 0
+    sockets._epoll.close()
+
+
 class Loop:
     """A loop of trio with tasks that are to run."""
 
@@ -306,7 +340,7 @@ class Loop:
 def test_it_is_due_after_plain_turns_in_a_row(turns):
     async def main():
         loop = Loop()
-        wait = DirectWait(None, {}, loop, 1)
+        wait = DirectWait(select.epoll(), {}, loop, 1, 0.0)
         for number, (waited, wakes) in enumerate(turns, 1):
             loop.runnable = [None] if wakes else []
             last = turns[max(number - PLAIN_TURNS, 0) : number]
@@ -342,7 +376,7 @@ async def test_a_loop_with_other_fields_waits_as_ever(monkeypatch):
     assert found is None
     monkeypatch.setattr(TrioLoop, "of_this_run", lambda: None)
     sockets = ReadySockets()
-    sockets.wait_directly()
+    sockets.wait_directly(0.0)
     peer = Peer(sockets)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sockets.run)

@@ -196,7 +196,7 @@ async def test_garbage_after_the_handshake_ends_one_connection(authority, addres
 @pytest.mark.skipif(not HAS_EPOLL, reason="the set is an epoll set")
 async def test_a_node_polls_for_as_long_as_it_is_told(monkeypatch):
     told = []
-    monkeypatch.setattr(ReadySockets, "poll_busily", lambda sockets, seconds: told.append(seconds))
+    monkeypatch.setattr(ReadySockets, "wait_directly", lambda sockets, seconds: told.append(seconds))
     for busy_poll_s in (0.0, 0.0002):
         config = Config(data="unused", limits=Limits(busy_poll_s=busy_poll_s))
         listener = await system_host(config).network.listen("127.0.0.1", 0)
