@@ -10,31 +10,27 @@ The file CLUSTER is written before anything relies on it, so that a node starts 
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import trio
 
 from tailrace.errors import TailraceError
-from tailrace.link.address import Address, parse_address
+from tailrace.link.address import Address
+from tailrace_server.coordination.cluster_file import addresses_in, addresses_put, copy_puts, prefix_in
 from tailrace_server.coordination.cluster_keys import (
     NOTHING_KNOWN,
     ClusterKeys,
     Known,
     LeaderValue,
     Voters,
-    cluster_of,
-    format_to_bytes,
     id_text,
     known_of,
     leader_of,
     leader_to_bytes,
     node_of,
     node_to_bytes,
-    voters_of,
-    voters_to_bytes,
 )
 from tailrace_server.coordination.coordinator import (
     Coordinator,
@@ -72,8 +68,6 @@ _PAUSE_S = 1.0
 _STOP_S = 1.0
 # The case of a node that cannot read the keys. It overwrites nothing that it has not understood.
 DAMAGED = "damaged"
-# The keys of the file CLUSTER.
-_FORMAT, _VOTERS, _ADDRESSES, _OWN, _PREFIX = "format", "voters", "addresses", "placement_id", "prefix"
 
 
 class Leading(NamedTuple):
@@ -107,7 +101,7 @@ class ClusterLink:
         self._name = name
         self.step = Step(Move.WAIT, "begins", "this node has not registered yet")
         self.known = NOTHING_KNOWN
-        self._addresses = _addresses_in(file)
+        self._addresses = addresses_in(file)
         self._founded = trio.Event()
         if own.copy is not None:
             self._founded.set()
@@ -389,8 +383,8 @@ class ClusterLink:
         copy = Copy(known.cluster_id, known.voters)
         prefix = self._keys.prefix
         if copy != self._own.copy or addresses != self._addresses or prefix_in(self._file) != prefix:
-            puts = _copy_puts(copy, self._own, prefix)
-            self._file.write([], [*puts, Put(_ADDRESSES, _addresses_to_bytes(addresses))])
+            puts = copy_puts(copy, self._own, prefix)
+            self._file.write([], [*puts, addresses_put(addresses)])
         for name, address in addresses.items():
             if address != self.address_of(name):
                 log.warning("the member %s is at %s now", name, address)
@@ -432,49 +426,6 @@ class ClusterLink:
             "node_id": id_text(voter.node_id),
             "registered": voter.node_id in self.known.nodes,
         }
-
-
-def copy_in(file: StaticStore, placement_id: bytes) -> Copy | None:
-    """Returns the voters in a file CLUSTER; None if there are none, or if it is another directory's.
-
-    It was copied with that one then. A file of an earlier version does not say whose it is: it is that of a voter.
-    Raises StoreDamaged.
-    """
-    format, voters, own = (file.read(key).value for key in (_FORMAT, _VOTERS, _OWN))
-    if format is None or voters is None:
-        return None
-    copy = Copy(cluster_of(format), voters_of(voters))
-    is_own = copy.voters.seat_of(placement_id) is not None if own is None else own == placement_id.hex().encode()
-    return copy if is_own else None
-
-
-def prefix_in(file: StaticStore) -> str | None:
-    """Returns the prefix of the keys that a file CLUSTER is of; None if it is of an earlier version, or empty."""
-    found = file.read(_PREFIX).value
-    return None if found is None else found.decode(errors="replace")
-
-
-def _copy_puts(copy: Copy, own: OwnNode, prefix: str) -> list[Put]:
-    return [
-        Put(_FORMAT, format_to_bytes(copy.cluster_id)),
-        Put(_VOTERS, voters_to_bytes(copy.voters)),
-        Put(_OWN, own.value.placement_id.hex().encode()),
-        Put(_PREFIX, prefix.encode()),
-    ]
-
-
-def _addresses_to_bytes(addresses: Mapping[Address, Address]) -> bytes:
-    return json.dumps({str(name): str(address) for name, address in addresses.items()}).encode()
-
-
-def _addresses_in(file: StaticStore) -> dict[Address, Address]:
-    data = file.read(_ADDRESSES).value
-    if data is None:
-        return {}
-    try:
-        return {parse_address(name): parse_address(address) for name, address in json.loads(data).items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise StoreDamaged(f"the addresses in CLUSTER cannot be read: {error}") from None
 
 
 def _leader_in(data: bytes | None) -> LeaderValue | None:

@@ -21,8 +21,9 @@ import trio
 from tailrace import _version
 from tailrace.link.address import Address, parse_address
 from tailrace_server.config import Config
+from tailrace_server.coordination.cluster_file import copy_in, prefix_in
 from tailrace_server.coordination.cluster_keys import NO_ID, ClusterKeys, NodeValue, Voter, Voters
-from tailrace_server.coordination.cluster_link import ClusterLink, Leading, copy_in, prefix_in
+from tailrace_server.coordination.cluster_link import ClusterLink, Leading
 from tailrace_server.coordination.etcd_store import EtcdStore
 from tailrace_server.coordination.founding import OwnNode
 from tailrace_server.coordination.moved_network import MovedNetwork

@@ -73,6 +73,7 @@ class StreamPump:
         self._connection = connection
         self._drained = drained
         self._ahead = ReadAhead()
+        self._loading = 0  # streams whose chunk a thread reads
         self.goes_on_soon = False  # streams have more to send, after other tasks
 
     def pump(self) -> None:
@@ -138,6 +139,7 @@ class StreamPump:
                 return True
             # The stream may be closed, and the segment removed, before it has been read.
             connection.node.storage.pins.pin(part.segment)
+            self._loading += 1
             connection.nursery.start_soon(self._load, slot, part)
         return has_ended
 
@@ -167,9 +169,10 @@ class StreamPump:
             self._found_damage(slot, error)
         else:
             rounds.loaded(slot, part, blocks, index)
-            if rounds.is_reading_alone:
+            if self._loading == 1 and not rounds.waits_for_chunk:  # chunks of others would be read meanwhile
                 self._ahead.missed(part)
         finally:
+            self._loading -= 1
             storage.pins.unpin(part.segment)
         connection.flush()
         self._read_ahead(slot, part)

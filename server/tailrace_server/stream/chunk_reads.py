@@ -33,11 +33,6 @@ class ChunkReads:
         # Invariant: the number of slots with holds_chunk, including ended ones that a thread still reads for.
         self._chunks = 0
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether no more than one stream has a chunk or waits for one."""
-        return self._chunks + len(self.queue) <= 1
-
     def add(self, slot: StreamSlot) -> None:
         """Queues a stream whose next block has to be read. It has used up the chunk that it had."""
         self.release(slot)

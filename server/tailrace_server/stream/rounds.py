@@ -104,11 +104,6 @@ class Rounds:
         return bool(self._reads.queue)
 
     @property
-    def is_reading_alone(self) -> bool:
-        """Whether only one stream has chunks of segments: those of others would be read meanwhile."""
-        return self._reads.is_alone
-
-    @property
     def unsent_frames(self) -> int:
         """How many frames wait for the next ``next_buffers``."""
         return len(self._out)

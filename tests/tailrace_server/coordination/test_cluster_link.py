@@ -9,6 +9,7 @@ import trio
 from tests.memory_disk import MemoryDisk
 
 from tailrace.link.address import Address
+from tailrace_server.coordination.cluster_file import copy_in
 from tailrace_server.coordination.cluster_keys import (
     NO_ID,
     ClusterKeys,
@@ -21,7 +22,7 @@ from tailrace_server.coordination.cluster_keys import (
     voters_of,
     voters_to_bytes,
 )
-from tailrace_server.coordination.cluster_link import ClusterLink, Leading, copy_in
+from tailrace_server.coordination.cluster_link import ClusterLink, Leading
 from tailrace_server.coordination.coordinator import Put, StoreOutcomeUnknown, StoreUnreachable
 from tailrace_server.coordination.founding import OwnNode
 from tailrace_server.coordination.static_store import StaticStore
